@@ -1,0 +1,52 @@
+# `make run` and `make test` need Python 3.11 or later and nothing else: both set up what they use.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help setup run test lint types imports pytest fmt bench lock clean
+
+help: ## Show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(READY) ## Make the virtual environment with everything for use and development
+
+$(READY): requirements-dev.txt pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Readstate needs Python 3.11 or later")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --require-hashes --requirement requirements-dev.txt
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $(READY)
+
+run: setup ## Start the service on http://127.0.0.1:8080 with its data in ./readstate-data
+	$(BIN)/readstate serve
+
+test: lint types imports pytest ## Everything that must hold: format, lint, types, import rules, tests
+
+lint: setup
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+
+types: setup
+	$(BIN)/mypy
+
+imports: setup
+	$(BIN)/lint-imports
+
+pytest: setup
+	$(BIN)/pytest
+
+fmt: setup ## Format the code and mend what can be mended
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+bench: setup ## Measure, side by side with plain baselines, into bench/RESULTS.md (up to 5 minutes)
+	$(BIN)/python -m bench
+
+lock: setup ## Renew the hashed locks from pyproject.toml
+	$(BIN)/pip install --quiet 'pip-tools>=7.4'
+	$(BIN)/pip-compile --quiet --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --allow-unsafe --no-header --output-file requirements.txt pyproject.toml
+	$(BIN)/pip-compile --quiet --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --allow-unsafe --no-header --group dev --output-file requirements-dev.txt pyproject.toml
+
+clean: ## Remove what setup, tests and builds made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

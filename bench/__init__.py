@@ -1,0 +1,1 @@
+"""How fast Readstate is, beside what one would write in an afternoon."""

@@ -1,0 +1,72 @@
+"""`python -m bench [names] [--quick] [--out FILE]`: measure, show, and write the results."""
+
+import argparse
+import importlib
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from . import report
+from .cases import Setting
+from .load import BenchmarkError
+
+NAMES = ("reads_batch", "reads_single", "bulk_sync", "big_channel", "memory", "parts")
+RESULTS = Path(__file__).parent / "RESULTS.md"
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """What to run."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description="How fast Readstate is.")
+    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(NAMES)}; all if none is given")
+    parser.add_argument("--quick", action="store_true", help="only see that everything works; writes no results")
+    parser.add_argument("--out", type=Path, help="where the results go (bench/RESULTS.md)")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.names) - set(NAMES):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    return options
+
+
+def run(name: str, quick: bool, console: Console) -> report.Result:
+    """Run one benchmark in a directory of its own."""
+    case = importlib.import_module(f"bench.cases.{name}")
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="readstate-bench-") as directory, console.status(name) as status:
+        setting = Setting(Path(directory), quick, lambda text: status.update(f"{name}: {text}"))
+        result: report.Result = case.run(setting)
+    _show(console, name, result, time.monotonic() - begin)
+    return result
+
+
+def _show(console: Console, name: str, result: report.Result, seconds: float) -> None:
+    table = Table(*report.COLUMNS, title=f"{name} ({seconds:.0f} s)", title_justify="left")
+    for row in result.rows:
+        style = {None: "", True: "green", False: "red"}[row.met]
+        table.add_row(*(cell.replace("*", "") for cell in row.cells), style=style)
+    console.print(table)
+
+
+def main() -> int:
+    """Exit code 1 if an answer was wrong; a target that is not met is only told."""
+    options = parse(sys.argv[1:])
+    console = Console()
+    results: dict[str, report.Result] = {}
+    try:
+        for name in options.names or NAMES:
+            results[name] = run(name, options.quick, console)
+    except BenchmarkError as error:
+        console.print(f"[red]error:[/] {error}", highlight=False)
+        return 1
+    out = options.out or (None if options.quick else RESULTS)
+    if out is not None:
+        command = " ".join(["python -m bench", *options.names, *(["--quick"] if options.quick else [])])
+        report.write(out, results, NAMES, command)
+        console.print(f"written to {out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

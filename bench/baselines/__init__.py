@@ -1,0 +1,1 @@
+"""What Readstate is measured against."""

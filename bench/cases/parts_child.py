@@ -1,0 +1,74 @@
+"""Times the hot store and the durable store from within. Run by the parts benchmark."""
+
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from readstate.durable.sqlite import SqliteStore
+from readstate.events import ReadEvent
+from readstate.hot.memory_users import MemoryUsers
+from readstate.ports import Read
+
+from ..world import channel_id, user_id
+from .memory_child import channels_of, load, place
+from .parts import Rates
+
+USERS = 200
+SIZE = 500
+
+
+def now() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def reads(turn: int) -> list[Read]:
+    """One for each of 500 (user, channel), each further than the turn before."""
+    pairs = [(user, channel) for user in range(USERS) for channel in channels_of(user, USERS)]
+    start = turn * SIZE % len(pairs)
+    return [
+        Read(user_id(user), channel_id(channel), place(channel, 100 + turn))
+        for user, channel in pairs[start : start + SIZE]
+    ]
+
+
+async def moves(turns: int) -> float:
+    """Pointers moved in a second."""
+    hot = MemoryUsers(unread_cap=10_000, generation=1, clock=now, ledger_ttl=2_592_000)
+    for user in range(USERS):
+        await hot.install(user_id(user), await hot.begin(user_id(user)), load(user, USERS))
+    batches = [reads(turn) for turn in range(turns)]
+    begin = time.perf_counter()
+    for batch in batches:
+        await hot.move(batch)
+    return turns * SIZE / (time.perf_counter() - begin)
+
+
+async def merges(directory: Path, turns: int) -> float:
+    """Read states made durable in a second."""
+    store = await SqliteStore.open(directory / "parts.db", fanout_max_members=100)
+    batches = [[_event(read) for read in reads(turn)] for turn in range(turns)]
+    begin = time.perf_counter()
+    for batch in batches:
+        await store.merge(batch)
+    rate = turns * SIZE / (time.perf_counter() - begin)
+    await store.close()
+    return rate
+
+
+def _event(read: Read) -> ReadEvent:
+    to = read.to
+    return ReadEvent(read.user_id, read.channel_id, 0, to.seq, (), to.id, to.at, now(), to.seq, now())
+
+
+async def main(directory: Path, turns: int) -> None:
+    """Both, one after the other."""
+    rates = Rates(await moves(turns), await merges(directory, turns))
+    sys.stdout.buffer.write(msgspec.json.encode(rates))
+
+
+if __name__ == "__main__":
+    uvloop.run(main(Path(sys.argv[1]), int(sys.argv[2])))

@@ -1,0 +1,226 @@
+"""Puts a profile together. The only module that knows which adapter runs."""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from types import TracebackType
+
+from .durable.sqlite import SqliteStore
+from .durable.sqlite_engine import connect, migrations_missing
+from .durable.sqlite_engine import migrate as migrate_sqlite
+from .errors import ConfigurationError, ReadstateError
+from .hot.memory import MemoryHot
+from .log.local import LocalLog
+from .ports import Clock
+from .services.channels import Channels
+from .services.counting import Counting
+from .services.explain import Explain
+from .services.loading import Loader
+from .services.messages import Messages
+from .services.places import Places
+from .services.preferences import ChannelPreferences
+from .services.reads import Reads
+from .services.unread_messages import UnreadView
+from .settings import Settings, make_settings
+from .workers.message_writer import MessageWriter
+from .workers.receipt_persister import ReceiptPersister
+
+HOUSEKEEPING_SECONDS = 10
+LOCK_FILE = "lock"
+
+
+def system_clock() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+class Readstate:
+    """The whole service inside one program. `await` it or use it with `async with`; then its services are there."""
+
+    channels: Channels
+    messages: Messages
+    reads: Reads
+    unread: UnreadView
+    preferences: ChannelPreferences
+    explain: Explain
+    durable: SqliteStore
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.instance_id = settings.instance_id or secrets.token_hex(4)
+        self._stack = contextlib.AsyncExitStack()
+
+    @classmethod
+    def open(cls, *, settings: Settings | None = None, clock: Clock = system_clock, **overrides: object) -> "Readstate":
+        """A service over these settings: an object, or single ones by their lower-case names."""
+        if settings is not None and overrides:
+            raise ConfigurationError("give settings or single ones by name, not both")
+        return cls(settings or make_settings(**overrides), clock)
+
+    def __await__(self) -> Generator[None, None, "Readstate"]:
+        return self.__aenter__().__await__()
+
+    async def __aenter__(self) -> "Readstate":
+        try:
+            await self._start()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Finish what was accepted, then stop."""
+        await self._stack.aclose()
+
+    async def is_member(self, user: str, channel: str) -> bool:
+        """Whether a user is in a channel that exists."""
+        if (await self._loader.channels([channel]))[0] is None:
+            return False
+        seats = (await self._loader.view(user, [channel])).seats
+        return bool(seats) and seats[0].member
+
+    async def ready(self) -> dict[str, str]:
+        """Each dependency, and "ok" or what is wrong with it."""
+        try:
+            await self.durable.ping()
+        except ReadstateError as error:
+            return {"database": error.detail}
+        return {"database": "ok"}
+
+    async def evict(self) -> None:
+        """Drop all hot state; it is loaded again on use."""
+        await self._hot.clear()
+
+    # ------------------------------------------------------------ the embedded profile
+
+    async def _start(self) -> None:
+        s = self.settings
+        self._stack.callback(_take_store(s))
+        durable = self.durable = await SqliteStore.open(s.database_path, s.fanout_max_members)
+        self._stack.push_async_callback(durable.close)
+        position = await durable.last_position()
+        hot = self._hot = MemoryHot(
+            unread_cap=s.unread_cap,
+            generation=await durable.next_generation(),
+            position=position,
+            clock=self.clock,
+            ledger_ttl=s.ledger_ttl,
+            max_bytes=s.hot_memory * 2**20,
+        )
+        persister = ReceiptPersister(durable)
+        writer = MessageWriter(durable, hot.users, hot.channels, persister.handle, self.clock)
+        log = LocalLog(position, writer.handle, persister.handle)
+        self._stack.push_async_callback(log.close)
+        self._assemble(log, hot, durable)
+        self._stack.push_async_callback(self.reads.close)
+        self._stack.push_async_callback(_cancel, asyncio.create_task(self._housekeeping()))
+
+    def _assemble(self, log: LocalLog, hot: MemoryHot, durable: SqliteStore) -> None:
+        s = self.settings
+        loader = self._loader = Loader(hot.users, hot.channels, durable, s.unread_cap, hot.loaded)
+        places = Places(durable)
+        counting = Counting(loader, places, self.clock, s.display_cap)
+        self.channels = Channels(
+            log,
+            loader,
+            places,
+            durable,
+            self.clock,
+            max_batch=s.max_batch,
+            max_page=s.max_page,
+            max_text=s.max_text,
+        )
+        self.messages = Messages(
+            log,
+            loader,
+            places,
+            durable,
+            self.clock,
+            max_batch=s.max_batch,
+            max_text=s.max_text,
+            max_mentions=s.max_mentions,
+            preview_length=s.preview_length,
+            store_text=s.store_text,
+        )
+        self.reads = Reads(
+            hot.users,
+            durable,
+            log,
+            loader,
+            places,
+            counting,
+            self.clock,
+            max_batch=s.max_batch,
+            unread_cap=s.unread_cap,
+            undo_ttl=s.undo_ttl,
+        )
+        self.unread = UnreadView(
+            hot.channels, loader, counting, self.reads, durable, max_page=s.max_page, max_batch=s.max_batch
+        )
+        self.preferences = ChannelPreferences(hot.users, durable, loader, self.clock)
+        self.explain = Explain(hot.users, hot.channels, durable, loader, counting, self.reads, self.unread)
+
+    async def _housekeeping(self) -> None:
+        while True:
+            await asyncio.sleep(HOUSEKEEPING_SECONDS)
+            await self._hot.bound()
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+def _take_store(settings: Settings) -> Callable[[], None]:
+    directory = settings.database_path.parent
+    for needed in (directory, Path(settings.data_dir)):
+        needed.mkdir(parents=True, exist_ok=True)
+    return _lock(directory)
+
+
+def _lock(directory: Path) -> Callable[[], None]:
+    """Take the directory for this process; the file is held, never removed."""
+    handle = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(handle)
+        raise ConfigurationError(
+            f"another process has the store in {str(directory)!r}: it belongs to one process. "
+            "Talk to that one over HTTP, or stop it first"
+        ) from error
+    return lambda: os.close(handle)
+
+
+def store_is_locked(data_dir: str | Path) -> bool:
+    """Whether a running process has the store."""
+    path = Path(data_dir) / LOCK_FILE
+    if not path.exists():
+        return False
+    try:
+        _lock(Path(data_dir))()
+    except ConfigurationError:
+        return True
+    return False
+
+
+def migrate(settings: Settings, check_only: bool = False) -> tuple[int, int]:
+    """Bring the schema up to date, or only tell: (from, to)."""
+    settings.database_path.parent.mkdir(parents=True, exist_ok=True)
+    connection = connect(settings.database_path)
+    try:
+        return migrations_missing(connection) if check_only else migrate_sqlite(connection)
+    finally:
+        connection.close()

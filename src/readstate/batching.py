@@ -1,0 +1,74 @@
+"""The micro-batcher: what arrives while a batch is under way goes together in the next one."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+from .errors import Stopping
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Batcher(Generic[T, R]):
+    """Calls `handler` with the items of many callers at once; each gets its own results, or the error of all.
+
+    At most `concurrency` batches are under way; with 1 they are in order. There is no timer: an idle batcher
+    starts at once, a busy one gathers.
+    """
+
+    def __init__(
+        self, handler: Callable[[Sequence[T]], Awaitable[Sequence[R]]], *, max_items: int, concurrency: int = 1
+    ) -> None:
+        self._handler = handler
+        self._max_items = max_items
+        self._concurrency = concurrency
+        self._waiting: deque[tuple[Sequence[T], asyncio.Future[Sequence[R]]]] = deque()
+        self._running: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def submit(self, items: Sequence[T]) -> Sequence[R]:
+        """Hand in items that belong together (they are never split) and wait for their results."""
+        if self._closed:
+            raise Stopping
+        if not items:
+            return []
+        done: asyncio.Future[Sequence[R]] = asyncio.get_running_loop().create_future()
+        self._waiting.append((items, done))
+        if len(self._running) < self._concurrency:
+            task = asyncio.create_task(self._run())
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        return await done
+
+    async def close(self) -> None:
+        """Take nothing more, and finish what was taken."""
+        self._closed = True
+        while self._running:
+            await asyncio.wait(self._running)
+
+    async def _run(self) -> None:
+        while self._waiting:
+            callers = self._gather()
+            items = [item for part, _ in callers for item in part]
+            try:
+                results = await self._handler(items)
+            except Exception as error:
+                for _, done in callers:
+                    if not done.done():
+                        done.set_exception(error)
+                continue
+            start = 0
+            for part, done in callers:
+                if not done.done():
+                    done.set_result(results[start : start + len(part)])
+                start += len(part)
+
+    def _gather(self) -> list[tuple[Sequence[T], "asyncio.Future[Sequence[R]]"]]:
+        callers = [self._waiting.popleft()]
+        size = len(callers[0][0])
+        while self._waiting and size + len(self._waiting[0][0]) <= self._max_items:
+            callers.append(self._waiting.popleft())
+            size += len(callers[-1][0])
+        return callers

@@ -1,0 +1,69 @@
+"""The command line, one file per group of commands."""
+
+import sqlite3
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from ..client import ApiError
+from ..errors import ReadstateError
+from ..telemetry import setup_logging
+from . import chat, doctor, inspect, operate, serve
+from .help import examples
+from .output import fail
+
+app = typer.Typer(
+    name="readstate",
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    epilog=examples(
+        "readstate serve",
+        "readstate channel general --type channel --member alice --member bob",
+        "readstate send general alice 'hello'",
+        "readstate unread bob",
+    ),
+)
+for group in (serve, operate, doctor, chat, inspect):
+    app.add_typer(group.app)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"readstate {version('readstate')}")
+        raise typer.Exit
+
+
+HELP = (
+    "Read state for chat: exact unread counts.\n\n"
+    "Commands talk to the service at --url (READSTATE_URL), else to the one that runs over the data directory, "
+    "else they open the data directory themselves."
+)
+
+
+@app.callback(invoke_without_command=True, help=HELP)
+def readstate(
+    context: typer.Context,
+    _version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
+    ] = False,
+) -> None:
+    """Read state for chat: exact unread counts."""
+    setup_logging("warning")
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main() -> None:
+    """Run one command; what it refuses becomes one line and exit code 1."""
+    try:
+        app(prog_name="readstate")
+    except (ReadstateError, ApiError) as error:
+        fail(error.detail, error.code)
+    except sqlite3.Error as error:
+        fail(f"the database cannot be used: {error}", "storage_unavailable")
+    except OSError as error:
+        fail(str(error), "os_error")
+
+
+__all__ = ["app", "main"]

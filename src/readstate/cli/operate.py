@@ -1,0 +1,117 @@
+"""Commands for whoever runs the service: tokens and migrations."""
+
+import re
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..app import migrate as migrate_store
+from ..errors import ConfigurationError
+from ..gateway.auth import load_secrets, make_token
+from ..rules import check_user_id
+from ..settings import Settings
+from .chat import User
+from .help import examples
+from .output import show, show_json
+from .place import Config, DataDir, Json, Place, is_running, no_store
+
+app = typer.Typer()
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+OWN_CLAIMS = frozenset({"sub", "exp", "iat"})
+
+
+@app.command(
+    rich_help_panel="Run it",
+    epilog=examples(
+        "readstate token bob",
+        "readstate token bob --ttl 15m --claim tenant=acme",
+        'curl -H "Authorization: Bearer $(readstate token bob)" http://127.0.0.1:8080/v1/users/me/unread',
+    ),
+)
+def token(
+    user: User,
+    ttl: Annotated[str, typer.Option(help="How long it is good for: 30s, 15m, 1h, 7d.")] = "1h",
+    claim: Annotated[list[str] | None, typer.Option(help="A further claim k=v; may be repeated.")] = None,
+    as_json: Json = False,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Print a user token, signed with the local service's secret."""
+    settings = Place(data_dir=data_dir, config=config).settings()
+    seconds, claims = _seconds(ttl), _claims(claim or [])
+    user = check_user_id(user)
+    if not settings.jwt_secret and not Path(settings.data_dir).exists():
+        raise no_store(settings)
+    secret = load_secrets(settings).jwt_secret
+    if not secret:
+        raise ConfigurationError(
+            "this service has no secret of its own to sign with: its users' tokens come from the owner of its JWKS"
+        )
+    made = make_token(secret, user, seconds, {**_configured_claims(settings, user), **claims})
+    if as_json:
+        show_json({"token": made, "user_id": user, "expires_at": (int(time.time()) + seconds) * 1000})
+    else:
+        typer.echo(made)
+
+
+@app.command(rich_help_panel="Run it", epilog=examples("readstate migrate", "readstate migrate --check"))
+def migrate(
+    check: Annotated[bool, typer.Option("--check", help="Only tell; exit code 1 when behind.")] = False,
+    as_json: Json = False,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Bring the store's schema up to this version."""
+    settings = Place(data_dir=data_dir, config=config).settings()
+    before, after = _migrate(settings, check)
+    behind = check and before != after
+    if as_json:
+        show_json({"from": before, "to": after, "applied": not check and before != after})
+    elif before == after:
+        show(f"schema {after}: up to date")
+    else:
+        show(f"schema {before} -> {after}: {'behind; run readstate migrate' if check else 'done'}")
+    raise typer.Exit(1 if behind else 0)
+
+
+def _migrate(settings: Settings, check: bool) -> tuple[int, int]:
+    if not settings.database_path.exists():
+        if check:
+            raise no_store(settings)
+        return migrate_store(settings, False)
+    before, after = migrate_store(settings, True)
+    if before != after and not check:
+        if is_running(settings):
+            raise ConfigurationError("a running service has the store: stop it first")
+        return migrate_store(settings, False)
+    return before, after
+
+
+def _configured_claims(settings: Settings, user: str) -> dict[str, str]:
+    """What the service will look for in the token."""
+    wanted = {
+        "iss": settings.jwt_issuer,
+        "aud": settings.jwt_audience,
+        settings.jwt_user_claim: user,
+    }
+    return {name: value for name, value in wanted.items() if value}
+
+
+def _seconds(text: str) -> int:
+    found = re.fullmatch(r"([0-9]{1,9})([smhd]?)", text)
+    if not found or int(found[1]) == 0:
+        raise typer.BadParameter(f"{text!r} is not a duration such as 30s, 15m, 1h or 7d", param_hint="--ttl")
+    return int(found[1]) * UNITS[found[2] or "s"]
+
+
+def _claims(pairs: list[str]) -> dict[str, object]:
+    claims: dict[str, object] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not name or not equals or name in OWN_CLAIMS:
+            raise typer.BadParameter(f"{pair!r} is not a claim of the form name=value", param_hint="--claim")
+        claims[name] = value
+    return claims

@@ -1,0 +1,135 @@
+"""Where a command's service is: at a URL, running over a data directory, or the data directory itself."""
+
+import asyncio
+import functools
+import inspect
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import httpx
+import typer
+
+from ..app import Readstate, store_is_locked
+from ..client import Client
+from ..errors import ConfigurationError, Unavailable
+from ..gateway import asgi_app
+from ..gateway.auth import load_secrets
+from ..settings import Settings, load_settings
+from .running import announced
+
+T = TypeVar("T")
+
+Url = Annotated[str | None, typer.Option("--url", envvar="READSTATE_URL", help="Address of the service.")]
+Key = Annotated[str | None, typer.Option("--key", envvar="READSTATE_KEY", help="Service key, or a user's token.")]
+DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Data directory of a local service.")]
+Config = Annotated[Path | None, typer.Option("--config", help="TOML file with settings.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
+
+
+@dataclass(frozen=True)
+class Place:
+    """What the options of a command say about its service."""
+
+    url: str | None = None
+    key: str | None = None
+    data_dir: Path | None = None
+    config: Path | None = None
+
+    def settings(self) -> Settings:
+        """The settings of the local service."""
+        return load_settings({"data_dir": self.data_dir}, os.environ, self.config)
+
+    def call(self, ask: Callable[[Client], Awaitable[T]], *, creates: bool = False) -> T:
+        """Ask the service, wherever it is. Only what `creates` something may make a new store."""
+
+        async def run() -> T:
+            async with self._client(creates) as client:
+                return await ask(client)
+
+        return asyncio.run(run())
+
+    @asynccontextmanager
+    async def _client(self, creates: bool) -> AsyncIterator[Client]:
+        if self.url:
+            async with Client(self.url, self._checked_key()) as client:
+                yield client
+            return
+        settings = self.settings()
+        if is_running(settings):
+            async with Client(
+                running_url(settings), self._local_key(settings), transport=httpx.AsyncHTTPTransport()
+            ) as client:
+                yield client
+            return
+        if not creates and not settings.database_path.exists():
+            raise no_store(settings)
+        async with Readstate.open(settings=settings) as service, self._inside(service) as client:
+            yield client
+
+    def _inside(self, service: Readstate) -> Client:
+        """A client of a service in this very process, over the same HTTP API."""
+        transport = httpx.ASGITransport(asgi_app(service), raise_app_exceptions=False)
+        return Client("http://readstate", self._local_key(service.settings), transport=transport)
+
+    def _checked_key(self) -> str:
+        # The local service's own key is not a fallback here: it must not travel to some other host.
+        if not self.key:
+            raise ConfigurationError("a service at a URL needs its key: set READSTATE_KEY or give --key")
+        return _header_safe(self.key)
+
+    def _local_key(self, settings: Settings) -> str:
+        return _header_safe(self.key) if self.key else load_secrets(settings).service_keys[0]
+
+
+def is_running(settings: Settings) -> bool:
+    """Whether a process has the store. Its lock tells: what a crashed service left behind does not."""
+    return store_is_locked(settings.database_path.parent)
+
+
+def no_store(settings: Settings) -> ConfigurationError:
+    """Nothing was ever stored where the settings say."""
+    return ConfigurationError(
+        f"there is no store in {settings.data_dir}: start one (readstate serve), "
+        "or say where it is (--data-dir or --url)"
+    )
+
+
+def running_url(settings: Settings) -> str:
+    """Where the service listens that holds the store."""
+    running = announced(Path(settings.data_dir))
+    if running is None:
+        raise Unavailable(
+            f"the store in {settings.data_dir} is in use by a process that does not say where it listens; "
+            "is it just starting? Otherwise give its --url"
+        )
+    return running.url
+
+
+def _header_safe(key: str) -> str:
+    if not key.isascii() or not key.isprintable():
+        raise ConfigurationError("the key has characters that no key has")
+    return key
+
+
+def at_a_place(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of a place, and hand them to it as one argument `place`."""
+    own = inspect.signature(command)
+    options = {"url": Url, "key": Key, "data_dir": DataDir, "config": Config}
+    kept = [parameter for parameter in own.parameters.values() if parameter.name != "place"]
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
+        for name, option in options.items()
+    ]
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        place = Place(**{name: given.pop(name) for name in options})
+        command(**given, place=place)
+
+    run.__signature__ = own.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in [*kept, *added]}
+    return run

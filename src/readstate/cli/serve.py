@@ -1,0 +1,190 @@
+"""`readstate serve`: the service as a process."""
+
+import asyncio
+import contextlib
+import os
+import shlex
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import structlog
+import typer
+import uvicorn
+import uvloop
+from rich.text import Text
+
+from ..app import Readstate
+from ..errors import ConfigurationError
+from ..gateway import asgi_app
+from ..gateway.auth import SERVICE_KEY_FILE
+from ..settings import Settings, load_settings
+from ..telemetry import setup_logging
+from .help import examples
+from .output import console, fields
+from .place import Config
+from .running import announce, withdraw
+
+app = typer.Typer()
+
+log = structlog.get_logger("readstate")
+
+HELP = (
+    "Run the service.\n\n"
+    "Every setting can also come from the environment (READSTATE_PORT=9000) or from a TOML file "
+    "(port = 9000, in readstate.toml or --config); flags win over both."
+)
+KEEP_ALIVE = 75
+"""Seconds that an idle connection is kept: longer than the pools of clients keep theirs."""
+
+
+@app.command(
+    rich_help_panel="Run it",
+    help=HELP,
+    epilog=examples(
+        "readstate serve",
+        "readstate serve --host 0.0.0.0 --port 9000 --data-dir /var/lib/readstate",
+        "READSTATE_SERVICE_KEYS=a-long-random-key readstate serve --config /etc/readstate.toml",
+    ),
+)
+def serve(
+    host: Annotated[str | None, typer.Option(show_default="127.0.0.1", help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(show_default="8080", help="Port; 0 takes a free one.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(show_default="./readstate-data", help="Database and generated secrets.")
+    ] = None,
+    config: Config = None,
+    database_url: Annotated[
+        str | None, typer.Option(show_default="in the data directory", help="sqlite:///path")
+    ] = None,
+    jwks: Annotated[str | None, typer.Option(help="File or URL of the keys of user tokens.")] = None,
+    cors_origins: Annotated[
+        list[str] | None, typer.Option("--cors-origin", help="A web origin that may call; may be repeated.")
+    ] = None,
+    store_text: Annotated[
+        str | None, typer.Option(show_default="full", help="Keep of texts: full, preview or none.")
+    ] = None,
+    display_cap: Annotated[int | None, typer.Option(show_default="99", help="Highest label without a +.")] = None,
+    fanout_max_members: Annotated[
+        int | None, typer.Option(show_default="100", help="Larger channels are counted from one timeline.")
+    ] = None,
+    shutdown_grace: Annotated[
+        int | None, typer.Option(show_default="10", help="Seconds that requests get at a stop.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(show_default="1", help="Server processes; the embedded profile has one.")
+    ] = None,
+    log_level: Annotated[str | None, typer.Option(show_default="info", help="debug, info, warning or error.")] = None,
+) -> None:
+    """Run the service."""
+    flags = {name: value or None if name == "cors_origins" else value for name, value in locals().items()}
+    del flags["config"]
+    settings = load_settings(flags, os.environ, config)
+    setup_logging(settings.log_level)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings))
+
+
+async def _serve(settings: Settings) -> None:
+    """Listen until a signal says stop; then finish what was accepted and close the store."""
+    async with Readstate.open(settings=settings) as service:
+        listener = _listen(settings.host, settings.port)
+        url = _url(settings.host, listener.getsockname()[1])
+        data_dir = Path(settings.data_dir)
+
+        def started() -> None:
+            announce(data_dir, url)
+            _greet(settings, url)
+
+        try:
+            await _Server(_server_config(service), started).serve([listener])
+        finally:
+            withdraw(data_dir)
+    log.info("stopped", action="stop", url=url)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, but it tells when it listens, and a stop by signal is a success and not a death by signal."""
+
+    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._tell_started = started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._tell_started()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Captured until the process ends: a second signal must not interrupt the closing of the store."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        yield
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop accepting, finish, close. Ctrl+C once more does not wait for requests."""
+        log.info("stopping", action="stop")
+        super().handle_exit(sig, frame)
+
+
+def _server_config(service: Readstate) -> uvicorn.Config:
+    return uvicorn.Config(
+        asgi_app(service),
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=service.settings.shutdown_grace,
+    )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A bound socket, so that the port is known before the first request."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        raise ConfigurationError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+    return listener
+
+
+def _url(host: str, port: int) -> str:
+    """Where this machine reaches the service."""
+    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
+
+
+def _greet(settings: Settings, url: str) -> None:
+    """Tell a person at a terminal what to do next; tell a log where it listens."""
+    key_file = None if settings.service_keys else Path(settings.data_dir) / SERVICE_KEY_FILE
+    if not sys.stderr.isatty():
+        log.info("listening", action="start", url=url, data_dir=settings.data_dir, service_key_file=key_file)
+        return
+    bearer = f"$(cat {shlex.quote(str(key_file))})" if key_file else "$READSTATE_KEY"
+    out = console(stderr=True)
+    out.print(Text("Readstate", "bold green") + Text(f" listens on {url}"))
+    out.print(
+        fields(
+            {
+                "data": settings.data_dir,
+                "service key": key_file or "as configured (service_keys)",
+                "stop": "Ctrl+C",
+                "try": "",
+            }
+        )
+    )
+    out.print(f'curl -H "Authorization: Bearer {bearer}" {url}/v1/users/alice/unread', soft_wrap=True)

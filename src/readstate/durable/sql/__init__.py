@@ -1,0 +1,30 @@
+"""SQL in files: queries by name, and migrations by number."""
+
+import re
+from importlib.resources import files
+
+_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_MIGRATION = re.compile(r"(\d{4})_\w+\.sql")
+
+
+def queries(dialect: str) -> dict[str, str]:
+    """The statements of a dialect's queries.sql by name."""
+    text = _read(dialect, "queries.sql")
+    parts = _NAME.split(text)[1:]
+    return {name: body.strip() for name, body in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def migrations(dialect: str) -> dict[int, str]:
+    """The steps from an empty database to the newest schema, by number, in order."""
+    names = sorted(entry.name for entry in (files(__package__) / dialect).iterdir())
+    found = ((match, name) for name in names if (match := _MIGRATION.fullmatch(name)))
+    return {int(match[1]): _read(dialect, name) for match, name in found}
+
+
+def schema(dialect: str) -> str:
+    """The whole schema as the newest migration leaves it."""
+    return _read(dialect, "schema.sql")
+
+
+def _read(dialect: str, name: str) -> str:
+    return (files(__package__) / dialect / name).read_text("utf8")

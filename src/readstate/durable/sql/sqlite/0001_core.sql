@@ -1,0 +1,102 @@
+-- Counters of the store itself.
+CREATE TABLE meta (
+    key TEXT PRIMARY KEY,
+    value INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+INSERT INTO meta (key, value) VALUES ('generation', 0);
+
+-- A deleted channel keeps its row: its seqs and change numbers go on if it is created again.
+CREATE TABLE channels (
+    channel_id TEXT PRIMARY KEY,
+    type TEXT NOT NULL,
+    name TEXT,
+    avatar TEXT,
+    archived INTEGER NOT NULL,
+    deleted INTEGER NOT NULL,
+    mode TEXT NOT NULL,
+    member_count INTEGER NOT NULL,
+    last_seq INTEGER NOT NULL,
+    last_id TEXT,
+    last_at INTEGER NOT NULL,
+    change INTEGER NOT NULL,
+    position INTEGER NOT NULL,
+    latest_id TEXT,
+    latest_seq INTEGER,
+    latest_at INTEGER,
+    latest_sender TEXT,
+    latest_preview TEXT
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX channels_by_position ON channels (position);
+
+-- One row per user and channel, kept after leaving. `skipped`: what joins alone marked as read.
+CREATE TABLE members (
+    user_id TEXT NOT NULL,
+    channel_id TEXT NOT NULL,
+    active INTEGER NOT NULL,
+    joined_seq INTEGER NOT NULL,
+    joined_at INTEGER NOT NULL,
+    skipped TEXT NOT NULL,
+    muted_until INTEGER NOT NULL DEFAULT 0,
+    count TEXT NOT NULL DEFAULT 'all',
+    user_change INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (user_id, channel_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX members_by_channel ON members (channel_id, active, user_id);
+
+-- A deleted message keeps its row and its seq. A delete of an unknown id leaves a row without a sender.
+CREATE TABLE messages (
+    channel_id TEXT NOT NULL,
+    id TEXT NOT NULL,
+    seq INTEGER,
+    sender_id TEXT NOT NULL,
+    at INTEGER NOT NULL,
+    sent_at INTEGER,
+    text TEXT,
+    preview TEXT,
+    thread_id TEXT,
+    thread_seq INTEGER,
+    mentions TEXT NOT NULL,
+    silent INTEGER NOT NULL,
+    deleted INTEGER NOT NULL,
+    backfill INTEGER NOT NULL,
+    change INTEGER NOT NULL
+) STRICT;
+
+CREATE UNIQUE INDEX messages_by_id ON messages (channel_id, id);
+CREATE UNIQUE INDEX messages_by_seq ON messages (channel_id, seq);
+CREATE INDEX messages_by_sender ON messages (channel_id, sender_id, seq);
+
+CREATE TABLE threads (
+    channel_id TEXT NOT NULL,
+    thread_id TEXT NOT NULL,
+    last_seq INTEGER NOT NULL,
+    PRIMARY KEY (channel_id, thread_id)
+) STRICT, WITHOUT ROWID;
+
+-- `apart`: the seqs read one by one beyond last_read_seq, as a JSON array in ascending order.
+CREATE TABLE read_receipts (
+    user_id TEXT NOT NULL,
+    channel_id TEXT NOT NULL,
+    epoch INTEGER NOT NULL,
+    last_read_seq INTEGER NOT NULL,
+    apart TEXT NOT NULL,
+    last_read_id TEXT,
+    last_read_at INTEGER,
+    read_at INTEGER NOT NULL,
+    user_change INTEGER NOT NULL,
+    PRIMARY KEY (user_id, channel_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX read_receipts_by_channel ON read_receipts (channel_id, user_id);
+
+CREATE TABLE undo (
+    token TEXT PRIMARY KEY,
+    user_id TEXT NOT NULL,
+    expires_at INTEGER NOT NULL,
+    items TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX undo_by_expiry ON undo (expires_at);

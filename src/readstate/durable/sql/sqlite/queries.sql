@@ -1,0 +1,314 @@
+-- Keys come as one JSON array, and rows go out as one JSON array: a statement is one step, and the
+-- interpreter's lock is free while it runs.
+
+-- name: channels
+-- Channels by id.
+SELECT json_group_array(json_object(
+    'channel_id', c.channel_id, 'type', c.type, 'name', c.name, 'avatar', c.avatar, 'archived', c.archived,
+    'deleted', c.deleted, 'mode', c.mode, 'member_count', c.member_count, 'last_seq', c.last_seq,
+    'last_id', c.last_id, 'last_at', c.last_at, 'change', c.change, 'position', c.position,
+    'latest', json(iif(c.latest_id IS NULL, NULL, json_object(
+        'id', c.latest_id, 'seq', c.latest_seq, 'at', c.latest_at, 'sender_id', c.latest_sender,
+        'preview', c.latest_preview)))))
+FROM json_each(:keys) AS k
+JOIN channels AS c ON c.channel_id = k.value;
+
+-- name: messages
+-- Messages by (channel, id).
+SELECT json_group_array(json_object(
+    'channel_id', m.channel_id, 'id', m.id, 'seq', m.seq, 'sender_id', m.sender_id, 'at', m.at,
+    'sent_at', m.sent_at, 'text', m.text, 'preview', m.preview, 'thread_id', m.thread_id,
+    'thread_seq', m.thread_seq, 'mentions', json(m.mentions), 'silent', m.silent, 'deleted', m.deleted,
+    'backfill', m.backfill, 'change', m.change))
+FROM json_each(:keys) AS k
+JOIN messages AS m ON m.channel_id = k.value ->> 0 AND m.id = k.value ->> 1;
+
+-- name: newest_but
+-- The newest message of each channel that is not deleted, other than the one named.
+SELECT json_group_array(json_object(
+    'channel_id', m.channel_id, 'id', m.id, 'seq', m.seq, 'sender_id', m.sender_id, 'at', m.at,
+    'preview', m.preview))
+FROM json_each(:keys) AS k
+JOIN messages AS m ON m.channel_id = k.value ->> 0 AND m.seq = (
+    SELECT x.seq FROM messages AS x
+    WHERE x.channel_id = k.value ->> 0 AND x.seq > 0 AND NOT x.deleted AND x.id <> k.value ->> 1
+    ORDER BY x.seq DESC LIMIT 1);
+
+-- name: members
+-- Members, also those who left, by (channel, user).
+SELECT json_group_array(json_object(
+    'channel_id', m.channel_id, 'user_id', m.user_id, 'active', m.active, 'joined_seq', m.joined_seq,
+    'joined_at', m.joined_at, 'skipped', json(m.skipped)))
+FROM json_each(:keys) AS k
+JOIN members AS m ON m.user_id = k.value ->> 1 AND m.channel_id = k.value ->> 0;
+
+-- name: pointers
+-- Read pointers by (channel, user).
+SELECT json_group_array(json_array(
+    r.channel_id, r.user_id, json_array(
+        r.epoch, r.last_read_seq, json(r.apart), r.last_read_id, r.last_read_at, r.read_at, r.user_change)))
+FROM json_each(:keys) AS k
+JOIN read_receipts AS r ON r.user_id = k.value ->> 1 AND r.channel_id = k.value ->> 0;
+
+-- name: threads
+-- The last thread_seq by (channel, thread).
+SELECT json_group_array(json_array(t.channel_id, t.thread_id, t.last_seq))
+FROM json_each(:keys) AS k
+JOIN threads AS t ON t.channel_id = k.value ->> 0 AND t.thread_id = k.value ->> 1;
+
+-- name: audience
+-- The members of those of these channels that are counted by ledger.
+SELECT json_group_array(json_array(m.channel_id, m.user_id))
+FROM json_each(:keys) AS k
+JOIN channels AS c ON c.channel_id = k.value AND c.mode = 'ledger'
+JOIN members AS m ON m.channel_id = c.channel_id AND m.active = 1;
+
+-- name: everyone
+-- Everyone who ever had a membership or a pointer in a channel.
+SELECT json_group_array(user_id)
+FROM (SELECT user_id FROM members WHERE channel_id = :channel
+      UNION
+      SELECT user_id FROM read_receipts WHERE channel_id = :channel);
+
+-- name: before_last
+-- The seq of the n-th newest message that is not deleted.
+SELECT seq FROM messages
+WHERE channel_id = :channel AND seq > 0 AND NOT deleted
+ORDER BY seq DESC LIMIT 1 OFFSET :n - 1;
+
+-- name: put_channels
+-- Channels as they stand now.
+INSERT OR REPLACE INTO channels
+SELECT value ->> 'channel_id', value ->> 'type', value ->> 'name', value ->> 'avatar', value ->> 'archived',
+    value ->> 'deleted', value ->> 'mode', value ->> 'member_count', value ->> 'last_seq', value ->> 'last_id',
+    value ->> 'last_at', value ->> 'change', value ->> 'position', value ->> '$.latest.id',
+    value ->> '$.latest.seq', value ->> '$.latest.at', value ->> '$.latest.sender_id', value ->> '$.latest.preview'
+FROM json_each(:rows);
+
+-- name: put_messages
+-- New messages, and what edits and deletes make of known ones; id, place and sender never change.
+INSERT INTO messages
+SELECT value ->> 'channel_id', value ->> 'id', value ->> 'seq', value ->> 'sender_id', value ->> 'at',
+    value ->> 'sent_at', value ->> 'text', value ->> 'preview', value ->> 'thread_id', value ->> 'thread_seq',
+    value -> 'mentions', value ->> 'silent', value ->> 'deleted', value ->> 'backfill', value ->> 'change'
+FROM json_each(:rows) WHERE true
+ON CONFLICT (channel_id, id) DO UPDATE SET
+    text = excluded.text, preview = excluded.preview, mentions = excluded.mentions, deleted = excluded.deleted;
+
+-- name: put_members
+-- Memberships; preferences stay as they are.
+INSERT INTO members (user_id, channel_id, active, joined_seq, joined_at, skipped)
+SELECT value ->> 'user_id', value ->> 'channel_id', value ->> 'active', value ->> 'joined_seq',
+    value ->> 'joined_at', value -> 'skipped'
+FROM json_each(:rows) WHERE true
+ON CONFLICT (user_id, channel_id) DO UPDATE SET
+    active = excluded.active, joined_seq = excluded.joined_seq, joined_at = excluded.joined_at,
+    skipped = excluded.skipped;
+
+-- name: put_threads
+-- The last thread_seq given.
+INSERT OR REPLACE INTO threads
+SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(:rows);
+
+-- name: merge_receipts
+-- The merge of read states: the higher epoch wins whole; in the same epoch the larger seq, and both `apart`.
+INSERT INTO read_receipts
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
+    value ->> 8
+FROM json_each(:rows) WHERE true
+ON CONFLICT (user_id, channel_id) DO UPDATE SET
+    apart = CASE
+        WHEN excluded.epoch > epoch THEN excluded.apart
+        WHEN apart = '[]' AND excluded.apart = '[]' THEN '[]'
+        ELSE (SELECT json_group_array(value)
+              FROM (SELECT value FROM json_each(read_receipts.apart)
+                    UNION SELECT value FROM json_each(excluded.apart)
+                    ORDER BY value)
+              WHERE value > max(read_receipts.last_read_seq, excluded.last_read_seq)) END,
+    last_read_id = CASE WHEN excluded.epoch > epoch OR excluded.last_read_seq > last_read_seq
+        THEN excluded.last_read_id ELSE last_read_id END,
+    last_read_at = CASE WHEN excluded.epoch > epoch OR excluded.last_read_seq > last_read_seq
+        THEN excluded.last_read_at ELSE last_read_at END,
+    read_at = CASE WHEN excluded.epoch > epoch OR excluded.last_read_seq > last_read_seq
+        THEN excluded.read_at ELSE read_at END,
+    last_read_seq = CASE WHEN excluded.epoch > epoch THEN excluded.last_read_seq
+        ELSE max(last_read_seq, excluded.last_read_seq) END,
+    epoch = excluded.epoch,
+    user_change = max(user_change, excluded.user_change)
+WHERE excluded.epoch > epoch
+    OR (excluded.epoch = epoch AND (excluded.last_read_seq > last_read_seq OR excluded.apart <> '[]'));
+
+-- name: put_preferences
+-- What a member wants of a channel.
+UPDATE members SET muted_until = :muted_until, count = :count, user_change = max(user_change, :change)
+WHERE user_id = :user AND channel_id = :channel;
+
+-- name: load_user
+-- Every channel that a user is in, has left, or has a pointer in.
+SELECT json_group_array(json_array(
+    c.channel_id, coalesce(m.active, 0), c.mode, c.change, coalesce(r.last_read_seq, 0) >= c.last_seq,
+    json_array(
+        coalesce(r.epoch, 0), coalesce(r.last_read_seq, 0), json(coalesce(r.apart, '[]')), r.last_read_id,
+        r.last_read_at, coalesce(r.read_at, 0), max(coalesce(m.user_change, 0), coalesce(r.user_change, 0))),
+    json_array(coalesce(m.muted_until, 0), coalesce(m.count, 'all'))))
+FROM (SELECT channel_id FROM members WHERE user_id = :user
+      UNION
+      SELECT channel_id FROM read_receipts WHERE user_id = :user) AS k
+JOIN channels AS c ON c.channel_id = k.channel_id
+LEFT JOIN members AS m ON m.user_id = :user AND m.channel_id = k.channel_id
+LEFT JOIN read_receipts AS r ON r.user_id = :user AND r.channel_id = k.channel_id;
+
+-- name: ledger_entries
+-- The newest unread messages of each (index, user, channel, seq, only by name), oldest first.
+SELECT json_group_array(json_array(i, json_array(seq, id, at, mention))) FROM (
+    SELECT k.value ->> 0 AS i, m.seq, m.id, m.at,
+        m.mentions <> '[]' AND EXISTS (
+            SELECT 1 FROM json_each(m.mentions) AS x
+            WHERE x.value = k.value ->> 1 OR (x.value = '@channel' AND NOT k.value ->> 4)) AS mention,
+        k.value ->> 4 AS only_named
+    FROM json_each(:keys) AS k
+    JOIN messages AS m ON m.channel_id = k.value ->> 2 AND m.seq > k.value ->> 3
+        AND m.seq >= (SELECT coalesce(min(seq), 0) FROM (
+            SELECT x.seq FROM messages AS x
+            WHERE x.channel_id = k.value ->> 2 AND x.seq > k.value ->> 3
+                AND NOT x.deleted AND NOT x.silent AND x.sender_id <> k.value ->> 1
+                AND x.seq NOT IN (SELECT value FROM json_each(k.value ->> 5))
+            ORDER BY x.seq DESC LIMIT :cap + 1))
+        AND NOT m.deleted AND NOT m.silent AND m.sender_id <> k.value ->> 1
+        AND m.seq NOT IN (SELECT value FROM json_each(k.value ->> 5))
+    ORDER BY i, m.seq)
+WHERE mention OR NOT only_named;
+
+-- name: changes
+-- The change numbers of channels.
+SELECT json_group_array(json_array(c.channel_id, c.change))
+FROM json_each(:keys) AS k
+JOIN channels AS c ON c.channel_id = k.value;
+
+-- name: timeline
+-- The newest countable messages of a channel, newest first.
+SELECT json_group_array(json_array(seq, id, at, everyone)) FROM (
+    SELECT seq, id, at, mentions <> '[]' AND EXISTS (
+        SELECT 1 FROM json_each(mentions) AS x WHERE x.value = '@channel') AS everyone
+    FROM messages
+    WHERE channel_id = :channel AND seq > 0 AND NOT deleted AND NOT silent
+    ORDER BY seq DESC LIMIT :limit);
+
+-- name: by_seq
+-- Places by (channel, seq).
+SELECT json_group_array(json_array(m.channel_id, m.seq, m.id, m.at))
+FROM json_each(:keys) AS k
+JOIN messages AS m ON m.channel_id = k.value ->> 0 AND m.seq = k.value ->> 1;
+
+-- name: seq_range
+-- The first and the last seq that a channel has a message for.
+SELECT coalesce(min(seq), 0), coalesce(max(seq), 0) FROM messages WHERE channel_id = :channel;
+
+-- name: own_seqs
+-- The newest of a user's own messages in a channel.
+SELECT json_group_array(seq) FROM (
+    SELECT seq FROM messages
+    WHERE channel_id = :channel AND sender_id = :user AND seq >= :since
+    ORDER BY seq DESC LIMIT :cap);
+
+-- name: unread_oldest
+-- Unread messages of a user in a channel, oldest first.
+SELECT json_group_array(json_object(
+    'channel_id', m.channel_id, 'id', m.id, 'seq', m.seq, 'sender_id', m.sender_id, 'at', m.at,
+    'sent_at', m.sent_at, 'text', m.text, 'preview', m.preview, 'thread_id', m.thread_id,
+    'thread_seq', m.thread_seq, 'mentions', json(m.mentions), 'silent', m.silent, 'deleted', m.deleted,
+    'backfill', m.backfill, 'change', m.change))
+FROM (SELECT * FROM messages
+      WHERE channel_id = :channel AND seq > :seq AND sender_id <> :user AND NOT deleted AND NOT silent
+          AND seq NOT IN (SELECT value FROM json_each(:apart)) AND at > :after AND at < :before
+      ORDER BY seq LIMIT :limit) AS m;
+
+-- name: unread_newest
+-- Unread messages of a user in a channel, newest first.
+SELECT json_group_array(json_object(
+    'channel_id', m.channel_id, 'id', m.id, 'seq', m.seq, 'sender_id', m.sender_id, 'at', m.at,
+    'sent_at', m.sent_at, 'text', m.text, 'preview', m.preview, 'thread_id', m.thread_id,
+    'thread_seq', m.thread_seq, 'mentions', json(m.mentions), 'silent', m.silent, 'deleted', m.deleted,
+    'backfill', m.backfill, 'change', m.change))
+FROM (SELECT * FROM messages
+      WHERE channel_id = :channel AND seq > :seq AND sender_id <> :user AND NOT deleted AND NOT silent
+          AND seq NOT IN (SELECT value FROM json_each(:apart)) AND at > :after AND at < :before
+      ORDER BY seq DESC LIMIT :limit) AS m;
+
+-- name: members_page
+-- Members of a channel by id.
+SELECT json_group_array(json_object(
+    'channel_id', channel_id, 'user_id', user_id, 'active', active, 'joined_seq', joined_seq,
+    'joined_at', joined_at, 'skipped', json(skipped)))
+FROM (SELECT * FROM members
+      WHERE channel_id = :channel AND active = 1 AND user_id > :after
+      ORDER BY user_id LIMIT :limit);
+
+-- name: breakdown
+-- The messages after a pointer, each in one group: own, deleted, silent, read one by one, unread; and mentions.
+SELECT json_array(count(*), coalesce(sum(own), 0), coalesce(sum(deleted), 0), coalesce(sum(silent), 0),
+    coalesce(sum(apart), 0), coalesce(sum(unread), 0), coalesce(sum(unread AND mention), 0))
+FROM (
+    SELECT own, NOT own AND deleted AS deleted, NOT own AND NOT deleted AND silent AS silent,
+        plain AND apart AS apart, plain AND NOT apart AS unread, mention
+    FROM (
+        SELECT own, deleted, silent, NOT own AND NOT deleted AND NOT silent AS plain, apart, mention
+        FROM (
+            SELECT sender_id = :user AS own, deleted, silent,
+                seq IN (SELECT value FROM json_each(:apart)) AS apart,
+                mentions <> '[]' AND EXISTS (
+                    SELECT 1 FROM json_each(mentions) AS x
+                    WHERE x.value = :user OR x.value = '@channel') AS mention
+            FROM messages WHERE channel_id = :channel AND seq > :seq)));
+
+-- name: explain_facts
+-- What explain shows besides the count.
+SELECT json_array(c.last_seq, coalesce(m.joined_seq, 0))
+FROM channels AS c
+LEFT JOIN members AS m ON m.user_id = :user AND m.channel_id = c.channel_id
+WHERE c.channel_id = :channel;
+
+-- name: save_undo
+-- What an undo needs.
+INSERT INTO undo (token, user_id, expires_at, items) VALUES (:token, :user, :expires_at, :items);
+
+-- name: expire_undo
+-- Undo tokens that are over.
+DELETE FROM undo WHERE expires_at <= :now;
+
+-- name: drop_undo
+-- An undo token that was used.
+DELETE FROM undo WHERE token = :token;
+
+-- name: load_undo
+-- What an undo needs, if it is not over.
+SELECT items FROM undo WHERE token = :token AND user_id = :user AND expires_at > :now;
+
+-- name: next_generation
+-- Counts the times that the hot state began empty.
+UPDATE meta SET value = value + 1 WHERE key = 'generation' RETURNING value;
+
+-- name: touch
+-- A write that changes nothing: fails if the store cannot be written.
+UPDATE meta SET value = value WHERE key = 'generation';
+
+-- name: last_position
+-- Where in the log the last change stands.
+SELECT coalesce(max(position), 0) FROM channels;
+
+-- name: purge_messages
+-- All messages of a deleted channel.
+DELETE FROM messages WHERE channel_id = :channel;
+
+-- name: purge_members
+-- Nobody is in a deleted channel; that somebody was is kept, so that devices which come back are told.
+UPDATE members SET active = 0, joined_seq = 0, joined_at = 0, skipped = '[]', muted_until = 0, count = 'all'
+WHERE channel_id = :channel;
+
+-- name: purge_receipts
+-- All read pointers in a deleted channel.
+DELETE FROM read_receipts WHERE channel_id = :channel;
+
+-- name: purge_threads
+-- All threads of a deleted channel.
+DELETE FROM threads WHERE channel_id = :channel;

@@ -1,0 +1,188 @@
+"""SQLite off the event loop: one thread writes and commits in groups, two threads read.
+
+Everything that waits while a commit is under way shares the next one, so concurrent requests share an fsync.
+A read sees every write that was asked for before it. Statements take and give JSON (see queries.sql): with a
+busy event loop, a statement per row reached 7,000 rows/s, because each row had to get the interpreter's lock
+back; one statement for all rows reached 139,000 rows/s.
+"""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+import structlog
+from msgspec import Struct
+
+from ..errors import ConfigurationError, StorageUnavailable
+from ..telemetry import STORAGE_ERRORS
+from .sql import migrations
+
+T = TypeVar("T")
+Work = Callable[[sqlite3.Connection], T]
+
+MAX_GROUP = 256
+_POISON = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError)
+
+log = structlog.get_logger()
+
+
+class _Job(Struct):
+    work: Callable[[sqlite3.Connection], Any]
+    done: asyncio.Future[Any]
+    result: Any = None
+    error: BaseException | None = None
+
+
+class SqliteEngine:
+    """Runs functions over connections to one database file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._loop = asyncio.get_running_loop()
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._last_write: asyncio.Future[Any] | None = None
+        self._writer = connect(path)
+        self._thread = threading.Thread(target=self._write_forever, name="readstate-writer", daemon=True)
+        self._readers = ThreadPoolExecutor(2, "readstate-reader", initializer=self._open_reader)
+        self._local = threading.local()
+        self._reader_connections: list[sqlite3.Connection] = []
+        self._thread.start()
+
+    async def write(self, work: Work[T]) -> T:
+        """Run in the next group, and answer when it is committed. `work` may run twice, the first time undone."""
+        done = self._loop.create_future()
+        self._last_write = done
+        self._jobs.put(_Job(work, done))
+        result: T = await done
+        return result
+
+    async def read(self, work: Work[T]) -> T:
+        """Run on a snapshot that holds every write asked for before."""
+        if self._last_write is not None and not self._last_write.done():
+            await asyncio.wait([self._last_write])
+        return await self._loop.run_in_executor(self._readers, self._run_read, work)
+
+    async def close(self) -> None:
+        """Finish what was asked for, then stop."""
+        self._jobs.put(None)
+        await asyncio.to_thread(self._thread.join)
+        await asyncio.to_thread(self._readers.shutdown)
+        for connection in self._reader_connections:
+            connection.close()
+        self._writer.close()
+
+    # ------------------------------------------------------------ in the threads
+
+    def _write_forever(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            group, stop = [job], False
+            while len(group) < MAX_GROUP:
+                try:
+                    more = self._jobs.get_nowait()
+                except Empty:
+                    break
+                if more is None:
+                    stop = True
+                    break
+                group.append(more)
+            self._commit(group)
+            self._loop.call_soon_threadsafe(_settle, group)
+            if stop:
+                return
+
+    def _commit(self, group: list[_Job]) -> None:
+        """All in one transaction; if one of them is at fault, each in its own."""
+        try:
+            self._writer.execute("BEGIN IMMEDIATE")
+            for job in group:
+                job.result = job.work(self._writer)
+            self._writer.execute("COMMIT")
+        except Exception as error:
+            self._rollback()
+            if isinstance(error, sqlite3.Error) and not isinstance(error, _POISON):
+                STORAGE_ERRORS.inc()
+                log.warning("storage unavailable", action="commit", error=str(error), jobs=len(group))
+                for job in group:
+                    job.error = StorageUnavailable(f"the database cannot be written ({error}); nothing was changed")
+            elif len(group) == 1:
+                group[0].error = error
+            else:
+                for job in group:
+                    self._commit([job])
+
+    def _rollback(self) -> None:
+        try:
+            if self._writer.in_transaction:
+                self._writer.execute("ROLLBACK")
+        except sqlite3.Error:
+            self._writer.close()
+            self._writer = connect(self._path)
+
+    def _open_reader(self) -> None:
+        self._local.connection = connect(self._path, read_only=True)
+        self._reader_connections.append(self._local.connection)
+
+    def _run_read(self, work: Work[T]) -> T:
+        connection: sqlite3.Connection = self._local.connection
+        try:
+            connection.execute("BEGIN")
+            try:
+                return work(connection)
+            finally:
+                connection.execute("ROLLBACK")
+        except sqlite3.OperationalError as error:
+            STORAGE_ERRORS.inc()
+            raise StorageUnavailable(f"the database cannot be read ({error})") from error
+
+
+def _settle(group: list[_Job]) -> None:
+    for job in group:
+        if job.done.done():
+            continue
+        if job.error is not None:
+            job.done.set_exception(job.error)
+        else:
+            job.done.set_result(job.result)
+
+
+def connect(path: Path, read_only: bool = False) -> sqlite3.Connection:
+    """A connection that keeps what it has committed, even if the power fails."""
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5, cached_statements=256)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA wal_autocheckpoint = 4000")
+    connection.execute("PRAGMA cache_size = -65536")
+    connection.execute("PRAGMA temp_store = MEMORY")
+    if read_only:
+        connection.execute("PRAGMA query_only = 1")
+    return connection
+
+
+def schema_version(connection: sqlite3.Connection) -> int:
+    """The number of the last migration that was applied."""
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return version
+
+
+def migrations_missing(connection: sqlite3.Connection) -> tuple[int, int]:
+    """(what the database has, what it should have); they are the same when nothing is missing."""
+    before, newest = schema_version(connection), max(migrations("sqlite"))
+    if before > newest:
+        raise ConfigurationError(
+            f"the database has schema {before}, made by a newer Readstate; this one knows up to {newest}"
+        )
+    return before, newest
+
+
+def migrate(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Apply what is missing, each step in its transaction; returns (from, to)."""
+    before, newest = migrations_missing(connection)
+    for number, script in migrations("sqlite").items():
+        if number > before:
+            connection.executescript(f"BEGIN IMMEDIATE;\n{script}\nPRAGMA user_version = {number};\nCOMMIT;")
+    return before, newest

@@ -1,0 +1,217 @@
+"""Everything that Readstate refuses, as one tree.
+
+Each error has a `code` for programs, an HTTP `status`, and `retry`: whether the same request may
+succeed later. The docstring is the default detail.
+
+    ReadstateError
+    ├── BadRequest (400)        the request cannot be understood
+    ├── Unauthenticated (401)   nobody knows who asks
+    ├── Forbidden (403)         we know who asks, and it may not
+    ├── NotFound (404)          what it names is not there
+    ├── Conflict (409)          it is there, in a state that does not allow this
+    ├── TooLarge (413)          over a limit on size
+    ├── Invalid (422)           understood, but a field is wrong
+    ├── RateLimited (429)       too often
+    └── Unavailable (503)       a dependency is down; nothing was done
+"""
+
+from typing import ClassVar
+
+
+class ReadstateError(Exception):
+    """Something went wrong inside Readstate."""
+
+    code: ClassVar[str] = "internal"
+    status: ClassVar[int] = 500
+    retry: ClassVar[bool] = False
+
+    def __init__(self, detail: str | None = None, *, field: str | None = None) -> None:
+        self.detail = detail or (type(self).__doc__ or "").strip().splitlines()[0]
+        self.field = field
+        super().__init__(self.detail)
+
+
+class BadRequest(ReadstateError):
+    """The request cannot be understood."""
+
+    code = "bad_request"
+    status = 400
+
+
+class BrokenJson(BadRequest):
+    """The body is not JSON in UTF-8."""
+
+    code = "broken_json"
+
+
+class BadPath(BadRequest):
+    """The path is not percent-encoded UTF-8."""
+
+    code = "bad_path"
+
+
+class WrongContentType(BadRequest):
+    """The body must be application/json."""
+
+    code = "wrong_content_type"
+
+
+class Unauthenticated(ReadstateError):
+    """Send a service key or a user token as 'Authorization: Bearer ...'."""
+
+    code = "unauthenticated"
+    status = 401
+
+
+class InvalidToken(Unauthenticated):
+    """The token is not valid."""
+
+    code = "invalid_token"
+
+
+class TokenExpired(Unauthenticated):
+    """The token has expired."""
+
+    code = "token_expired"
+
+
+class Forbidden(ReadstateError):
+    """This principal may not do that."""
+
+    code = "forbidden"
+    status = 403
+
+
+class NotFound(ReadstateError):
+    """There is nothing here."""
+
+    code = "not_found"
+    status = 404
+
+
+class ChannelNotFound(NotFound):
+    """There is no such channel."""
+
+    code = "channel_not_found"
+
+
+class MessageNotFound(NotFound):
+    """There is no such message."""
+
+    code = "message_not_found"
+
+
+class ThreadNotFound(NotFound):
+    """There is no message for this thread to hang on."""
+
+    code = "thread_not_found"
+
+
+class NotAMember(NotFound):
+    """The user is not a member of the channel."""
+
+    code = "not_a_member"
+
+
+class UndoNotFound(NotFound):
+    """The undo token is unknown, used or over."""
+
+    code = "undo_not_found"
+
+
+class MethodNotAllowed(ReadstateError):
+    """The path exists, but not with this method."""
+
+    code = "method_not_allowed"
+    status = 405
+
+
+class Conflict(ReadstateError):
+    """The state of things does not allow this."""
+
+    code = "conflict"
+    status = 409
+
+
+class ChannelArchived(Conflict):
+    """The channel is archived and takes no messages."""
+
+    code = "channel_archived"
+
+
+class MessageDeleted(Conflict):
+    """The message is deleted."""
+
+    code = "message_deleted"
+
+
+class TooLarge(ReadstateError):
+    """The request is over a limit on size."""
+
+    code = "too_large"
+    status = 413
+
+
+class Invalid(ReadstateError):
+    """A field is not valid."""
+
+    code = "invalid"
+    status = 422
+
+
+class InvalidId(Invalid):
+    """An id is 1 to 128 bytes of printable UTF-8."""
+
+    code = "invalid_id"
+
+
+class MessageWithoutSeq(Invalid):
+    """The message has no place in the channel (a backfill, or a reply in a thread only)."""
+
+    code = "message_without_seq"
+
+
+class ReplyToReply(Invalid):
+    """A thread hangs on a root message, not on a reply."""
+
+    code = "reply_to_reply"
+
+
+class InvalidCursor(Invalid):
+    """The cursor was not made by this service for this list."""
+
+    code = "invalid_cursor"
+
+
+class RateLimited(ReadstateError):
+    """Too many requests."""
+
+    code = "rate_limited"
+    status = 429
+    retry = True
+
+
+class Unavailable(ReadstateError):
+    """Not available right now; nothing was changed."""
+
+    code = "unavailable"
+    status = 503
+    retry = True
+
+
+class StorageUnavailable(Unavailable):
+    """The durable store cannot be written (disk full, read-only or locked); nothing was changed."""
+
+    code = "storage_unavailable"
+
+
+class Stopping(Unavailable):
+    """The service is stopping."""
+
+    code = "stopping"
+
+
+class ConfigurationError(ReadstateError):
+    """The settings are not valid."""
+
+    code = "configuration"

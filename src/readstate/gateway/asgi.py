@@ -1,0 +1,29 @@
+"""The few names of ASGI that the gateway uses."""
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, NamedTuple
+
+Scope = MutableMapping[str, Any]
+Event = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
+ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+Header = tuple[bytes, bytes]
+
+
+class Answer(NamedTuple):
+    """A whole HTTP response but for its length, which is told when it is sent."""
+
+    status: int
+    headers: list[Header]
+    body: bytes
+
+
+class Disconnected(Exception):
+    """The client has gone before its request was complete."""
+
+
+def content_type(value: str) -> Header:
+    """A Content-Type header."""
+    return (b"content-type", value.encode())

@@ -1,0 +1,173 @@
+"""The HTTP side of Readstate: an ASGI application of its own, so that one request costs little.
+
+A request is routed, authenticated, limited, allowed, decoded, done and answered, in this order.
+"""
+
+import traceback
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from msgspec import json
+
+from .. import telemetry
+from ..errors import ChannelNotFound, Forbidden, NotAMember, ReadstateError
+from . import access
+from .asgi import Answer, ASGIApp, Disconnected, Header, Receive, Scope, Send, content_type
+from .auth import Authenticator, Principal, load_secrets
+from .cors import Cors
+from .decoding import decode, parse_query, read_body
+from .problems import TooOften, problem
+from .ratelimit import RateLimiter
+from .routes import Call, For, Route, routes
+from .routing import Router
+
+if TYPE_CHECKING:
+    from ..app import Readstate
+
+log = structlog.get_logger()
+
+JSON = content_type("application/json")
+METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS"})
+
+_encode = json.Encoder().encode
+
+
+def asgi_app(rs: "Readstate") -> ASGIApp:
+    """An ASGI application that serves `rs`, to be run or mounted. Who opened `rs` closes it."""
+    return Gateway(rs, Authenticator(rs.settings, load_secrets(rs.settings)))
+
+
+class _Headers:
+    """The headers that matter, found in one pass."""
+
+    __slots__ = ("authorization", "content_length", "content_type", "origin")
+
+    def __init__(self, headers: list[Header]) -> None:
+        self.authorization = self.content_length = self.content_type = self.origin = None
+        for name, value in headers:
+            if name == b"authorization":
+                self.authorization = value
+            elif name == b"content-type":
+                self.content_type = value
+            elif name == b"content-length":
+                self.content_length = value
+            elif name == b"origin":
+                self.origin = value
+
+
+class Gateway:
+    """Answers HTTP requests for one service."""
+
+    def __init__(self, rs: "Readstate", authenticator: Authenticator) -> None:
+        settings = rs.settings
+        self._rs = rs
+        self._authenticator = authenticator
+        self._router = Router(routes())
+        self._user_limit = RateLimiter(settings.rate_limit) if settings.rate_limit else None
+        self._service_limit = RateLimiter(settings.service_rate_limit) if settings.service_rate_limit else None
+        self._cors = Cors(settings.cors_origins) if settings.cors_origins else None
+        self._max_body = settings.max_body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection of ASGI."""
+        if scope["type"] == "http":
+            await self._serve(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await _live(receive, send)
+        elif scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1000})
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = perf_counter()
+        route: Route | None = None
+        headers = _Headers(scope["headers"])
+        answer = self._cors.preflight(scope, headers.origin) if self._cors else None
+        try:
+            if answer is None:
+                route, path = self._router.find(scope)
+                answer = await self._answer(route, path, headers, scope, receive)
+        except ReadstateError as error:
+            answer = problem(error)
+        except Disconnected:
+            return
+        except Exception:
+            _log_failure(route)
+            answer = problem(ReadstateError())
+        await self._send(answer, scope, headers, send)
+        _count(route, scope, answer.status, perf_counter() - started)
+
+    async def _answer(
+        self, route: Route, path: dict[str, str], headers: _Headers, scope: Scope, receive: Receive
+    ) -> Answer:
+        if route.open_to is For.ANYONE:
+            return _as_answer(route, await route.handler(Call(self._rs, None, path)))
+        known = self._authenticator.known(headers.authorization)
+        principal = known or await self._authenticator.verify(headers.authorization)
+        self._limit(principal)
+        call = Call(self._rs, principal, path)
+        try:
+            await _allow(route, call, path)
+            if route.body is not None:
+                body = await read_body(receive, headers.content_length, self._max_body)
+                call.body = decode(route.body, body, headers.content_type)
+            call.query = parse_query(route.query, scope["query_string"])
+            return _as_answer(route, await route.handler(call))
+        except (ChannelNotFound, NotAMember):
+            if principal.user is None:
+                raise
+            raise Forbidden(access.NOT_A_MEMBER) from None
+
+    def _limit(self, principal: Principal) -> None:
+        limit = self._service_limit if principal.user is None else self._user_limit
+        if limit is not None and (wait := limit.take(principal.bucket)):
+            telemetry.RATE_LIMITED.labels("service" if principal.user is None else "user").inc()
+            raise TooOften(wait)
+
+    async def _send(self, answer: Answer, scope: Scope, headers: _Headers, send: Send) -> None:
+        fields = answer.headers
+        if answer.status != 204:
+            fields = [*fields, (b"content-length", b"%d" % len(answer.body))]
+        if self._cors is not None:
+            fields = fields + self._cors.headers(headers.origin)
+        body = b"" if scope["method"] == "HEAD" else answer.body
+        await send({"type": "http.response.start", "status": answer.status, "headers": fields})
+        await send({"type": "http.response.body", "body": body})
+
+
+async def _allow(route: Route, call: Call, path: dict[str, str]) -> None:
+    """Forbidden unless the sender may call this route for this user and channel."""
+    if call.own is not None and route.open_to is For.SERVICE:
+        raise Forbidden(access.SERVICE_ONLY)
+    if "user" in path:
+        call.user = access.resolve_user(call.user, call.own)
+    if call.own is not None and "channel" in path:
+        await access.require_membership(call.rs, call.own, (call.channel,))
+
+
+def _as_answer(route: Route, result: Any) -> Answer:
+    return result if isinstance(result, Answer) else Answer(route.status, [JSON], _encode(result))
+
+
+def _count(route: Route | None, scope: Scope, status: int, seconds: float) -> None:
+    if route is not None:
+        route.count(status, seconds)
+        return
+    method = scope["method"] if scope["method"] in METHODS else "other"
+    telemetry.HTTP_REQUESTS.labels("unmatched", method, str(status)).inc()
+
+
+def _log_failure(route: Route | None) -> None:
+    """Log the exception as text: some renderers would add the variables, and with them tokens and texts."""
+    where = route.pattern if route else None
+    log.error("a request failed", action="http.request", route=where, traceback=traceback.format_exc())
+
+
+async def _live(receive: Receive, send: Send) -> None:
+    """Nothing to start or stop: who opened the service closes it."""
+    while True:
+        event = await receive()
+        await send({"type": event["type"] + ".complete"})
+        if event["type"] == "lifespan.shutdown":
+            return

@@ -1,0 +1,94 @@
+"""Errors as `application/problem+json` (RFC 9457)."""
+
+import math
+from http import HTTPStatus
+
+from msgspec import UNSET, Struct, UnsetType, json
+
+from ..errors import MethodNotAllowed, RateLimited, ReadstateError, Unavailable
+from .asgi import Answer, Header, content_type
+
+PROBLEM = content_type("application/problem+json")
+AUTHENTICATE: Header = (b"www-authenticate", b"Bearer")
+
+_encode = json.Encoder().encode
+
+
+class Problem(Struct, kw_only=True):
+    """What a caller is told about an error."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    code: str
+    detail: str
+    field: str | UnsetType = UNSET
+    retry: bool
+    dependencies: dict[str, str] | UnsetType = UNSET
+
+
+class TooOften(RateLimited):
+    """Too many requests, with the seconds after which the next one has a chance."""
+
+    def __init__(self, wait: float) -> None:
+        super().__init__("Too many requests: slow down and try again.")
+        self.wait = wait
+
+
+class NotReady(Unavailable):
+    """A dependency is down."""
+
+    def __init__(self, dependencies: dict[str, str]) -> None:
+        down = "; ".join(f"{name}: {state}" for name, state in dependencies.items() if state != "ok")
+        super().__init__(f"Not ready: {down}.")
+        self.dependencies = dependencies
+
+
+class WrongMethod(MethodNotAllowed):
+    """The path exists, with other methods."""
+
+    def __init__(self, method: str, allowed: str) -> None:
+        super().__init__(f"{method[:20]} is not possible here: use {allowed}.")
+        self.allowed = allowed
+
+
+def problem(error: ReadstateError) -> Answer:
+    """The answer that tells of an error."""
+    body = Problem(
+        title=HTTPStatus(error.status).phrase,
+        status=error.status,
+        code=error.code,
+        detail=error.detail,
+        field=UNSET if error.field is None else error.field,
+        retry=error.retry,
+        dependencies=error.dependencies if isinstance(error, NotReady) else UNSET,
+    )
+    return Answer(error.status, [PROBLEM, *_headers(error)], _encode(body))
+
+
+def by_code(code: str | None, detail: str | None) -> ReadstateError:
+    """The error that an item of a batch was rejected with, from what its result tells."""
+    return _BY_CODE.get(code or "", ReadstateError)(detail)
+
+
+def _headers(error: ReadstateError) -> list[Header]:
+    if isinstance(error, WrongMethod):
+        return [(b"allow", error.allowed.encode())]
+    if error.status == 401:
+        return [AUTHENTICATE]
+    if error.status in {429, 503}:
+        wait = error.wait if isinstance(error, TooOften) else 1
+        return [(b"retry-after", b"%d" % max(1, math.ceil(wait)))]
+    return []
+
+
+def _tree(root: type[ReadstateError]) -> dict[str, type[ReadstateError]]:
+    found: dict[str, type[ReadstateError]] = {}
+    for child in root.__subclasses__():
+        if "code" in vars(child):
+            found[child.code] = child
+        found |= _tree(child)
+    return found
+
+
+_BY_CODE = _tree(ReadstateError)

@@ -1,0 +1,39 @@
+"""Hot state in the memory of one process, and its bound."""
+
+from ..ports import Clock
+from ..telemetry import HOT_ENTRIES
+from .memory_channels import MemoryChannels
+from .memory_users import SEAT_BYTES, MemoryUsers
+
+SHRINK_BY = 0.1
+
+
+class MemoryHot:
+    """Users and channels, dropped from the least recently used on when they outgrow the bound."""
+
+    def __init__(
+        self, *, unread_cap: int, generation: int, position: int, clock: Clock, ledger_ttl: int, max_bytes: int
+    ) -> None:
+        self.users = MemoryUsers(unread_cap=unread_cap, generation=generation, clock=clock, ledger_ttl=ledger_ttl)
+        self.channels = MemoryChannels(unread_cap=unread_cap, clock=clock, position=position)
+        self._max_bytes = max_bytes
+        self._loaded = 0
+
+    async def loaded(self, items: int) -> None:
+        """So many seats, channels or messages were loaded; looks at the bound now and then."""
+        self._loaded += items * SEAT_BYTES
+        if self._loaded > self._max_bytes * SHRINK_BY / 2:
+            await self.bound()
+
+    async def bound(self) -> None:
+        """Drop what is over the bound."""
+        self._loaded = 0
+        while (size := self.users.bytes() + self.channels.bytes()) > self._max_bytes:
+            await self.users.shrink(SHRINK_BY)
+            await self.channels.shrink(SHRINK_BY)
+        HOT_ENTRIES.set(size)
+
+    async def clear(self) -> None:
+        """Drop everything; it is loaded again on use."""
+        await self.users.shrink(1)
+        await self.channels.shrink(1)

@@ -1,0 +1,39 @@
+"""The log of the embedded profile: hands every batch to its consumer at once, and keeps nothing itself."""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from ..batching import Batcher
+from ..events import AnyChannelEvent, Delivery, ReadEvent
+from ..fold import Effect
+
+MAX_EVENTS = 2_000
+
+MessageHandler = Callable[[Sequence[Delivery]], Awaitable[list[Effect]]]
+ReadHandler = Callable[[Sequence[ReadEvent]], Awaitable[None]]
+
+
+class LocalLog:
+    """What the consumer has committed is what the log has acknowledged."""
+
+    def __init__(self, position: int, message_writer: MessageHandler, receipt_persister: ReadHandler) -> None:
+        self._position = position
+        self._write = message_writer
+        self._persist = receipt_persister
+        self._events: Batcher[AnyChannelEvent, Effect] = Batcher(self._deliver, max_items=MAX_EVENTS)
+
+    async def channel_events(self, events: Sequence[AnyChannelEvent]) -> Sequence[Effect | None]:
+        """Append, in order; answers with the effects."""
+        return await self._events.submit(events)
+
+    async def reads(self, events: Sequence[ReadEvent]) -> None:
+        """Append read states."""
+        await self._persist(events)
+
+    async def close(self) -> None:
+        """Finish what was taken."""
+        await self._events.close()
+
+    async def _deliver(self, events: Sequence[AnyChannelEvent]) -> list[Effect]:
+        first = self._position + 1
+        self._position += len(events)
+        return await self._write([Delivery(event, first + index) for index, event in enumerate(events)])

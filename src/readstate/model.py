@@ -1,0 +1,153 @@
+"""The values everything is made of. No I/O, no clock, no rules.
+
+Those that are only stored, never shown, are arrays in JSON.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+MAX_NUMBER = 2**53 - 1
+"""The largest integer that every JSON reader keeps exact."""
+
+ChannelType = Literal["direct", "group", "channel"]
+CountPreference = Literal["all", "mentions", "none"]
+Number = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
+
+FOREVER = MAX_NUMBER
+"""`muted_until` of a mute without an end."""
+
+
+class Mode(StrEnum):
+    """How a channel is counted: a set per member, or one timeline for all of them."""
+
+    LEDGER = "ledger"
+    TIMELINE = "timeline"
+
+
+class ReadState(Struct, frozen=True, gc=False, array_like=True):
+    """What a user has read in a channel: everything up to `seq`, and the seqs in `apart` beyond it."""
+
+    epoch: int = 0
+    seq: int = 0
+    apart: frozenset[int] = frozenset()
+
+
+class Position(Struct, frozen=True, gc=False, array_like=True):
+    """The place of a message in its channel. Order by `at` and order by `seq` are the same."""
+
+    seq: int
+    id: str | None
+    at: int | None
+
+
+START = Position(0, None, None)
+"""Before the first message."""
+
+
+class Pointer(ReadState, frozen=True, gc=False, array_like=True):
+    """A read state together with the id and time of the message that it points at."""
+
+    id: str | None = None
+    at: int | None = None
+    read_at: int = 0
+    """When the pointer last moved."""
+    change: int = 0
+    """The user's change number when anything last changed here."""
+
+    @property
+    def place(self) -> Position:
+        """Where it points."""
+        return Position(self.seq, self.id, self.at)
+
+    @property
+    def state(self) -> ReadState:
+        """What is read, without where and when."""
+        return ReadState(self.epoch, self.seq, self.apart)
+
+
+class Latest(Struct, frozen=True, gc=False):
+    """The newest message of a channel that is not deleted."""
+
+    id: str
+    seq: int
+    at: int
+    sender_id: str
+    preview: str | None
+
+
+class Channel(Struct, frozen=True, gc=False):
+    """A channel as its own order of events has made it."""
+
+    channel_id: str
+    type: ChannelType = "group"
+    name: str | None = None
+    avatar: str | None = None
+    archived: bool = False
+    deleted: bool = False
+    mode: Mode = Mode.LEDGER
+    member_count: int = 0
+    last_seq: int = 0
+    last_id: str | None = None
+    last_at: int = 0
+    change: int = 0
+    """Raised by everything that changes the channel."""
+    position: int = 0
+    """Where in the log the last change stands."""
+    latest: Latest | None = None
+
+    @property
+    def end(self) -> Position:
+        """The place of the newest message that was ever given a seq, deleted or not."""
+        return Position(self.last_seq, self.last_id, self.last_at) if self.last_seq else START
+
+
+class Message(Struct, frozen=True, gc=False):
+    """A message as it is stored. `seq` is None for a backfill and for a reply in a thread only."""
+
+    channel_id: str
+    id: str
+    seq: int | None
+    sender_id: str
+    at: int
+    sent_at: int | None = None
+    text: str | None = None
+    preview: str | None = None
+    thread_id: str | None = None
+    thread_seq: int | None = None
+    mentions: tuple[str, ...] = ()
+    """User ids; `@channel` when all members are meant."""
+    silent: bool = False
+    deleted: bool = False
+    backfill: bool = False
+    change: int = 0
+    """The channel's change number that brought it."""
+
+
+class Preferences(Struct, frozen=True, gc=False, array_like=True):
+    """What a user wants of one channel."""
+
+    muted_until: int = 0
+    count: CountPreference = "all"
+
+
+class Member(Struct, frozen=True, gc=False):
+    """A user in a channel, or one who has left it (`active` false)."""
+
+    channel_id: str
+    user_id: str
+    active: bool = True
+    joined_seq: int = 0
+    joined_at: int = 0
+    skipped: tuple[tuple[int, int, int], ...] = ()
+    """(epoch, after, up to): ranges of seqs that joins alone marked as read in that epoch: no receipts."""
+
+
+class Entry(Struct, frozen=True, gc=False, array_like=True):
+    """A message as counting sees it."""
+
+    seq: int
+    id: str
+    at: int
+    mention: bool

@@ -1,0 +1,372 @@
+"""The ports: what the services need of the world, and what every adapter promises. All methods take lists.
+
+Hot state is two ports, because in a cluster a user's keys and a channel's keys live on different servers:
+no step spans both, and nothing here asks for it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import Literal, Protocol
+
+from msgspec import Struct
+
+from .api import Minus
+from .events import AnyChannelEvent, Delivery, ReadEvent
+from .fold import Effect
+from .model import Channel, Entry, Member, Message, Mode, Pointer, Position, Preferences, ReadState
+from .steps import ChannelStep, UserStep
+
+Clock = Callable[[], int]
+"""Milliseconds since 1970."""
+
+
+# ---------------------------------------------------------------- hot state of users
+
+
+class Read(Struct, frozen=True, gc=False):
+    """Read up to a place, and these seqs one by one; only in `epoch`, if it is named."""
+
+    user_id: str
+    channel_id: str
+    to: Position
+    apart: tuple[int, ...] = ()
+    epoch: int | None = None
+
+
+class Rewind(Struct, frozen=True, gc=False):
+    """Mark unread from `seq` on, as a new epoch; only in `epoch`, if it is named."""
+
+    user_id: str
+    channel_id: str
+    seq: int
+    before: Position
+    """The place just before `seq`."""
+    own: tuple[int, ...]
+    """The user's own messages from there on."""
+    epoch: int | None = None
+
+
+class Restore(Struct, frozen=True, gc=False):
+    """Take the step from `before` to `after` back, as a new epoch, if the pointer still is at `after`."""
+
+    user_id: str
+    channel_id: str
+    before: ReadState
+    to: Position
+    """Where `before` points."""
+    after: ReadState
+
+
+Move = Read | Rewind | Restore
+
+
+class Absent(Enum):
+    """Why there is nothing to work on."""
+
+    NOT_LOADED = 1
+    """The user must be loaded first."""
+    NOT_A_MEMBER = 2
+
+
+class Moved(Struct, frozen=True, gc=False):
+    """A pointer as it stands after a move that was applied or had nothing to do."""
+
+    user_id: str
+    channel_id: str
+    before: Pointer
+    pointer: Pointer
+    changed: bool
+
+
+class LedgerView(Struct, frozen=True, gc=False):
+    """What the user's own set says. In a timeline channel it holds the messages that name the user, only."""
+
+    count: int = 0
+    mentions: int = 0
+    first: Position | None = None
+    """`seq` is 0 where the store doesn't keep it."""
+    capped: bool = False
+    named: tuple[int, ...] = ()
+    """The seqs of the unread mentions, in a timeline channel."""
+
+
+class Seat(Struct, frozen=True, gc=False):
+    """A user in a channel."""
+
+    channel_id: str
+    member: bool
+    mode: Mode
+    pointer: Pointer
+    preferences: Preferences
+    ledger: LedgerView | None
+    """None: not loaded."""
+
+
+class Survey(Struct, frozen=True, gc=False):
+    """What may be unread for a user, in brief: one moment, without a value per read channel."""
+
+    change: int
+    counts: list[tuple[str, int, int, bool]]
+    """Ledger channels with anything unread: (channel, unread, mentions, capped)."""
+    unloaded: list[str]
+    """Ledger channels whose ledger must be loaded first."""
+    timelines: list[str]
+    """The user's timeline channels."""
+    preferences: Mapping[str, Preferences]
+    """Where they are not the default."""
+
+
+class UserView(Struct, frozen=True, gc=False):
+    """A moment of a user's state."""
+
+    change: int
+    """The user's change number: grows with everything that changes for this user."""
+    complete_since: int
+    """Since this change number, `Seat.pointer.change` knows of everything; before it only of the user's reads."""
+    seats: list[Seat]
+
+
+class SeatLoad(Struct, frozen=True, gc=False, array_like=True):
+    """A (user, channel) as the durable store has it."""
+
+    channel_id: str
+    member: bool
+    mode: Mode
+    change: int
+    """The channel's change number."""
+    empty: bool
+    """No message stands after the pointer."""
+    pointer: Pointer
+    preferences: Preferences
+
+
+class LedgerLoad(Struct, frozen=True, gc=False):
+    """A user's unread messages in a channel, oldest first, as the durable store has them."""
+
+    user_id: str
+    channel_id: str
+    state: ReadState
+    """The state that they were looked up with."""
+    change: int
+    entries: list[Entry]
+    """`mention`: the message names the user or everyone (in a timeline channel: only those that name the user)."""
+    capped: bool = False
+
+
+Which = Literal["all"] | Sequence[str] | int
+"""All seats, those named, or those changed after a change number."""
+
+
+class HotUsers(Protocol):
+    """Read states, ledgers and memberships of users. Atomic per user; may be lost, and is then loaded again.
+
+    A user is loaded as a unit (pointers, memberships, preferences), each ledger on its own. What is not
+    loaded is told apart from what is empty: methods answer None for it.
+    """
+
+    async def move(self, moves: Sequence[Move]) -> list[Moved | Absent]:
+        """Apply reads of members; each sees the ones before it."""
+
+    async def apply(self, steps: Sequence[UserStep]) -> list[Moved]:
+        """Take what happened in channels, in order. Returns the pointers that moved. A repeat does nothing."""
+
+    async def view(self, user: str, which: Which) -> UserView | None:
+        """The user's seats at one moment, also those left."""
+
+    async def survey(self, user: str) -> Survey | None:
+        """What may be unread, at one moment."""
+
+    async def prefer(self, user: str, channel: str, preferences: Preferences) -> int | None:
+        """Set preferences; returns the user's change number."""
+
+    async def begin(self, user: str) -> int:
+        """Announce a load. Whatever changes for the user until `install` makes that one fail."""
+
+    async def install(self, user: str, ticket: int, seats: Sequence[SeatLoad]) -> bool:
+        """Take a loaded user; False if something has happened since `begin`: load again."""
+
+    async def install_ledgers(self, loads: Sequence[LedgerLoad]) -> list[bool]:
+        """Take loaded ledgers; False where a newer change or another epoch has passed: load again."""
+
+    async def forget(self, user: str, channel: str | None = None) -> None:
+        """Drop a user (or one ledger); loaded again on use."""
+
+
+# ---------------------------------------------------------------- hot state of channels
+
+
+class Count(Struct, frozen=True, gc=False):
+    """What is unread in a timeline channel for a user."""
+
+    count: int
+    mentions: int
+    first: Position | None
+    capped: bool
+
+
+class CountQuery(Struct, frozen=True, gc=False):
+    """A user's state, as counting needs it."""
+
+    channel_id: str
+    state: ReadState
+    named: tuple[int, ...] = ()
+    """Unread messages that name the user."""
+
+
+class TimelineLoad(Struct, frozen=True, gc=False):
+    """The last countable messages of a channel, oldest first."""
+
+    channel_id: str
+    change: int
+    entries: list[Entry]
+    floor: int
+    """The newest countable seq that is not among them; 0: none was left out."""
+
+
+class HotChannels(Protocol):
+    """Latest messages and timelines of channels. Atomic per channel; loaded again when lost."""
+
+    async def channels(self, ids: Sequence[str]) -> list[Channel | None]:
+        """Channels as they stand; None: not loaded."""
+
+    async def apply(self, steps: Sequence[ChannelStep]) -> None:
+        """Take what happened in channels, in order. A repeat does nothing."""
+
+    async def count(self, queries: Sequence[CountQuery]) -> list[Count | None]:
+        """Count timelines; None: not loaded."""
+
+    async def install(self, channels: Sequence[Channel]) -> None:
+        """Take loaded channels; an older change number than the one known is ignored."""
+
+    async def install_timeline(self, load: TimelineLoad) -> bool:
+        """Take a loaded timeline; False if a newer change has passed: load again."""
+
+    async def position(self) -> int:
+        """Where in the log everything is applied up to."""
+
+    async def forget(self, channel: str) -> None:
+        """Drop a channel; loaded again on use."""
+
+
+# ---------------------------------------------------------------- durable store
+
+
+class Breakdown(Struct, frozen=True, gc=False):
+    """A count from the durable store, and why it is what it is."""
+
+    unread: int
+    mentions: int
+    after_pointer: int
+    minus: Minus
+    latest_seq: int
+    joined_seq: int
+
+
+class UndoItem(Struct, frozen=True, gc=False, array_like=True):
+    """What a mark-all-read did to one channel."""
+
+    channel_id: str
+    before: ReadState
+    to: Position
+    after: ReadState
+
+
+class DurableWrites(Protocol):
+    """What it acknowledged survives. Everything that is asked together shares one commit."""
+
+    async def apply(self, deliveries: Sequence[Delivery]) -> list[Effect]:
+        """Fold events of channels, in order, in one transaction."""
+
+    async def merge(self, events: Sequence[ReadEvent]) -> None:
+        """Merge read states; each (user, channel) at most once."""
+
+    async def save_preferences(self, user: str, channel: str, preferences: Preferences, change: int) -> None:
+        """Keep a member's preferences."""
+
+    async def save_undo(self, token: str, user: str, expires_at: int, now: int, items: Sequence[UndoItem]) -> None:
+        """Keep what an undo needs; drops what is over."""
+
+    async def drop_undo(self, token: str) -> None:
+        """The token is used."""
+
+
+class DurableLoads(Protocol):
+    """What the hot state is made of. Sees every write that was acknowledged or asked for before."""
+
+    async def load_user(self, user: str) -> list[SeatLoad]:
+        """Every channel that the user is in, has left, or has a pointer in."""
+
+    async def load_ledgers(self, wanted: Sequence[tuple[str, str, Mode, ReadState]], cap: int) -> list[LedgerLoad]:
+        """The newest `cap` unread messages of each (user, channel)."""
+
+    async def load_channels(self, ids: Sequence[str]) -> Mapping[str, Channel]:
+        """Channels, also deleted ones; unknown ones are left out."""
+
+    async def load_timeline(self, channel: str, cap: int) -> TimelineLoad:
+        """The newest `cap` countable messages."""
+
+    async def load_undo(self, token: str, user: str, now: int) -> list[UndoItem] | None:
+        """None: unknown, or over."""
+
+
+class UnreadSource(Struct, frozen=True, gc=False):
+    """Where to look for a user's unread messages."""
+
+    channel_id: str
+    state: ReadState
+
+
+class DurableQueries(Protocol):
+    """Questions that only the durable store can answer."""
+
+    async def by_id(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Message]:
+        """Messages by (channel, id)."""
+
+    async def by_seq(self, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Position]:
+        """Places by (channel, seq)."""
+
+    async def by_time(self, channel: str, time: int) -> Position:
+        """The newest place at or before a time."""
+
+    async def own_seqs(self, user: str, channel: str, since: int, cap: int) -> tuple[int, ...]:
+        """The newest of the user's own messages from `since` on."""
+
+    async def unread_messages(
+        self, user: str, source: UnreadSource, after: int, before: int, newest_first: bool, limit: int
+    ) -> list[Message]:
+        """Unread messages with a time strictly between `after` and `before`."""
+
+    async def members(self, channel: str, after: str, limit: int) -> list[Member]:
+        """Members by id."""
+
+    async def breakdown(self, user: str, channel: str, state: ReadState) -> Breakdown:
+        """Count from scratch."""
+
+
+class Durable(DurableWrites, DurableLoads, DurableQueries, Protocol):
+    """The durable store."""
+
+    async def next_generation(self) -> int:
+        """A number that was never given before: the hot state begins empty."""
+
+    async def last_position(self) -> int:
+        """Where in the log the last change stands."""
+
+    async def ping(self) -> None:
+        """Raise StorageUnavailable if it can't be written."""
+
+    async def close(self) -> None:
+        """Finish what was asked for, then stop."""
+
+
+# ---------------------------------------------------------------- log
+
+
+class Log(Protocol):
+    """Acknowledged is durable; ordered per channel; at least once."""
+
+    async def channel_events(self, events: Sequence[AnyChannelEvent]) -> Sequence[Effect | None]:
+        """Append. A log that consumes at once answers with the effects; another one with None for each."""
+
+    async def reads(self, events: Sequence[ReadEvent]) -> None:
+        """Append read states."""

@@ -1,0 +1,135 @@
+"""The rules, pure: no I/O and no clock. Every place that holds or moves a read state applies these."""
+
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from functools import reduce
+
+from .errors import Invalid, InvalidId
+from .model import MAX_NUMBER, Pointer, Position, ReadState
+
+EVERYONE = "@channel"
+HERE = "@here"
+
+MAX_ID_BYTES = 128
+EPOCHS_PER_GENERATION = 2**20
+
+
+# ---------------------------------------------------------------- read states
+
+
+def merge(a: ReadState, b: ReadState) -> ReadState:
+    """The later of two states of one user in one channel. Commutative, associative, idempotent."""
+    if a.epoch != b.epoch:
+        return a if a.epoch > b.epoch else b
+    return advance(a, b.seq, b.apart)
+
+
+def merge_all(states: Iterable[ReadState]) -> ReadState:
+    """All of them merged, in whatever order."""
+    return reduce(merge, states, ReadState())
+
+
+def advance(state: ReadState, seq: int, apart: Iterable[int] = ()) -> ReadState:
+    """Reads up to `seq`, and `apart` one by one, in the same epoch. Never takes a read back."""
+    top = max(state.seq, seq)
+    beyond = frozenset(s for s in state.apart.union(apart) if s > top)
+    if top == state.seq and beyond == state.apart:
+        return state
+    return ReadState(state.epoch, top, beyond)
+
+
+def rewind(state: ReadState, seq: int, own: Iterable[int], epoch: int) -> ReadState:
+    """Marks unread from `seq` on, as a new epoch. Never makes anything read; own messages stay read."""
+    top = min(state.seq, seq - 1)
+    kept = {s for s in state.apart if s < seq}
+    return ReadState(epoch, top, frozenset(kept.union(s for s in own if s > top)))
+
+
+def give_back(now: ReadState, before: ReadState, after: ReadState, epoch: int) -> ReadState | None:
+    """Undoes the step from `before` to `after`, keeping what was read one by one since.
+
+    None where the user has moved the pointer since: then nothing is given back.
+    """
+    if (now.epoch, now.seq) != (after.epoch, after.seq):
+        return None
+    since = now.apart - after.apart
+    return ReadState(epoch, before.seq, before.apart | since)
+
+
+def next_epoch(epoch: int, generation: int) -> int:
+    """A new epoch. A hot store that lost its memory cannot give one that was given before the loss."""
+    return max(epoch + 1, generation * EPOCHS_PER_GENERATION)
+
+
+def pointer_at(state: ReadState, place: Position, read_at: int = 0, change: int = 0) -> Pointer:
+    """A state, with the message that it points at."""
+    return Pointer(state.epoch, state.seq, state.apart, place.id, place.at, read_at, change)
+
+
+# ---------------------------------------------------------------- counting
+
+
+def label(count: int, cap: int) -> str:
+    """What a badge shows."""
+    if count <= 0:
+        return ""
+    return str(count) if count <= cap else f"{cap}+"
+
+
+# ---------------------------------------------------------------- values from outside
+
+
+def check_id(value: str | int, field: str = "id") -> str:
+    """An id as a string; InvalidId if it is not 1 to 128 bytes of printable UTF-8."""
+    text = str(value) if isinstance(value, int) else value
+    if not text or not text.isprintable() or len(text) > MAX_ID_BYTES or len(_utf8(text)) > MAX_ID_BYTES:
+        raise InvalidId(f"{field} must be 1 to {MAX_ID_BYTES} bytes of printable UTF-8", field=field)
+    return text
+
+
+def check_user_id(value: str | int, field: str = "user_id") -> str:
+    """An id of a user: it doesn't begin with '@', which is kept for @channel and @here."""
+    text = check_id(value, field)
+    if text[0] == "@":
+        raise InvalidId(f"{field} must not begin with '@'", field=field)
+    return text
+
+
+def check_mention(value: str | int, field: str = "mentions") -> str:
+    """A user id, `@channel` or `@here`."""
+    return value if value in {EVERYONE, HERE} and isinstance(value, str) else check_user_id(value, field)
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return b" " * (MAX_ID_BYTES + 1)
+
+
+_RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+
+
+def parse_time(value: str | int, field: str) -> int:
+    """Milliseconds since 1970, from themselves or from RFC 3339."""
+    if isinstance(value, int):
+        if 0 <= value <= MAX_NUMBER:
+            return value
+        raise Invalid(f"{field} must be milliseconds since 1970, from 0 to 2^53 - 1", field=field)
+    try:
+        if _RFC3339.fullmatch(value):
+            moment = datetime.fromisoformat(value.upper())
+            milliseconds = int((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000)
+            if milliseconds >= 0:
+                return milliseconds
+    except (ValueError, OverflowError):
+        pass
+    raise Invalid(f"{field} must be milliseconds or RFC 3339 with a zone, such as 2026-01-31T09:30:00Z", field=field)
+
+
+def preview_of(text: str | None, given: str | None, length: int) -> str | None:
+    """What an inbox shows of a message: what the caller gives, or the beginning of the text."""
+    if given is not None:
+        return given
+    return None if text is None else text[:length]

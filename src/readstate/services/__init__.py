@@ -1,0 +1,1 @@
+"""What callers can do. Services know the ports, never an adapter."""

@@ -1,0 +1,126 @@
+"""Channels and their members."""
+
+from collections.abc import Sequence
+
+from msgspec import UNSET, UnsetType
+
+from ..api import ChangeMembers, ChannelView, MembersChanged, MembersPage, MemberView, PutChannel
+from ..errors import Invalid, TooLarge
+from ..events import AnyChannelEvent, ChannelEvent, MembersEvent
+from ..fold import Effect
+from ..model import Channel
+from ..ports import Clock, DurableQueries, Log
+from ..rules import check_id, check_user_id
+from .cursors import MembersAfter, check_limit, decode, encode
+from .loading import Loader
+from .places import Places
+
+
+class Channels:
+    """Everything here takes its place in the channel's order, and is answered when it is done."""
+
+    def __init__(
+        self,
+        log: Log,
+        loader: Loader,
+        places: Places,
+        durable: DurableQueries,
+        clock: Clock,
+        *,
+        max_batch: int,
+        max_page: int,
+        max_text: int,
+    ) -> None:
+        self._log = log
+        self._loader = loader
+        self._places = places
+        self._durable = durable
+        self._clock = clock
+        self._max_batch = max_batch
+        self._max_page = max_page
+        self._max_text = max_text
+
+    async def put(self, channel: str, request: PutChannel) -> ChannelView:
+        """Create or update a channel; members are added, never removed."""
+        check_id(channel, "channel")
+        self._check_text(request.name, "name")
+        self._check_text(request.avatar, "avatar")
+        members = self._users(request.members, "members")
+        if request.type is UNSET and (await self._loader.channels([channel]))[0] is None:
+            raise Invalid("a new channel needs a type: direct, group or channel", field="type")
+        now = self._clock()
+        events: list[AnyChannelEvent] = [
+            ChannelEvent(
+                channel_id=channel,
+                created_at=now,
+                type=request.type,
+                name=request.name,
+                avatar=request.avatar,
+                archived=request.archived,
+            )
+        ]
+        if members:
+            events.append(MembersEvent(channel_id=channel, created_at=now, add=members))
+        effects = await self._log.channel_events(events)
+        return _view(_channel(effects[-1]))
+
+    async def get(self, channel: str) -> ChannelView:
+        """A channel as it stands."""
+        return _view(await self._loader.channel(channel))
+
+    async def delete(self, channel: str) -> None:
+        """Delete a channel and all that hangs on it. Its seqs are not given again."""
+        await self._loader.channel(channel)
+        event = ChannelEvent(channel_id=channel, created_at=self._clock(), action="delete")
+        _channel((await self._log.channel_events([event]))[0])
+        self._places.forget(channel)
+
+    async def change_members(self, channel: str, request: ChangeMembers) -> MembersChanged:
+        """Add and remove members."""
+        await self._loader.channel(channel)
+        add, remove = self._users(request.add, "add"), self._users(request.remove, "remove")
+        if both := set(add) & set(remove):
+            raise Invalid(f"{min(both)!r} is in add and in remove", field="remove")
+        if not add and not remove:
+            raise Invalid("give add or remove", field="add")
+        event = MembersEvent(
+            channel_id=channel, created_at=self._clock(), add=add, remove=remove, history=request.history
+        )
+        effect = (await self._log.channel_events([event]))[0]
+        count = _channel(effect).member_count
+        assert effect is not None
+        return MembersChanged(effect.added, effect.removed, count)
+
+    async def members(self, channel: str, *, limit: int = 100, cursor: str | None = None) -> MembersPage:
+        """Members by id, page by page."""
+        await self._loader.channel(channel)
+        check_limit(limit, self._max_page)
+        after = "" if cursor is None else decode(cursor, MembersAfter).user_id
+        found = await self._durable.members(channel, after, limit + 1)
+        rows = [MemberView(member.user_id, member.joined_seq, member.joined_at) for member in found[:limit]]
+        return MembersPage(rows, encode(MembersAfter(rows[-1].user_id)) if len(found) > limit else None)
+
+    def _users(self, users: Sequence[str | int], field: str) -> tuple[str, ...]:
+        if len(users) > self._max_batch:
+            raise TooLarge(f"at most {self._max_batch} users in one request", field=field)
+        return tuple(dict.fromkeys(check_user_id(user, f"{field}[{i}]") for i, user in enumerate(users)))
+
+    def _check_text(self, text: str | None | UnsetType, field: str) -> None:
+        if isinstance(text, str):
+            if "\0" in text:
+                raise Invalid(f"{field} must not hold a NUL character", field=field)
+            if len(text.encode()) > self._max_text:
+                raise TooLarge(f"{field} is longer than {self._max_text} bytes", field=field)
+
+
+def _view(channel: Channel) -> ChannelView:
+    c = channel
+    return ChannelView(c.channel_id, c.type, c.name, c.avatar, c.archived, c.member_count, c.latest)
+
+
+def _channel(effect: Effect | None) -> Channel:
+    assert effect is not None
+    if effect.error is not None:
+        raise effect.error
+    assert effect.channel is not None
+    return effect.channel

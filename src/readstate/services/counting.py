@@ -1,0 +1,103 @@
+"""From hot state to the figures that callers see."""
+
+from collections.abc import Sequence
+
+from msgspec import UNSET
+
+from ..api import LastRead, Place, Unread
+from ..model import Channel, Mode, Pointer, Position, Preferences
+from ..ports import Clock, Count, CountQuery, Seat
+from ..rules import label
+from .loading import Loader
+from .places import Places
+
+_NOTHING = Count(0, 0, None, False)
+
+
+def last_read(pointer: Pointer) -> LastRead:
+    """A pointer as callers see it."""
+    return LastRead(pointer.id, pointer.seq, pointer.at, pointer.epoch)
+
+
+def shown(preferences: Preferences, unread: int, mentions: int) -> int:
+    """The count that the user wants to see."""
+    if preferences.count == "all":
+        return unread
+    return mentions if preferences.count == "mentions" else 0
+
+
+class Counting:
+    """Counts seats, whichever way their channels are counted."""
+
+    def __init__(self, loader: Loader, places: Places, clock: Clock, display_cap: int) -> None:
+        self._loader = loader
+        self._places = places
+        self._clock = clock
+        self._display_cap = display_cap
+
+    def label(self, count: int) -> str:
+        """What a badge shows."""
+        return label(count, self._display_cap)
+
+    def muted(self, preferences: Preferences) -> bool:
+        """Whether a mute stands at this moment."""
+        return preferences.muted_until > self._clock()
+
+    async def counts(self, seats: Sequence[Seat], channels: Sequence[Channel]) -> list[Count]:
+        """The plain counts of seats whose ledgers are loaded."""
+        big = [
+            (index, CountQuery(seat.channel_id, seat.pointer, seat.ledger.named if seat.ledger else ()))
+            for index, (seat, channel) in enumerate(zip(seats, channels, strict=True))
+            if seat.mode is Mode.TIMELINE and seat.pointer.seq < channel.last_seq
+        ]
+        counts = [_NOTHING if seat.mode is Mode.TIMELINE else _ledger_count(seat) for seat in seats]
+        if big:
+            timelines = await self._loader.counts([query for _, query in big])
+            for (index, _), count in zip(big, timelines, strict=True):
+                counts[index] = count
+        return counts
+
+    async def unread(self, seats: Sequence[Seat], channels: Sequence[Channel]) -> list[Unread]:
+        """What is unread for these seats."""
+        counts = await self.counts(seats, channels)
+        firsts = await self._first_places(seats, counts)
+        return [
+            self._unread(seat, channel, count, first)
+            for seat, channel, count, first in zip(seats, channels, counts, firsts, strict=True)
+        ]
+
+    def _unread(self, seat: Seat, channel: Channel, count: Count, first: Position | None) -> Unread:
+        unread = shown(seat.preferences, count.count, count.mentions)
+        return Unread(
+            channel_id=seat.channel_id,
+            unread=unread,
+            label=self.label(unread),
+            has_unread=count.count > 0 or count.capped,
+            exact=not count.capped,
+            mentions=count.mentions,
+            first_unread=None if first is None else Place(first.id, first.seq, first.at),
+            last_read=last_read(seat.pointer),
+            latest=channel.latest,
+            muted=self.muted(seat.preferences),
+            reason="capped" if count.capped else UNSET,
+        )
+
+    async def _first_places(self, seats: Sequence[Seat], counts: Sequence[Count]) -> list[Position | None]:
+        """The first unread messages; a hot store that doesn't keep seqs leaves them to be looked up."""
+        keys = [
+            (seat.channel_id, count.first.id)
+            for seat, count in zip(seats, counts, strict=True)
+            if count.first is not None and not count.first.seq and count.first.id is not None
+        ]
+        if not keys:
+            return [count.first for count in counts]
+        places = await self._places.by_id(keys)
+        return [
+            places[seat.channel_id, count.first.id] if count.first is not None and count.first.id else None
+            for seat, count in zip(seats, counts, strict=True)
+        ]
+
+
+def _ledger_count(seat: Seat) -> Count:
+    ledger = seat.ledger
+    return _NOTHING if ledger is None else Count(ledger.count, ledger.mentions, ledger.first, ledger.capped)

@@ -1,0 +1,63 @@
+"""Opaque cursors: what a list or a sync goes on from."""
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import TypeVar
+
+import msgspec
+
+from ..errors import Invalid, InvalidCursor
+
+C = TypeVar("C", bound=msgspec.Struct)
+
+
+class SyncCursor(msgspec.Struct, frozen=True, array_like=True, tag="s", forbid_unknown_fields=True):
+    """A moment of a user's sync: the user's change number, and a place in the log."""
+
+    change: int
+    position: int
+
+
+class SyncPage(msgspec.Struct, frozen=True, array_like=True, tag="p", forbid_unknown_fields=True):
+    """The last row of a page of a sync."""
+
+    sync: str
+    since: str | None
+    read: bool
+    at: int
+    channel_id: str
+
+
+class MembersAfter(msgspec.Struct, frozen=True, array_like=True, tag="m", forbid_unknown_fields=True):
+    """The last member of a page."""
+
+    user_id: str
+
+
+class MessagesAfter(msgspec.Struct, frozen=True, array_like=True, tag="u", forbid_unknown_fields=True):
+    """The last message of a page of unread messages."""
+
+    order: str
+    at: int
+    channel_id: str
+    group_at: int = 0
+
+
+def encode(cursor: msgspec.Struct) -> str:
+    """A cursor as text that is safe in a URL."""
+    return urlsafe_b64encode(msgspec.msgpack.encode(cursor)).decode().rstrip("=")
+
+
+def decode(text: str, kind: type[C], field: str = "cursor") -> C:
+    """A cursor of this kind; InvalidCursor if it is anything else."""
+    try:
+        raw = urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
+        return msgspec.msgpack.decode(raw, type=kind)
+    except (ValueError, UnicodeEncodeError, msgspec.MsgspecError) as error:
+        raise InvalidCursor(f"{field} was not made by this service for this list", field=field) from error
+
+
+def check_limit(limit: int, most: int) -> int:
+    """A page has at least one row, and at most as many as the settings allow."""
+    if not 1 <= limit <= most:
+        raise Invalid(f"limit must be from 1 to {most}", field="limit")
+    return limit

@@ -1,0 +1,69 @@
+"""Why a count is what it is, and how to repair one."""
+
+from ..api import Explanation, Recount
+from ..ports import DurableQueries, HotChannels, HotUsers
+from .counting import Counting, last_read
+from .loading import Loader
+from .reads import Reads
+from .unread import UnreadCounts
+
+MAX_LOOKS = 10
+
+
+class Explain:
+    """Puts the hot count beside one from the durable store, taken while nothing moved."""
+
+    def __init__(
+        self,
+        users: HotUsers,
+        channels: HotChannels,
+        durable: DurableQueries,
+        loader: Loader,
+        counting: Counting,
+        reads: Reads,
+        unread: UnreadCounts,
+    ) -> None:
+        self._users = users
+        self._channels = channels
+        self._durable = durable
+        self._loader = loader
+        self._counting = counting
+        self._reads = reads
+        self._unread = unread
+
+    async def explain(self, user: str, channel: str) -> Explanation:
+        """Both counts, with the pointer and what is left out."""
+        for _ in range(MAX_LOOKS):
+            seat = await self._loader.seat(user, channel)
+            info = await self._loader.channel(channel)
+            count = (await self._counting.counts([seat], [info]))[0]
+            found = await self._durable.breakdown(user, channel, seat.pointer)
+            seat_after = await self._loader.seat(user, channel)
+            info_after = await self._loader.channel(channel)
+            if seat_after.pointer == seat.pointer and info_after.change == info.change:
+                break
+        return Explanation(
+            channel_id=channel,
+            user_id=user,
+            unread=count.count,
+            exact=not count.capped,
+            mode=seat.mode.value,
+            pointer=last_read(seat.pointer),
+            joined_seq=found.joined_seq,
+            latest_seq=found.latest_seq,
+            after_pointer=found.after_pointer,
+            minus=found.minus,
+            hot=count.count,
+            durable=found.unread,
+            agrees=count.count == found.unread or (count.capped and count.count < found.unread),
+            answered_by="hot",
+        )
+
+    async def recount(self, user: str, channel: str) -> Recount:
+        """Drop what is hot and count again from the durable store."""
+        before = await self._unread.of_channel(user, channel)
+        await self._reads.settled(user)
+        await self._users.forget(user)
+        await self._channels.forget(channel)
+        after = await self._unread.of_channel(user, channel)
+        return Recount(before.unread, after.unread)

@@ -1,0 +1,159 @@
+"""Hot state on demand: what is not loaded is loaded from the durable store, and asked for again.
+
+A load that something has overtaken is refused by the hot state and repeated, so that what was deleted, read
+or left meanwhile does not come back.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+from ..errors import ChannelNotFound, NotAMember, Unavailable
+from ..model import Channel, Mode, ReadState
+from ..ports import Count, CountQuery, DurableLoads, HotChannels, HotUsers, Seat, Survey, UserView, Which
+from ..rules import check_id, check_user_id
+from ..telemetry import LOADS
+
+MAX_TRIES = 100
+
+
+class Loader:
+    """Answers from the hot state, loading what it lacks."""
+
+    def __init__(
+        self,
+        users: HotUsers,
+        channels: HotChannels,
+        durable: DurableLoads,
+        unread_cap: int,
+        loaded: Callable[[int], Awaitable[None]],
+    ) -> None:
+        self._users = users
+        self._channels = channels
+        self._durable = durable
+        self._cap = unread_cap
+        self._loaded = loaded
+        self._under_way: dict[str, asyncio.Task[None]] = {}
+
+    # ------------------------------------------------------------ users
+
+    async def load_users(self, users: Iterable[str]) -> None:
+        """Load users; many callers share one load."""
+        tasks = []
+        for user in set(users):
+            task = self._under_way.get(user)
+            if task is None:
+                task = self._under_way[user] = asyncio.create_task(self._load_user(user))
+                task.add_done_callback(lambda _, user=user: self._under_way.pop(user))  # type: ignore[misc]
+            tasks.append(task)
+        await asyncio.gather(*map(asyncio.shield, tasks))
+
+    async def _load_user(self, user: str) -> None:
+        for _ in range(MAX_TRIES):
+            ticket = await self._users.begin(user)
+            seats = await self._durable.load_user(user)
+            if await self._users.install(user, ticket, seats):
+                LOADS.labels("user").inc()
+                await self._loaded(1 + len(seats))
+                return
+        raise _overtaken(user)
+
+    async def view(self, user: str, which: Which) -> UserView:
+        """The user's seats, without their ledgers loaded."""
+        for _ in range(MAX_TRIES):
+            view = await self._users.view(user, which)
+            if view is not None:
+                return view
+            await self.load_users([user])
+        raise _overtaken(user)
+
+    async def counted(self, user: str, which: Which) -> UserView:
+        """The user's seats, each with its ledger."""
+        for _ in range(MAX_TRIES):
+            view = await self.view(user, which)
+            missing = [seat for seat in view.seats if seat.ledger is None and seat.member]
+            if not missing:
+                return view
+            await self._load_ledgers(user, missing)
+        raise _overtaken(user)
+
+    async def survey(self, user: str) -> Survey:
+        """What may be unread, with every ledger loaded."""
+        for _ in range(MAX_TRIES):
+            survey = await self._users.survey(user)
+            if survey is None:
+                await self.load_users([user])
+            elif not survey.unloaded:
+                return survey
+            else:
+                seats = (await self.view(user, survey.unloaded)).seats
+                await self._load_ledgers(user, [seat for seat in seats if seat.ledger is None])
+        raise _overtaken(user)
+
+    async def seat(self, user: str, channel: str) -> Seat:
+        """A member's seat, with its ledger. Raises if there is no such member."""
+        view = await self.counted(user, [channel])
+        if view.seats and view.seats[0].member:
+            return view.seats[0]
+        raise await self.no_seat(user, channel)
+
+    async def no_seat(self, user: str, channel: str) -> Exception:
+        """Why a user has no seat in a channel."""
+        await self.channel(channel)
+        check_user_id(user, "user")
+        return NotAMember(
+            f"channel {channel!r} has no member {user!r}: add {user!r} first (POST /v1/channels/{channel}/members)"
+        )
+
+    async def _load_ledgers(self, user: str, seats: Sequence[Seat]) -> None:
+        wanted: list[tuple[str, str, Mode, ReadState]] = [
+            (user, seat.channel_id, seat.mode, seat.pointer.state) for seat in seats
+        ]
+        loads = await self._durable.load_ledgers(wanted, self._cap)
+        await self._users.install_ledgers(loads)
+        LOADS.labels("ledger").inc(len(loads))
+        await self._loaded(sum(1 + len(load.entries) for load in loads))
+
+    # ------------------------------------------------------------ channels
+
+    async def channels(self, ids: Sequence[str]) -> list[Channel | None]:
+        """Channels that exist; None for the others."""
+        found = await self._channels.channels(ids)
+        missing = [id_ for id_, channel in zip(ids, found, strict=True) if channel is None]
+        if missing:
+            loaded = await self._durable.load_channels(missing)
+            await self._channels.install(list(loaded.values()))
+            LOADS.labels("channel").inc(len(loaded))
+            await self._loaded(4 * len(loaded))
+            now = dict(zip(missing, await self._channels.channels(missing), strict=True))
+            found = [channel or now[id_] for id_, channel in zip(ids, found, strict=True)]
+        return [None if channel is None or channel.deleted else channel for channel in found]
+
+    async def channel(self, id_: str) -> Channel:
+        """A channel that exists."""
+        channel = (await self.channels([id_]))[0]
+        if channel is None:
+            check_id(id_, "channel_id")
+            raise ChannelNotFound(f"there is no channel {id_!r}", field="channel_id")
+        return channel
+
+    async def counts(self, queries: Sequence[CountQuery]) -> list[Count]:
+        """Count timelines."""
+        for _ in range(MAX_TRIES):
+            counts = await self._channels.count(queries)
+            missing = {q.channel_id for q, count in zip(queries, counts, strict=True) if count is None}
+            if not missing:
+                return [count for count in counts if count is not None]
+            for channel in missing:
+                await self._load_timeline(channel)
+        raise _overtaken("a timeline")
+
+    async def _load_timeline(self, channel: str) -> None:
+        await self.channels([channel])
+        load = await self._durable.load_timeline(channel, self._cap)
+        await self._channels.install_timeline(load)
+        LOADS.labels("timeline").inc()
+        await self._loaded(len(load.entries))
+
+
+def _overtaken(what: str) -> Unavailable:
+    return Unavailable(f"{what} changes faster than it can be loaded; try again")

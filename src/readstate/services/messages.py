@@ -1,0 +1,225 @@
+"""Messages: send, edit, delete."""
+
+import secrets
+from collections.abc import Sequence
+
+from msgspec import UNSET, UnsetType
+
+from ..api import MessageEdit, MessageView, NewMessage, SendResult
+from ..errors import (
+    ChannelArchived,
+    Invalid,
+    MessageNotFound,
+    NotAMember,
+    ReadstateError,
+    TooLarge,
+)
+from ..events import DeleteEvent, EditEvent, MessageEvent
+from ..fold import Effect
+from ..model import Message
+from ..ports import Clock, DurableQueries, Log
+from ..rules import check_id, check_mention, check_user_id, parse_time, preview_of
+from ..telemetry import MESSAGES
+from .loading import Loader
+from .places import Places
+
+_CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+
+
+def ulid(now: int) -> str:
+    """48 bits of time and 80 of chance, so that ids sort by time."""
+    number = (now << 80) | secrets.randbits(80)
+    return "".join(_CROCKFORD[(number >> shift) & 31] for shift in range(125, -1, -5))
+
+
+def message_view(message: Message) -> MessageView:
+    """A message as callers see it."""
+    m = message
+    return MessageView(
+        m.id,
+        m.channel_id,
+        m.seq,
+        m.sender_id,
+        m.at,
+        m.sent_at,
+        m.text,
+        m.preview,
+        m.thread_id,
+        m.thread_seq,
+        m.mentions,
+        m.silent,
+        m.deleted,
+    )
+
+
+class Messages:
+    """Checks what comes in and puts it into the channel's order."""
+
+    def __init__(
+        self,
+        log: Log,
+        loader: Loader,
+        places: Places,
+        durable: DurableQueries,
+        clock: Clock,
+        *,
+        max_batch: int,
+        max_text: int,
+        max_mentions: int,
+        preview_length: int,
+        store_text: str,
+    ) -> None:
+        self._log = log
+        self._loader = loader
+        self._places = places
+        self._durable = durable
+        self._clock = clock
+        self._max_batch = max_batch
+        self._max_text = max_text
+        self._max_mentions = max_mentions
+        self._preview_length = preview_length
+        self._store_text = store_text
+
+    async def send(self, messages: Sequence[NewMessage]) -> list[SendResult]:
+        """Take messages, in order; one that can't be done doesn't hinder the others."""
+        if len(messages) > self._max_batch:
+            raise TooLarge(f"at most {self._max_batch} messages in one request", field="messages")
+        now = self._clock()
+        checked = [await self._check(message, now) for message in messages]
+        events = [event for event in checked if isinstance(event, MessageEvent)]
+        effects = iter(await self._log.channel_events(events))
+        results = []
+        for given, event in zip(messages, checked, strict=True):
+            if isinstance(event, MessageEvent):
+                results.append(self._result(event, next(effects)))
+            else:
+                results.append(_rejected("" if given.id is None else str(given.id), event))
+        for result in results:
+            MESSAGES.labels(result.status).inc()
+        return results
+
+    async def get(self, channel: str, message_id: str) -> MessageView:
+        """One message, also a deleted one."""
+        message = (await self._durable.by_id([(channel, message_id)])).get((channel, message_id))
+        if message is None or not message.sender_id:
+            await self._loader.channel(channel)
+            raise MessageNotFound(f"there is no message {message_id!r} in channel {channel!r}")
+        return message_view(message)
+
+    async def edit(self, channel: str, message_id: str, edit: MessageEdit) -> MessageView:
+        """Change a message's text or mentions."""
+        await self._loader.channel(channel)
+        check_id(message_id, "id")
+        if edit.text is UNSET and edit.mentions is UNSET:
+            raise Invalid("give text or mentions", field="text")
+        text: str | None | UnsetType = UNSET
+        preview: str | None | UnsetType = UNSET
+        if not isinstance(edit.text, UnsetType):
+            self._check_text(edit.text, "text")
+            text, preview = self._stored(edit.text, None)
+        event = EditEvent(
+            channel_id=channel,
+            created_at=self._clock(),
+            id=message_id,
+            text=text,
+            preview=preview,
+            mentions=edit.mentions if isinstance(edit.mentions, UnsetType) else self._mentions(edit.mentions),
+        )
+        effect = (await self._log.channel_events([event]))[0]
+        return message_view(_message(effect))
+
+    async def delete(self, channel: str, message_id: str) -> None:
+        """Delete a message. An id that was never seen is remembered as deleted."""
+        await self._loader.channel(channel)
+        check_id(message_id, "id")
+        event = DeleteEvent(channel_id=channel, created_at=self._clock(), id=message_id)
+        _message((await self._log.channel_events([event]))[0])
+
+    # ------------------------------------------------------------ checks
+
+    async def _check(self, message: NewMessage, now: int) -> MessageEvent | ReadstateError:
+        try:
+            return await self._event(message, now)
+        except ReadstateError as error:
+            return error
+
+    async def _event(self, message: NewMessage, now: int) -> MessageEvent:
+        channel_id = check_id(message.channel_id, "channel_id")
+        sender = check_user_id(message.sender_id, "sender_id")
+        self._check_text(message.text, "text")
+        self._check_text(message.preview, "preview")
+        if message.also_to_channel and message.thread_id is None:
+            raise Invalid("also_to_channel goes with thread_id", field="also_to_channel")
+        sent_at = None if message.at is None else parse_time(message.at, "at")
+        text, preview = self._stored(message.text, message.preview)
+        event = MessageEvent(
+            channel_id=channel_id,
+            created_at=now,
+            id=f"msg_{ulid(now)}" if message.id is None else check_id(message.id, "id"),
+            sender_id=sender,
+            at=now if sent_at is None else min(sent_at, now),
+            sent_at=sent_at,
+            text=text,
+            preview=preview,
+            thread_id=None if message.thread_id is None else check_id(message.thread_id, "thread_id"),
+            also_to_channel=message.also_to_channel,
+            mentions=self._mentions(message.mentions),
+            silent=message.silent,
+            backfill=message.backfill,
+        )
+        channel = await self._loader.channel(channel_id)
+        if channel.archived:
+            raise ChannelArchived(f"channel {channel_id!r} is archived and takes no messages", field="channel_id")
+        if not message.outside:
+            await self._check_member(sender, channel_id)
+        return event
+
+    async def _check_member(self, user: str, channel: str) -> None:
+        seats = (await self._loader.view(user, [channel])).seats
+        if not seats or not seats[0].member:
+            raise NotAMember(
+                f"channel {channel!r} has no member {user!r}: add {user!r} first, "
+                'or send with "outside": true (service keys only)',
+                field="sender_id",
+            )
+
+    def _check_text(self, text: str | None, field: str) -> None:
+        if text is None:
+            return
+        if "\0" in text:
+            raise Invalid(f"{field} must not hold a NUL character", field=field)
+        if len(text) > self._max_text or len(text.encode()) > self._max_text:
+            raise TooLarge(f"{field} is longer than {self._max_text} bytes", field=field)
+
+    def _mentions(self, mentions: Sequence[str | int]) -> tuple[str, ...]:
+        if len(mentions) > self._max_mentions:
+            raise TooLarge(f"at most {self._max_mentions} mentions in one message", field="mentions")
+        return tuple(dict.fromkeys(check_mention(user, f"mentions[{i}]") for i, user in enumerate(mentions)))
+
+    def _stored(self, text: str | None, preview: str | None) -> tuple[str | None, str | None]:
+        """What is kept of a text, as the settings say."""
+        if self._store_text == "none":
+            return None, None
+        kept = preview_of(text, preview, self._preview_length)
+        return (text if self._store_text == "full" else None), kept
+
+    def _result(self, event: MessageEvent, effect: Effect | None) -> SendResult:
+        if effect is None:
+            return SendResult(event.id, None, None, "accepted")
+        if effect.error is not None:
+            return _rejected(event.id, effect.error)
+        message = _message(effect)
+        self._places.learn(message)
+        return SendResult(message.id, message.seq, message.thread_seq, "duplicate" if effect.duplicate else "accepted")
+
+
+def _message(effect: Effect | None) -> Message:
+    assert effect is not None
+    if effect.error is not None:
+        raise effect.error
+    assert effect.message is not None
+    return effect.message
+
+
+def _rejected(id_: str, error: ReadstateError) -> SendResult:
+    return SendResult(id_, None, None, "rejected", error.code, error.detail)

@@ -1,0 +1,343 @@
+"""Reading: mark read in all its forms, mark unread, mark all read and undo."""
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+
+from ..api import (
+    AllRead,
+    ChannelRead,
+    MarkUnread,
+    ReadAll,
+    ReadOutcome,
+    ReadResult,
+    ReadTarget,
+    Undone,
+    UserRead,
+)
+from ..batching import Batcher
+from ..errors import (
+    Invalid,
+    MessageDeleted,
+    MessageNotFound,
+    MessageWithoutSeq,
+    ReadstateError,
+    TooLarge,
+    Unavailable,
+    UndoNotFound,
+)
+from ..events import read_event
+from ..model import START, Channel, Position
+from ..ports import Absent, Clock, Durable, HotUsers, Log, Move, Moved, Read, Restore, Rewind, UndoItem
+from ..rules import check_id, check_user_id, parse_time
+from ..telemetry import RECEIPTS
+from .counting import Counting, last_read, shown
+from .loading import MAX_TRIES, Loader
+from .places import Places
+
+MAX_MOVES = 5_000
+_TARGETS = ("up_to", "up_to_seq", "up_to_time", "messages")
+_OK = ReadOutcome("ok", True)
+_SAME = ReadOutcome("ok", False)
+
+
+class Reads:
+    """A read goes to the hot state, then to the log, and is answered when the log has it."""
+
+    def __init__(
+        self,
+        users: HotUsers,
+        durable: Durable,
+        log: Log,
+        loader: Loader,
+        places: Places,
+        counting: Counting,
+        clock: Clock,
+        *,
+        max_batch: int,
+        unread_cap: int,
+        undo_ttl: int,
+    ) -> None:
+        self._users = users
+        self._durable = durable
+        self._log = log
+        self._loader = loader
+        self._places = places
+        self._counting = counting
+        self._clock = clock
+        self._max_batch = max_batch
+        self._cap = unread_cap
+        self._undo_ttl = undo_ttl * 1000
+        self._moves: Batcher[Move, Moved | Absent] = Batcher(self._move, max_items=MAX_MOVES, concurrency=2)
+        self._under_way: list[tuple[set[str], asyncio.Future[None]]] = []
+
+    # ------------------------------------------------------------ what callers can do
+
+    async def mark_read(self, user: str, channel: str, target: ReadTarget) -> ReadResult:
+        """Read everything, up to a place, or exactly these messages."""
+        read = await self._resolve(user, channel, target)
+        return await self._answer(await self._move_one(read))
+
+    async def mark_unread(self, user: str, channel: str, request: MarkUnread) -> ReadResult:
+        """Make a message and every later one by somebody else unread, as a new epoch."""
+        await self._loader.seat(user, channel)
+        id_ = check_id(request.from_, "from")
+        message = (await self._durable.by_id([(channel, id_)])).get((channel, id_))
+        if message is None or not message.sender_id:
+            raise MessageNotFound(f"there is no message {id_!r} in channel {channel!r}", field="from")
+        if message.deleted:
+            raise MessageDeleted(f"message {id_!r} is deleted", field="from")
+        if message.seq is None:
+            raise MessageWithoutSeq(field="from")
+        before = START
+        if message.seq > 1:
+            before = (await self._places.by_seq([(channel, message.seq - 1)]))[channel, message.seq - 1]
+        own = await self._durable.own_seqs(user, channel, message.seq, self._cap)
+        moved = await self._move_one(Rewind(user, channel, message.seq, before, own, request.epoch))
+        if moved.changed:
+            moved = await self._read_own(moved)
+        return await self._answer(moved)
+
+    async def _read_own(self, rewound: Moved) -> Moved:
+        """A message of one's own that was stored while the rewind was under way is read all the same."""
+        user, channel, pointer = rewound.user_id, rewound.channel_id, rewound.pointer
+        own = await self._durable.own_seqs(user, channel, pointer.seq + 1, self._cap)
+        late = tuple(seq for seq in own if seq not in pointer.apart)
+        if not late:
+            return rewound
+        moved = await self._move_one(Read(user, channel, START, late, pointer.epoch))
+        return Moved(user, channel, rewound.before, moved.pointer, True)
+
+    async def mark_many(self, reads: Sequence[UserRead]) -> list[ReadOutcome]:
+        """Reads of any users at once; one that can't be done doesn't hinder the others."""
+        if len(reads) > self._max_batch:
+            raise TooLarge(f"at most {self._max_batch} reads in one request", field="reads")
+        resolved = await self._resolve_all([(_text(r.user_id), _text(r.channel_id), r) for r in reads])
+        results = iter(await self._moves.submit([read for read in resolved if isinstance(read, Read)]))
+        outcomes: list[ReadOutcome] = []
+        for read in resolved:
+            result: object = next(results) if isinstance(read, Read) else read
+            if isinstance(result, Moved):
+                outcomes.append(_OK if result.changed else _SAME)
+            elif isinstance(result, ReadstateError):
+                outcomes.append(ReadOutcome("rejected", False, result.code, result.detail))
+            else:
+                outcomes.append(await self._rejected(read))
+        return outcomes
+
+    async def mark_all(self, user: str, request: ReadAll) -> AllRead:
+        """Read all channels, or a list of them, with a token that takes it back."""
+        if request.all == (request.items is not None):
+            raise Invalid('give either "all": true or "items"', field="items")
+        if request.items is not None:
+            moves = await self._moves_of_items(user, request)
+        else:
+            moves = await self._moves_of_all(user, request)
+        results = await self._moves.submit(moves)
+        changed = [result for result in results if isinstance(result, Moved) and result.changed]
+        token = secrets.token_urlsafe(18)
+        items = [UndoItem(m.channel_id, m.before.state, m.before.place, m.pointer.state) for m in changed]
+        now = self._clock()
+        await self._durable.save_undo(token, user, now + self._undo_ttl, now, items)
+        return AllRead(len(changed), token)
+
+    async def undo(self, user: str, token: str) -> Undone:
+        """Give back what a mark-all-read took, except where the pointer has moved since."""
+        items = await self._durable.load_undo(token, user, self._clock())
+        if items is None:
+            check_user_id(user, "user")
+            raise UndoNotFound(field="undo")
+        moves = [Restore(user, item.channel_id, item.before, item.to, item.after) for item in items]
+        results = await self._moves.submit(moves)
+        await self._durable.drop_undo(token)
+        return Undone(sum(isinstance(result, Moved) and result.changed for result in results))
+
+    async def settled(self, user: str) -> None:
+        """Wait until what the hot state shows of a user is durable."""
+        for users, done in list(self._under_way):
+            if user in users:
+                await asyncio.wait([done])
+
+    async def close(self) -> None:
+        """Finish what was taken."""
+        await self._moves.close()
+
+    # ------------------------------------------------------------ from targets to moves
+
+    async def _resolve(self, user: str, channel: str, target: ReadTarget) -> Read:
+        read = (await self._resolve_all([(user, channel, target)]))[0]
+        if isinstance(read, ReadstateError):
+            raise read
+        return read
+
+    async def _resolve_all(self, reads: Sequence[tuple[str, str, ReadTarget]]) -> list[Read | ReadstateError]:
+        """The place that each read leads to, or why there is none."""
+        names = list({channel for _, channel, _ in reads})
+        channels = dict(zip(names, await self._loader.channels(names), strict=True))
+        by_id, by_seq = [], []
+        for _, name, target in reads:
+            channel = channels[name]
+            if channel is None:
+                continue
+            if target.up_to is not None:
+                by_id.append((name, _text(target.up_to)))
+            elif target.messages is not None:
+                by_id += [(name, _text(id_)) for id_ in target.messages[: self._max_batch]]
+            elif target.up_to_seq is not None and 0 < target.up_to_seq < channel.last_seq:
+                by_seq.append((name, target.up_to_seq))
+        ids = await self._places.by_id(by_id) if by_id else {}
+        seqs = await self._places.by_seq(by_seq) if by_seq else {}
+        resolved: list[Read | ReadstateError] = []
+        for user, name, target in reads:
+            channel = channels[name]
+            try:
+                if channel is None:
+                    channel = await self._loader.channel(name)
+                resolved.append(await self._read(user, channel, target, ids, seqs))
+            except ReadstateError as error:
+                resolved.append(error)
+        return resolved
+
+    async def _read(
+        self,
+        user: str,
+        channel: Channel,
+        target: ReadTarget,
+        ids: dict[tuple[str, str], Position],
+        seqs: dict[tuple[str, int], Position],
+    ) -> Read:
+        name = channel.channel_id
+        up_to, seq, messages = target.up_to, target.up_to_seq, target.messages
+        if (up_to is not None) + (seq is not None) + (target.up_to_time is not None) + (messages is not None) > 1:
+            raise Invalid(f"give one of {', '.join(_TARGETS)}, or none of them for everything", field=_second(target))
+        apart: tuple[int, ...] = ()
+        if seq is not None:
+            to = channel.end if seq >= channel.last_seq else seqs[name, seq] if seq else START
+        elif up_to is not None:
+            to = _place(ids, name, _text(up_to), "up_to")
+        elif messages is not None:
+            if len(messages) > self._max_batch:
+                raise TooLarge(f"at most {self._max_batch} messages in one read", field="messages")
+            to = START
+            apart = tuple(_place(ids, name, _text(id_), "messages").seq for id_ in messages)
+        elif target.up_to_time is not None:
+            to = await self._place_at(channel, parse_time(target.up_to_time, "up_to_time"))
+        else:
+            to = channel.end
+        return Read(user, name, to, apart, target.epoch)
+
+    async def _place_at(self, channel: Channel, time: int) -> Position:
+        if time >= channel.last_at:
+            return channel.end
+        return await self._durable.by_time(channel.channel_id, time)
+
+    async def _moves_of_items(self, user: str, request: ReadAll) -> list[Read]:
+        items: Sequence[ChannelRead] = request.items or ()
+        if request.up_to_time is not None:
+            raise Invalid("up_to_time goes with all; an item has its own", field="up_to_time")
+        if len(items) > self._max_batch:
+            raise TooLarge(f"at most {self._max_batch} items in one request", field="items")
+        resolved = await self._resolve_all([(user, _text(item.channel_id), item) for item in items])
+        moves = []
+        for index, read in enumerate(resolved):
+            if isinstance(read, ReadstateError):
+                read.field = f"items[{index}].{read.field or 'channel_id'}"
+                raise read
+            await self._loader.seat(user, read.channel_id)
+            moves.append(read)
+        return moves
+
+    async def _moves_of_all(self, user: str, request: ReadAll) -> list[Read]:
+        check_user_id(user, "user")
+        time = None if request.up_to_time is None else parse_time(request.up_to_time, "up_to_time")
+        seats = [seat for seat in (await self._loader.view(user, "all")).seats if seat.member]
+        channels = await self._loader.channels([seat.channel_id for seat in seats])
+        moves = []
+        for seat, channel in zip(seats, channels, strict=True):
+            if channel is not None and seat.pointer.seq < channel.last_seq:
+                to = channel.end if time is None else await self._place_at(channel, time)
+                moves.append(Read(user, seat.channel_id, to))
+        return moves
+
+    # ------------------------------------------------------------ hot state, then log
+
+    async def _move_one(self, move: Move) -> Moved:
+        result = (await self._moves.submit([move]))[0]
+        if result is Absent.NOT_A_MEMBER:
+            raise await self._loader.no_seat(move.user_id, move.channel_id)
+        return _expect(result)
+
+    async def _move(self, moves: Sequence[Move]) -> list[Moved | Absent]:
+        """Applies moves and returns when their states are durable.
+
+        What changed nothing is written too: the state that it found may not be durable yet.
+        """
+        results = await self._users.move(moves)
+        for _ in range(MAX_TRIES):
+            absent = [index for index, result in enumerate(results) if result is Absent.NOT_LOADED]
+            if not absent:
+                break
+            await self._loader.load_users(moves[index].user_id for index in absent)
+            again = await self._users.move([moves[index] for index in absent])
+            for index, result in zip(absent, again, strict=True):
+                results[index] = result
+        moved = [result for result in results if isinstance(result, Moved)]
+        if moved:
+            await self._persist(moved)
+            RECEIPTS.inc(len(moved))
+        return results
+
+    async def _persist(self, moved: Sequence[Moved]) -> None:
+        """Brings states to the log; if it refuses them, the hot state that is ahead of it is dropped."""
+        now = self._clock()
+        users = {one.user_id for one in moved}
+        under_way = (users, asyncio.get_running_loop().create_future())
+        self._under_way.append(under_way)
+        try:
+            await self._log.reads([read_event(m.user_id, m.channel_id, m.pointer, now) for m in moved])
+        except BaseException:
+            for user in users:
+                await self._users.forget(user)
+            raise
+        finally:
+            self._under_way.remove(under_way)
+            under_way[1].set_result(None)
+
+    async def _answer(self, moved: Moved) -> ReadResult:
+        seat = await self._loader.seat(moved.user_id, moved.channel_id)
+        channel = await self._loader.channel(moved.channel_id)
+        count = (await self._counting.counts([seat], [channel]))[0]
+        unread = shown(seat.preferences, count.count, count.mentions)
+        return ReadResult(last_read(moved.pointer), unread, self._counting.label(unread), moved.changed)
+
+    async def _rejected(self, read: object) -> ReadOutcome:
+        assert isinstance(read, Read)
+        try:
+            raise await self._loader.no_seat(read.user_id, read.channel_id)
+        except ReadstateError as error:
+            return ReadOutcome("rejected", False, error.code, error.detail)
+
+
+def _text(id_: str | int) -> str:
+    return id_ if isinstance(id_, str) else str(id_)
+
+
+def _place(ids: dict[tuple[str, str], Position], channel: str, id_: str, field: str) -> Position:
+    place = ids.get((channel, id_))
+    if place is None:
+        check_id(id_, field)
+        raise MessageNotFound(f"there is no message {id_!r} in channel {channel!r}", field=field)
+    if place.seq < 0:
+        raise MessageWithoutSeq(field=field)
+    return place
+
+
+def _second(target: ReadTarget) -> str:
+    """The target that is one too many."""
+    return [name for name in _TARGETS if getattr(target, name) is not None][1]
+
+
+def _expect(result: Moved | Absent) -> Moved:
+    if isinstance(result, Moved):
+        return result
+    raise Unavailable("the user's state changed meanwhile; try again")

@@ -1,0 +1,140 @@
+"""The unread messages themselves, across channels or in one."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from ..api import UnreadMessages
+from ..errors import Invalid
+from ..model import MAX_NUMBER, Message
+from ..ports import DurableQueries, HotChannels, Seat, UnreadSource
+from ..rules import check_user_id
+from .counting import Counting
+from .cursors import MessagesAfter, check_limit, decode, encode
+from .loading import Loader
+from .messages import message_view
+from .reads import Reads
+from .unread import UnreadCounts
+
+Order = Literal["newest", "oldest", "channel"]
+
+
+class UnreadView(UnreadCounts):
+    """The counts, and the messages behind them: read from as few channels and rows as a page needs."""
+
+    def __init__(
+        self,
+        channels: HotChannels,
+        loader: Loader,
+        counting: Counting,
+        reads: Reads,
+        durable: DurableQueries,
+        *,
+        max_page: int,
+        max_batch: int,
+    ) -> None:
+        super().__init__(channels, loader, counting, reads, max_page=max_page, max_batch=max_batch)
+        self._durable = durable
+
+    async def messages(
+        self,
+        user: str,
+        *,
+        channel: str | None = None,
+        order: Order = "newest",
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> UnreadMessages:
+        """A page of unread messages: newest or oldest first, or channel by channel, each oldest first."""
+        check_user_id(user, "user")
+        check_limit(limit, self._max_page)
+        if order not in {"newest", "oldest", "channel"}:
+            raise Invalid("order must be newest, oldest or channel", field="order")
+        after = None if cursor is None else decode(cursor, MessagesAfter)
+        if after is not None and after.order != order:
+            raise Invalid("the cursor was made for another order", field="cursor")
+        sources = await self._sources(user, channel)
+        if order == "channel":
+            found = await self._by_channel(user, sources, after, limit + 1)
+        else:
+            found = await self._by_time(user, sources, after, limit + 1, order == "newest")
+        rows = found[:limit]
+        return UnreadMessages(
+            messages=[message_view(message) for message in rows],
+            cursor=self._next(order, rows[-1]) if len(found) > limit else None,
+        )
+
+    async def _sources(self, user: str, channel: str | None) -> list[tuple[int, int, UnreadSource]]:
+        """Where to look: (time of the first unread, time of the last message, source)."""
+        if channel is not None:
+            seat = await self._loader.seat(user, channel)
+            last_at = (await self._loader.channel(channel)).last_at
+            return [(0, last_at, _source(seat))]
+        lines = {line.channel.channel_id: line.channel for line in await self.lines(user)}
+        seats = (await self._loader.counted(user, list(lines))).seats
+        return [(_first_at(seat), lines[seat.channel_id].last_at, _source(seat)) for seat in seats if seat.member]
+
+    async def _by_time(
+        self,
+        user: str,
+        sources: Sequence[tuple[int, int, UnreadSource]],
+        after: MessagesAfter | None,
+        limit: int,
+        newest: bool,
+    ) -> list[Message]:
+        """Merges channels, looking only into those that can still contribute."""
+        found: list[Message] = []
+        sign = -1 if newest else 1
+        for first, last, source in sorted(sources, key=lambda s: -s[1] if newest else s[0]):
+            if len(found) >= limit and (last < found[-1].at if newest else first > found[-1].at):
+                break
+            low, high = _bounds(after, newest)
+            found += await self._durable.unread_messages(user, source, low, high, newest, limit)
+            found = [m for m in found if after is None or _is_after(m, after, sign)]
+            found = sorted(found, key=lambda m: (sign * m.at, m.channel_id))[:limit]
+        return found
+
+    async def _by_channel(
+        self,
+        user: str,
+        sources: Sequence[tuple[int, int, UnreadSource]],
+        after: MessagesAfter | None,
+        limit: int,
+    ) -> list[Message]:
+        """Channel by channel, in the order of their ids, so that a page goes on where the last one ended."""
+        found: list[Message] = []
+        for _, _, source in sorted(sources, key=lambda s: s[2].channel_id):
+            if len(found) >= limit:
+                break
+            low = -1
+            if after is not None:
+                if source.channel_id < after.channel_id:
+                    continue
+                low = after.at if source.channel_id == after.channel_id else -1
+            rest = limit - len(found)
+            found += await self._durable.unread_messages(user, source, low, MAX_NUMBER, False, rest)
+        return found
+
+    @staticmethod
+    def _next(order: Order, message: Message) -> str:
+        return encode(MessagesAfter(order, message.at, message.channel_id))
+
+
+def _source(seat: Seat) -> UnreadSource:
+    return UnreadSource(seat.channel_id, seat.pointer.state)
+
+
+def _first_at(seat: Seat) -> int:
+    """When the first unread message came, as far as is known without asking the durable store."""
+    known = None if seat.ledger is None or seat.ledger.named else seat.ledger.first
+    return known.at if known is not None and known.at is not None else seat.pointer.at or 0
+
+
+def _bounds(after: MessagesAfter | None, newest: bool) -> tuple[int, int]:
+    """Times between which to look; messages of other channels may have the same time as the last one."""
+    if after is None:
+        return -1, MAX_NUMBER
+    return (-1, after.at + 1) if newest else (after.at - 1, MAX_NUMBER)
+
+
+def _is_after(message: Message, after: MessagesAfter, sign: int) -> bool:
+    return (sign * message.at, message.channel_id) > (sign * after.at, after.channel_id)

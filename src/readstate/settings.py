@@ -1,0 +1,357 @@
+"""Settings: flags, then environment, then a TOML file, then defaults, checked once into one frozen object.
+
+The class `Settings` is the one table of them: type, default, help and bounds. `describe()` reads it.
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
+
+from .errors import ConfigurationError
+
+PREFIX = "READSTATE_"
+CONFIG_FILE = "readstate.toml"
+DATABASE_FILE = "readstate.db"
+COMMAND_LINE_ONLY = frozenset({"READSTATE_CONFIG", "READSTATE_URL", "READSTATE_KEY"})
+"""Variables that only commands read; they are no settings of the service."""
+
+StoreText = Literal["full", "preview", "none"]
+Value = str | int | tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class About:
+    """What the table says of one setting besides its type and default."""
+
+    help: str
+    low: int | None = None
+    high: int | None = None
+    choices: tuple[str, ...] = ()
+    secret: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class Settings:
+    """All settings of a service. Making one checks it: what exists is valid."""
+
+    profile: Annotated[str, About("How it runs: everything in one process and one file")] = "embedded"
+    host: Annotated[str, About("Address to listen on")] = "127.0.0.1"
+    port: Annotated[int, About("Port to listen on; 0 takes a free one", 0, 65_535)] = 8080
+    data_dir: Annotated[str, About("Directory of the database and of generated secrets")] = "./readstate-data"
+    database_url: Annotated[str, About("sqlite:///path; empty: readstate.db in the data directory")] = ""
+    service_keys: Annotated[
+        tuple[str, ...],
+        About("Keys of chat backends, comma separated; none: one is made in the data directory", secret=True),
+    ] = ()
+    jwt_secret: Annotated[
+        str, About("Secret of HS256 user tokens; empty: one is made in the data directory", secret=True)
+    ] = ""
+    jwks: Annotated[str, About("File or URL of the public keys of RS256 and ES256 user tokens")] = ""
+    jwt_issuer: Annotated[str, About("Issuer (iss) that user tokens must name; empty: any")] = ""
+    jwt_audience: Annotated[str, About("Audience (aud) that user tokens must name; empty: any")] = ""
+    jwt_user_claim: Annotated[str, About("Claim of a user token that holds the user's id")] = "sub"
+    display_cap: Annotated[int, About("Labels show this number with a plus above it", 1, 1_000_000)] = 99
+    store_text: Annotated[StoreText, About("What is kept of a message's text", choices=("full", "preview", "none"))] = (
+        "full"
+    )
+    cors_origins: Annotated[
+        tuple[str, ...], About("Web origins that may call the API, comma separated, or *; none: no CORS")
+    ] = ()
+    fanout_max_members: Annotated[
+        int, About("Channels with more members are counted from one timeline", 0, 100_000)
+    ] = 100
+    instance_id: Annotated[str, About("Name of this process in logs and events; empty: random")] = ""
+    log_level: Annotated[str, About("Least level that is logged", choices=("debug", "info", "warning", "error"))] = (
+        "info"
+    )
+    rate_limit: Annotated[int, About("Requests per second of one user; 0: no limit", 0, 1_000_000)] = 0
+    service_rate_limit: Annotated[int, About("Requests per second of one service key; 0: no limit", 0, 10_000_000)] = 0
+    max_body: Annotated[int, About("Largest request body in bytes", 1_024, 2**30)] = 1_048_576
+    max_text: Annotated[int, About("Longest text of a message in bytes", 1, 2**30)] = 8_192
+    max_batch: Annotated[int, About("Most items in one request", 1, 100_000)] = 1_000
+    max_mentions: Annotated[int, About("Most mentions in one message", 0, 100_000)] = 1_000
+    max_page: Annotated[int, About("Most items in one page of a list", 1, 100_000)] = 1_000
+    unread_cap: Annotated[int, About("Counts above this are lower bounds", 1, 1_000_000)] = 10_000
+    preview_length: Annotated[int, About("Characters of a message's preview", 0, 10_000)] = 100
+    undo_ttl: Annotated[int, About("Seconds in which mark-all-read can be undone", 1, 31_536_000)] = 600
+    ledger_ttl: Annotated[int, About("Seconds without activity after which hot state is dropped", 1, 3_153_600_000)] = (
+        2_592_000
+    )
+    hot_memory: Annotated[int, About("Bound of the hot state in memory, in MiB", 1, 1_048_576)] = 512
+    workers: Annotated[int, About("Server processes; the embedded profile has one", 1, 1_024)] = 1
+    shutdown_grace: Annotated[int, About("Seconds that running requests get at a stop", 0, 3_600)] = 10
+
+    def __post_init__(self) -> None:
+        values = {name: getattr(self, name) for name in ABOUT}
+        refuse([fault for name, value in values.items() for fault in _faults(name, value, name)])
+        refuse(_faults_together(values, {}))
+
+    def __repr__(self) -> str:
+        shown = (f"{n}={'<hidden>' if a.secret and getattr(self, n) else repr(getattr(self, n))}" for n, a in _rows())
+        return f"Settings({', '.join(shown)})"
+
+    @property
+    def database_path(self) -> Path:
+        """The SQLite file."""
+        if self.database_url:
+            return Path(self.database_url.removeprefix("sqlite:///"))
+        return Path(self.data_dir) / DATABASE_FILE
+
+
+class Row(NamedTuple):
+    """One setting as a reference page shows it."""
+
+    name: str
+    variable: str
+    type: str
+    default: Value
+    about: About
+
+
+def _about() -> dict[str, About]:
+    hints = get_type_hints(Settings, include_extras=True)
+    return {field.name: get_args(hints[field.name])[1] for field in fields(Settings)}
+
+
+ABOUT: Mapping[str, About] = _about()
+DEFAULTS: Mapping[str, Value] = {f.name: f.default for f in fields(Settings) if f.default is not MISSING}
+
+
+def _rows() -> Iterable[tuple[str, About]]:
+    return ABOUT.items()
+
+
+def describe() -> list[Row]:
+    """Every setting in the order of the table."""
+    kinds = {int: "whole number", str: "text", tuple: "list"}
+    return [
+        Row(name, PREFIX + name.upper(), kinds[type(DEFAULTS[name])], DEFAULTS[name], about) for name, about in _rows()
+    ]
+
+
+def make_settings(**overrides: object) -> Settings:
+    """Settings from Python values: a path stands for its text and any sequence for a list."""
+    given = _Given()
+    for name, value in overrides.items():
+        given.take(name, value, name)
+    return given.settings()
+
+
+def load_settings(flags: Mapping[str, object], environ: Mapping[str, str], toml_path: Path | None = None) -> Settings:
+    """Settings of a process; flags that are None were not given. Raises one error that names every fault."""
+    given = _Given()
+    _take_toml(given, _config_file(environ, toml_path))
+    for variable, text in environ.items():
+        if variable.startswith(PREFIX) and variable not in COMMAND_LINE_ONLY:
+            given.take_text(variable.removeprefix(PREFIX).lower(), text, variable)
+    for name, value in flags.items():
+        if value is not None:
+            given.take(name, value, "--" + name.replace("_", "-"))
+    return given.settings()
+
+
+def refuse(faults: list[str]) -> None:
+    """Raise one ConfigurationError that names all the faults, if there are any."""
+    if len(faults) == 1:
+        raise ConfigurationError(faults[0])
+    if faults:
+        raise ConfigurationError("\n".join([f"{len(faults)} settings are not valid:", *(f"  {f}" for f in faults)]))
+
+
+class _Given:
+    """What the sources say; a later source replaces what an earlier one said, fault or not."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.sources: dict[str, str] = {}
+        self.faults: dict[str, list[str]] = {}
+
+    def take(self, name: str, value: object, source: str) -> None:
+        """A value with a type of its own: from Python, from TOML or from a flag."""
+        if name not in ABOUT:
+            self.faults[source] = [f"{source}: there is no such setting{_did_you_mean(name, source)}"]
+            return
+        value = _plain(value)
+        self.faults[name] = _faults(name, value, source)
+        self.values[name], self.sources[name] = value, source
+
+    def take_text(self, name: str, text: str, source: str) -> None:
+        """A value as the environment has it."""
+        default = DEFAULTS.get(name)
+        value: Value = text
+        if isinstance(default, tuple):
+            value = tuple(part for part in (part.strip() for part in text.split(",")) if part)
+        elif isinstance(default, int) and re.fullmatch(r"\s*[+-]?[0-9]{1,18}\s*", text):
+            value = int(text)
+        elif name in ABOUT and ABOUT[name].choices:
+            value = text.lower()
+        self.take(name, value, source)
+
+    def settings(self) -> Settings:
+        """The checked whole."""
+        single = [fault for faults in self.faults.values() for fault in faults]
+        sound = {name: value for name, value in self.values.items() if not self.faults[name]}
+        refuse(single + _faults_together({**DEFAULTS, **sound}, self.sources))
+        return Settings(**sound)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Path):
+        return str(value)
+    return tuple(value) if isinstance(value, list | set | frozenset) else value
+
+
+def _did_you_mean(name: str, source: str) -> str:
+    near = difflib.get_close_matches(name.lower(), ABOUT, n=1)
+    if not near:
+        return ""
+    shown = PREFIX + near[0].upper() if source.startswith(PREFIX) else near[0]
+    return f"; did you mean {shown}?"
+
+
+def _config_file(environ: Mapping[str, str], given: Path | None) -> Path | None:
+    if given is not None:
+        return given
+    if named := environ.get("READSTATE_CONFIG"):
+        return Path(named)
+    return Path(CONFIG_FILE) if Path(CONFIG_FILE).exists() else None
+
+
+def _take_toml(given: _Given, path: Path | None) -> None:
+    if path is None:
+        return
+    try:
+        values = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        given.faults[str(path)] = [f"{path}: cannot be read: {error.strerror}"]
+    except ValueError as error:
+        given.faults[str(path)] = [f"{path}: is not TOML in UTF-8: {error}"]
+    else:
+        for name, value in values.items():
+            given.take(name, value, f"{path}: {name}")
+
+
+# ---------------------------------------------------------------- checks
+
+
+def _faults(name: str, value: object, source: str) -> list[str]:
+    """What is wrong with one value, each fault beginning with where the value came from."""
+    about, default = ABOUT[name], DEFAULTS[name]
+    shown = "the value" if about.secret else repr(value)
+    if isinstance(default, int):
+        problems = _number_faults(value, shown, about)
+    elif isinstance(default, tuple):
+        problems = _list_faults(value, shown, CHECKS.get(name))
+    elif not isinstance(value, str):
+        problems = [f"{shown} is not a text"]
+    elif about.choices and value not in about.choices:
+        problems = [f"{shown} is not one of {', '.join(about.choices)}"]
+    else:
+        problems = _text_faults(value, shown, CHECKS.get(name))
+    return [f"{source}: {problem}" for problem in problems]
+
+
+def _number_faults(value: object, shown: str, about: About) -> list[str]:
+    if not isinstance(value, int) or isinstance(value, bool):
+        return [f"{shown} is not a whole number"]
+    if about.low is not None and value < about.low:
+        return [f"{shown} is below the least, {about.low}"]
+    if about.high is not None and value > about.high:
+        return [f"{shown} is above the most, {about.high}"]
+    return []
+
+
+def _list_faults(value: object, shown: str, check: "Check | None") -> list[str]:
+    if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
+        return [f"{shown} is not a list of texts"]
+    found = ((number, check(item)) for number, item in enumerate(value, 1)) if check else ()
+    return [f"item {number} {problem}" for number, problem in found if problem]
+
+
+def _text_faults(value: str, shown: str, check: "Check | None") -> list[str]:
+    if re.search("[\0\ud800-\udfff]", value):
+        return [f"{shown} holds bytes that are no text"]
+    problem = check(value) if check else None
+    return [f"{shown} {problem}"] if problem else []
+
+
+def _faults_together(values: Mapping[str, Any], sources: Mapping[str, str]) -> list[str]:
+    """What is wrong with values that are each sound alone."""
+    if values["workers"] > 1 and values["profile"] == "embedded":
+        source = sources.get("workers", "workers")
+        return [
+            f"{source}: {values['workers']} is not possible in the embedded profile, "
+            "whose store belongs to one process; leave it at 1"
+        ]
+    return []
+
+
+Check = Callable[[str], str | None]
+"""Tells what is wrong with a text, to stand after it; None when nothing is."""
+
+
+def _profile(value: str) -> str | None:
+    if value == "cluster":
+        return "is not available in this version, which has the embedded profile only"
+    return None if value == "embedded" else "is not a profile; this version has embedded"
+
+
+def _database_url(value: str) -> str | None:
+    if not value or (value.startswith("sqlite:///") and value != "sqlite:///"):
+        return None
+    scheme = value.partition(":")[0]
+    if scheme in {"postgresql", "postgres", "cassandra", "dynamodb"}:
+        return "is not available in this version, which stores in SQLite (sqlite:///path)"
+    return "is not of the form sqlite:///path"
+
+
+def _host(value: str) -> str | None:
+    return None if re.fullmatch(r"[0-9A-Za-z.:_%-]+", value) else "is not a host name or an address"
+
+
+def _not_empty(value: str) -> str | None:
+    return None if value.strip() else "is empty"
+
+
+def _service_key(value: str) -> str | None:
+    if not re.fullmatch(r"[!-~]*", value):
+        return "has characters that are not printable ASCII"
+    return None if len(value) >= 16 else "is shorter than 16 characters"
+
+
+def _jwt_secret(value: str) -> str | None:
+    return None if not value or len(value.encode()) >= 32 else "is shorter than 32 bytes, which HS256 needs"
+
+
+def _jwks(value: str) -> str | None:
+    if "://" in value and not re.fullmatch(r"https?://[^/\s]+(/\S*)?", value):
+        return "is neither a file nor an http(s) URL"
+    return None
+
+
+def _origin(value: str) -> str | None:
+    if value == "*" or re.fullmatch(r"https?://([0-9A-Za-z._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?", value):
+        return None
+    return f"({value!r}) is not a web origin such as https://chat.example.com"
+
+
+def _instance_id(value: str) -> str | None:
+    return None if value.isprintable() and len(value.encode()) <= 128 else "is not at most 128 printable bytes"
+
+
+CHECKS: Mapping[str, Check] = {
+    "profile": _profile,
+    "host": _host,
+    "data_dir": _not_empty,
+    "database_url": _database_url,
+    "service_keys": _service_key,
+    "jwt_secret": _jwt_secret,
+    "jwks": _jwks,
+    "jwt_user_claim": _not_empty,
+    "cors_origins": _origin,
+    "instance_id": _instance_id,
+}

@@ -1,0 +1,166 @@
+"""Metrics and logs. Neither ever holds a message's text, a secret or an id in a label."""
+
+import logging
+import sys
+from collections.abc import Mapping, MutableMapping
+from pathlib import PurePath
+from typing import Any, TextIO
+
+import structlog
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+)
+
+REGISTRY = CollectorRegistry()
+ProcessCollector(registry=REGISTRY)
+PlatformCollector(registry=REGISTRY)
+GCCollector(registry=REGISTRY)
+
+_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
+
+HTTP_REQUESTS = Counter(
+    "readstate_http_requests_total",
+    "HTTP requests answered, by route, method and status.",
+    ("route", "method", "status"),
+    registry=REGISTRY,
+)
+HTTP_SECONDS = Histogram(
+    "readstate_http_seconds",
+    "Time from a request to its answer, by route.",
+    ("route",),
+    buckets=_SECONDS,
+    registry=REGISTRY,
+)
+RECEIPTS = Counter("readstate_receipts_total", "Reads accepted.", registry=REGISTRY)
+MESSAGES = Counter(
+    "readstate_messages_total",
+    "Messages taken, by what became of them: accepted, duplicate or rejected.",
+    ("status",),
+    registry=REGISTRY,
+)
+PERSIST_BATCH = Histogram(
+    "readstate_persist_batch_size",
+    "Events that shared one durable commit.",
+    buckets=_SIZES,
+    registry=REGISTRY,
+)
+PERSIST_SECONDS = Histogram(
+    "readstate_persist_seconds",
+    "Time that one durable commit took.",
+    buckets=_SECONDS,
+    registry=REGISTRY,
+)
+DEDUP_RATIO = Gauge(
+    "readstate_receipts_dedup_ratio",
+    "Share of read events that folding a batch saved from being written, over the last batches.",
+    registry=REGISTRY,
+)
+LOADS = Counter(
+    "readstate_hot_loads_total",
+    "Times that hot state was loaded from the durable store, by kind.",
+    ("kind",),
+    registry=REGISTRY,
+)
+EVICTIONS = Counter(
+    "readstate_hot_evictions_total",
+    "Times that hot state was dropped to bound memory, by kind.",
+    ("kind",),
+    registry=REGISTRY,
+)
+HOT_ENTRIES = Gauge("readstate_hot_bytes", "Estimated memory of the hot state in bytes.", registry=REGISTRY)
+STORAGE_ERRORS = Counter(
+    "readstate_storage_errors_total",
+    "Durable writes that failed; their callers were told and nothing was changed.",
+    registry=REGISTRY,
+)
+RATE_LIMITED = Counter(
+    "readstate_rate_limited_total",
+    "Requests refused by a rate limit, by kind of principal.",
+    ("kind",),
+    registry=REGISTRY,
+)
+
+
+# ---------------------------------------------------------------- logs
+
+NEVER_LOGGED = frozenset({"text", "preview", "token", "authorization", "key", "color_message"})
+"""Keys that hold message text or secrets (and uvicorn's escape codes): dropped wherever they stand."""
+
+
+def drop_private(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Take out what must never be logged, at any depth; of objects only the name of their type is left."""
+    error = event.pop("exc_info", None)
+    clean: dict[str, Any] = _clean(event)
+    return clean if error is None else {**clean, "exc_info": error}
+
+
+def _clean(value: Any) -> Any:
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, Mapping):
+        return {key: _clean(item) for key, item in value.items() if str(key).lower() not in NEVER_LOGGED}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_clean(item) for item in value]
+    return str(value) if isinstance(value, PurePath) else f"<{type(value).__name__}>"
+
+
+def setup_logging(level: str = "info", stream: TextIO | None = None) -> None:
+    """Log all there is to `stream` (stderr): JSON lines, or readable ones on a terminal."""
+    stream = stream or sys.stderr
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.ExtraAdder(),
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+    ]
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(_formatter(shared, pretty=stream.isatty()))
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(level.upper())
+    _quieten(level)
+
+
+def _formatter(shared: list[structlog.typing.Processor], *, pretty: bool) -> logging.Formatter:
+    last: list[structlog.typing.Processor] = (
+        # Tracebacks without local variables: those may hold texts and tokens.
+        [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
+        if pretty
+        else [
+            structlog.processors.format_exc_info,
+            structlog.processors.UnicodeDecoder(),
+            structlog.processors.JSONRenderer(ensure_ascii=False),
+        ]
+    )
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared,
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, drop_private, *last],
+    )
+
+
+def _quieten(level: str) -> None:
+    """Libraries that tell each of their steps are heard from warnings on, unless everything is wanted."""
+    for name in ("httpx", "httpcore", "uvicorn.error", "uvicorn.access", "asyncio"):
+        library = logging.getLogger(name)
+        library.handlers, library.propagate = [], True
+        library.setLevel(logging.NOTSET if level == "debug" else logging.WARNING)
+    logging.getLogger("uvicorn").handlers = []

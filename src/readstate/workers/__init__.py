@@ -1,0 +1,1 @@
+"""Consumers of the log. The same ones run in every profile."""

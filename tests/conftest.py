@@ -1,0 +1,251 @@
+"""A chat product that talks to Readstate over HTTP, in the product's words. Shared by all tests over HTTP."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import jwt
+
+SERVICE_KEY = "the-service-key-of-the-tests"
+JWT_SECRET = "the-jwt-secret-of-the-tests-with-32-bytes-or-more"
+GENERAL = "general"
+
+
+class Clock:
+    """A clock that moves only when told."""
+
+    def __init__(self) -> None:
+        self.now = int(time.time()) * 1000
+
+    def __call__(self) -> int:
+        return self.now
+
+    def advance(self, *, seconds: float = 0, ms: int = 0) -> None:
+        self.now += int(seconds * 1000) + ms
+
+
+def segment(name: str) -> str:
+    """An id as one segment of a path; dots are encoded so that no client takes '..' for a step up."""
+    return quote(name, safe="").replace(".", "%2E")
+
+
+def token_for(user: str, *, secret: str = JWT_SECRET, ttl: int = 3600, **claims: Any) -> str:
+    """A user token signed with the shared secret; `claims` come on top."""
+    return jwt.encode({"sub": user, "exp": int(time.time()) + ttl} | claims, secret, "HS256")
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]], what: str, deadline: float = 30) -> None:
+    """Returns when the condition holds; fails with `what` when it does not within the deadline."""
+    end = time.monotonic() + deadline
+    while not await condition():
+        assert time.monotonic() < end, f"waited {deadline} s in vain until {what}"
+        await asyncio.sleep(0.02)
+
+
+def check_problem(answer: httpx.Response, status: int, code: str, field: str | None = None) -> Any:
+    """The answer is a problem with this status, code and field, and is complete in itself."""
+    assert answer.status_code == status, f"{answer.status_code} instead of {status}: {answer.text[:500]}"
+    assert answer.headers["content-type"] == "application/problem+json"
+    problem = answer.json()
+    assert problem["code"] == code, problem
+    assert problem["status"] == status
+    assert problem["type"]
+    assert problem["title"]
+    assert problem["detail"]
+    assert problem["retry"] is (status in {429, 503})
+    if status in {429, 503}:
+        assert int(answer.headers["retry-after"]) >= 1
+    if field is not None:
+        assert problem.get("field", "").startswith(field), problem
+    return problem
+
+
+class Chat:
+    """One principal of the HTTP API. Every word of it is one request; what fails, fails the test."""
+
+    def __init__(self, http: httpx.AsyncClient, token: str | None = SERVICE_KEY) -> None:
+        self.http = http
+        self.token = token
+
+    def with_token(self, token: str | None) -> "Chat":
+        """The same service seen by another principal."""
+        return Chat(self.http, token)
+
+    def as_user(self, user: str) -> "Chat":
+        """The same service seen by a user of the product."""
+        return Chat(self.http, token_for(user))
+
+    async def call(self, method: str, path: str, body: Any = None, **options: Any) -> httpx.Response:
+        """One request, whatever its answer. `body` is sent as JSON, `options` go to httpx."""
+        headers = {"authorization": f"Bearer {self.token}"} if self.token is not None else {}
+        headers |= options.pop("headers", {})
+        if body is not None:
+            options["json"] = body
+        return await self.http.request(method, path, headers=headers, **options)
+
+    async def ask(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
+        """One request that must succeed, and what it answers."""
+        answer = await self.call(method, path, body, **options)
+        assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text[:500]}"
+        return answer.json() if answer.content else None
+
+    # ------------------------------------------------------------ channels and members
+
+    async def open_channel(self, *members: str, channel: str = GENERAL, **fields: Any) -> Any:
+        return await self.ask("PUT", f"/v1/channels/{segment(channel)}", {"members": members} | fields)
+
+    async def channel(self, channel: str = GENERAL) -> Any:
+        return await self.ask("GET", f"/v1/channels/{segment(channel)}")
+
+    async def delete_channel(self, channel: str = GENERAL) -> None:
+        await self.ask("DELETE", f"/v1/channels/{segment(channel)}")
+
+    async def join(self, *users: str, channel: str = GENERAL, history: str | int = "read") -> Any:
+        body = {"add": users, "history": history}
+        return await self.ask("POST", f"/v1/channels/{segment(channel)}/members", body)
+
+    async def leave(self, *users: str, channel: str = GENERAL) -> Any:
+        return await self.ask("POST", f"/v1/channels/{segment(channel)}/members", {"remove": users})
+
+    async def members(self, channel: str = GENERAL, **params: Any) -> Any:
+        return await self.ask("GET", f"/v1/channels/{segment(channel)}/members", params=params)
+
+    # ------------------------------------------------------------ messages
+
+    async def post(self, sender: str, channel: str = GENERAL, **message: Any) -> Any:
+        """Sends one message and returns its result."""
+        body = {"channel_id": channel, "sender_id": sender} | message
+        answer = await self.call("POST", "/v1/messages", body)
+        assert answer.status_code == 202, answer.text
+        [result] = answer.json()["results"]
+        return result
+
+    async def post_all(self, messages: Iterable[dict[str, Any]]) -> list[Any]:
+        """Sends many messages in one request and returns their results."""
+        results: list[Any] = (await self.ask("POST", "/v1/messages", {"messages": list(messages)}))["results"]
+        return results
+
+    async def send(self, sender: str, *ids: str, channel: str = GENERAL, **message: Any) -> list[str]:
+        """Sends one accepted message for each id."""
+        for name in ids:
+            result = await self.post(sender, channel, id=name, text=f"this is {name}", **message)
+            assert result["status"] == "accepted", result
+        return list(ids)
+
+    async def edit(self, message: str, channel: str = GENERAL, **changes: Any) -> Any:
+        return await self.ask("PATCH", message_path(channel, message), changes)
+
+    async def delete(self, message: str, channel: str = GENERAL) -> Any:
+        return await self.ask("DELETE", message_path(channel, message))
+
+    # ------------------------------------------------------------ reading
+
+    async def read(self, user: str, channel: str = GENERAL, **target: Any) -> Any:
+        return await self.ask("POST", f"{of(user, channel)}/read", target)
+
+    async def mark_unread(self, user: str, message: str, channel: str = GENERAL, **more: Any) -> Any:
+        return await self.ask("POST", f"{of(user, channel)}/unread", {"from": message} | more)
+
+    async def read_many(self, *reads: dict[str, Any]) -> list[Any]:
+        results: list[Any] = (await self.ask("POST", "/v1/reads", {"reads": reads}))["results"]
+        return results
+
+    async def read_all(self, user: str, **body: Any) -> Any:
+        return await self.ask("POST", f"/v1/users/{segment(user)}/read", body or {"all": True})
+
+    async def undo(self, user: str, token: str) -> Any:
+        return await self.ask("POST", f"/v1/users/{segment(user)}/read/undo", {"undo": token})
+
+    # ------------------------------------------------------------ what is unread
+
+    async def unread(self, user: str, channel: str = GENERAL) -> Any:
+        return await self.ask("GET", f"{of(user, channel)}/unread")
+
+    async def count(self, user: str, channel: str = GENERAL) -> int:
+        """The exact unread count, which all ways of asking for it agree on."""
+        answer = await self.unread(user, channel)
+        assert answer["exact"] is True, answer
+        why = await self.explain(user, channel)
+        assert why["agrees"] is True, why
+        assert why["unread"] == answer["unread"], why
+        return int(answer["unread"])
+
+    async def waiting(self, user: str, **params: Any) -> list[str]:
+        """The ids of the unread messages, as the unread view lists them."""
+        answer = await self.ask("GET", f"/v1/users/{segment(user)}/unread/messages", params=params)
+        return [message["id"] for message in answer["messages"]]
+
+    async def all_waiting(self, user: str, channel: str) -> list[Any]:
+        """All unread messages of one channel, oldest first, page by page."""
+        found: list[Any] = []
+        params = {"channel": channel, "order": "oldest", "limit": "1000"}
+        while True:
+            page = await self.ask("GET", f"/v1/users/{segment(user)}/unread/messages", params=params)
+            found += page["messages"]
+            if page["cursor"] is None:
+                return found
+            params["cursor"] = page["cursor"]
+
+    async def sync(self, user: str, **params: Any) -> Any:
+        return await self.ask("GET", f"/v1/users/{segment(user)}/unread", params=params)
+
+    async def totals(self, user: str) -> Any:
+        return (await self.sync(user))["totals"]
+
+    async def explain(self, user: str, channel: str = GENERAL) -> Any:
+        return await self.ask("GET", f"{of(user, channel)}/explain")
+
+    async def recount(self, user: str, channel: str = GENERAL) -> Any:
+        return await self.ask("POST", f"{of(user, channel)}/recount")
+
+    async def prefer(self, user: str, channel: str = GENERAL, **preferences: Any) -> Any:
+        return await self.ask("PUT", f"{of(user, channel)}/preferences", preferences)
+
+    async def snapshot(self, users: Iterable[str], channels: Iterable[str]) -> dict[str, Any]:
+        """Everything that can be seen of these users and channels."""
+        seen: dict[str, Any] = {}
+        for channel in channels:
+            seen[channel] = await self.channel(channel), await self.members(channel)
+        for user in users:
+            rows = await self.sync(user, only_unread="false")
+            seen[user] = rows["totals"], rows["channels"], await self.waiting(user)
+            for row in rows["channels"]:
+                path = of(user, row["channel_id"])
+                seen[path] = await self.ask("GET", f"{path}/explain"), await self.ask("GET", f"{path}/preferences")
+        return seen
+
+
+def of(user: str, channel: str = GENERAL) -> str:
+    """The path of a user in a channel."""
+    return f"/v1/users/{segment(user)}/channels/{segment(channel)}"
+
+
+def message_path(channel: str, message: str) -> str:
+    """The path of a message."""
+    return f"/v1/channels/{segment(channel)}/messages/{segment(message)}"
+
+
+async def three_channels(chat: Chat) -> None:
+    """Bob has 1, 2 and 3 unread messages in the channels a, b and c; c has the latest activity."""
+    for number, name in enumerate("abc", 1):
+        await chat.open_channel("alice", "bob", channel=name)
+        await chat.send("alice", *(f"{name}{i}" for i in range(1, number + 1)), channel=name)
+
+
+@asynccontextmanager
+async def in_process(data_dir: Path, **settings: Any) -> AsyncIterator[Chat]:
+    """The service in this process, without a socket, seen by a service key."""
+    # Imported late: tests of single modules share this file and need no whole service.
+    from readstate import Readstate
+    from readstate.gateway import asgi_app
+
+    options = {"service_keys": (SERVICE_KEY,), "jwt_secret": JWT_SECRET, "data_dir": str(data_dir)} | settings
+    async with Readstate.open(**options) as rs:
+        transport = httpx.ASGITransport(app=asgi_app(rs))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+            yield Chat(http)

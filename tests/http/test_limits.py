@@ -1,0 +1,368 @@
+"""Limits are settings: rates per principal, sizes of bodies, texts and batches, origins of browsers."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from tests.conftest import JWT_SECRET, SERVICE_KEY, Chat, check_problem, eventually, in_process, of, token_for
+from tests.servers import Server, serving
+
+OTHER_KEY = "another-service-key-of-the-tests"
+MESSAGE = {"channel_id": "general", "sender_id": "alice"}
+
+
+async def until_limited(chat: Chat, path: str) -> int:
+    """How many requests are answered before one is refused as too many."""
+    for number in range(1000):
+        answer = await chat.call("GET", path)
+        if answer.status_code == 429:
+            check_problem(answer, 429, "rate_limited")
+            return number
+        assert answer.is_success, answer.text
+    pytest.fail("a thousand requests were answered at once")
+
+
+async def test_a_user_is_limited_alone(tmp_path: Path) -> None:
+    async with in_process(tmp_path, rate_limit=1) as chat:
+        await chat.open_channel("alice", "bob")
+
+        assert await until_limited(chat.as_user("alice"), "/v1/users/me/unread") >= 1
+
+        assert (await chat.as_user("bob").call("GET", "/v1/users/me/unread")).status_code == 200
+        for _ in range(20):
+            assert (await chat.call("GET", "/v1/channels/general")).status_code == 200
+        assert (await chat.with_token(None).call("GET", "/healthz")).status_code == 200
+
+
+async def test_two_tokens_of_a_user_share_its_rate(tmp_path: Path) -> None:
+    async with in_process(tmp_path, rate_limit=1) as chat:
+        await until_limited(chat.as_user("alice"), "/v1/users/me/unread")
+        other = chat.with_token(token_for("alice", device="phone"))
+        answers = [await other.call("GET", "/v1/users/alice/unread") for _ in range(3)]
+
+        assert 429 in {answer.status_code for answer in answers}
+
+
+async def test_a_service_key_is_limited_alone(tmp_path: Path) -> None:
+    keys = (SERVICE_KEY, OTHER_KEY)
+    async with in_process(tmp_path, service_rate_limit=2, service_keys=keys) as chat:
+        assert await until_limited(chat, "/v1/users/bob/unread") >= 2
+
+        assert (await chat.with_token(OTHER_KEY).call("GET", "/v1/users/bob/unread")).status_code == 200
+        for _ in range(20):
+            assert (await chat.as_user("bob").call("GET", "/v1/users/me/unread")).status_code == 200
+
+
+async def test_whoever_waits_as_told_is_served_again_and_a_refused_send_is_not_done(tmp_path: Path) -> None:
+    async with in_process(tmp_path, rate_limit=1) as chat:
+        await chat.open_channel("alice", "bob")
+        alice = chat.as_user("alice")
+        statuses: list[int] = []
+
+        async def is_served_three_times() -> bool:
+            statuses.append((await alice.call("POST", "/v1/messages", MESSAGE)).status_code)
+            return statuses.count(202) == 3
+
+        await eventually(is_served_three_times, "alice is served again")
+
+        assert set(statuses) == {202, 429}
+        assert await chat.count("bob") == 3
+
+
+async def test_without_a_limit_nobody_is_limited(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as chat:
+        for _ in range(200):
+            assert (await chat.as_user("bob").call("GET", "/v1/users/me/unread")).status_code == 200
+
+
+# ---------------------------------------------------------------- sizes
+
+
+async def test_the_limit_on_bodies_is_a_setting(tmp_path: Path) -> None:
+    async with in_process(tmp_path, max_body=1024) as chat:
+        await chat.open_channel("alice", "bob")
+        room = 1024 - len(json.dumps(MESSAGE | {"text": ""}, separators=(",", ":")))
+
+        fits = await chat.call("POST", "/v1/messages", MESSAGE | {"text": "x" * room})
+        over = await chat.call("POST", "/v1/messages", MESSAGE | {"text": "x" * (room + 1)})
+
+        assert fits.status_code == 202
+        check_problem(over, 413, "too_large")
+        assert await chat.count("bob") == 1
+
+
+async def test_the_limits_on_texts_batches_and_mentions_are_settings(tmp_path: Path) -> None:
+    async with in_process(tmp_path, max_text=10, max_batch=3, max_mentions=2) as chat:
+        await chat.open_channel("alice", "bob")
+        for fits in (
+            MESSAGE | {"text": "é" * 5},
+            MESSAGE | {"mentions": ["bob", "alice"]},
+            {"messages": [MESSAGE] * 3},
+        ):
+            assert (await chat.call("POST", "/v1/messages", fits)).status_code == 202
+        for over in (
+            MESSAGE | {"text": "é" * 5 + "x"},
+            MESSAGE | {"mentions": ["bob", "alice", "carol"]},
+            {"messages": [MESSAGE] * 4},
+        ):
+            check_problem(await chat.call("POST", "/v1/messages", over), 413, "too_large")
+        [good, bad] = await chat.post_all([MESSAGE, MESSAGE | {"text": "x" * 11}])
+        assert (good["status"], bad["status"], bad["code"]) == ("accepted", "rejected", "too_large")
+        assert await chat.count("bob") == 6
+
+
+async def test_the_limit_on_pages_is_a_setting(tmp_path: Path) -> None:
+    async with in_process(tmp_path, max_page=5) as chat:
+        await chat.open_channel(*(f"u{number}" for number in range(8)))
+
+        assert len((await chat.members(limit=5))["members"]) == 5
+        answer = await chat.call("GET", "/v1/channels/general/members", params={"limit": 6})
+        check_problem(answer, 422, "invalid", "limit")
+        assert len((await chat.members())["members"]) == 5
+
+
+@pytest.mark.parametrize("fanout", [100, 1])
+async def test_a_count_over_the_cap_says_that_it_is_a_lower_bound(tmp_path: Path, fanout: int) -> None:
+    async with in_process(tmp_path, unread_cap=10, fanout_max_members=fanout, display_cap=9) as chat:
+        await chat.open_channel("alice", "bob")
+        await chat.post_all(MESSAGE | {"id": f"m{number}"} for number in range(1, 16))
+
+        answer = await chat.unread("bob")
+
+        assert (answer["exact"], answer["reason"]) == (False, "capped")
+        assert 10 <= answer["unread"] <= 15
+        assert answer["label"] == "9+"
+        await chat.read("bob", up_to_seq=8)
+        assert await chat.count("bob") == 7
+        assert "reason" not in await chat.unread("bob")
+
+
+@pytest.mark.parametrize(
+    ("keep", "text", "preview"),
+    [("full", "Hello, this is long", "Hello"), ("preview", None, "Hello"), ("none", None, None)],
+)
+async def test_no_more_of_a_text_is_kept_than_asked(
+    tmp_path: Path, keep: str, text: str | None, preview: str | None
+) -> None:
+    async with in_process(tmp_path, store_text=keep, preview_length=5) as chat:
+        await chat.open_channel("alice", "bob")
+        await chat.post("alice", text="Hello, this is long")
+
+        [message] = await chat.all_waiting("bob", "general")
+
+        assert (message["text"], message["preview"]) == (text, preview)
+        assert (await chat.channel())["latest"]["preview"] == preview
+    if keep != "full":
+        assert b"this is long" not in bytes_under(tmp_path)
+
+
+def bytes_under(directory: Path) -> bytes:
+    """Everything that the service has written."""
+    return b"".join(file.read_bytes() for file in directory.iterdir() if file.is_file())
+
+
+# ---------------------------------------------------------------- browsers
+
+ORIGIN = "https://chat.example"
+
+
+async def test_a_browser_of_a_known_origin_may_ask(tmp_path: Path) -> None:
+    async with in_process(tmp_path, cors_origins=(ORIGIN,)) as chat:
+        ask = {"origin": ORIGIN, "access-control-request-method": "POST"}
+        ask["access-control-request-headers"] = "authorization,content-type"
+
+        preflight = await chat.with_token(None).call("OPTIONS", f"{of('bob')}/read", headers=ask)
+        answer = await chat.call("GET", "/v1/users/bob/unread", headers={"origin": ORIGIN})
+        refused = await chat.with_token(None).call("GET", "/v1/users/bob/unread", headers={"origin": ORIGIN})
+
+        assert preflight.status_code == 204
+        assert "POST" in preflight.headers["access-control-allow-methods"]
+        allowed = preflight.headers["access-control-allow-headers"].lower()
+        assert "authorization" in allowed
+        assert "content-type" in allowed
+        for told in (preflight, answer, refused):
+            assert told.headers["access-control-allow-origin"] == ORIGIN
+            assert "origin" in told.headers["vary"].lower()
+        check_problem(refused, 401, "unauthenticated")
+
+
+async def test_a_browser_of_another_origin_is_told_nothing(tmp_path: Path) -> None:
+    async with in_process(tmp_path, cors_origins=(ORIGIN,)) as chat:
+        for other in ("https://evil.example", ORIGIN + ".evil.example", "http://chat.example", "null"):
+            headers = {"origin": other, "access-control-request-method": "POST"}
+            preflight = await chat.call("OPTIONS", f"{of('bob')}/read", headers=headers)
+            answer = await chat.call("GET", "/v1/users/bob/unread", headers={"origin": other})
+            assert "access-control-allow-origin" not in preflight.headers
+            assert "access-control-allow-origin" not in answer.headers
+
+
+async def test_any_origin_may_be_allowed_and_none_is_by_default(tmp_path: Path) -> None:
+    async with in_process(tmp_path / "any", cors_origins=("*",)) as chat:
+        answer = await chat.call("GET", "/healthz", headers={"origin": ORIGIN})
+        assert answer.headers["access-control-allow-origin"] in {"*", ORIGIN}
+        assert "access-control-allow-credentials" not in answer.headers
+    async with in_process(tmp_path / "none") as chat:
+        answer = await chat.call("GET", "/healthz", headers={"origin": ORIGIN})
+        assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+# ---------------------------------------------------------------- on the wire
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    data_dir = tmp_path_factory.mktemp("wire") / "data"
+    with serving(data_dir, max_body=65_536, service_keys=SERVICE_KEY, jwt_secret=JWT_SECRET) as server:
+        yield server
+
+
+@pytest.fixture
+async def wire(server: Server) -> AsyncIterator[Chat]:
+    async with httpx.AsyncClient(base_url=server.url) as http:
+        yield Chat(http)
+
+
+def talk(server: Server, *parts: bytes, timeout: float = 20.0) -> bytes:
+    """Sends raw bytes and returns all that comes back until the service closes or falls silent."""
+    place = urlsplit(server.url)
+    received = b""
+    with socket.create_connection((place.hostname or "", place.port or 0), timeout=timeout) as wire:
+        try:
+            for part in parts:
+                wire.sendall(part)
+            while not (b"\r\n\r\n" in received and _is_whole(received)):
+                if not (more := wire.recv(65_536)):
+                    break
+                received += more
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+    return received
+
+
+def _is_whole(received: bytes) -> bool:
+    head, _, body = received.partition(b"\r\n\r\n")
+    lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+    return not lengths or len(body) >= int(lengths[0].split(b":")[1])
+
+
+def request(method: bytes, path: bytes, *headers: bytes, body: bytes = b"") -> bytes:
+    """A whole request as bytes, with a service key."""
+    lines = [method + b" " + path + b" HTTP/1.1", b"Host: test"]
+    lines += [b"Authorization: Bearer " + SERVICE_KEY.encode(), *headers]
+    return b"\r\n".join([*lines, b"", body])
+
+
+JSON_TYPE = b"Content-Type: application/json"
+
+
+def test_a_body_announced_as_too_large_is_refused_before_it_comes(server: Server) -> None:
+    answer = talk(server, request(b"POST", b"/v1/messages", JSON_TYPE, b"Content-Length: 65537"))
+
+    assert answer.startswith(b"HTTP/1.1 413"), answer[:200]
+    assert b'"too_large"' in answer
+
+
+def test_a_body_without_a_length_is_refused_when_it_has_become_too_large(server: Server) -> None:
+    head = request(b"POST", b"/v1/messages", JSON_TYPE, b"Transfer-Encoding: chunked")
+    chunk = b"1000\r\n" + b" " * 4096 + b"\r\n"
+
+    answer = talk(server, head, *[chunk] * 40)
+
+    assert answer.startswith(b"HTTP/1.1 413"), answer[:200]
+
+
+async def test_a_chunked_body_that_fits_is_taken(wire: Chat) -> None:
+    await wire.open_channel("alice", "bob", channel="chunked")
+
+    async def parts() -> AsyncIterator[bytes]:
+        for byte in b'{"channel_id": "chunked", "sender_id": "alice"}':
+            yield bytes([byte])
+
+    answer = await wire.call("POST", "/v1/messages", content=parts(), headers={"content-type": "application/json"})
+
+    assert answer.status_code == 202, answer.text
+    assert await wire.count("bob", "chunked") == 1
+
+
+JUNK_REQUESTS: dict[str, bytes] = {
+    "no HTTP at all": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 hello\r\n\r\n",
+    "raw bytes in the path": request(b"GET", b"/v1/channels/\xff\xfe"),
+    "a space in the path": request(b"GET", b"/v1/channels/a b"),
+    "a length that is no number": request(b"POST", b"/v1/messages", JSON_TYPE, b"Content-Length: many"),
+    "a negative length": request(b"POST", b"/v1/messages", JSON_TYPE, b"Content-Length: -1"),
+    "a length beyond all bounds": request(b"POST", b"/v1/messages", JSON_TYPE, b"Content-Length: 9" + b"9" * 30),
+    "two lengths": request(b"POST", b"/v1/messages", b"Content-Length: 2", b"Content-Length: 3", body=b"{}"),
+    "length and chunks": request(
+        b"POST", b"/v1/messages", b"Content-Length: 2", b"Transfer-Encoding: chunked", body=b"0\r\n\r\n"
+    ),
+    "a chunk that is no number": request(b"POST", b"/v1/messages", b"Transfer-Encoding: chunked", body=b"zz\r\n"),
+    "a NUL in a header": request(b"GET", b"/v1/channels/x", b"X-Header: a\0b"),
+    "a broken percent": request(b"GET", b"/v1/channels/%"),
+    "a broken percent at the end": request(b"GET", b"/v1/channels/x%2"),
+}
+
+
+@pytest.mark.parametrize("junk", JUNK_REQUESTS.values(), ids=JUNK_REQUESTS)
+async def test_junk_on_the_wire_is_refused_and_harms_nobody(server: Server, wire: Chat, junk: bytes) -> None:
+    answer = await asyncio.to_thread(talk, server, junk)
+
+    assert not answer or answer.startswith((b"HTTP/1.1 4", b"HTTP/1.0 4")), answer[:200]
+    assert b"Traceback" not in answer
+    assert await wire.ask("GET", "/healthz") == {"status": "ok"}
+
+
+async def test_huge_headers_harm_nobody(server: Server, wire: Chat) -> None:
+    huge = request(b"GET", b"/healthz", b"X-Huge: " + b"x" * 2**20)
+    many = request(b"GET", b"/healthz", *(b"X-%d: x" % number for number in range(20_000)))
+
+    for flood in (huge, many):
+        answer = await asyncio.to_thread(talk, server, flood)
+        assert not answer or answer[9:12] in {b"200", b"400", b"413", b"431"}, answer[:200]
+
+    assert await wire.ask("GET", "/healthz") == {"status": "ok"}
+
+
+async def test_a_client_that_goes_away_in_the_middle_leaves_nothing_behind(server: Server, wire: Chat) -> None:
+    await wire.open_channel("alice", "bob", channel="gone")
+    place = urlsplit(server.url)
+    body = json.dumps({"channel_id": "gone", "sender_id": "alice"}).encode()
+    head = request(b"POST", b"/v1/messages", JSON_TYPE, b"Content-Length: %d" % len(body))
+
+    for kept in range(0, len(body), 7):
+        with socket.create_connection((place.hostname or "", place.port or 0)) as leaving:
+            leaving.sendall(head + body[:kept])
+
+    assert await wire.count("bob", "gone") == 0
+    assert not any("Traceback" in line for line in server.log)
+
+
+async def test_requests_in_one_breath_are_answered_in_order(server: Server, wire: Chat) -> None:
+    await wire.open_channel("alice", "bob", channel="pipe")
+    bodies = [b'{"channel_id": "pipe", "sender_id": "alice", "id": "m%d"}' % number for number in range(5)]
+    sends: list[Any] = [
+        request(b"POST", b"/v1/messages", JSON_TYPE, b"Content-Length: %d" % len(body), body=body) for body in bodies
+    ]
+    last = request(b"GET", b"/healthz", b"Connection: close")
+
+    await asyncio.to_thread(talk_to_the_end, server, b"".join(sends) + last)
+
+    assert [m["seq"] for m in await wire.all_waiting("bob", "pipe")] == [1, 2, 3, 4, 5]
+    assert [m["id"] for m in await wire.all_waiting("bob", "pipe")] == ["m0", "m1", "m2", "m3", "m4"]
+
+
+def talk_to_the_end(server: Server, request: bytes) -> bytes:
+    """Sends raw bytes and returns all that comes back until the service closes."""
+    place = urlsplit(server.url)
+    received = b""
+    with socket.create_connection((place.hostname or "", place.port or 0), timeout=20) as wire:
+        wire.sendall(request)
+        while more := wire.recv(65_536):
+            received += more
+    return received

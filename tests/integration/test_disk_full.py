@@ -1,0 +1,204 @@
+"""A store that cannot be written: 503, nothing half done, and recovery without a restart."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from readstate import Readstate
+from readstate.gateway import asgi_app
+from tests.conftest import SERVICE_KEY, Chat, check_problem, eventually, of
+from tests.servers import Server, serving
+
+USERS = ("alice", "bob", "carol", "dave")
+CHANNELS = ("small", "large")
+
+
+async def prepare(chat: Chat) -> None:
+    """Two channels, one counted in each way, with history."""
+    await chat.open_channel("alice", "bob", channel="small")
+    await chat.open_channel(*USERS, channel="large")
+    for channel in CHANNELS:
+        await chat.post_all(
+            {"channel_id": channel, "sender_id": "alice", "id": f"m{number}", "text": "x" * 500} for number in range(30)
+        )
+        await chat.read("bob", channel, messages=["m5"])
+        await chat.read("bob", channel, up_to="m1")
+
+
+def writes(chat: Chat) -> list[Awaitable[httpx.Response]]:
+    """One request of every kind that writes."""
+    long = "x" * 4000
+    requests: list[Awaitable[httpx.Response]] = [
+        chat.call("PUT", "/v1/channels/new", {"members": ["alice"]}),
+        chat.call("DELETE", "/v1/channels/small"),
+        chat.call("POST", "/v1/users/bob/read", {"all": True}),
+    ]
+    for channel in CHANNELS:
+        message = {"channel_id": channel, "sender_id": "alice", "text": long, "mentions": ["bob"]}
+        requests += [
+            chat.call("POST", "/v1/messages", message | {"id": "lost"}),
+            chat.call("PUT", f"/v1/channels/{channel}", {"name": "Renamed"}),
+            chat.call("POST", f"/v1/channels/{channel}/members", {"add": ["erin"], "remove": ["bob"]}),
+            chat.call("PATCH", f"/v1/channels/{channel}/messages/m9", {"text": long, "mentions": ["bob"]}),
+            chat.call("DELETE", f"/v1/channels/{channel}/messages/m10"),
+            chat.call("POST", f"{of('bob', channel)}/read", {}),
+            chat.call("POST", f"{of('bob', channel)}/read", {"messages": ["m7"]}),
+            chat.call("POST", f"{of('bob', channel)}/unread", {"from": "m0"}),
+            chat.call("PUT", f"{of('bob', channel)}/preferences", {"muted": True}),
+        ]
+    return requests
+
+
+async def check_nothing_works_and_nothing_changes(chat: Chat, before: dict[str, Any]) -> None:
+    """Every write is refused alone and together with others; every question is answered as before."""
+    for refused in [await write for write in writes(chat)]:
+        check_problem(refused, 503, "storage_unavailable")
+    for refused in await asyncio.gather(*writes(chat)):
+        check_problem(refused, 503, "storage_unavailable")
+    await check_batches_fail(chat)
+    assert await chat.snapshot(USERS, CHANNELS) == before
+    assert all(why["agrees"] for name, (why, _) in before.items() if name.startswith("/v1/"))
+    assert (await chat.call("GET", "/v1/channels/new")).status_code == 404
+    assert (await chat.call("GET", "/healthz")).status_code == 200
+
+
+async def check_batches_fail(chat: Chat) -> None:
+    """A batch that cannot be stored is refused as a whole, so that its sender tries again."""
+    message = {"channel_id": "small", "sender_id": "alice", "id": "lost"}
+    read = {"user_id": "bob", "channel_id": "small"}
+    batch = await chat.call("POST", "/v1/messages", {"messages": [message, message | {"channel_id": "large"}]})
+    reads = await chat.call("POST", "/v1/reads", {"reads": [read, read | {"channel_id": "large"}]})
+
+    check_problem(batch, 503, "storage_unavailable")
+    check_problem(reads, 503, "storage_unavailable")
+
+
+async def check_all_works_again(chat: Chat) -> None:
+    """Once there is room, the same requests are done, with no gap from those that were refused."""
+
+    async def is_written() -> bool:
+        answer = await chat.call("POST", f"{of('bob', 'small')}/read", {"up_to": "m2"})
+        return answer.is_success
+
+    await eventually(is_written, "the service writes again")
+    for channel in CHANNELS:
+        sent = await chat.post("alice", channel, id="lost", mentions=["bob"])
+        assert (sent["status"], sent["seq"]) == ("accepted", 31)
+        await chat.read("bob", channel, up_to="m29")
+        assert await chat.waiting("bob", channel=channel) == ["lost"]
+        assert (await chat.unread("bob", channel))["mentions"] == 1
+        await chat.delete("m10", channel)
+    await check_counts(chat)
+    assert (await chat.call("GET", "/readyz")).status_code == 200
+
+
+async def check_counts(chat: Chat) -> None:
+    for channel in CHANNELS:
+        assert await chat.count("bob", channel) == 1
+    for user in ("carol", "dave"):
+        assert await chat.count(user, "large") == 30
+
+
+@asynccontextmanager
+async def talking_to(server: Server) -> AsyncIterator[Chat]:
+    async with httpx.AsyncClient(base_url=server.url, timeout=30) as http:
+        yield Chat(http, server.service_key)
+
+
+def room_for(server: Server, extra: int) -> int:
+    """A size that the write-ahead log has reached already, but for `extra` bytes."""
+    return (server.data_dir / "readstate.db-wal").stat().st_size + extra
+
+
+@pytest.mark.parametrize("extra", [0, 100, 5000, 9000])
+async def test_a_full_disk_refuses_writes_and_recovers_by_itself(tmp_path: Path, extra: int) -> None:
+    with serving(tmp_path / "data", fanout_max_members=2) as server:
+        async with talking_to(server) as chat:
+            await prepare(chat)
+            before = await chat.snapshot(USERS, CHANNELS)
+
+            server.limit_file_size(room_for(server, extra))
+            await check_nothing_works_and_nothing_changes(chat, before)
+            server.lift_limit()
+
+            await check_all_works_again(chat)
+
+        server.kill()
+        server.start()
+        async with talking_to(server) as chat:
+            await check_counts(chat)
+
+
+async def test_a_disk_without_any_room_and_a_kill_lose_nothing(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", fanout_max_members=2) as server:
+        async with talking_to(server) as chat:
+            await prepare(chat)
+            before = await chat.snapshot(USERS, CHANNELS)
+            server.limit_file_size(0)
+            await check_nothing_works_and_nothing_changes(chat, before)
+
+        server.kill()
+        server.start()
+
+        async with talking_to(server) as chat:
+            assert await chat.snapshot(USERS, CHANNELS) == before
+            await check_all_works_again(chat)
+
+
+async def test_a_disk_that_fills_up_under_load_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", fanout_max_members=2) as server:
+        async with talking_to(server) as chat:
+            await prepare(chat)
+            server.limit_file_size(room_for(server, 100_000))
+            message = {"sender_id": "alice", "text": "x" * 2000}
+
+            async def send(number: int) -> tuple[str, str] | None:
+                channel = CHANNELS[number % 2]
+                whole = message | {"channel_id": channel, "id": f"n{number}"}
+                answer = await chat.call("POST", "/v1/messages", whole)
+                if answer.is_success:
+                    return channel, f"n{number}"
+                check_problem(answer, 503, "storage_unavailable")
+                return None
+
+            results = await asyncio.gather(*(send(number) for number in range(400)))
+            assert None in results, "the disk never became full"
+            accepted = {result for result in results if result}
+            await check_stored(chat, accepted)
+            server.lift_limit()
+            again = await asyncio.gather(*(send(number) for number in range(400)))
+            assert None not in again
+            await check_stored(chat, {result for result in again if result})
+
+
+async def check_stored(chat: Chat, accepted: set[tuple[str, str]]) -> None:
+    """What was accepted is there, nothing else is, and the seqs have no gap."""
+    for channel in CHANNELS:
+        shown = await chat.all_waiting("bob", channel)
+        new = {message["id"] for message in shown if message["id"].startswith("n")}
+        assert new == {name for place, name in accepted if place == channel}
+        await chat.count("bob", channel)
+        assert (await chat.explain("bob", channel))["latest_seq"] == 30 + len(new)
+
+
+async def test_a_store_that_became_read_only_refuses_writes_and_recovers_by_itself(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"data_dir": str(tmp_path), "fanout_max_members": 2, "service_keys": (SERVICE_KEY,)}
+    async with Readstate.open(**options) as rs:
+        transport = httpx.ASGITransport(app=asgi_app(rs))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+            chat = Chat(http)
+            await prepare(chat)
+            before = await chat.snapshot(USERS, CHANNELS)
+
+            await rs.durable.pragma("query_only", 1)
+            await check_nothing_works_and_nothing_changes(chat, before)
+            await rs.evict()
+            assert await chat.snapshot(USERS, CHANNELS) == before
+            await rs.durable.pragma("query_only", 0)
+
+            await check_all_works_again(chat)

@@ -1,0 +1,16 @@
+"""How hard the model tests try: `HYPOTHESIS_PROFILE=long` for a run of its own."""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+SLOW_IS_FINE = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
+
+settings.register_profile("model", max_examples=60, stateful_step_count=40)
+settings.register_profile("long", max_examples=3_000, stateful_step_count=80)
+
+
+def stateful_settings() -> settings:
+    """The chosen profile, without limits on time: every step writes to a disk."""
+    chosen = settings.get_profile(os.environ.get("HYPOTHESIS_PROFILE", "model"))
+    return settings(chosen, deadline=None, suppress_health_check=SLOW_IS_FINE, print_blob=True)

@@ -1,0 +1,480 @@
+"""The service beside a naive chat: whatever happens, in whatever order, both answer the same."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule
+
+from readstate.api import (
+    ChangeMembers,
+    ChannelRead,
+    MarkUnread,
+    MessageEdit,
+    NewMessage,
+    PutChannel,
+    PutPreferences,
+    ReadAll,
+    ReadTarget,
+    UserRead,
+)
+from readstate.errors import ReadstateError
+
+from .comparing import CHANNELS, USERS, SideBySide, attempt
+from .conftest import stateful_settings
+from .naive import NaiveChat
+from .strategies import (
+    COMMON_IDS,
+    Fields,
+    counts,
+    drafts,
+    histories,
+    mention_lists,
+    nth_newest,
+    rooms,
+    seats,
+    some_users,
+    targets,
+    texts,
+    things_to_do,
+    users,
+)
+from .values import Sent
+
+Operation = tuple[Coroutine[Any, Any, Any], Callable[[], Any]]
+
+now_and_then = precondition(lambda self: self.step % 4 == 3)
+
+
+class ReadstateBesideANaiveChat(SideBySide):
+    """Everything that can happen to a chat."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent = 0
+        self.past_reads: list[tuple[str, str, Fields, int, int]] = []
+        self.undo_tokens: list[tuple[str, str, int]] = []
+
+    @initialize(
+        fanout=st.sampled_from([2, 3, 100]),
+        cap=st.sampled_from([10_000, 10_000, 6]),
+        groups=st.lists(st.lists(users, min_size=2, max_size=4, unique=True), min_size=2, max_size=4),
+        said=st.lists(st.tuples(seats, st.integers(1, 5)), max_size=4),
+    )
+    def open(self, fanout: int, cap: int, groups: list[list[str]], said: list[tuple[int, int]]) -> None:
+        self.options = {"fanout_max_members": fanout, "unread_cap": cap}
+        self.naive = NaiveChat(self.clock, **self.options)
+        self.start()
+        for channel, members in zip(CHANNELS, groups, strict=False):
+            self._put_channel(channel, {"type": "group", "members": tuple(members)})
+        for seat, count in said:
+            self.send_a_run(seat, count)
+
+    # ------------------------------------------------------------ picking
+
+    def seat(self, n: int) -> tuple[str, str]:
+        """A user and a channel that the user is in."""
+        taken = [(u, c.id) for c in self.naive.channels.values() for u in USERS if u in c.members]
+        return taken[n % len(taken)] if taken and n < 40 else (USERS[self.step % 5], CHANNELS[self.step % 3])
+
+    def room(self, n: int) -> str:
+        """A channel."""
+        open_ones = [c.id for c in self.naive.channels.values() if c.exists]
+        return open_ones[n % len(open_ones)] if open_ones and n < 15 else CHANNELS[self.step % 3]
+
+    def pick(self, channel: str, back: int) -> str:
+        """The id of a message of the channel."""
+        known = self.naive.channels.get(channel)
+        if known is None or not known.messages or back == 9:
+            return "never sent"
+        return known.messages[-1 - back % len(known.messages)].id
+
+    def aim(self, channel: str, target: Fields) -> Fields:
+        """A target with real ids, seqs and times."""
+        form, backs, shift = target["form"], target["backs"], target["shift"]
+        known = self.naive.channels.get(channel)
+        match form:
+            case "up_to":
+                return {"up_to": self.pick(channel, backs[0])}
+            case "messages":
+                return {"messages": tuple(self.pick(channel, back) for back in backs)}
+            case "up_to_seq":
+                return {"up_to_seq": max(0, (known.last_seq if known else 0) + shift - backs[0])}
+            case "up_to_time":
+                times = [m.at for m in known.messages] if known else []
+                return {"up_to_time": (times or [self.clock()])[-1 - backs[0] % (len(times) or 1)] + shift}
+        return {}
+
+    # ------------------------------------------------------------ channels and members
+
+    @now_and_then
+    @rule(
+        channel=st.sampled_from(CHANNELS),
+        members=some_users,
+        fields=st.sampled_from([{}, {}, {"archived": True}, {"archived": False}, {"type": "channel"}]),
+    )
+    def put_channel(self, channel: str, members: tuple[str, ...], fields: Fields) -> None:
+        self._put_channel(channel, {"type": "group", "members": members, **fields})
+
+    def _put_channel(self, channel: str, fields: Fields) -> None:
+        answers = self.both(
+            self.service.channels.put(channel, PutChannel(**fields)),
+            lambda: self.naive.put_channel(channel, **fields),
+        )
+        assert answers is not None
+
+    @now_and_then
+    @rule(room=rooms)
+    def delete_channel(self, room: int) -> None:
+        channel = self.room(room)
+        self.both(self.service.channels.delete(channel), lambda: self.naive.delete_channel(channel))
+
+    @rule(room=rooms, add=some_users, remove=some_users, history=histories)
+    def change_members(self, room: int, add: tuple[str, ...], remove: tuple[str, ...], history: str | int) -> None:
+        self._change_members(self.room(room), add, remove, history)
+
+    @rule(room=rooms, user=users, history=histories)
+    def join(self, room: int, user: str, history: str | int) -> None:
+        self._change_members(self.room(room), (user,), (), history)
+
+    @rule(seat=seats)
+    def leave(self, seat: int) -> None:
+        user, channel = self.seat(seat)
+        self._change_members(channel, (), (user,), "read")
+
+    def _change_members(self, channel: str, add: tuple[str, ...], remove: tuple[str, ...], history: str | int) -> None:
+        change = ChangeMembers(add=add, remove=remove, history=history)  # type: ignore[arg-type]
+        answers = self.both(
+            self.service.channels.change_members(channel, change),
+            lambda: self.naive.change_members(channel, add, remove, history),
+        )
+        if answers is not None:
+            real, expected = answers
+            assert (real.added, real.removed, real.member_count) == expected
+
+    # ------------------------------------------------------------ messages
+
+    @rule(draft=drafts())
+    def send(self, draft: Fields) -> None:
+        self._send([draft])
+
+    @rule(seat=seats, count=st.integers(2, 8), mentions=mention_lists)
+    def send_a_run(self, seat: int, count: int, mentions: tuple[str, ...] = ()) -> None:
+        self._send([{"seat": seat, "mentions": mentions}] * count)
+
+    @rule(batch=st.lists(drafts(), min_size=2, max_size=5))
+    def send_a_batch(self, batch: list[Fields]) -> None:
+        self._send(batch)
+
+    @rule(seat=seats, back=nth_newest, times=st.integers(1, 3))
+    def send_again(self, seat: int, back: int, times: int) -> None:
+        again = {"seat": seat, "id": self.pick(self.seat(seat)[1], back)}
+        self._send([again | {"text": "again", "mentions": ("@channel",)}] * times)
+
+    @rule(seat=seats, times=st.integers(2, 4))
+    def send_the_same_from_many_places_at_once(self, seat: int, times: int) -> None:
+        draft = self._complete({"seat": seat})
+
+        async def at_once() -> list[str]:
+            sends = [self.service.messages.send([NewMessage(**draft)]) for _ in range(times)]
+            return [result.status for [result] in await asyncio.gather(*sends)]
+
+        self.sound = False
+        statuses = self.run(at_once())
+        assert sorted(statuses) == sorted(self._send_naively(draft).status for _ in range(times))
+
+    def _send(self, batch: list[Fields]) -> None:
+        self.sound = False
+        ready = [self._complete(draft) for draft in batch]
+        results = self.run(self.service.messages.send([NewMessage(**draft) for draft in ready]))
+        for draft, result in zip(ready, results, strict=True):
+            expected = self._send_naively(draft)
+            assert (result.status, result.id, result.code) == (expected.status, expected.id, expected.code)
+            assert (result.seq, result.thread_seq) == (expected.seq, expected.thread_seq)
+
+    def _complete(self, draft: Fields) -> Fields:
+        """A draft with its sender, channel and id, its time, and the thread that it belongs to."""
+        sender, channel = self.seat(draft.get("seat", 0))
+        ready = {"sender_id": sender, "channel_id": channel, **draft}
+        ready = {k: v for k, v in ready.items() if k not in {"seat", "reply_to"}}
+        self.sent += 1
+        ready["id"] = draft.get("id") or f"msg {self.sent}"
+        if "at" in draft:
+            ready["at"] = self.clock() + draft["at"]
+        if "reply_to" in draft:
+            ready["thread_id"] = self.pick(ready["channel_id"], draft["reply_to"])
+        return ready
+
+    def _send_naively(self, draft: Fields) -> Sent:
+        rest = {k: v for k, v in draft.items() if k not in {"channel_id", "sender_id", "id"}}
+        return self.naive.send(draft["channel_id"], draft["sender_id"], draft["id"], **rest)
+
+    @rule(room=rooms, back=nth_newest, text=texts)
+    def edit_the_text(self, room: int, back: int, text: str | None) -> None:
+        self._edit(self.room(room), back, {"text": text})
+
+    @rule(room=rooms, back=nth_newest, mentions=mention_lists)
+    def edit_the_mentions(self, room: int, back: int, mentions: tuple[str, ...]) -> None:
+        self._edit(self.room(room), back, {"mentions": mentions})
+
+    def _edit(self, channel: str, back: int, fields: Fields) -> None:
+        message = self.pick(channel, back)
+        self.both(
+            self.service.messages.edit(channel, message, MessageEdit(**fields)),
+            lambda: self.naive.edit(channel, message, **fields),
+        )
+
+    @rule(room=rooms, back=nth_newest)
+    def delete(self, room: int, back: int) -> None:
+        channel = self.room(room)
+        self._delete(channel, self.pick(channel, back))
+
+    @now_and_then
+    @rule(room=rooms, message=st.sampled_from(COMMON_IDS))
+    def delete_what_may_come_later(self, room: int, message: str) -> None:
+        self._delete(self.room(room), message)
+
+    def _delete(self, channel: str, message: str) -> None:
+        self.both(self.service.messages.delete(channel, message), lambda: self.naive.delete(channel, message))
+
+    # ------------------------------------------------------------ reading
+
+    @rule(seat=seats, what=targets())
+    def read(self, seat: int, what: Fields) -> None:
+        user, channel = self.seat(seat)
+        aimed = self.aim(channel, what)
+        self._read(user, channel, aimed, aimed)
+
+    @rule(seat=seats, backs=st.lists(nth_newest, min_size=1, max_size=3))
+    def read_one_by_one(self, seat: int, backs: list[int]) -> None:
+        self.read(seat, {"form": "messages", "backs": backs, "shift": 0})
+
+    @rule(seat=seats, what=targets())
+    def read_as_clients_do(self, seat: int, what: Fields) -> None:
+        """With the epoch that the client last saw."""
+        user, channel = self.seat(seat)
+        naive_epoch = self.naive.reading(user, channel).epoch
+        epoch = self.epochs.get((user, channel), {}).get(naive_epoch)
+        if epoch is not None:
+            self.past_reads.append((user, channel, self.aim(channel, what), epoch, naive_epoch))
+            self.read_late_or_again(0)
+
+    @precondition(lambda self: self.past_reads)
+    @rule(back=st.integers(0, 20))
+    def read_late_or_again(self, back: int) -> None:
+        user, channel, aimed, epoch, naive_epoch = self.past_reads[-1 - back % len(self.past_reads)]
+        self._read(user, channel, aimed | {"epoch": epoch}, aimed | {"epoch": naive_epoch})
+
+    def _read(self, user: str, channel: str, real: Fields, naive: Fields) -> None:
+        answers = self.both(
+            self.service.reads.mark_read(user, channel, ReadTarget(**real)),
+            lambda: self.naive.mark_read(user, channel, **naive),
+        )
+        self._check_result(user, channel, answers)
+
+    def _check_result(self, user: str, channel: str, answers: tuple[Any, Any] | None) -> None:
+        if answers is not None:
+            result, changed = answers
+            row = self.naive.row(user, channel)
+            assert result.changed == changed
+            assert (result.last_read.id, result.last_read.seq, result.last_read.at) == row.last_read
+            if not self.naive.may_be_capped(user, channel):
+                assert (result.unread, result.label) == (row.unread, row.label)
+
+    @rule(reads=st.lists(st.tuples(seats, targets()), min_size=1, max_size=5))
+    def read_many(self, reads: list[tuple[int, Fields]]) -> None:
+        self.sound = False
+        aimed = [(*self.seat(seat), self.aim(self.seat(seat)[1], target)) for seat, target in reads]
+        requests = [UserRead(user_id=user, channel_id=channel, **target) for user, channel, target in aimed]
+        outcomes = self.run(self.service.reads.mark_many(requests))
+        for (user, channel, target), outcome in zip(aimed, outcomes, strict=True):
+            changed, code = attempt(self._reading_naively(user, channel, target))
+            if code is None:
+                assert (outcome.status, outcome.changed) == ("ok", changed)
+            else:
+                assert (outcome.status, outcome.code) == ("rejected", code)
+
+    @rule(room=rooms, reads=st.lists(st.tuples(users, targets(forms=())), min_size=2, max_size=6))
+    def read_from_many_places_at_once(self, room: int, reads: list[tuple[str, Fields]]) -> None:
+        """Reads merge: in whatever order they land, the end is the same."""
+        channel = self.room(room)
+        aimed = [(user, self.aim(channel, target)) for user, target in reads]
+        self._at_once([self._reading(user, channel, target) for user, target in aimed])
+
+    @rule(work=st.tuples(*[st.tuples(things_to_do, users, nth_newest) for _ in CHANNELS]))
+    def different_things_in_different_channels_at_once(self, work: list[tuple[str, str, int]]) -> None:
+        """Channels don't disturb each other, even though a user's state spans them all."""
+        zipped = zip(CHANNELS, work, strict=True)
+        self._at_once([self._thing_to_do(what, user, channel, n) for channel, (what, user, n) in zipped])
+
+    def _at_once(self, operations: list[Operation]) -> None:
+        """All of them together with a loss of all memory; what is refused is refused for the same reason."""
+        self.sound = False
+
+        async def gather() -> list[Any]:
+            work = [real for real, _ in operations]
+            return await asyncio.gather(*work, self.service.evict(), return_exceptions=True)
+
+        for (_, naive), answer in zip(operations, self.run(gather()), strict=False):
+            if isinstance(answer, Exception) and not isinstance(answer, ReadstateError):
+                raise answer
+            assert getattr(answer, "code", None) == attempt(naive)[1], answer
+
+    def _thing_to_do(self, what: str, user: str, channel: str, n: int) -> Operation:
+        match what:
+            case "send":
+                draft: Fields = {"channel_id": channel, "sender_id": user, "outside": n % 2 == 1}
+                batch = [draft | {"id": f"at once {self.step}-{i}"} for i in range(1 + n % 3)]
+                messages = [NewMessage(**each) for each in batch]
+                return self.service.messages.send(messages), lambda: [self._send_naively(d) for d in batch]
+            case "mark unread":
+                message = self.pick(channel, n)
+                real = self.service.reads.mark_unread(user, channel, MarkUnread(from_=message))
+                return real, lambda: self.naive.mark_unread(user, channel, message)
+            case "delete":
+                message = self.pick(channel, n)
+                delete = self.service.messages.delete(channel, message)
+                return delete, lambda: self.naive.delete(channel, message)
+            case "join":
+                change = self.service.channels.change_members(channel, ChangeMembers(add=(user,), history=n))
+                return change, lambda: self.naive.change_members(channel, [user], history=n)
+            case "leave":
+                change = self.service.channels.change_members(channel, ChangeMembers(remove=(user,)))
+                return change, lambda: self.naive.change_members(channel, remove=[user])
+        return self._reading(user, channel, {"up_to": self.pick(channel, n)})
+
+    def _reading(self, user: str, channel: str, target: Fields) -> Operation:
+        real = self.service.reads.mark_read(user, channel, ReadTarget(**target))
+        return real, self._reading_naively(user, channel, target)
+
+    def _reading_naively(self, user: str, channel: str, target: Fields) -> Callable[[], bool]:
+        return lambda: self.naive.mark_read(user, channel, **target)
+
+    @rule(seat=seats, back=nth_newest)
+    def mark_unread(self, seat: int, back: int) -> None:
+        user, channel = self.seat(seat)
+        message = self.pick(channel, back)
+        answers = self.both(
+            self.service.reads.mark_unread(user, channel, MarkUnread(from_=message)),
+            lambda: self.naive.mark_unread(user, channel, message),
+        )
+        self._check_result(user, channel, answers)
+
+    @rule(seat=seats, what=targets(), back=nth_newest)
+    def mark_unread_and_have_a_read_come_late(self, seat: int, what: Fields, back: int) -> None:
+        self.read_as_clients_do(seat, what)
+        self.mark_unread(seat, back)
+        if self.past_reads:
+            self.read_late_or_again(0)
+
+    @rule(seat=seats, back=nth_newest, again=st.integers(1, 5))
+    def mark_unread_and_have_the_messages_repeated(self, seat: int, back: int, again: int) -> None:
+        """A repeated send doesn't read again, even if it is the user's own."""
+        channel = self.seat(seat)[1]
+        self.mark_unread(seat, back)
+        self._send([{"seat": seat, "id": self.pick(channel, n)} for n in range(again)])
+
+    @precondition(lambda self: self.past_reads)
+    @rule(back=st.integers(0, 20), message_back=nth_newest)
+    def mark_unread_with_an_epoch(self, back: int, message_back: int) -> None:
+        user, channel, _, epoch, naive_epoch = self.past_reads[-1 - back % len(self.past_reads)]
+        message = self.pick(channel, message_back)
+        answers = self.both(
+            self.service.reads.mark_unread(user, channel, MarkUnread(from_=message, epoch=epoch)),
+            lambda: self.naive.mark_unread(user, channel, message, naive_epoch),
+        )
+        self._check_result(user, channel, answers)
+
+    @rule(user=users, time=st.none() | st.tuples(rooms, nth_newest, st.sampled_from([0, -1, 1])))
+    def read_everything(self, user: str, time: tuple[int, int, int] | None) -> None:
+        aimed: Fields = {}
+        if time is not None:
+            room, back, shift = time
+            aimed = self.aim(self.room(room), {"form": "up_to_time", "backs": [back], "shift": shift})
+        self._read_all(user, ReadAll(all=True, **aimed), lambda: self.naive.mark_all(user, **aimed))
+
+    @rule(items=st.lists(st.tuples(seats, targets()), min_size=1, max_size=3))
+    def read_some_channels(self, items: list[tuple[int, Fields]]) -> None:
+        user = self.seat(items[0][0])[0]
+        mine = [(c.id, what) for c, (_, what) in zip(self.naive.channels_of(user), items, strict=False)]
+        aimed: list[Fields] = [{"channel_id": c, **self.aim(c, what)} for c, what in mine]
+        request = ReadAll(items=tuple(ChannelRead(**item) for item in aimed))
+        self._read_all(user, request, lambda: self.naive.mark_all(user, items=aimed))
+
+    def _read_all(self, user: str, request: ReadAll, naive: Callable[[], tuple[int, int]]) -> None:
+        answers = self.both(self.service.reads.mark_all(user, request), naive)
+        if answers is not None:
+            real, (changed, number) = answers
+            assert real.changed == changed
+            self.undo_tokens.append((user, real.undo, number))
+
+    @precondition(lambda self: self.undo_tokens)
+    @rule(back=st.integers(0, 3), by=st.integers(0, 9))
+    def undo(self, back: int, by: int) -> None:
+        owner, token, number = self.undo_tokens[-1 - back % len(self.undo_tokens)]
+        user = owner if by < 9 else USERS[number % len(USERS)]
+        answers = self.both(self.service.reads.undo(user, token), lambda: self.naive.undo(user, number))
+        if answers is not None:
+            assert answers[0].changed == answers[1]
+
+    @rule(seat=seats, writer=seats, since=st.lists(st.integers(0, 2), max_size=2))
+    def read_everything_and_take_it_back(self, seat: int, writer: int, since: list[int]) -> None:
+        """Perhaps with new messages in between, of which some are read one by one."""
+        self.read_everything(self.seat(seat)[0], None)
+        self.send_a_run(writer, 3)
+        if since:
+            self.read_one_by_one(seat, since)
+        self.undo(0, 0)
+
+    # ------------------------------------------------------------ everything else
+
+    @rule(
+        seat=seats,
+        muted=st.sampled_from([None, True, False, -1, 500, 61_007]),
+        count=counts,
+    )
+    def prefer(self, seat: int, muted: bool | int | None, count: str | None) -> None:
+        user, channel = self.seat(seat)
+        fields: Fields = {} if count is None else {"count": count}
+        if muted is not None:
+            fields["muted"] = muted if isinstance(muted, bool) else self.clock() + muted
+        answers = self.both(
+            self.service.preferences.put(user, channel, PutPreferences(**fields)),
+            lambda: self.naive.put_preferences(user, channel, **fields),
+        )
+        if answers is not None:
+            assert answers[0].count == self.naive.wants(user, channel).count
+            assert answers[0].muted == self.naive.is_muted(user, channel)
+
+    @now_and_then
+    @rule(passed=st.sampled_from([1, 7, 501, 61_007, 700_001]))
+    def time_passes(self, passed: int) -> None:
+        self.clock.now += passed
+
+    @now_and_then
+    @rule()
+    def memory_is_lost(self) -> None:
+        self.run(self.service.evict())
+
+    @now_and_then
+    @rule()
+    def the_service_restarts(self) -> None:
+        self.restart()
+
+    @rule(user=users)
+    def a_device_syncs(self, user: str) -> None:
+        pages = self.pages(user, only_unread=False)
+        self.synced[user] = (pages[0].sync, {row.channel_id: row for row in self.naive.rows(user)})
+
+    @rule(seat=seats)
+    def recount(self, seat: int) -> None:
+        user, channel = self.seat(seat)
+        answers = self.both(self.service.explain.recount(user, channel), lambda: self.naive.row(user, channel).unread)
+        if answers is not None and len(self.naive.unread_messages(user, channel)) <= self.naive.unread_cap:
+            assert answers[0].after == answers[1]
+            assert self.run(self.service.unread.of_channel(user, channel)).exact
+
+
+TestReadstateBesideANaiveChat = ReadstateBesideANaiveChat.TestCase
+TestReadstateBesideANaiveChat.settings = stateful_settings()

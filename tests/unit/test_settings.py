@@ -1,0 +1,206 @@
+"""Settings: where they come from, which source wins, and how faults are told."""
+
+from dataclasses import FrozenInstanceError, fields
+from pathlib import Path
+
+import pytest
+
+from readstate.errors import ConfigurationError
+from readstate.settings import Settings, describe, load_settings, make_settings
+
+KEY = "a-service-key-of-32-characters-!"
+SECRET = "a secret of at least 32 bytes, as HS256 wants it"
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def faults_of(environ: dict[str, str], toml: Path | None = None, **flags: object) -> str:
+    with pytest.raises(ConfigurationError) as refused:
+        load_settings(flags, environ, toml)
+    return refused.value.detail
+
+
+def test_without_any_source_the_defaults_stand() -> None:
+    settings = load_settings({}, {}, None)
+
+    assert settings == Settings()
+    assert (settings.host, settings.port, settings.fanout_max_members) == ("127.0.0.1", 8080, 100)
+
+
+def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path) -> None:
+    toml = tmp_path / "given.toml"
+    toml.write_text('port = 1\nhost = "file"\nmax_batch = 7\n')
+    environ = {"READSTATE_PORT": "2", "READSTATE_HOST": "environment", "PORT": "9"}
+
+    settings = load_settings({"port": 3, "host": None}, environ, toml)
+
+    assert (settings.port, settings.host, settings.max_batch, settings.max_page) == (
+        3,
+        "environment",
+        7,
+        1000,
+    )
+
+
+def test_the_file_is_named_by_variable_or_lies_in_the_current_directory(tmp_path: Path) -> None:
+    (tmp_path / "readstate.toml").write_text("port = 1")
+    (tmp_path / "other.toml").write_text("port = 2")
+
+    assert load_settings({}, {}).port == 1
+    assert load_settings({}, {"READSTATE_CONFIG": "other.toml"}).port == 2
+
+
+def test_lists_are_comma_separated_in_the_environment_and_lists_in_the_file(tmp_path: Path) -> None:
+    toml = tmp_path / "given.toml"
+    toml.write_text('cors_origins = ["https://a.example", "http://localhost:3000"]')
+
+    settings = load_settings({}, {"READSTATE_SERVICE_KEYS": f" {KEY}1, {KEY}2 ,"}, toml)
+
+    assert settings.service_keys == (KEY + "1", KEY + "2")
+    assert settings.cors_origins == ("https://a.example", "http://localhost:3000")
+
+
+def test_all_faults_are_named_together_each_with_its_source(tmp_path: Path) -> None:
+    toml = tmp_path / "given.toml"
+    toml.write_text('max_page = "many"\nfanout_max_member = 5\n')
+    environ = {"READSTATE_PORT": "abc", "READSTATE_PROT": "1", "READSTATE_STORE_TEXT": "some"}
+
+    detail = faults_of(environ, toml, workers=2, log_level="loud")
+
+    assert "7 settings are not valid" in detail
+    assert "READSTATE_PORT: 'abc' is not a whole number" in detail
+    assert "READSTATE_PROT: there is no such setting; did you mean READSTATE_PORT?" in detail
+    assert "READSTATE_STORE_TEXT: 'some' is not one of full, preview, none" in detail
+    assert f"{toml}: max_page: 'many' is not a whole number" in detail
+    assert f"{toml}: fanout_max_member: there is no such setting; did you mean fanout_max_members?" in detail
+    assert "--log-level: 'loud' is not one of debug, info, warning, error" in detail
+    assert "--workers: 2 is not possible in the embedded profile" in detail
+
+
+def test_variables_of_the_command_line_and_of_others_are_no_faults() -> None:
+    environ = {"READSTATE_URL": "http://x", "READSTATE_KEY": "y", "READSTATED": "z", "PATH": "/bin"}
+
+    assert load_settings({}, environ) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "why"),
+    [
+        ("PROFILE", "cluster", "'cluster' is not available in this version"),
+        ("PROFILE", "cloud", "is not a profile"),
+        ("PORT", "65536", "is above the most, 65535"),
+        ("PORT", "-1", "is below the least, 0"),
+        ("PORT", "", "'' is not a whole number"),
+        ("PORT", "8080.5", "is not a whole number"),
+        ("HOST", "", "is not a host name"),
+        ("HOST", "http://x/", "is not a host name"),
+        ("DATA_DIR", " ", "is empty"),
+        ("DATA_DIR", "x\udcff", "holds bytes that are no text"),
+        ("DATABASE_URL", "postgresql://db/x", "is not available in this version"),
+        ("DATABASE_URL", "sqlite:///", "is not of the form sqlite:///path"),
+        ("DATABASE_URL", "readstate.db", "is not of the form sqlite:///path"),
+        ("JWKS", "ftp://keys", "is neither a file nor an http(s) URL"),
+        ("CORS_ORIGINS", "https://a.example,b.example", "item 2 ('b.example') is not a web origin"),
+        ("CORS_ORIGINS", "https://a.example/path", "is not a web origin"),
+        ("LOG_LEVEL", "trace", "is not one of"),
+        ("MAX_BATCH", "0", "is below the least, 1"),
+        ("DISPLAY_CAP", "99999999999999999999", "is not a whole number"),
+        ("JWT_USER_CLAIM", "", "is empty"),
+        ("INSTANCE_ID", "a\nb", "is not at most 128 printable bytes"),
+        ("CONFIG", "missing.toml", "missing.toml: cannot be read"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_reason(variable: str, value: str, why: str) -> None:
+    assert why in faults_of({f"READSTATE_{variable}": value})
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("PORT", "0"),
+        ("HOST", "::1"),
+        ("DATABASE_URL", "sqlite:////var/lib/readstate.db"),
+        ("JWKS", "/etc/keys.json"),
+        ("JWKS", "https://id.example/.well-known/jwks.json"),
+        ("CORS_ORIGINS", "*"),
+        ("LOG_LEVEL", "INFO"),
+        ("RATE_LIMIT", "0"),
+        ("SERVICE_KEYS", ""),
+    ],
+)
+def test_what_can_be_is_taken(variable: str, value: str) -> None:
+    load_settings({}, {f"READSTATE_{variable}": value})
+
+
+def test_a_file_that_is_not_toml_is_a_fault_beside_the_others(tmp_path: Path) -> None:
+    toml = tmp_path / "given.toml"
+    toml.write_text("port: 8080")
+
+    detail = faults_of({"READSTATE_PORT": "x"}, toml)
+
+    assert "is not TOML in UTF-8" in detail
+    assert "READSTATE_PORT" in detail
+
+
+@pytest.mark.parametrize("key", ["hunter2", "with a space in its middle", "with-an-ümlaut-in-its-middle"])
+def test_weak_service_keys_are_refused_and_not_shown(key: str) -> None:
+    detail = faults_of({"READSTATE_SERVICE_KEYS": f"{KEY},{key}"})
+
+    assert "READSTATE_SERVICE_KEYS: item 2" in detail
+    assert key not in detail
+
+
+def test_a_jwt_secret_too_short_for_hs256_is_refused_and_not_shown() -> None:
+    detail = faults_of({"READSTATE_JWT_SECRET": "hunter2"})
+
+    assert "shorter than 32 bytes" in detail
+    assert "hunter2" not in detail
+
+
+def test_secrets_never_appear_in_repr() -> None:
+    settings = make_settings(service_keys=[KEY], jwt_secret=SECRET)
+
+    assert KEY not in repr(settings)
+    assert SECRET not in repr(settings)
+    assert "port=8080" in str(settings)
+
+
+def test_settings_made_in_python_are_checked_by_the_same_rules() -> None:
+    with pytest.raises(ConfigurationError, match="port: 70000 is above the most"):
+        Settings(port=70_000)
+    with pytest.raises(
+        ConfigurationError, match=r"(?s)port: '1' is not a whole.*prot: there is no such setting"
+    ):
+        make_settings(port="1", prot=2)
+    with pytest.raises(ConfigurationError, match="workers: 2 is not possible"):
+        Settings(workers=2)
+    with pytest.raises(ConfigurationError, match="port: True is not a whole number"):
+        make_settings(port=True)
+
+
+def test_python_may_give_paths_and_lists(tmp_path: Path) -> None:
+    settings = make_settings(data_dir=tmp_path, cors_origins=["*"])
+
+    assert settings.data_dir == str(tmp_path)
+    assert settings.cors_origins == ("*",)
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(FrozenInstanceError):
+        Settings().port = 1  # type: ignore[misc]
+
+
+def test_the_database_lies_in_the_data_directory_unless_it_is_named() -> None:
+    assert Settings(data_dir="d").database_path == Path("d/readstate.db")
+    assert Settings(database_url="sqlite:///x.db").database_path == Path("x.db")
+    assert Settings(database_url="sqlite:////var/x.db").database_path == Path("/var/x.db")
+
+
+def test_every_setting_is_described_and_its_default_is_within_its_bounds() -> None:
+    rows = describe()
+
+    assert [row.name for row in rows] == [field.name for field in fields(Settings)]
+    assert all(row.about.help and row.variable == "READSTATE_" + row.name.upper() for row in rows)
