@@ -11,10 +11,10 @@ help: ## Show this list
 
 setup: $(READY) ## Make the virtual environment with everything for use and development
 
-$(READY): requirements-dev.txt pyproject.toml
+$(READY): requirements.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Readstate needs Python 3.11 or later")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --require-hashes --requirement requirements-dev.txt
+	$(BIN)/pip install --quiet --require-hashes --requirement requirements.txt
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $(READY)
 
@@ -43,10 +43,9 @@ fmt: setup ## Format the code and mend what can be mended
 bench: setup ## Measure, side by side with plain baselines, into bench/RESULTS.md (up to 5 minutes)
 	$(BIN)/python -m bench
 
-lock: setup ## Renew the hashed locks from pyproject.toml
+lock: setup ## Renew the hashed lock from pyproject.toml
 	$(BIN)/pip install --quiet 'pip-tools>=7.4'
-	$(BIN)/pip-compile --quiet --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --allow-unsafe --no-header --output-file requirements.txt pyproject.toml
-	$(BIN)/pip-compile --quiet --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --allow-unsafe --no-header --group dev --output-file requirements-dev.txt pyproject.toml
+	$(BIN)/pip-compile --quiet --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --allow-unsafe --no-header --extra dev --output-file requirements.txt pyproject.toml
 
 clean: ## Remove what setup, tests and builds made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

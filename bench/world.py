@@ -38,6 +38,12 @@ def put_channel(wire: Wire, channel: int, members: Sequence[str]) -> None:
         wire.call("POST", f"/v1/channels/{channel_id(channel)}/members", body)
 
 
+def wake(wire: Wire, users: Sequence[str]) -> None:
+    """Ask for the totals of these users, so that they are in the hot store."""
+    for start in range(0, len(users), 1000):
+        wire.call("POST", "/v1/unread/batch", msgspec.json.encode({"users": users[start : start + 1000]}))
+
+
 def send(wire: Wire, places: Sequence[tuple[int, int]]) -> None:
     """Send a message for each (channel, seq), which must be the next seq of its channel."""
     for start in range(0, len(places), 1000):

@@ -4,12 +4,10 @@ import time
 from collections.abc import Sequence
 from statistics import median
 
-import msgspec
-
 from ..load import Wire, encode
 from ..report import Result, number, times
 from ..servers import Server, on_cores, readstate, two_cores
-from ..world import message_batch, put_channel, user_id
+from ..world import message_batch, put_channel, user_id, wake
 from . import Setting
 
 TARGET = 1.5
@@ -39,7 +37,7 @@ def _measure(setting: Setting, server: Server, sizes: Sequence[int]) -> Result:
         setting.say(f"making a channel of {size:,} members")
         members = [user_id(channel << 24 | place) for place in range(size)]
         put_channel(wire, channel, members)
-        load_users(wire, members[::5])
+        wake(wire, members[::5])
     result = Result(ABOUT)
     heads = [0] * len(sizes)
     turns = 20 if setting.quick else 300
@@ -48,12 +46,6 @@ def _measure(setting: Setting, server: Server, sizes: Sequence[int]) -> Result:
         costs = _costs(wire, server.key, heads, messages, rounds)
         _tell(result, sizes, messages, costs)
     return result
-
-
-def load_users(wire: Wire, users: Sequence[str]) -> None:
-    """Ask for the totals of these users, so that they are in the hot store."""
-    for start in range(0, len(users), 1000):
-        wire.call("POST", "/v1/unread/batch", msgspec.json.encode({"users": users[start : start + 1000]}))
 
 
 def _costs(wire: Wire, key: str, heads: list[int], messages: int, rounds: int) -> list[float]:

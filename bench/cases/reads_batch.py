@@ -5,7 +5,7 @@ from statistics import median
 from ..load import Load, burst
 from ..report import Result, number
 from ..servers import Server, readstate
-from ..world import Readers, Target, Town, check_pointers
+from ..world import Readers, Target, Town, check_pointers, user_id, wake
 from . import Setting
 
 CONNECTIONS = 8
@@ -36,6 +36,7 @@ def _measure(setting: Setting, server: Server, rounds: int, messages: int) -> Re
     setting.say("making channels")
     wire = server.wire()
     town.build(wire)
+    wake(wire, [user_id(user) for user in range(town.users)])
     loads: dict[Target, list[Load]] = {"up_to_seq": [], "up_to": []}
     for turn in range(1, rounds + 1):
         for target, taken in loads.items():

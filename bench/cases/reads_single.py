@@ -5,7 +5,7 @@ from statistics import median
 from ..load import Load, burst
 from ..report import Result, number, times
 from ..servers import Server, bare, on_cores, plain, readstate, two_cores
-from ..world import Readers, Town, check_pointers
+from ..world import Readers, Town, check_pointers, user_id, wake
 from . import Setting
 
 CONNECTIONS = 64
@@ -40,6 +40,7 @@ def _measure(setting: Setting, servers: dict[str, Server]) -> Result:
     wires = [servers[name].wire() for name in ("readstate", "plain")]
     for wire in wires:
         town.build(wire)
+    wake(wires[0], [user_id(user) for user in range(town.users)])
     readers = {name: Readers(town, CONNECTIONS, 1) for name in servers}
     loads: dict[str, list[Load]] = {name: [] for name in servers}
     for turn in range(1, rounds + 1):
