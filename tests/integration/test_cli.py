@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from readstate.api import MarkUnread, ReadTarget
+from readstate.api import MarkUnread, NewMessage, PutChannel, ReadTarget
+from readstate.cli.place import Place
 from readstate.client import ApiError, Client
 from tests.servers import DEADLINE, Server, serving, wait_until
 
@@ -96,9 +97,14 @@ def anywhere(request: pytest.FixtureRequest, shell: Shell) -> Shell:
 
 
 def one_channel(shell: Shell, *texts: str) -> None:
-    shell.says("channel", "general", "--type", "channel", "--member", "alice", "--member", "bob")
+    """Alice writes m1, m2 … to bob. Not by commands: a process for each would make the tests slow."""
+    Place(data_dir=shell.data).call(lambda client: fill(client, *texts), creates=True)
+
+
+async def fill(client: Client, *texts: str) -> None:
+    await client.put_channel("general", PutChannel(type="channel", members=("alice", "bob")))
     for number, text in enumerate(texts, 1):
-        shell.says("send", "general", "alice", text, "--id", f"m{number}")
+        await client.send(NewMessage(channel_id="general", sender_id="alice", text=text, id=f"m{number}"))
 
 
 # ---------------------------------------------------------------- what people do
@@ -403,9 +409,9 @@ def test_migrate_brings_a_store_up_to_date_and_says_from_where(shell: Shell) -> 
 # ---------------------------------------------------------------- the client that commands use
 
 
-async def test_the_client_marks_unread_and_raises_what_the_service_refuses(shell: Shell, server: Server) -> None:
-    one_channel(shell, "one", "two")
+async def test_the_client_marks_unread_and_raises_what_the_service_refuses(server: Server) -> None:
     async with Client(server.url, server.service_key) as client:
+        await fill(client, "one", "two")
         await client.read("bob", "general", ReadTarget())
 
         assert (await client.mark_unread("bob", "general", MarkUnread(from_="m2"))).unread == 1

@@ -161,13 +161,13 @@ class NaiveChat:
         outside: bool = False,
     ) -> Sent:
         channel = self.channel(channel_id)
-        first = channel.find(message_id)
-        if first is not None:
-            return Sent("duplicate", message_id, first.seq, first.thread_seq)
         if channel.archived:
             raise Refused("channel_archived")
         if sender not in channel.members and not outside:
             raise Refused("not_a_member")
+        first = channel.find(message_id)
+        if first is not None:
+            return Sent("duplicate", message_id, first.seq, first.thread_seq)
         message = Message(message_id, sender, self._time(at), sent_at=at, text=text, silent=silent)
         message.preview = self._preview(text, preview)
         message.mentions = self._mentioned(channel, mentions)
@@ -240,8 +240,8 @@ class NaiveChat:
 
     def mark_read(self, user: str, channel_id: str, *, epoch: int | None = None, **target: Any) -> bool:
         """Reads everything, or what one of `up_to`, `up_to_seq`, `up_to_time`, `messages` says."""
-        channel = self.member_channel(user, channel_id)
-        seq, apart = self._meant(channel, **target)
+        seq, apart = self._meant(self.channel(channel_id), **target)
+        self.member_channel(user, channel_id)
         if epoch is not None and epoch != self.reading(user, channel_id).epoch:
             return False
         return self._read_up_to(user, channel_id, seq, apart)
@@ -280,9 +280,9 @@ class NaiveChat:
     def mark_unread(self, user: str, channel_id: str, from_: str, epoch: int | None = None) -> bool:
         """That message and all later ones are unread again; nothing becomes read."""
         channel = self.member_channel(user, channel_id)
-        seq = self._seq_of(channel, from_)
         if self.message(channel_id, from_).deleted:
             raise Refused("message_deleted")
+        seq = self._seq_of(channel, from_)
         old = self.reading(user, channel_id)
         if epoch is not None and epoch != old.epoch:
             return False
@@ -322,7 +322,8 @@ class NaiveChat:
 
     def _give_back(self, user: str, channel_id: str, before: Reading, after: Reading) -> bool:
         now = self.readings.get((user, channel_id))
-        if now is None or (now.epoch, now.seq) != (after.epoch, after.seq):
+        left = user not in self.channels[channel_id].members
+        if left or now is None or (now.epoch, now.seq) != (after.epoch, after.seq):
             return False
         since = now.apart - after.apart
         self.readings[user, channel_id] = Reading(self._new_epoch(), before.seq, before.apart | since)

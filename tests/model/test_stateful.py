@@ -397,8 +397,9 @@ class ReadstateBesideANaiveChat(SideBySide):
     @rule(items=st.lists(st.tuples(seats, targets()), min_size=1, max_size=3))
     def read_some_channels(self, items: list[tuple[int, Fields]]) -> None:
         user = self.seat(items[0][0])[0]
-        mine = [(c.id, what) for c, (_, what) in zip(self.naive.channels_of(user), items, strict=False)]
-        aimed: list[Fields] = [{"channel_id": c, **self.aim(c, what)} for c, what in mine]
+        mine = [c.id for c in self.naive.channels_of(user)] or CHANNELS
+        picked = [(mine[seat % len(mine)], what) for seat, what in items]
+        aimed: list[Fields] = [{"channel_id": c, **self.aim(c, what)} for c, what in picked]
         request = ReadAll(items=tuple(ChannelRead(**item) for item in aimed))
         self._read_all(user, request, lambda: self.naive.mark_all(user, items=aimed))
 

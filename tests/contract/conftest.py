@@ -1,0 +1,68 @@
+"""Every adapter of a port, by name. A new adapter is one more factory here; the tests stay as they are."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from readstate.durable.sqlite import SqliteStore
+from readstate.hot.memory_channels import MemoryChannels
+from readstate.hot.memory_users import MemoryUsers
+from readstate.ports import Durable, HotChannels, HotUsers
+
+CAP = 5
+FANOUT = 3
+
+
+class ManualClock:
+    def __init__(self) -> None:
+        self.now = 1_700_000_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@asynccontextmanager
+async def memory_users(clock: ManualClock) -> AsyncIterator[HotUsers]:
+    yield MemoryUsers(unread_cap=CAP, generation=1, clock=clock, ledger_ttl=60)
+
+
+@asynccontextmanager
+async def memory_channels(clock: ManualClock) -> AsyncIterator[HotChannels]:
+    yield MemoryChannels(unread_cap=CAP, clock=clock)
+
+
+@asynccontextmanager
+async def sqlite(directory: Path) -> AsyncIterator[Durable]:
+    store = await SqliteStore.open(directory / "store.db", FANOUT)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@pytest.fixture(params=[memory_users])
+async def users(request: pytest.FixtureRequest, clock: ManualClock) -> AsyncIterator[HotUsers]:
+    factory: Callable[[ManualClock], AbstractAsyncContextManager[HotUsers]] = request.param
+    async with factory(clock) as adapter:
+        yield adapter
+
+
+@pytest.fixture(params=[memory_channels])
+async def channels(request: pytest.FixtureRequest, clock: ManualClock) -> AsyncIterator[HotChannels]:
+    factory: Callable[[ManualClock], AbstractAsyncContextManager[HotChannels]] = request.param
+    async with factory(clock) as adapter:
+        yield adapter
+
+
+@pytest.fixture(params=[sqlite])
+async def durable(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Durable]:
+    factory: Callable[[Path], AbstractAsyncContextManager[Durable]] = request.param
+    async with factory(tmp_path) as adapter:
+        yield adapter

@@ -1,0 +1,324 @@
+"""What every adapter of the hot state of users promises."""
+
+from readstate.model import START, Entry, Mode, Pointer, Position, Preferences, ReadState
+from readstate.ports import Absent, HotUsers, LedgerLoad, LedgerView, Moved, Read, Restore, Rewind, Seat, SeatLoad
+from readstate.steps import Fan, Gone, Joined, Left, OwnRead, Switched
+
+from .conftest import CAP, ManualClock
+
+NO_CHANGE = 0
+
+
+def place(seq: int) -> Position:
+    return Position(seq, f"m{seq}", 1000 + seq)
+
+
+def entry(seq: int, mention: bool = False) -> Entry:
+    return Entry(seq, f"m{seq}", 1000 + seq, mention)
+
+
+def fan(seq: int, change: int | None = None, *users: str, sender: str = "alice", named: tuple[str, ...] = ()) -> Fan:
+    return Fan("c", change or seq, users or ("bob",), entry(seq), frozenset(named), sender)
+
+
+async def load(users: HotUsers, user: str = "bob", mode: Mode = Mode.LEDGER, change: int = NO_CHANGE) -> None:
+    seat = SeatLoad("c", True, mode, change, True, Pointer(), Preferences())
+    assert await users.install(user, await users.begin(user), [seat])
+
+
+async def seat(users: HotUsers, user: str = "bob") -> Seat:
+    view = await users.view(user, ["c"])
+    assert view is not None
+    return view.seats[0]
+
+
+async def ledger(users: HotUsers, user: str = "bob") -> LedgerView:
+    view = (await seat(users, user)).ledger
+    assert view is not None
+    return view
+
+
+async def moved(users: HotUsers, move: Read | Rewind | Restore) -> Moved:
+    result = (await users.move([move]))[0]
+    assert isinstance(result, Moved)
+    return result
+
+
+async def test_what_is_not_loaded_is_told_apart_from_what_is_empty(users: HotUsers) -> None:
+    assert await users.view("bob", "all") is None
+    assert await users.survey("bob") is None
+    assert await users.move([Read("bob", "c", place(1))]) == [Absent.NOT_LOADED]
+
+    await load(users)
+
+    assert (await ledger(users)).count == 0
+    assert await users.move([Read("bob", "elsewhere", place(1))]) == [Absent.NOT_A_MEMBER]
+
+
+async def test_a_message_is_unread_once_however_often_it_comes(users: HotUsers) -> None:
+    await load(users)
+    await users.apply([fan(1), fan(1), fan(2, None, "bob", named=("bob",)), fan(2)])
+    view = await ledger(users)
+    assert (view.count, view.mentions) == (2, 1)
+    assert view.first is not None
+    assert view.first.id == "m1"
+
+
+async def test_ones_own_message_is_never_unread(users: HotUsers) -> None:
+    await load(users)
+    await users.apply([fan(1, None, "bob", sender="bob")])
+    assert (await ledger(users)).count == 0
+
+
+async def test_reading_up_to_a_place_leaves_what_is_after_it(users: HotUsers) -> None:
+    await load(users)
+    await users.apply([fan(seq) for seq in (1, 2, 3)])
+    result = await moved(users, Read("bob", "c", place(2)))
+    assert result.changed
+    assert result.pointer.place == place(2)
+    assert (await ledger(users)).count == 1
+
+
+async def test_a_read_that_changes_nothing_says_so_and_still_tells_the_state(users: HotUsers) -> None:
+    await load(users)
+    await moved(users, Read("bob", "c", place(2)))
+    again = await moved(users, Read("bob", "c", place(1)))
+    assert not again.changed
+    assert again.pointer.seq == 2
+
+
+async def test_reading_one_by_one_leaves_what_is_before(users: HotUsers) -> None:
+    await load(users)
+    await users.apply([fan(seq) for seq in (1, 2, 3)])
+    result = await moved(users, Read("bob", "c", START, (2,)))
+    assert result.pointer.state == ReadState(0, 0, frozenset({2}))
+    assert (await ledger(users)).count == 2
+    passed = await moved(users, Read("bob", "c", place(2)))
+    assert passed.pointer.apart == frozenset()
+
+
+async def test_a_read_in_an_epoch_that_is_over_changes_nothing(users: HotUsers) -> None:
+    await load(users)
+    await moved(users, Read("bob", "c", place(3)))
+    rewound = await moved(users, Rewind("bob", "c", 2, place(1), ()))
+    assert rewound.pointer.epoch > 0
+    late = await moved(users, Read("bob", "c", place(3), epoch=0))
+    assert not late.changed
+    assert late.pointer.seq == 1
+
+
+async def test_marking_unread_needs_the_ledger_again(users: HotUsers) -> None:
+    await load(users)
+    await users.apply([fan(1), fan(2)])
+    await moved(users, Read("bob", "c", place(2)))
+    rewound = await moved(users, Rewind("bob", "c", 1, START, ()))
+    assert (await seat(users)).ledger is None
+    loads = [LedgerLoad("bob", "c", rewound.pointer.state, 2, [entry(1), entry(2, True)])]
+    assert await users.install_ledgers(loads) == [True]
+    assert (await ledger(users)).count == 2
+
+
+async def test_marking_unread_beyond_the_pointer_reads_nothing(users: HotUsers) -> None:
+    await load(users)
+    await moved(users, Read("bob", "c", place(1), (3, 5)))
+    rewound = await moved(users, Rewind("bob", "c", 4, place(3), (6,)))
+    assert (rewound.pointer.seq, rewound.pointer.apart) == (1, frozenset({3, 6}))
+    assert rewound.pointer.place == place(1)
+
+
+async def test_restore_gives_back_unless_the_pointer_has_moved(users: HotUsers) -> None:
+    await load(users)
+    await moved(users, Read("bob", "c", place(1), (3,)))
+    all_read = await moved(users, Read("bob", "c", place(5)))
+    await moved(users, Read("bob", "c", START, (8,)))
+    back = Restore("bob", "c", all_read.before.state, all_read.before.place, all_read.pointer.state)
+    restored = await moved(users, back)
+    assert (restored.pointer.seq, restored.pointer.apart) == (1, frozenset({3, 8}))
+    assert not (await moved(users, back)).changed
+
+
+async def test_hard_case_3_a_step_that_comes_again_brings_nothing_back(users: HotUsers) -> None:
+    """Read one by one, deleted, or its reader gone: the writer repeats the message, or wakes up late."""
+    await load(users)
+    message = fan(1)
+    await users.apply([message, fan(2), fan(3)])
+    await moved(users, Read("bob", "c", START, (1,)))
+    await users.apply([Fan("c", 4, ("bob",), remove=2)])
+
+    await users.apply([message, fan(2)])
+    assert (await ledger(users)).count == 1
+
+    await users.apply([Left("c", 5, ("bob",)), fan(3)])
+    assert not (await seat(users)).member
+    await users.apply([Joined("c", 6, Mode.LEDGER, 3, (("bob", Pointer()),)), Left("c", 5, ("bob",))])
+    assert (await seat(users)).member
+
+
+async def test_hard_case_4_a_delete_overtakes_a_loader(users: HotUsers) -> None:
+    await load(users)
+    rewound = await moved(users, Rewind("bob", "c", 1, START, ()))
+    too_old = LedgerLoad("bob", "c", rewound.pointer.state, 2, [entry(1), entry(2)])
+    await users.apply([Fan("c", 3, ("bob",), remove=1)])
+    assert await users.install_ledgers([too_old]) == [False]
+    newer = LedgerLoad("bob", "c", rewound.pointer.state, 3, [entry(2)])
+    assert await users.install_ledgers([newer]) == [True]
+    assert (await ledger(users)).count == 1
+
+
+async def test_a_load_for_an_epoch_that_is_over_is_refused(users: HotUsers) -> None:
+    await load(users)
+    first = await moved(users, Rewind("bob", "c", 1, START, ()))
+    await moved(users, Rewind("bob", "c", 1, START, ()))
+    assert await users.install_ledgers([LedgerLoad("bob", "c", first.pointer.state, 9, [entry(1)])]) == [False]
+
+
+async def test_what_was_read_while_a_ledger_was_loading_stays_read(users: HotUsers) -> None:
+    await load(users)
+    rewound = await moved(users, Rewind("bob", "c", 1, START, ()))
+    await moved(users, Read("bob", "c", place(1), (3,)))
+    loads = [LedgerLoad("bob", "c", rewound.pointer.state, 3, [entry(1), entry(2), entry(3)])]
+    assert await users.install_ledgers(loads) == [True]
+    assert (await ledger(users)).count == 1
+
+
+async def test_a_join_overtakes_the_load_of_a_user(users: HotUsers) -> None:
+    ticket = await users.begin("bob")
+    await users.apply([Joined("c", 1, Mode.LEDGER, 0, (("bob", Pointer()),))])
+    assert not await users.install("bob", ticket, [])
+    assert await users.install("bob", await users.begin("bob"), [])
+
+
+async def test_two_loaders_of_one_user_race_and_one_wins(users: HotUsers) -> None:
+    first, second = await users.begin("bob"), await users.begin("bob")
+    assert await users.install("bob", second, [])
+    await users.apply([Joined("c", 1, Mode.LEDGER, 0, (("bob", Pointer()),))])
+    assert not await users.install("bob", first, [])
+    assert (await seat(users)).member
+
+
+async def test_an_own_message_reads_what_was_before_it(users: HotUsers) -> None:
+    await load(users)
+    await users.apply([fan(1)])
+    told = await users.apply([OwnRead("c", "bob", 2, Pointer(0, 2, frozenset(), "m2", 1002))])
+    assert told == []
+    assert (await ledger(users)).count == 0
+    assert (await seat(users)).pointer.place == place(2)
+
+
+async def test_hard_case_6_an_own_message_repeated_after_a_mark_unread_reads_only_itself(users: HotUsers) -> None:
+    await load(users)
+    sent = OwnRead("c", "bob", 2, Pointer(0, 2, frozenset(), "m2", 1002))
+    await users.apply([sent])
+    rewound = await moved(users, Rewind("bob", "c", 1, START, ()))
+    told = await users.apply([sent])
+    pointer = (await seat(users)).pointer
+    assert pointer.state == ReadState(rewound.pointer.epoch, 0, frozenset({2}))
+    assert [one.pointer.state for one in told] == [pointer.state]
+
+
+async def test_a_join_never_moves_the_pointer_back(users: HotUsers) -> None:
+    await load(users)
+    await moved(users, Read("bob", "c", place(4)))
+    await users.apply([Left("c", 1, ("bob",)), Joined("c", 2, Mode.LEDGER, 5, (("bob", Pointer()),))])
+    assert (await seat(users)).pointer.seq == 4
+    assert (await seat(users)).ledger is None
+
+
+async def test_only_the_newest_are_kept_and_the_count_says_so(users: HotUsers) -> None:
+    await load(users)
+    await users.apply([fan(seq) for seq in range(1, CAP + 3)])
+    view = await ledger(users)
+    assert (view.count, view.capped) == (CAP, True)
+    assert view.first is not None
+    assert view.first.id == "m3"
+    await moved(users, Read("bob", "c", place(2)))
+    assert not (await ledger(users)).capped
+
+
+async def test_an_edit_gives_and_takes_a_mention(users: HotUsers) -> None:
+    await load(users)
+    await users.apply([fan(1), fan(2)])
+    await users.apply([Fan("c", 3, ("bob",), entry(1), frozenset({"bob"}), "alice", edit=True)])
+    assert (await ledger(users)).mentions == 1
+    await users.apply([Fan("c", 4, ("bob",), entry(1), frozenset(), "alice", edit=True)])
+    view = await ledger(users)
+    assert (view.count, view.mentions) == (2, 0)
+
+
+async def test_in_a_timeline_channel_only_messages_by_name_are_kept(users: HotUsers) -> None:
+    await load(users, mode=Mode.TIMELINE)
+    await users.apply([fan(1, None, "bob", named=("bob",)), fan(2, None, "bob", named=())])
+    assert (await ledger(users)).named == (1,)
+    survey = await users.survey("bob")
+    assert survey is not None
+    assert (survey.counts, survey.timelines) == ([], ["c"])
+    await users.apply([Fan("c", 3, ("bob",), entry(1), frozenset(), "alice", edit=True)])
+    assert (await ledger(users)).named == ()
+
+
+async def test_a_switch_to_the_timeline_is_noted_once(users: HotUsers) -> None:
+    await load(users)
+    await users.apply([fan(1)])
+    await users.apply([Switched("c", 2, ("bob",))])
+    assert (await seat(users)).mode is Mode.TIMELINE
+    assert (await seat(users)).ledger is None
+
+
+async def test_a_deleted_channel_leaves_only_that_it_is_gone(users: HotUsers) -> None:
+    await load(users)
+    await users.apply([fan(1)])
+    await moved(users, Read("bob", "c", place(1), (3,)))
+    before = await users.view("bob", [])
+    await users.apply([Gone("c", 2, ("bob",))])
+    gone = await seat(users)
+    assert not gone.member
+    assert gone.pointer.state == ReadState()
+    assert before is not None
+    changed = await users.view("bob", before.change)
+    assert changed is not None
+    assert [one.channel_id for one in changed.seats] == ["c"]
+
+
+async def test_what_changed_since_a_number_is_found_and_nothing_else(users: HotUsers) -> None:
+    seats = [SeatLoad(f"c{i}", True, Mode.LEDGER, 0, True, Pointer(), Preferences()) for i in range(9)]
+    assert await users.install("bob", await users.begin("bob"), seats)
+    start = await users.view("bob", [])
+    assert start is not None
+    await users.move([Read("bob", "c3", place(1)), Read("bob", "c5", place(1)), Read("bob", "c3", place(2))])
+    await users.prefer("bob", "c7", Preferences(count="none"))
+    changed = await users.view("bob", start.change)
+    assert changed is not None
+    assert {one.channel_id for one in changed.seats} == {"c3", "c5", "c7"}
+    nothing = await users.view("bob", changed.change)
+    assert nothing is not None
+    assert nothing.seats == []
+
+
+async def test_a_survey_costs_nothing_for_what_is_read(users: HotUsers) -> None:
+    await load(users)
+    await users.apply([fan(1), fan(2, None, "bob", named=("bob",))])
+    survey = await users.survey("bob")
+    assert survey is not None
+    assert survey.counts == [("c", 2, 1, False)]
+    await moved(users, Read("bob", "c", place(2)))
+    survey = await users.survey("bob")
+    assert survey is not None
+    assert (survey.counts, survey.unloaded) == ([], [])
+
+
+async def test_a_ledger_expires_without_activity(users: HotUsers, clock: ManualClock) -> None:
+    await load(users)
+    await users.apply([fan(1)])
+    clock.now += 61_000
+    assert (await seat(users)).ledger is None
+    survey = await users.survey("bob")
+    assert survey is not None
+    assert survey.unloaded == ["c"]
+
+
+async def test_forgetting_a_user_is_as_if_it_had_never_been_loaded(users: HotUsers) -> None:
+    await load(users)
+    await users.forget("bob", "c")
+    assert (await seat(users)).ledger is None
+    await users.forget("bob")
+    assert await users.view("bob", "all") is None
