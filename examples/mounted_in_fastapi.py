@@ -20,9 +20,8 @@ import uvicorn
 from fastapi import FastAPI, Request
 from pydantic import BaseModel
 
-from readstate import Readstate
+from readstate import Readstate, asgi_app
 from readstate.api import NewMessage, PutChannel
-from readstate.gateway import asgi_app
 from readstate.gateway.auth import load_secrets, make_token
 
 

@@ -21,10 +21,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from readstate import Readstate
+from readstate import Readstate, asgi_app
 from readstate.api import ChangeMembers, NewMessage, PutChannel
 from readstate.errors import ReadstateError
-from readstate.gateway import asgi_app
 
 
 async def join(request: Request) -> JSONResponse:

@@ -97,7 +97,10 @@ class Chat:
     # ------------------------------------------------------------ channels and members
 
     async def open_channel(self, *members: str, channel: str = GENERAL, **fields: Any) -> Any:
-        return await self.ask("PUT", f"/v1/channels/{segment(channel)}", {"members": members} | fields)
+        return await self.change_channel(channel, **{"type": "group", "members": members} | fields)
+
+    async def change_channel(self, channel: str = GENERAL, **fields: Any) -> Any:
+        return await self.ask("PUT", f"/v1/channels/{segment(channel)}", fields)
 
     async def channel(self, channel: str = GENERAL) -> Any:
         return await self.ask("GET", f"/v1/channels/{segment(channel)}")
@@ -232,9 +235,12 @@ def message_path(channel: str, message: str) -> str:
 
 async def three_channels(chat: Chat) -> None:
     """Bob has 1, 2 and 3 unread messages in the channels a, b and c; c has the latest activity."""
-    for number, name in enumerate("abc", 1):
-        await chat.open_channel("alice", "bob", channel=name)
-        await chat.send("alice", *(f"{name}{i}" for i in range(1, number + 1)), channel=name)
+    at = 1_700_000_000_000
+    for number, channel in enumerate("abc", 1):
+        await chat.open_channel("alice", "bob", channel=channel)
+        for place in range(1, number + 1):
+            at += 1000
+            await chat.send("alice", f"{channel}{place}", channel=channel, at=at)
 
 
 @asynccontextmanager

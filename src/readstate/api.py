@@ -118,6 +118,7 @@ class SendResult(Struct, frozen=True, gc=False, omit_defaults=True):
     status: Literal["accepted", "duplicate", "rejected"]
     code: str | None = None
     detail: str | None = None
+    field: str | None = None
 
 
 class ChannelView(Struct, frozen=True, gc=False):

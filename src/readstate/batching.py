@@ -37,9 +37,7 @@ class Batcher(Generic[T, R]):
         done: asyncio.Future[Sequence[R]] = asyncio.get_running_loop().create_future()
         self._waiting.append((items, done))
         if len(self._running) < self._concurrency:
-            task = asyncio.create_task(self._run())
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
+            self._running.add(asyncio.create_task(self._run()))
         return await done
 
     async def close(self) -> None:
@@ -50,20 +48,23 @@ class Batcher(Generic[T, R]):
 
     async def _run(self) -> None:
         while self._waiting:
-            callers = self._gather()
-            items = [item for part, _ in callers for item in part]
-            try:
-                results = await self._handler(items)
-            except Exception as error:
-                for _, done in callers:
-                    if not done.done():
-                        done.set_exception(error)
-                continue
-            start = 0
-            for part, done in callers:
+            await self._run_batch(self._gather())
+        # At once, not by a callback: whoever submits next must not count on this task.
+        self._running.discard(asyncio.current_task())  # type: ignore[arg-type]
+
+    async def _run_batch(self, callers: Sequence[tuple[Sequence[T], "asyncio.Future[Sequence[R]]"]]) -> None:
+        try:
+            results = await self._handler([item for part, _ in callers for item in part])
+        except Exception as error:
+            for _, done in callers:
                 if not done.done():
-                    done.set_result(results[start : start + len(part)])
-                start += len(part)
+                    done.set_exception(error)
+            return
+        start = 0
+        for part, done in callers:
+            if not done.done():
+                done.set_result(results[start : start + len(part)])
+            start += len(part)
 
     def _gather(self) -> list[tuple[Sequence[T], "asyncio.Future[Sequence[R]]"]]:
         callers = [self._waiting.popleft()]

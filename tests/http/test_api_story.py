@@ -20,7 +20,7 @@ async def test_a_channel_is_made_and_told(chat: Chat) -> None:
 async def test_a_channel_keeps_what_an_update_leaves_out(chat: Chat) -> None:
     await chat.open_channel("alice", "bob", type="channel", name="Lunch", avatar="🍕")
 
-    await chat.open_channel("carol", name="Dinner")
+    await chat.change_channel(members=["carol"], name="Dinner")
 
     told = await chat.channel()
     assert (told["type"], told["name"], told["avatar"], told["member_count"]) == ("channel", "Dinner", "🍕", 3)
@@ -69,14 +69,14 @@ async def test_rejoining_never_makes_unread_what_was_read(chat: Chat) -> None:
 async def test_an_archived_channel_takes_no_messages_and_leaves_the_totals(chat: Chat) -> None:
     await chat.open_channel("alice", "bob")
     await chat.send("alice", "one")
-    await chat.open_channel(archived=True)
+    await chat.change_channel(archived=True)
 
     refused = await chat.call("POST", "/v1/messages", {"channel_id": "general", "sender_id": "alice", "text": "x"})
 
     check_problem(refused, 409, "channel_archived")
     assert await chat.totals("bob") == {"unread": 0, "mentions": 0, "channels": 0}
     assert await chat.count("bob") == 1
-    await chat.open_channel(archived=False)
+    await chat.change_channel(archived=False)
     assert await chat.totals("bob") == {"unread": 1, "mentions": 0, "channels": 1}
 
 
@@ -301,7 +301,7 @@ async def test_a_deleted_message_counts_nowhere_and_its_place_is_not_given_again
 
 
 async def test_an_integer_id_is_its_decimal_string(chat: Chat) -> None:
-    await chat.ask("PUT", "/v1/channels/42", {"members": [7, "8"]})
+    await chat.ask("PUT", "/v1/channels/42", {"type": "group", "members": [7, "8"]})
 
     result = await chat.post(7, 42, id=1001, mentions=[8])  # type: ignore[arg-type]
 
@@ -464,7 +464,7 @@ async def test_marking_a_list_of_channels_read(chat: Chat) -> None:
     done = await chat.read_all("bob", items=items)
 
     assert done["changed"] == 2
-    assert await chat.waiting("bob", order="channel") == ["c1", "c2", "c3", "b2"]
+    assert await chat.waiting("bob", order="channel") == ["b2", "c1", "c2", "c3"]
     assert (await chat.undo("bob", done["undo"]))["changed"] == 2
     assert (await chat.totals("bob"))["unread"] == 6
 

@@ -247,6 +247,12 @@ async def test_contradictions_are_refused(world: World, path: str, body: Any) ->
     await world.refuses(await world.chat.call("POST", path, body), 422, "invalid")
 
 
+async def test_a_new_channel_needs_a_type(world: World) -> None:
+    answer = await world.chat.call("PUT", "/v1/channels/new", {"members": ["bob"]})
+
+    await world.refuses(answer, 422, "invalid", "type")
+
+
 NOT_THERE = [
     ("POST", f"{of('bob', 'nowhere')}/read", {}, "channel_not_found"),
     ("POST", f"{of('dave')}/read", {}, "not_a_member"),
@@ -301,7 +307,7 @@ BAD_SEGMENTS = ["", "%00", "a%0Ab", "%7F", "%1B", "x" * 129, "%C3%A9" * 65, "%C2
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("PUT", "/v1/channels/{}"),
+        ("POST", "/v1/channels/{}/members"),
         ("GET", "/v1/channels/{}"),
         ("DELETE", "/v1/channels/general/messages/{}"),
         ("GET", "/v1/users/{}/unread"),

@@ -34,7 +34,7 @@ def writes(chat: Chat) -> list[Awaitable[httpx.Response]]:
     """One request of every kind that writes."""
     long = "x" * 4000
     requests: list[Awaitable[httpx.Response]] = [
-        chat.call("PUT", "/v1/channels/new", {"members": ["alice"]}),
+        chat.call("PUT", "/v1/channels/new", {"type": "group", "members": ["alice"]}),
         chat.call("DELETE", "/v1/channels/small"),
         chat.call("POST", "/v1/users/bob/read", {"all": True}),
     ]

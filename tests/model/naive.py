@@ -36,7 +36,7 @@ class NaiveChat:
         self.readings: dict[tuple[str, str], Reading] = {}
         self.preferences: dict[tuple[str, str], Preferences] = {}
         self.undos: list[AllRead] = []
-        self.let_go: dict[tuple[str, str], int] = {}
+        self.let_go: dict[tuple[str | None, str], int] = {}
         self._epochs = 0
 
     # ------------------------------------------------------------ looking things up
@@ -91,9 +91,9 @@ class NaiveChat:
         """Nothing is left but the count of its seqs."""
         old = self.channel(channel_id)
         self.channels[channel_id] = Channel(channel_id, last_seq=old.last_seq, last_at=old.last_at)
-        for of_pairs in (self.readings, self.preferences, self.let_go):
-            for pair in [p for p in of_pairs if p[1] == channel_id]:
-                del of_pairs[pair]
+        self.readings = {pair: kept for pair, kept in self.readings.items() if pair[1] != channel_id}
+        self.preferences = {pair: kept for pair, kept in self.preferences.items() if pair[1] != channel_id}
+        self.let_go = {pair: kept for pair, kept in self.let_go.items() if pair[1] != channel_id}
 
     def change_members(
         self, channel_id: str, add: Sequence[str] = (), remove: Sequence[str] = (), history: History = "read"
@@ -173,7 +173,8 @@ class NaiveChat:
         message.mentions = self._mentioned(channel, mentions)
         if thread_id is not None:
             message.thread_id = thread_id
-            message.thread_seq = self._next_in_thread(channel, thread_id)
+            place = self._next_in_thread(channel, thread_id)
+            message.thread_seq = None if backfill else place
         channel.messages.append(message)
         if not backfill and (thread_id is None or also_to_channel):
             self._place(channel, message)
@@ -208,7 +209,7 @@ class NaiveChat:
             raise Refused("thread_not_found")
         if root.thread_id is not None:
             raise Refused("reply_to_reply")
-        return 1 + sum(1 for m in channel.messages if m.thread_id == thread_id)
+        return 1 + sum(1 for m in channel.messages if m.thread_id == thread_id and m.thread_seq is not None)
 
     def message(self, channel_id: str, message_id: str) -> Message:
         """A message that was once sent."""
@@ -422,14 +423,18 @@ class NaiveChat:
     # ------------------------------------------------------------ lower bounds
 
     def _note_let_go(self, channel: Channel) -> None:
-        """Remembers, per member, the newest message that a set of at most `unread_cap` had to let go."""
+        """Remembers the newest message that a set of at most `unread_cap` had to let go, per member and for all."""
+        counted = [m for m in channel.placed() if not m.deleted and not m.silent]
+        self._let_go(channel, None, counted)
         for user in channel.members:
-            unread = self.unread_messages(user, channel.id)
-            if len(unread) > self.unread_cap:
-                newest = unread[-self.unread_cap - 1].seq or 0
-                pair = (user, channel.id)
-                self.let_go[pair] = max(newest, self.let_go.get(pair, 0))
+            self._let_go(channel, user, self.unread_messages(user, channel.id))
+
+    def _let_go(self, channel: Channel, user: str | None, messages: list[Message]) -> None:
+        if len(messages) > self.unread_cap:
+            newest = messages[-self.unread_cap - 1].seq or 0
+            self.let_go[user, channel.id] = max(newest, self.let_go.get((user, channel.id), 0))
 
     def may_be_capped(self, user: str, channel_id: str) -> bool:
         """Whether the count may be a lower bound: the pointer has not passed what was let go."""
-        return self.let_go.get((user, channel_id), 0) > self.reading(user, channel_id).seq
+        of_all = self.let_go.get((None, channel_id), 0) if self.channel(channel_id).outgrown else 0
+        return max(of_all, self.let_go.get((user, channel_id), 0)) > self.reading(user, channel_id).seq

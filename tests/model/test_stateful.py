@@ -102,7 +102,7 @@ class ReadstateBesideANaiveChat(SideBySide):
             case "up_to_seq":
                 return {"up_to_seq": max(0, (known.last_seq if known else 0) + shift - backs[0])}
             case "up_to_time":
-                times = [m.at for m in known.messages] if known else []
+                times = [m.at for m in known.placed()] if known else []
                 return {"up_to_time": (times or [self.clock()])[-1 - backs[0] % (len(times) or 1)] + shift}
         return {}
 

@@ -43,6 +43,14 @@ async def test_callers_share_a_batch_and_each_gets_its_own_results() -> None:
     assert handler.batches == [[1], [2, 3, 4]]
 
 
+async def test_one_call_after_the_other() -> None:
+    handler = Handler()
+    handler.open.set()
+    batcher = Batcher[int, int](handler, max_items=10)
+    for n in range(5):
+        assert list(await batcher.submit([n])) == [2 * n]
+
+
 async def test_a_batch_has_a_bound_and_parts_are_never_split() -> None:
     handler = Handler()
     batcher = Batcher[int, int](handler, max_items=3)

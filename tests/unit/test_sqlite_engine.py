@@ -64,11 +64,11 @@ async def test_a_read_sees_every_write_asked_for_before_it(engine: SqliteEngine)
 
 
 async def test_a_store_that_cannot_be_written_says_so_and_recovers(engine: SqliteEngine) -> None:
-    await engine.write(lambda db: db.execute("PRAGMA query_only = 1") and None)
+    await engine.pragma("query_only", 1)
     with pytest.raises(StorageUnavailable, match="nothing was changed"):
         await engine.write(insert(1))
     assert await engine.read(numbers) == []
-    await engine.write(lambda db: db.execute("PRAGMA query_only = 0") and None)
+    await engine.pragma("query_only", 0)
     assert await engine.write(insert(1)) == 1
 
 

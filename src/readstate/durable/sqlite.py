@@ -66,9 +66,7 @@ class SqliteStore:
 
     async def pragma(self, name: str, value: int) -> None:
         """Set a PRAGMA of the writing connection, such as `query_only` for a maintenance window."""
-        if not name.isidentifier():
-            raise ValueError(name)
-        await self._engine.write(lambda db: db.execute(f"PRAGMA {name} = {value:d}") and None)
+        await self._engine.pragma(name, value)
 
     # ------------------------------------------------------------ writes
 

@@ -67,6 +67,12 @@ class SqliteEngine:
             await asyncio.wait([self._last_write])
         return await self._loop.run_in_executor(self._readers, self._run_read, work)
 
+    async def pragma(self, name: str, value: int) -> None:
+        """Set a PRAGMA of the writing connection, outside any transaction."""
+        if not name.isidentifier():
+            raise ValueError(name)
+        await asyncio.to_thread(self._writer.execute, f"PRAGMA {name} = {value:d}")
+
     async def close(self) -> None:
         """Finish what was asked for, then stop."""
         self._jobs.put(None)

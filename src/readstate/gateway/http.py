@@ -89,6 +89,8 @@ class Gateway:
                 route, path = self._router.find(scope)
                 answer = await self._answer(route, path, headers, scope, receive)
         except ReadstateError as error:
+            if error.status == 500:
+                _log_failure(route)
             answer = problem(error)
         except Disconnected:
             return
@@ -112,7 +114,7 @@ class Gateway:
             if route.body is not None:
                 body = await read_body(receive, headers.content_length, self._max_body)
                 call.body = decode(route.body, body, headers.content_type)
-            call.query = parse_query(route.query, scope["query_string"])
+            call.query = parse_query(route.query, scope.get("query_string", b""))
             return _as_answer(route, await route.handler(call))
         except (ChannelNotFound, NotAMember):
             if principal.user is None:

@@ -66,9 +66,9 @@ def problem(error: ReadstateError) -> Answer:
     return Answer(error.status, [PROBLEM, *_headers(error)], _encode(body))
 
 
-def by_code(code: str | None, detail: str | None) -> ReadstateError:
+def by_code(code: str | None, detail: str | None, field: str | None = None) -> ReadstateError:
     """The error that an item of a batch was rejected with, from what its result tells."""
-    return _BY_CODE.get(code or "", ReadstateError)(detail)
+    return _BY_CODE.get(code or "", ReadstateError)(detail, field=field)
 
 
 def _headers(error: ReadstateError) -> list[Header]:

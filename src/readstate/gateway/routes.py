@@ -149,7 +149,7 @@ async def post_messages(call: Call) -> dict[str, list[SendResult]]:
     if isinstance(call.body, NewMessage):
         (result,) = await _send(call, [call.body])
         if result.status == "rejected":
-            raise by_code(result.code, result.detail)
+            raise by_code(result.code, result.detail, result.field)
         return {"results": [result]}
     return {"results": await _send(call, call.body.messages)}
 
@@ -226,7 +226,7 @@ async def unread_messages(call: Call) -> UnreadMessages:
     """The unread messages themselves."""
     if (channel := call.query.get("channel")) is not None:
         await access.require_membership(call.rs, call.own, (channel,))
-    return await call.rs.unread_view.messages(call.user, **call.query)
+    return await call.rs.unread.messages(call.user, **call.query)
 
 
 async def totals(call: Call) -> dict[str, Any]:

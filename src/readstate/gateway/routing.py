@@ -55,7 +55,7 @@ class Router(Generic[R]):
         next(segments)
         for segment in segments:
             if (child := node.literal.get(segment)) is None:
-                if (child := node.wild) is None or not segment:
+                if (child := node.wild) is None:
                     raise NotFound("There is no such path.")
                 values[child.name] = segment
             node = child

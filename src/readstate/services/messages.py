@@ -222,4 +222,4 @@ def _message(effect: Effect | None) -> Message:
 
 
 def _rejected(id_: str, error: ReadstateError) -> SendResult:
-    return SendResult(id_, None, None, "rejected", error.code, error.detail)
+    return SendResult(id_, None, None, "rejected", error.code, error.detail, error.field)
