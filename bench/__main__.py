@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import signal
 import sys
 import tempfile
 import time
@@ -51,6 +52,7 @@ def _show(console: Console, name: str, result: report.Result, seconds: float) ->
 
 def main() -> int:
     """Exit code 1 if an answer was wrong; a target that is not met is only told."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     options = parse(sys.argv[1:])
     console = Console()
     results: dict[str, report.Result] = {}

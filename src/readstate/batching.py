@@ -50,7 +50,7 @@ class Batcher(Generic[T, R]):
         while self._waiting:
             await self._run_batch(self._gather())
         # At once, not by a callback: whoever submits next must not count on this task.
-        self._running.discard(asyncio.current_task())  # type: ignore[arg-type]
+        self._running.discard(asyncio.current_task())
 
     async def _run_batch(self, callers: Sequence[tuple[Sequence[T], "asyncio.Future[Sequence[R]]"]]) -> None:
         try:

@@ -146,7 +146,7 @@ def wrong_values() -> Iterator[Any]:
                 yield pytest.param(name, field, value, id=f"{name}: {field}={value!a:.40}")
 
 
-@pytest.mark.parametrize(("name", "field", "value"), wrong_values())
+@pytest.mark.parametrize(("name", "field", "value"), list(wrong_values()))
 async def test_a_wrong_value_is_refused_by_name(world: World, name: str, field: str, value: Any) -> None:
     good = REQUESTS[name]
 

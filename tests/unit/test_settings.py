@@ -171,9 +171,7 @@ def test_secrets_never_appear_in_repr() -> None:
 def test_settings_made_in_python_are_checked_by_the_same_rules() -> None:
     with pytest.raises(ConfigurationError, match="port: 70000 is above the most"):
         Settings(port=70_000)
-    with pytest.raises(
-        ConfigurationError, match=r"(?s)port: '1' is not a whole.*prot: there is no such setting"
-    ):
+    with pytest.raises(ConfigurationError, match=r"(?s)port: '1' is not a whole.*prot: there is no such setting"):
         make_settings(port="1", prot=2)
     with pytest.raises(ConfigurationError, match="workers: 2 is not possible"):
         Settings(workers=2)

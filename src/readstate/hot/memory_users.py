@@ -121,11 +121,27 @@ class MemoryUsers:
         raw = user.seats.get(channel)
         if raw is None:
             return Absent.NOT_A_MEMBER
-        row = _unpack(raw)
-        if not row.flags & _MEMBER:
+        epoch, seq, at, change, filled, number, flags = _PACKING.unpack_from(raw)
+        if not flags & _MEMBER:
             return Absent.NOT_A_MEMBER
         apart = user.apart.get(channel, _NOTHING)
-        before = Pointer(row.epoch, row.seq, apart, row.id.decode() or None, row.at or None, 0, row.number)
+        before = Pointer(epoch, seq, apart, raw[_HEAD:].decode() or None, at or None, 0, number)
+        if type(move) is Read and not (apart or move.apart):
+            to = move.to
+            if to.seq <= seq or (move.epoch is not None and move.epoch != epoch):
+                return Moved(move.user_id, channel, before, before, False)
+            number = next(self._numbers)
+            del user.seats[channel]
+            user.seats[channel] = _PACKING.pack(epoch, to.seq, to.at or 0, change, filled, number, flags) + (
+                to.id.encode() if to.id else b""
+            )
+            ledger = user.live.get(channel)
+            if ledger is not None:
+                ledger.read(to.seq)
+                self._drop_if_empty(user, channel, ledger)
+            pointer = Pointer(epoch, to.seq, apart, to.id, to.at, now, number)
+            return Moved(move.user_id, channel, before, pointer, True)
+        row = _unpack(raw)
         state = before.state
         after, place = self._target(move, state, row)
         if after is state:

@@ -11,7 +11,7 @@ from ..fold import Effect
 from ..model import Channel
 from ..ports import Clock, DurableQueries, Log
 from ..rules import check_id, check_user_id
-from .cursors import MembersAfter, check_limit, decode, encode
+from .cursors import MembersAfter, decode, encode, page_size
 from .loading import Loader
 from .places import Places
 
@@ -91,10 +91,10 @@ class Channels:
         assert effect is not None
         return MembersChanged(effect.added, effect.removed, count)
 
-    async def members(self, channel: str, *, limit: int = 100, cursor: str | None = None) -> MembersPage:
+    async def members(self, channel: str, *, limit: int | None = None, cursor: str | None = None) -> MembersPage:
         """Members by id, page by page."""
         await self._loader.channel(channel)
-        check_limit(limit, self._max_page)
+        limit = page_size(limit, 100, self._max_page)
         after = "" if cursor is None else decode(cursor, MembersAfter).user_id
         found = await self._durable.members(channel, after, limit + 1)
         rows = [MemberView(member.user_id, member.joined_seq, member.joined_at) for member in found[:limit]]

@@ -39,7 +39,6 @@ class MessagesAfter(msgspec.Struct, frozen=True, array_like=True, tag="u", forbi
     order: str
     at: int
     channel_id: str
-    group_at: int = 0
 
 
 def encode(cursor: msgspec.Struct) -> str:
@@ -56,8 +55,10 @@ def decode(text: str, kind: type[C], field: str = "cursor") -> C:
         raise InvalidCursor(f"{field} was not made by this service for this list", field=field) from error
 
 
-def check_limit(limit: int, most: int) -> int:
-    """A page has at least one row, and at most as many as the settings allow."""
+def page_size(limit: int | None, default: int, most: int) -> int:
+    """How many rows a page has: what the caller wants, within what the settings allow."""
+    if limit is None:
+        return min(default, most)
     if not 1 <= limit <= most:
         raise Invalid(f"limit must be from 1 to {most}", field="limit")
     return limit

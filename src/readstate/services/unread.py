@@ -8,9 +8,9 @@ from ..api import Sync, Totals, Unread, UserTotals
 from ..errors import TooLarge
 from ..model import Channel, Preferences
 from ..ports import HotChannels, Seat
-from ..rules import check_user_id
+from ..rules import check_id, check_user_id
 from .counting import Counting, shown
-from .cursors import SyncCursor, SyncPage, check_limit, decode, encode
+from .cursors import SyncCursor, SyncPage, decode, encode, page_size
 from .loading import Loader
 from .reads import Reads
 
@@ -102,12 +102,12 @@ class UnreadCounts:
         channels: Sequence[str] | None = None,
         only_unread: bool = True,
         since: str | None = None,
-        limit: int = 1000,
+        limit: int | None = None,
         cursor: str | None = None,
     ) -> Sync:
         """All channels of a user, unread first, then by latest activity; or those changed since a cursor."""
         check_user_id(user, "user")
-        check_limit(limit, self._max_page)
+        limit = page_size(limit, 1000, self._max_page)
         page = None if cursor is None else decode(cursor, SyncPage)
         since = page.since if page is not None else since
         start = None if since is None else decode(since, SyncCursor, "since")
@@ -121,6 +121,7 @@ class UnreadCounts:
             seats = (await self._loader.view(user, "all")).seats
             names, removed = [seat.channel_id for seat in seats if seat.member], []
         if channels is not None:
+            channels = [check_id(name, "channels") for name in channels]
             removed = [name for name in removed if name in channels] if start else await self._not_in(user, channels)
             names = [name for name in names if name in set(channels)]
         rows, more = await self._page(user, names, lines, page, limit)

@@ -9,7 +9,7 @@ from ..model import MAX_NUMBER, Message
 from ..ports import DurableQueries, HotChannels, Seat, UnreadSource
 from ..rules import check_user_id
 from .counting import Counting
-from .cursors import MessagesAfter, check_limit, decode, encode
+from .cursors import MessagesAfter, decode, encode, page_size
 from .loading import Loader
 from .messages import message_view
 from .reads import Reads
@@ -41,12 +41,12 @@ class UnreadView(UnreadCounts):
         *,
         channel: str | None = None,
         order: Order = "newest",
-        limit: int = 100,
+        limit: int | None = None,
         cursor: str | None = None,
     ) -> UnreadMessages:
         """A page of unread messages: newest or oldest first, or channel by channel, each oldest first."""
         check_user_id(user, "user")
-        check_limit(limit, self._max_page)
+        limit = page_size(limit, 100, self._max_page)
         if order not in {"newest", "oldest", "channel"}:
             raise Invalid("order must be newest, oldest or channel", field="order")
         after = None if cursor is None else decode(cursor, MessagesAfter)
