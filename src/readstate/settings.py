@@ -6,7 +6,7 @@ The class `Settings` is the one table of them: type, default, help and bounds. `
 import difflib
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
@@ -91,7 +91,8 @@ class Settings:
         refuse(_faults_together(values, {}))
 
     def __repr__(self) -> str:
-        shown = (f"{n}={'<hidden>' if a.secret and getattr(self, n) else repr(getattr(self, n))}" for n, a in _rows())
+        values = {name: getattr(self, name) for name in ABOUT}
+        shown = (f"{n}={'<hidden>' if v and ABOUT[n].secret else repr(v)}" for n, v in values.items())
         return f"Settings({', '.join(shown)})"
 
     @property
@@ -121,15 +122,12 @@ ABOUT: Mapping[str, About] = _about()
 DEFAULTS: Mapping[str, Value] = {f.name: f.default for f in fields(Settings) if f.default is not MISSING}
 
 
-def _rows() -> Iterable[tuple[str, About]]:
-    return ABOUT.items()
-
-
 def describe() -> list[Row]:
     """Every setting in the order of the table."""
     kinds = {int: "whole number", str: "text", tuple: "list"}
     return [
-        Row(name, PREFIX + name.upper(), kinds[type(DEFAULTS[name])], DEFAULTS[name], about) for name, about in _rows()
+        Row(name, PREFIX + name.upper(), kinds[type(DEFAULTS[name])], DEFAULTS[name], about)
+        for name, about in ABOUT.items()
     ]
 
 

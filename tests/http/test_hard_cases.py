@@ -88,7 +88,9 @@ async def test_case_11_a_channel_outgrows_the_limit_while_everything_goes_on(tmp
             for number in range(6):
                 await chat.join(f"guest{number}", history="unread")
 
-        await asyncio.gather(write(), read(), watch(), grow())
+        async with asyncio.TaskGroup() as together:
+            for task in (write(), read(), watch(), grow()):
+                together.create_task(task)
 
         assert (await chat.explain("bob"))["mode"] == "timeline"
         assert (await chat.unread("bob"))["mentions"] == 20
@@ -167,10 +169,11 @@ async def test_case_14_explain_does_not_take_movement_for_a_difference(chat: Cha
             why = await chat.explain("bob")
             assert why["agrees"], why
 
-    watching = [asyncio.create_task(watch()) for _ in range(4)]
-    await move()
-    moving = False
-    await asyncio.gather(*watching)
+    async with asyncio.TaskGroup() as together:
+        for _ in range(4):
+            together.create_task(watch())
+        await move()
+        moving = False
 
     assert await chat.count("bob") == 51
 

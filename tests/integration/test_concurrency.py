@@ -137,13 +137,15 @@ async def test_everything_at_once_and_the_counts_come_out_right(chat: Chat) -> N
             await chat.leave(user, channel=channel)
         await chat.join(user, channel=channel, history="unread")
 
-    await asyncio.gather(
-        *(write(channel, sender) for channel in CHANNELS for sender in ("alice", "carol")),
-        *(read(channel, "bob") for channel in CHANNELS for _ in range(2)),
-        *(come_and_go(channel, "erin") for channel in CHANNELS),
-        watch("bob"),
-        watch("dave"),
-    )
+    async with asyncio.TaskGroup() as together:
+        for channel in CHANNELS:
+            for sender in ("alice", "carol"):
+                together.create_task(write(channel, sender))
+            together.create_task(read(channel, "bob"))
+            together.create_task(read(channel, "bob"))
+            together.create_task(come_and_go(channel, "erin"))
+        together.create_task(watch("bob"))
+        together.create_task(watch("dave"))
 
     for channel in CHANNELS:
         expected = {f"{s}{n}" for s in ("alice", "carol") for n in range(40)}
