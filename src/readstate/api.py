@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from .model import ChannelType, CountPreference, Latest, Number
+from .model import ChannelType, CountPreference, Latest, Number, ReceiptsPreference
 
 Id = str | int
 """In requests an integer stands for its decimal string."""
@@ -104,6 +104,32 @@ class PutPreferences(Request, frozen=True, kw_only=True):
 
     muted: bool | Time | UnsetType = UNSET
     count: CountPreference | UnsetType = UNSET
+    receipts: ReceiptsPreference | UnsetType = UNSET
+    pinned: bool | UnsetType = UNSET
+    archived: bool | UnsetType = UNSET
+
+
+class PutUserPreferences(Request, frozen=True, kw_only=True):
+    """What a user wants of all channels; what is left out stays."""
+
+    receipts: ReceiptsPreference | UnsetType = UNSET
+
+
+class ThreadRead(Request, frozen=True, kw_only=True):
+    """Reads a thread: everything, or up to a reply."""
+
+    up_to: Id | None = None
+
+
+class PutPresence(Request, frozen=True, kw_only=True):
+    """A device of a user, as a product with connections of its own sees it."""
+
+    device: Id
+    online: bool
+    focus: Id | None = None
+    """The channel that is open on the device: what arrives there is read at once."""
+    ttl: Annotated[int, Meta(ge=1, le=86_400)] = 60
+    """Seconds after which the device is gone unless it is reported again."""
 
 
 # ---------------------------------------------------------------- answers
@@ -246,10 +272,18 @@ class Totals(Struct, frozen=True, gc=False):
     channels: int
 
 
+class ThreadTotals(Struct, frozen=True, gc=False):
+    """Sums over the threads that a user follows."""
+
+    unread: int
+    threads: int
+
+
 class Sync(Struct, frozen=True, gc=False):
     """A user's channels, or what has changed in them since a cursor."""
 
     totals: Totals
+    threads: ThreadTotals
     channels: list[Unread]
     removed: list[str]
     cursor: str | None
@@ -269,6 +303,10 @@ class UserTotals(Struct, frozen=True, gc=False):
     unread: int
     mentions: int
     channels: int
+    threads: int
+    """Unread replies in followed threads."""
+    badge: int
+    """How many different people wrote while the user was away."""
     exact: bool
 
 
@@ -279,6 +317,123 @@ class PreferencesView(Struct, frozen=True, gc=False):
     muted_until: int | None
     """The end of the mute in ms; null when it has none or there is no mute."""
     count: CountPreference
+    receipts: ReceiptsPreference
+    pinned: bool
+    archived: bool
+
+
+class UserPreferencesView(Struct, frozen=True, gc=False):
+    """What a user wants of all channels."""
+
+    receipts: ReceiptsPreference
+
+
+class Conversation(Struct, frozen=True, gc=False):
+    """A row of an inbox."""
+
+    channel_id: str
+    type: ChannelType
+    name: str | None
+    avatar: str | None
+    peer_id: str | None
+    """The other one, in a direct channel."""
+    last_message: Latest | None
+    unread: int
+    label: str
+    has_unread: bool
+    mentions: int
+    muted: bool
+    pinned: bool
+
+
+class Inbox(Struct, frozen=True, gc=False):
+    """A page of conversations."""
+
+    conversations: list[Conversation]
+    cursor: str | None
+    sync: str
+
+
+class ThreadView(Struct, frozen=True, gc=False):
+    """A followed thread."""
+
+    thread_id: str
+    channel_id: str
+    unread: int
+    label: str
+    latest: Latest | None
+    """The newest reply; its `seq` is its place in the thread."""
+    last_read: LastRead
+
+
+class Threads(Struct, frozen=True, gc=False):
+    """A page of followed threads, by activity."""
+
+    totals: ThreadTotals
+    threads: list[ThreadView]
+    cursor: str | None
+
+
+class Badge(Struct, frozen=True, gc=False):
+    """How many different people wrote while the user was away."""
+
+    senders: int
+    label: str
+    since: int | None
+    """The last tap."""
+
+
+class FromSender(Struct, frozen=True, gc=False):
+    """What one person wrote meanwhile, newest first."""
+
+    sender_id: str
+    messages: list[MessageView]
+
+
+class Tap(Struct, frozen=True, gc=False):
+    """What a tap on the badge shows; the badge is 0 then."""
+
+    senders: int
+    tapped_at: int
+    by_sender: list[FromSender]
+
+
+class Reader(Struct, frozen=True, gc=False):
+    """Who has read a message, and when at the latest."""
+
+    user_id: str
+    read_at: int
+
+
+class Seen(Struct, frozen=True, gc=False):
+    """Who has seen a message, out of the members other than its sender."""
+
+    count: int
+    of: int
+    users: list[Reader] | None
+    """Null in large channels."""
+
+
+class Receipt(Struct, frozen=True, gc=False):
+    """How far a member has read."""
+
+    user_id: str
+    last_read_seq: int
+    read_at: int
+
+
+class Receipts(Struct, frozen=True, gc=False):
+    """How far the members of a channel have read; empty in large channels."""
+
+    receipts: list[Receipt]
+
+
+class PresenceView(Struct, frozen=True, gc=False):
+    """Whether a user is online."""
+
+    online: bool
+    last_seen: int | None
+    devices: list[str]
 
 
 class Minus(Struct, frozen=True, gc=False):

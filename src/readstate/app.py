@@ -17,20 +17,26 @@ from .errors import ConfigurationError, ReadstateError
 from .hot.memory import MemoryHot
 from .log.local import LocalLog
 from .ports import Clock
+from .services.acceptance import Acceptance
+from .services.badge import OfflineBadge
 from .services.channels import Channels
 from .services.counting import Counting
 from .services.explain import Explain
+from .services.inbox import UserInbox
 from .services.loading import Loader
 from .services.messages import Messages
 from .services.places import Places
 from .services.preferences import ChannelPreferences
+from .services.presence import UserPresence
 from .services.reads import Reads
+from .services.receipts import ReadReceipts
+from .services.threads import ThreadPanel
 from .services.unread_messages import UnreadView
 from .settings import Settings, make_settings
 from .workers.message_writer import MessageWriter
 from .workers.receipt_persister import ReceiptPersister
 
-HOUSEKEEPING_SECONDS = 10
+HOUSEKEEPING_SECONDS = 5
 LOCK_FILE = "lock"
 
 
@@ -47,6 +53,11 @@ class Readstate:
     reads: Reads
     unread: UnreadView
     preferences: ChannelPreferences
+    inbox: UserInbox
+    threads: ThreadPanel
+    badge: OfflineBadge
+    receipts: ReadReceipts
+    presence: UserPresence
     explain: Explain
     durable: SqliteStore
 
@@ -119,7 +130,16 @@ class Readstate:
             max_bytes=s.hot_memory * 2**20,
         )
         persister = ReceiptPersister(durable)
-        writer = MessageWriter(durable, hot.users, hot.channels, persister.handle, self.clock)
+        writer = MessageWriter(
+            durable,
+            hot.users,
+            hot.channels,
+            hot.badges,
+            hot.presence,
+            persister.handle,
+            lambda places: self.reads.read_in_focus(places),
+            self.clock,
+        )
         log = LocalLog(position, writer.handle, persister.handle)
         self._stack.push_async_callback(log.close)
         self._assemble(log, hot, durable)
@@ -131,6 +151,7 @@ class Readstate:
         loader = self._loader = Loader(hot.users, hot.channels, durable, s.unread_cap, hot.loaded)
         places = Places(durable)
         counting = Counting(loader, places, self.clock, s.display_cap)
+        acceptance = Acceptance(self.clock)
         self.channels = Channels(
             log,
             loader,
@@ -146,7 +167,7 @@ class Readstate:
             loader,
             places,
             durable,
-            self.clock,
+            acceptance,
             max_batch=s.max_batch,
             max_text=s.max_text,
             max_mentions=s.max_mentions,
@@ -160,21 +181,36 @@ class Readstate:
             loader,
             places,
             counting,
+            hot.presence,
             self.clock,
             max_batch=s.max_batch,
             unread_cap=s.unread_cap,
             undo_ttl=s.undo_ttl,
         )
+        self.badge = OfflineBadge(hot.badges, durable, counting, acceptance, mode=s.badge_mode, max_messages=s.max_page)
         self.unread = UnreadView(
-            hot.channels, loader, counting, self.reads, durable, max_page=s.max_page, max_batch=s.max_batch
+            hot.channels,
+            loader,
+            counting,
+            self.reads,
+            self.badge.count,
+            durable,
+            max_page=s.max_page,
+            max_batch=s.max_batch,
         )
+        self.threads = ThreadPanel(log, loader, durable, self.reads, counting, self.clock, max_page=s.max_page)
+        self.receipts = ReadReceipts(durable, loader, receipts_max_members=s.receipts_max_members)
+        self.presence = UserPresence(hot.presence, durable, self.clock)
         self.preferences = ChannelPreferences(hot.users, durable, loader, self.clock)
+        self.inbox = UserInbox(hot.users, loader, counting, self.unread, self.preferences, max_page=s.max_page)
         self.explain = Explain(hot.users, hot.channels, durable, loader, counting, self.reads, self.unread)
 
     async def _housekeeping(self) -> None:
         while True:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
-            await self._hot.bound()
+            with contextlib.suppress(ReadstateError):
+                await self.presence.expire()
+                await self._hot.bound()
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

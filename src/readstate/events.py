@@ -86,8 +86,9 @@ class DeleteEvent(ChannelLogEvent, frozen=True, kw_only=True, tag="delete"):
 
 
 class MembersEvent(ChannelLogEvent, frozen=True, kw_only=True, tag="members"):
-    """Members were added or removed."""
+    """Members were added or removed; with `thread_id`, followers of that thread."""
 
+    thread_id: str | None = None
     add: tuple[str, ...] = ()
     remove: tuple[str, ...] = ()
     history: History = "read"

@@ -6,82 +6,18 @@ transaction. So every store gives the same seqs, decides the same things, and no
 A run is either a list of messages, or one event of another kind (it needs facts that are up to date).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Sequence
 
-from msgspec import UNSET, Struct, field
+from msgspec import UNSET
 from msgspec.structs import replace
 
-from .errors import (
-    ChannelNotFound,
-    MessageDeleted,
-    MessageNotFound,
-    ReadstateError,
-    ReplyToReply,
-    ThreadNotFound,
-)
+from .errors import ChannelNotFound, MessageDeleted, MessageNotFound, ReadstateError, ReplyToReply, ThreadNotFound
 from .events import ChannelEvent, DeleteEvent, Delivery, EditEvent, MembersEvent, MessageEvent, ReadEvent
-from .model import START, Channel, Entry, Latest, Member, Message, Mode, Pointer, Position, ReadState
+from .facts import Changes, Effect, Facts, Key
+from .model import START, Channel, Entry, Latest, Member, Message, Mode, Pointer, Position, ReadState, Undelivered
+from .rooms import thread_room
 from .rules import EVERYONE, HERE, advance, merge, pointer_at
-from .steps import ChannelStep, Fan, Gone, Joined, Left, OwnRead, Switched, UserStep
-
-Key = tuple[str, str]
-
-
-class Wants(Struct):
-    """What a run must know. Pairs are (channel, id), (channel, user) or (channel, number)."""
-
-    channels: set[str] = field(default_factory=set)
-    messages: set[Key] = field(default_factory=set)
-    members: set[Key] = field(default_factory=set)
-    pointers: set[Key] = field(default_factory=set)
-    threads: set[Key] = field(default_factory=set)
-    audience: set[str] = field(default_factory=set)
-    """Channels whose members are needed, if they are counted by ledger."""
-    everyone: set[str] = field(default_factory=set)
-    """Channels of which everyone is needed who ever had a membership or a pointer."""
-    before_last: set[tuple[str, int]] = field(default_factory=set)
-    """Where a pointer stands that leaves the last n messages unread."""
-    newest_but: set[Key] = field(default_factory=set)
-    """The newest message that is not deleted, other than this one."""
-
-
-class Facts(Struct):
-    """What the store knew when the run began."""
-
-    channels: dict[str, Channel] = field(default_factory=dict)
-    messages: dict[Key, Message] = field(default_factory=dict)
-    members: dict[Key, Member] = field(default_factory=dict)
-    pointers: dict[Key, Pointer] = field(default_factory=dict)
-    threads: dict[Key, int] = field(default_factory=dict)
-    audience: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    everyone: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    before_last: dict[tuple[str, int], Position] = field(default_factory=dict)
-    newest_but: dict[Key, Message] = field(default_factory=dict)
-
-
-class Changes(Struct):
-    """Rows to write: inserted, replaced or (pointers) merged."""
-
-    channels: dict[str, Channel] = field(default_factory=dict)
-    messages: dict[Key, Message] = field(default_factory=dict)
-    members: dict[Key, Member] = field(default_factory=dict)
-    pointers: dict[Key, Pointer] = field(default_factory=dict)
-    threads: dict[Key, int] = field(default_factory=dict)
-    purged: set[str] = field(default_factory=set)
-    """Deleted channels: messages, pointers and threads go, members become inactive and lose what they wanted."""
-
-
-class Effect(Struct):
-    """What became of one event, and what the hot store must be told."""
-
-    message: Message | None = None
-    channel: Channel | None = None
-    duplicate: bool = False
-    error: ReadstateError | None = None
-    added: int = 0
-    removed: int = 0
-    channel_steps: list[ChannelStep] = field(default_factory=list)
-    user_steps: list[UserStep] = field(default_factory=list)
+from .steps import ChannelStep, Fan, Gone, Joined, Left, OwnRead, Switched
 
 
 def fold_reads(events: Sequence[ReadEvent]) -> list[ReadEvent]:
@@ -104,64 +40,19 @@ def _state(event: ReadEvent) -> ReadState:
     return ReadState(event.epoch, event.last_read_seq, frozenset(event.apart))
 
 
-def runs(deliveries: Sequence[Delivery]) -> Iterator[Sequence[Delivery]]:
-    """Splits a batch into runs, in order."""
-    start = 0
-    for index, delivery in enumerate(deliveries):
-        if not isinstance(delivery.event, MessageEvent):
-            if index > start:
-                yield deliveries[start:index]
-            yield deliveries[index : index + 1]
-            start = index + 1
-    if start < len(deliveries):
-        yield deliveries[start:]
-
-
-def wants(run: Sequence[Delivery]) -> Wants:
-    """What must be known to fold this run."""
-    needed = Wants()
-    for delivery in run:
-        event = delivery.event
-        channel = event.channel_id
-        needed.channels.add(channel)
-        match event:
-            case MessageEvent():
-                needed.messages.add((channel, event.id))
-                needed.pointers.add((channel, event.sender_id))
-                needed.audience.add(channel)
-                if event.thread_id is not None:
-                    needed.messages.add((channel, event.thread_id))
-                    needed.threads.add((channel, event.thread_id))
-            case EditEvent():
-                needed.messages.add((channel, event.id))
-                needed.audience.add(channel)
-            case DeleteEvent():
-                needed.messages.add((channel, event.id))
-                needed.newest_but.add((channel, event.id))
-                needed.audience.add(channel)
-            case MembersEvent():
-                needed.members.update((channel, user) for user in event.add + event.remove)
-                needed.pointers.update((channel, user) for user in event.add)
-                needed.audience.add(channel)
-                if isinstance(event.history, int):
-                    needed.before_last.add((channel, event.history))
-            case ChannelEvent():
-                needed.audience.add(channel)
-                if event.action == "delete":
-                    needed.everyone.add(channel)
-    return needed
-
-
-def fold(run: Sequence[Delivery], facts: Facts, fanout_max_members: int) -> tuple[Changes, list[Effect]]:
-    """Applies a run to the facts."""
-    folding = _Folding(facts, fanout_max_members)
+def fold(
+    run: Sequence[Delivery], facts: Facts, fanout_max_members: int, online: Container[str]
+) -> tuple[Changes, list[Effect]]:
+    """Applies a run to the facts. Who is away is decided here, once."""
+    folding = _Folding(facts, fanout_max_members, online)
     return folding.changes, [folding.apply(delivery) for delivery in run]
 
 
 class _Folding:
-    def __init__(self, facts: Facts, fanout_max_members: int) -> None:
+    def __init__(self, facts: Facts, fanout_max_members: int, online: Container[str]) -> None:
         self.facts = facts
         self.limit = fanout_max_members
+        self.online = online
         self.changes = Changes()
 
     def apply(self, delivery: Delivery) -> Effect:
@@ -173,93 +64,115 @@ class _Folding:
             return self._delete_channel(event, channel, delivery.position)
         if channel is None or channel.deleted:
             return Effect(error=ChannelNotFound(f"there is no channel {event.channel_id!r}", field="channel_id"))
-        channel = replace(channel, change=channel.change + 1, position=delivery.position)
+        channel = replace(channel, change=channel.change + 1)
         match event:
             case MessageEvent():
-                return self._message(event, channel)
+                return self._message(event, channel, delivery.position)
             case EditEvent():
-                return self._edit(event, channel)
+                return self._edit(event, replace(channel, position=delivery.position))
             case DeleteEvent():
-                return self._delete(event, channel)
+                return self._delete(event, replace(channel, position=delivery.position))
+            case MembersEvent(thread_id=str()):
+                return self._follows(event, channel)
             case MembersEvent():
-                return self._members(event, channel)
+                return self._members(event, replace(channel, position=delivery.position))
 
     # ------------------------------------------------------------ messages
 
-    def _message(self, event: MessageEvent, channel: Channel) -> Effect:
-        key = (event.channel_id, event.id)
-        known = self.facts.messages.get(key)
+    def _message(self, event: MessageEvent, channel: Channel, position: int) -> Effect:
+        known = self.facts.messages.get((event.channel_id, event.id))
         if known is not None:
             return self._duplicate(known, self.facts.channels[event.channel_id])
-        thread_seq = None
-        if event.thread_id is not None:
-            error = self._thread_error(event.channel_id, event.thread_id)
-            if error is not None:
-                return Effect(error=error)
-            thread_seq = None if event.backfill else self._next_in_thread(event.channel_id, event.thread_id)
-        in_channel = not event.backfill and (event.thread_id is None or event.also_to_channel)
+        error = self._thread_error(event.channel_id, event.thread_id)
+        if error is not None:
+            return Effect(error=error)
+        room = None
+        if event.thread_id is not None and not event.backfill:
+            room = self._room(event.channel_id, event.thread_id)
+        in_channel = not event.backfill and (room is None or event.also_to_channel)
+        after = max(channel.last_at if in_channel else 0, room.last_at if room else 0)
         message = Message(
             channel_id=event.channel_id,
             id=event.id,
             seq=channel.last_seq + 1 if in_channel else None,
             sender_id=event.sender_id,
-            at=max(event.at, channel.last_at + 1) if in_channel else event.at,
+            at=max(event.at, after + 1),
             sent_at=event.sent_at,
             text=event.text,
             preview=event.preview,
             thread_id=event.thread_id,
-            thread_seq=thread_seq,
-            mentions=_resolve(event.mentions, channel.mode),
+            thread_seq=None if room is None else room.last_seq + 1,
+            mentions=self._resolve(event.mentions, channel, event.sender_id),
             silent=event.silent,
             backfill=event.backfill,
             change=channel.change,
         )
         self._store(message)
-        if message.seq is None:
+        if event.backfill:
             return Effect(message=message)
-        channel = replace(
-            channel,
-            last_seq=message.seq,
-            last_id=message.id,
-            last_at=message.at,
-            latest=_latest(message),
-        )
+        channel = replace(channel, position=position, **_end(message, message.seq)) if in_channel else channel
         self._set_channel(channel)
-        pointer = self._own_pointer(message, message.seq, event.created_at)
-        return self._delivered(message, message.seq, channel, pointer)
+        effect = Effect(message=message, channel=channel)
+        if in_channel:
+            self._deliver(effect, message, channel, self._own_pointer(channel.channel_id, message, message.seq, event))
+        if room is not None:
+            self._reply(effect, message, room, event)
+        self._decide_away(effect, message, channel, event)
+        return effect
 
     def _duplicate(self, known: Message, channel: Channel) -> Effect:
         """The steps again: the writer that stored the message may have died before it took them."""
-        if known.seq is None or known.deleted:
-            return Effect(message=known, duplicate=True)
-        pointer = self.facts.pointers.get((known.channel_id, known.sender_id))
-        effect = self._delivered(known, known.seq, channel, pointer)
-        effect.duplicate = True
+        effect = Effect(message=known, channel=channel, duplicate=True)
+        if known.deleted:
+            return effect
+        if known.seq is not None:
+            pointer = self.facts.pointers.get((known.channel_id, known.sender_id))
+            self._deliver(effect, known, channel, pointer)
+        if known.thread_id is not None and known.thread_seq is not None:
+            room = thread_room(known.channel_id, known.thread_id)
+            if room in self.facts.channels:
+                self._deliver_reply(effect, known, self.facts.channels[room], self.facts.followers.get(room, {}))
         return effect
 
-    def _delivered(self, message: Message, seq: int, channel: Channel, pointer: Pointer | None) -> Effect:
+    def _deliver(self, effect: Effect, message: Message, channel: Channel, pointer: Pointer | None) -> None:
+        """Steps for a message that has its place in the channel."""
+        assert message.seq is not None
         everyone = EVERYONE in message.mentions
-        entry = None if message.silent else Entry(seq, message.id, message.at, everyone)
+        entry = None if message.silent else Entry(message.seq, message.id, message.at, everyone)
         ledger = channel.mode is Mode.LEDGER
         users = self.facts.audience.get(channel.channel_id, ()) if ledger else _by_id(message)
-        effect = Effect(message=message, channel=channel)
         effect.channel_steps.append(ChannelStep(channel, message.change, None if ledger else entry))
         if users:
             named = None if everyone and ledger else frozenset(message.mentions)
             fan = Fan(channel.channel_id, message.change, users, entry, named, message.sender_id)
-            effect.user_steps.append(fan)
+            effect.user_steps.append(replace(fan, latest_at=_latest_at(channel)))
         if pointer is not None:
-            effect.user_steps.append(OwnRead(channel.channel_id, message.sender_id, seq, pointer))
-        return effect
+            effect.user_steps.append(OwnRead(channel.channel_id, message.sender_id, message.seq, pointer))
 
-    def _own_pointer(self, message: Message, seq: int, now: int) -> Pointer:
-        key = (message.channel_id, message.sender_id)
+    def _resolve(self, mentions: tuple[str, ...], channel: Channel, sender: str) -> tuple[str, ...]:
+        """`@here` in a big channel is everyone; in a small one the members who are online."""
+        if HERE not in mentions:
+            return mentions
+        rest = [user for user in mentions if user != HERE]
+        if channel.mode is Mode.TIMELINE:
+            return tuple(dict.fromkeys([*rest, EVERYONE]))
+        members = self.facts.audience.get(channel.channel_id, ())
+        return tuple(dict.fromkeys([*rest, *(user for user in members if user in self.online and user != sender)]))
+
+    def _own_pointer(self, room: str, message: Message, seq: int | None, event: MessageEvent) -> Pointer:
+        assert seq is not None
+        key = (room, message.sender_id)
         known = self.facts.pointers.get(key) or Pointer()
-        pointer = pointer_at(advance(known.state, seq), Position(seq, message.id, message.at), now)
+        place = Position(seq, message.id, message.at)
+        pointer = pointer_at(advance(known.state, seq), place, event.created_at)
         self.facts.pointers[key] = self.changes.pointers[key] = pointer
         return pointer
 
-    def _thread_error(self, channel: str, thread: str) -> ReadstateError | None:
+    # ------------------------------------------------------------ threads
+
+    def _thread_error(self, channel: str, thread: str | None) -> ReadstateError | None:
+        if thread is None:
+            return None
         root = self.facts.messages.get((channel, thread))
         if root is None or _is_tombstone(root):
             return ThreadNotFound(f"there is no message {thread!r} to reply to", field="thread_id")
@@ -267,10 +180,140 @@ class _Folding:
             return ReplyToReply(f"{thread!r} is a reply itself: reply to {root.thread_id!r}", field="thread_id")
         return None
 
-    def _next_in_thread(self, channel: str, thread: str) -> int:
-        seq = self.facts.threads.get((channel, thread), 0) + 1
-        self.facts.threads[channel, thread] = self.changes.threads[channel, thread] = seq
-        return seq
+    def _room(self, channel: str, thread: str) -> Channel:
+        """The thread's room; a new one begins where a deleted one ended."""
+        name = thread_room(channel, thread)
+        known = self.facts.channels.get(name)
+        if known is None:
+            return Channel(name, type="thread")
+        if known.deleted:
+            return Channel(name, type="thread", last_seq=known.last_seq, last_at=known.last_at)
+        return known
+
+    def _reply(self, effect: Effect, message: Message, room: Channel, event: MessageEvent) -> None:
+        """A reply: those whom it concerns follow the thread, and its followers are told."""
+        assert message.thread_seq is not None
+        name = room.channel_id
+        followers = self.facts.followers.setdefault(name, {})
+        told = dict(followers)
+        before = room.end
+        room = replace(room, change=message.change, **_end(message, message.thread_seq))
+        own = self._own_pointer(name, message, message.thread_seq, event)
+        joined: dict[str, Pointer] = {}
+        for user, start in self._new_followers(message, room, before, own).items():
+            if user not in followers and self._is_active(message.channel_id, user):
+                joined[user] = self._follow(name, user, start, event.created_at)
+        room = replace(room, member_count=room.member_count + len(joined))
+        self._set_channel(room)
+        if joined:
+            pointers = tuple(joined.items())
+            step = Joined(name, message.change, Mode.LEDGER, room.last_seq, _latest_at(room), pointers)
+            effect.user_steps.append(step)
+        self._deliver_reply(effect, message, room, told)
+
+    def _new_followers(self, message: Message, room: Channel, before: Position, own: Pointer) -> dict[str, Pointer]:
+        """Who should follow from now on, and where each begins: the root's author, the sender, the mentioned."""
+        found: dict[str, Pointer] = {}
+        known = self.facts.channels.get(room.channel_id)
+        if known is None or known.deleted:
+            root = self.facts.messages[message.channel_id, message.thread_id or ""]
+            found[root.sender_id] = Pointer()
+        for user in _by_id(message):
+            found.setdefault(user, pointer_at(ReadState(0, before.seq), before))
+        return found | {message.sender_id: own}
+
+    def _follow(self, room: str, user: str, start: Pointer, now: int) -> Pointer:
+        """Follows a thread; a pointer that is already further stays."""
+        known = self.facts.pointers.get((room, user)) or Pointer()
+        pointer = known if known.seq >= start.seq else replace(start, epoch=known.epoch, apart=frozenset())
+        if pointer.seq:
+            self.facts.pointers[room, user] = self.changes.pointers[room, user] = pointer
+        self._set_member(Member(room, user, joined_seq=pointer.seq, joined_at=now))
+        self.facts.followers.setdefault(room, {})[user] = True
+        return pointer
+
+    def _follows(self, event: MembersEvent, channel: Channel) -> Effect:
+        """Follow or unfollow by hand. Following begins with everything read."""
+        assert event.thread_id is not None
+        error = self._thread_error(event.channel_id, event.thread_id)
+        if error is not None:
+            return Effect(error=error)
+        room = self._room(event.channel_id, event.thread_id)
+        name, end = room.channel_id, room.end
+        joined, left = [], []
+        for user in event.add:
+            if not self._is_active(name, user):
+                start = pointer_at(ReadState(0, end.seq), end, event.created_at)
+                joined.append((user, self._follow(name, user, start, event.created_at)))
+        for user in event.remove:
+            if self._is_active(name, user):
+                self._set_member(replace(self.facts.members[name, user], active=False))
+                left.append(user)
+        effect = Effect(channel=room, added=len(joined), removed=len(left))
+        if not joined and not left:
+            return effect
+        self._set_channel(channel)
+        room = replace(room, change=channel.change, member_count=room.member_count + len(joined) - len(left))
+        self._set_channel(room)
+        effect.channel_steps.append(ChannelStep(room, room.change))
+        if joined:
+            step = Joined(name, room.change, Mode.LEDGER, room.last_seq, _latest_at(room), tuple(joined))
+            effect.user_steps.append(step)
+        if left:
+            effect.user_steps.append(Left(name, room.change, tuple(left)))
+        return effect
+
+    def _deliver_reply(self, effect: Effect, message: Message, room: Channel, followers: dict[str, bool]) -> None:
+        assert message.thread_seq is not None
+        entry = None if message.silent else Entry(message.thread_seq, message.id, message.at, False)
+        effect.channel_steps.append(ChannelStep(room, message.change))
+        if followers:
+            named = frozenset(message.mentions)
+            fan = Fan(room.channel_id, message.change, tuple(followers), entry, named, message.sender_id)
+            effect.user_steps.append(replace(fan, latest_at=_latest_at(room)))
+        pointer = self.facts.pointers.get((room.channel_id, message.sender_id))
+        if pointer is not None:
+            effect.user_steps.append(OwnRead(room.channel_id, message.sender_id, message.thread_seq, pointer))
+
+    def _change_reply(self, effect: Effect, message: Message, change: int) -> None:
+        """An edited or deleted reply, as its thread's followers see it."""
+        if message.thread_id is None or message.thread_seq is None:
+            return
+        name = thread_room(message.channel_id, message.thread_id)
+        room = replace(self.facts.channels[name], change=change)
+        if room.latest is not None and room.latest.id == message.id:
+            newest = self.facts.newest_but.get((name, message.id)) if message.deleted else message
+            room = replace(room, latest=None if newest is None else _latest(newest, newest.thread_seq))
+        self._set_channel(room)
+        effect.channel_steps.append(ChannelStep(room, change))
+        followers = tuple(self.facts.followers.get(name, ()))
+        if followers:
+            remove = message.thread_seq if message.deleted else 0
+            effect.user_steps.append(Fan(name, change, followers, remove=remove, latest_at=_latest_at(room)))
+
+    # ------------------------------------------------------------ who was away
+
+    def _decide_away(self, effect: Effect, message: Message, channel: Channel, event: MessageEvent) -> None:
+        """Notes for whom the message came while no device was connected."""
+        if message.silent:
+            return
+        name = channel.channel_id
+        receivers = {user for user in _by_id(message) if self._is_active(name, user)}
+        if message.seq is not None and channel.type in {"direct", "group"} and channel.mode is Mode.LEDGER:
+            now = event.created_at
+            audience = self.facts.audience.get(name, ())
+            receivers.update(user for user in audience if self.facts.muted.get((name, user), 0) <= now)
+        if message.thread_id is not None and message.thread_seq is not None:
+            followers = self.facts.followers.get(thread_room(name, message.thread_id), {})
+            receivers.update(user for user, member in followers.items() if member)
+        effect.undelivered = [
+            Undelivered(user, event.created_at, message.sender_id, name, message.id)
+            for user in sorted(receivers)
+            if user != message.sender_id and user not in self.online
+        ]
+        self.changes.undelivered += effect.undelivered
+
+    # ------------------------------------------------------------ edits and deletes
 
     def _edit(self, event: EditEvent, channel: Channel) -> Effect:
         known = self.facts.messages.get((event.channel_id, event.id))
@@ -282,12 +325,16 @@ class _Folding:
             known,
             text=known.text if event.text is UNSET else event.text,
             preview=known.preview if event.preview is UNSET else event.preview,
-            mentions=known.mentions if event.mentions is UNSET else _resolve(event.mentions, channel.mode),
+            mentions=known.mentions
+            if event.mentions is UNSET
+            else self._resolve(event.mentions, channel, known.sender_id),
         )
         self._store(message)
         if channel.latest is not None and channel.latest.id == message.id:
-            channel = replace(channel, latest=_latest(message))
-        return self._recounted(known, message, channel)
+            channel = replace(channel, latest=_latest(message, message.seq))
+        effect = self._recounted(known, message, channel)
+        self._change_reply(effect, message, channel.change)
+        return effect
 
     def _recounted(self, before: Message, message: Message, channel: Channel) -> Effect:
         """Tells everyone whom an edit may concern: who was mentioned, who is, and who sees the channel."""
@@ -303,7 +350,7 @@ class _Folding:
         if users:
             named = None if everyone and ledger else frozenset(message.mentions)
             fan = Fan(channel.channel_id, channel.change, users, entry, named, message.sender_id, edit=True)
-            effect.user_steps.append(fan)
+            effect.user_steps.append(replace(fan, latest_at=_latest_at(channel)))
         return effect
 
     def _delete(self, event: DeleteEvent, channel: Channel) -> Effect:
@@ -319,21 +366,25 @@ class _Folding:
         self._store(message)
         if channel.latest is not None and channel.latest.id == message.id:
             newest = self.facts.newest_but.get(key)
-            channel = replace(channel, latest=_latest(newest) if newest else None)
+            channel = replace(channel, latest=None if newest is None else _latest(newest, newest.seq))
         self._set_channel(channel)
         ledger = channel.mode is Mode.LEDGER
         effect = Effect(message=message, channel=channel)
         effect.channel_steps.append(ChannelStep(channel, channel.change, remove=message.seq or 0))
         users = self.facts.audience.get(channel.channel_id, ()) if ledger else _by_id(message)
         if users:
-            effect.user_steps.append(Fan(channel.channel_id, channel.change, users, remove=message.seq or 0))
+            remove, latest_at = message.seq or 0, _latest_at(channel)
+            fan = Fan(channel.channel_id, channel.change, users, remove=remove, latest_at=latest_at)
+            effect.user_steps.append(fan)
+        self._change_reply(effect, message, channel.change)
         return effect
 
     # ------------------------------------------------------------ members and channels
 
     def _members(self, event: MembersEvent, channel: Channel) -> Effect:
-        joined = tuple(self._join(user, event, channel) for user in event.add if not self._is_active(channel, user))
-        left = tuple(user for user in event.remove if self._is_active(channel, user))
+        name = channel.channel_id
+        joined = tuple(self._join(user, event, channel) for user in event.add if not self._is_active(name, user))
+        left = tuple(user for user in event.remove if self._is_active(name, user))
         for user in left:
             self._set_member(replace(self.facts.members[channel.channel_id, user], active=False))
         count = channel.member_count + len(joined) - len(left)
@@ -341,21 +392,23 @@ class _Folding:
             return Effect(channel=self.facts.channels[channel.channel_id])
         outgrown = channel.mode is Mode.LEDGER and count > self.limit
         mode = Mode.TIMELINE if outgrown else channel.mode
-        channel = replace(channel, member_count=count, mode=mode)
+        known = self.facts.audience.get(name, ())
+        stayed = tuple(user for user in known if user not in left)
+        members = (*stayed, *(user for user, _ in joined))
+        channel = replace(channel, member_count=count, mode=mode, peers=_peers(channel.type, members))
         self._set_channel(channel)
         effect = Effect(channel=channel, added=len(joined), removed=len(left))
         effect.channel_steps.append(ChannelStep(channel, channel.change))
         if joined:
-            effect.user_steps.append(Joined(channel.channel_id, channel.change, channel.mode, channel.last_seq, joined))
+            effect.user_steps.append(Joined(name, channel.change, mode, channel.last_seq, _latest_at(channel), joined))
         if left:
             effect.user_steps.append(Left(channel.channel_id, channel.change, left))
-        stayed = tuple(user for user in self.facts.audience.get(channel.channel_id, ()) if user not in left)
         if stayed and outgrown:
             effect.user_steps.append(Switched(channel.channel_id, channel.change, stayed))
         return effect
 
-    def _is_active(self, channel: Channel, user: str) -> bool:
-        member = self.facts.members.get((channel.channel_id, user))
+    def _is_active(self, channel: str, user: str) -> bool:
+        member = self.facts.members.get((channel, user))
         return member is not None and member.active
 
     def _join(self, user: str, event: MembersEvent, channel: Channel) -> tuple[str, Pointer]:
@@ -398,11 +451,13 @@ class _Folding:
             avatar=base.avatar if event.avatar is UNSET else event.avatar,
             archived=base.archived if event.archived is UNSET else event.archived,
         )
+        users = self.facts.audience.get(channel.channel_id, ())
+        channel = replace(channel, peers=_peers(channel.type, users))
         self._set_channel(channel)
         effect = Effect(channel=channel, channel_steps=[ChannelStep(channel, channel.change)])
-        users = self.facts.audience.get(channel.channel_id, ())
         if users:
-            effect.user_steps.append(Fan(channel.channel_id, channel.change, users))
+            fan = Fan(channel.channel_id, channel.change, users, latest_at=_latest_at(channel))
+            effect.user_steps.append(fan)
         return effect
 
     def _delete_channel(self, event: ChannelEvent, known: Channel | None, position: int) -> Effect:
@@ -418,10 +473,11 @@ class _Folding:
         )
         self._set_channel(channel)
         self.changes.purged.add(event.channel_id)
-        users = self.facts.everyone.get(event.channel_id, ())
         effect = Effect(channel=channel, channel_steps=[ChannelStep(channel, channel.change)])
-        if users:
-            effect.user_steps.append(Gone(event.channel_id, channel.change, users))
+        rooms: dict[str, list[str]] = {}
+        for room, user in self.facts.everyone.get(event.channel_id, ()):
+            rooms.setdefault(room, []).append(user)
+        effect.user_steps += [Gone(room, channel.change, tuple(users)) for room, users in rooms.items()]
         return effect
 
     # ------------------------------------------------------------ rows
@@ -438,23 +494,28 @@ class _Folding:
         self.facts.members[key] = self.changes.members[key] = member
 
 
-def _latest(message: Message) -> Latest | None:
-    if message.seq is None:
+def _latest(message: Message, seq: int | None) -> Latest | None:
+    if seq is None:
         return None
-    return Latest(message.id, message.seq, message.at, message.sender_id, message.preview)
+    return Latest(message.id, seq, message.at, message.sender_id, message.preview)
+
+
+def _end(message: Message, seq: int | None) -> dict[str, object]:
+    """What a message is to the room that it comes into, as its last and its latest one."""
+    return {"last_seq": seq, "last_id": message.id, "last_at": message.at, "latest": _latest(message, seq)}
+
+
+def _latest_at(room: Channel) -> int:
+    return room.latest.at if room.latest is not None else 0
+
+
+def _peers(type_: str, members: Sequence[str]) -> tuple[str, ...]:
+    return tuple(sorted(members)) if type_ == "direct" and len(members) <= 2 else ()
 
 
 def _by_id(*messages: Message) -> tuple[str, ...]:
     """Who is mentioned by id."""
     return tuple({user for message in messages for user in message.mentions if user != EVERYONE})
-
-
-def _resolve(mentions: tuple[str, ...], mode: Mode) -> tuple[str, ...]:
-    """`@here` in a big channel is everyone; in a small one those online, of whom there are none yet."""
-    if HERE not in mentions:
-        return mentions
-    rest = tuple(user for user in mentions if user != HERE)
-    return rest if mode is Mode.LEDGER or EVERYONE in rest else (*rest, EVERYONE)
 
 
 def _is_tombstone(message: Message) -> bool:

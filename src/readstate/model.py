@@ -12,6 +12,8 @@ MAX_NUMBER = 2**53 - 1
 """The largest integer that every JSON reader keeps exact."""
 
 ChannelType = Literal["direct", "group", "channel"]
+RoomType = Literal["direct", "group", "channel", "thread"]
+ReceiptsPreference = Literal["public", "private"]
 CountPreference = Literal["all", "mentions", "none"]
 Number = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
 
@@ -81,7 +83,7 @@ class Channel(Struct, frozen=True, gc=False):
     """A channel as its own order of events has made it."""
 
     channel_id: str
-    type: ChannelType = "group"
+    type: RoomType = "group"
     name: str | None = None
     avatar: str | None = None
     archived: bool = False
@@ -96,6 +98,8 @@ class Channel(Struct, frozen=True, gc=False):
     position: int = 0
     """Where in the log the last change stands."""
     latest: Latest | None = None
+    peers: tuple[str, ...] = ()
+    """The members, if they are two people."""
 
     @property
     def end(self) -> Position:
@@ -130,6 +134,10 @@ class Preferences(Struct, frozen=True, gc=False, array_like=True):
 
     muted_until: int = 0
     count: CountPreference = "all"
+    receipts: ReceiptsPreference = "public"
+    pinned: bool = False
+    archived_seq: int = -1
+    """Archived until somebody else writes after this seq; -1: not archived."""
 
 
 class Member(Struct, frozen=True, gc=False):
@@ -142,6 +150,16 @@ class Member(Struct, frozen=True, gc=False):
     joined_at: int = 0
     skipped: tuple[tuple[int, int, int], ...] = ()
     """(epoch, after, up to): ranges of seqs that joins alone marked as read in that epoch: no receipts."""
+
+
+class Undelivered(Struct, frozen=True, gc=False):
+    """A message that came while its receiver had no device connected."""
+
+    receiver_id: str
+    accepted_at: int
+    sender_id: str
+    channel_id: str
+    message_id: str
 
 
 class Entry(Struct, frozen=True, gc=False, array_like=True):

@@ -4,7 +4,7 @@ Hot state is two ports, because in a cluster a user's keys and a channel's keys 
 no step spans both, and nothing here asks for it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from enum import Enum
 from typing import Literal, Protocol
 
@@ -12,8 +12,20 @@ from msgspec import Struct
 
 from .api import Minus
 from .events import AnyChannelEvent, Delivery, ReadEvent
-from .fold import Effect
-from .model import Channel, Entry, Member, Message, Mode, Pointer, Position, Preferences, ReadState
+from .facts import Effect
+from .model import (
+    Channel,
+    Entry,
+    Member,
+    Message,
+    Mode,
+    Pointer,
+    Position,
+    Preferences,
+    ReadState,
+    ReceiptsPreference,
+    Undelivered,
+)
 from .steps import ChannelStep, UserStep
 
 Clock = Callable[[], int]
@@ -112,6 +124,8 @@ class Survey(Struct, frozen=True, gc=False):
     """Ledger channels whose ledger must be loaded first."""
     timelines: list[str]
     """The user's timeline channels."""
+    threads: list[tuple[str, int, bool]]
+    """Followed threads with anything unread: (room, unread, capped)."""
     preferences: Mapping[str, Preferences]
     """Where they are not the default."""
 
@@ -138,6 +152,8 @@ class SeatLoad(Struct, frozen=True, gc=False, array_like=True):
     """No message stands after the pointer."""
     pointer: Pointer
     preferences: Preferences
+    latest_at: int
+    """The time of the channel's latest message."""
 
 
 class LedgerLoad(Struct, frozen=True, gc=False):
@@ -175,6 +191,9 @@ class HotUsers(Protocol):
 
     async def survey(self, user: str) -> Survey | None:
         """What may be unread, at one moment."""
+
+    async def inbox(self, user: str, after: tuple[int, str] | None, limit: int) -> list[tuple[int, str]] | None:
+        """The user's ledger channels by latest activity, as (minus the time, channel), after such a pair."""
 
     async def prefer(self, user: str, channel: str, preferences: Preferences) -> int | None:
         """Set preferences; returns the user's change number."""
@@ -248,7 +267,72 @@ class HotChannels(Protocol):
         """Drop a channel; loaded again on use."""
 
 
+# ---------------------------------------------------------------- badges
+
+
+class HotBadges(Protocol):
+    """Who wrote to a user while away, since the last tap. Atomic per user; loaded again when lost."""
+
+    async def count(self, user: str) -> int | None:
+        """How many; None: not loaded."""
+
+    async def add(self, undelivered: Sequence[Undelivered]) -> None:
+        """Take them in, unless they were accepted before the user's last tap."""
+
+    async def tap(self, user: str, at: int) -> None:
+        """Forget everyone up to a moment."""
+
+    async def begin(self, user: str) -> int:
+        """Announce a load."""
+
+    async def install(self, user: str, ticket: int, tap: int, senders: frozenset[str]) -> bool:
+        """Take a loaded badge; False if something has happened since `begin`: load again."""
+
+    async def forget(self, user: str) -> None:
+        """Drop a badge; loaded again on use."""
+
+
+# ---------------------------------------------------------------- presence
+
+
+class Presence(Protocol):
+    """Which users have a device connected."""
+
+    def online(self) -> Container[str]:
+        """Everyone who is online, at the moment of asking."""
+
+    def focused(self, channel: str) -> Sequence[str]:
+        """Who has the channel open on a device."""
+
+    def blur(self, user: str, channel: str) -> None:
+        """No device of the user has the channel open any more."""
+
+
+class Devices(Protocol):
+    """The devices behind presence."""
+
+    def devices(self, user: str) -> list[str]:
+        """The devices of a user that are connected."""
+
+    def connect(self, user: str, device: str, until: int, focus: str | None) -> None:
+        """A device is connected, until then at least, with a channel open or none."""
+
+    def disconnect(self, user: str, device: str) -> bool:
+        """A device is gone; True if it was the user's last one."""
+
+    def expire(self) -> list[tuple[str, int]]:
+        """Drop devices that are overdue; (user, since when) of those who went offline by it."""
+
+
 # ---------------------------------------------------------------- durable store
+
+
+class Activity(Struct, frozen=True, gc=False):
+    """What is kept of a user."""
+
+    last_tap: int = 0
+    last_seen: int = 0
+    receipts: ReceiptsPreference = "public"
 
 
 class Breakdown(Struct, frozen=True, gc=False):
@@ -274,8 +358,8 @@ class UndoItem(Struct, frozen=True, gc=False, array_like=True):
 class DurableWrites(Protocol):
     """What it acknowledged survives. Everything that is asked together shares one commit."""
 
-    async def apply(self, deliveries: Sequence[Delivery]) -> list[Effect]:
-        """Fold events of channels, in order, in one transaction."""
+    async def apply(self, deliveries: Sequence[Delivery], online: Container[str]) -> list[Effect]:
+        """Fold events of channels, in order, in one transaction; who is not `online` then is away."""
 
     async def merge(self, events: Sequence[ReadEvent]) -> None:
         """Merge read states; each (user, channel) at most once."""
@@ -343,7 +427,45 @@ class DurableQueries(Protocol):
         """Count from scratch."""
 
 
-class Durable(DurableWrites, DurableLoads, DurableQueries, Protocol):
+class DurableUsers(Protocol):
+    """What is kept of users besides their read states."""
+
+    async def activity(self, user: str) -> Activity:
+        """What is kept of a user."""
+
+    async def save_seen(self, user: str, at: int) -> None:
+        """When a user was last online."""
+
+    async def save_receipts(self, user: str, receipts: ReceiptsPreference) -> None:
+        """Whether a user's receipts are public."""
+
+    async def badge_count(self, user: str) -> int:
+        """How many different people wrote to a user while away, since the last tap."""
+
+    async def badge_senders(self, user: str) -> tuple[int, frozenset[str]]:
+        """(last tap, who wrote since)."""
+
+    async def tap(self, user: str, at: int, limit: int, keep_since: int) -> tuple[int, list[Message]]:
+        """Set the badge to 0; (how many people wrote before, what they wrote, newest first)."""
+
+
+class DurableReceipts(Protocol):
+    """Who has read what. Leaves out what joins alone marked as read, and who keeps receipts private."""
+
+    async def seen_by(self, channel: str, sender: str, seq: int) -> list[tuple[str, int]]:
+        """(user, read at) of the members other than the sender who have read a place."""
+
+    async def seen_count(self, channel: str, sender: str, seq: int) -> int:
+        """How many they are."""
+
+    async def receipts(self, channel: str) -> list[tuple[str, int, int]]:
+        """(user, seq, read at) of the members who have read anything."""
+
+    async def wrote_since(self, user: str, places: Sequence[tuple[str, int]]) -> list[str]:
+        """Of these (channel, seq), those in which somebody else has written since."""
+
+
+class Durable(DurableWrites, DurableLoads, DurableQueries, DurableUsers, DurableReceipts, Protocol):
     """The durable store."""
 
     async def next_generation(self) -> int:

@@ -19,6 +19,7 @@ DATABASE_FILE = "readstate.db"
 COMMAND_LINE_ONLY = frozenset({"READSTATE_CONFIG", "READSTATE_URL", "READSTATE_KEY"})
 """Variables that only commands read; they are no settings of the service."""
 
+BadgeMode = Literal["precomputed", "on_the_fly"]
 StoreText = Literal["full", "preview", "none"]
 Value = str | int | tuple[str, ...]
 
@@ -64,6 +65,13 @@ class Settings:
     fanout_max_members: Annotated[
         int, About("Channels with more members are counted from one timeline", 0, 100_000)
     ] = 100
+    receipts_max_members: Annotated[
+        int, About("Larger channels tell only how many have seen a message", 0, 100_000)
+    ] = 100
+    badge_mode: Annotated[
+        BadgeMode,
+        About("How the offline badge is counted", choices=("precomputed", "on_the_fly")),
+    ] = "precomputed"
     instance_id: Annotated[str, About("Name of this process in logs and events; empty: random")] = ""
     log_level: Annotated[str, About("Least level that is logged", choices=("debug", "info", "warning", "error"))] = (
         "info"

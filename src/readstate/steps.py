@@ -34,6 +34,8 @@ class Fan(Struct, frozen=True, gc=False):
     remove: int = 0
     edit: bool = False
     """`put` stands for a message that was already there: only its mention changes."""
+    latest_at: int = 0
+    """The time of the channel's latest message: its score in the inbox."""
 
 
 class OwnRead(Struct, frozen=True, gc=False):
@@ -53,6 +55,7 @@ class Joined(Struct, frozen=True, gc=False):
     mode: Mode
     last_seq: int
     """Whose pointer is here has nothing unread."""
+    latest_at: int
     pointers: tuple[tuple[str, Pointer], ...]
 
 

@@ -1,7 +1,7 @@
 """The durable store in one SQLite file."""
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +9,22 @@ import msgspec
 
 from ..api import Minus
 from ..events import Delivery, ReadEvent
-from ..fold import Changes, Effect, Facts, Key, Wants, fold, runs, wants
-from ..model import Channel, Entry, Member, Message, Mode, Pointer, Position, Preferences, ReadState
-from ..ports import Breakdown, LedgerLoad, SeatLoad, TimelineLoad, UndoItem, UnreadSource
+from ..facts import Changes, Effect, Facts, Key, Wants, runs, wants, wants_next
+from ..fold import fold
+from ..model import (
+    Channel,
+    Entry,
+    Member,
+    Message,
+    Mode,
+    Pointer,
+    Position,
+    Preferences,
+    ReadState,
+    ReceiptsPreference,
+)
+from ..ports import Activity, Breakdown, LedgerLoad, SeatLoad, TimelineLoad, UndoItem, UnreadSource
+from ..rooms import SEPARATOR, channel_and_thread, is_thread
 from .sql import queries
 from .sqlite_engine import SqliteEngine, connect, migrate
 
@@ -70,14 +83,17 @@ class SqliteStore:
 
     # ------------------------------------------------------------ writes
 
-    async def apply(self, deliveries: Sequence[Delivery]) -> list[Effect]:
+    async def apply(self, deliveries: Sequence[Delivery], online: Container[str]) -> list[Effect]:
         """Fold events of channels, in order, in one transaction."""
-        return await self._engine.write(lambda db: self._apply(db, deliveries))
+        return await self._engine.write(lambda db: self._apply(db, deliveries, online))
 
-    def _apply(self, db: sqlite3.Connection, deliveries: Sequence[Delivery]) -> list[Effect]:
+    def _apply(self, db: sqlite3.Connection, deliveries: Sequence[Delivery], online: Container[str]) -> list[Effect]:
         effects: list[Effect] = []
         for run in runs(deliveries):
-            changes, outcome = fold(run, _facts(db, wants(run)), self._limit)
+            facts = Facts()
+            _gather(db, wants(run), facts)
+            _gather(db, wants_next(run, facts), facts)
+            changes, outcome = fold(run, facts, self._limit, online)
             _store(db, changes)
             effects += outcome
         return effects
@@ -107,6 +123,9 @@ class SqliteStore:
             "channel": channel,
             "muted_until": preferences.muted_until,
             "count": preferences.count,
+            "receipts": preferences.receipts,
+            "pinned": preferences.pinned,
+            "archived_seq": preferences.archived_seq,
             "change": change,
         }
         await self._engine.write(lambda db: db.execute(SQL["put_preferences"], values) and None)
@@ -133,20 +152,27 @@ class SqliteStore:
 
     async def load_ledgers(self, wanted: Sequence[tuple[str, str, Mode, ReadState]], cap: int) -> list[LedgerLoad]:
         """The newest `cap` unread messages of each (user, channel)."""
-        keys = [
-            (index, user, channel, state.seq, int(mode is Mode.TIMELINE), sorted(state.apart))
-            for index, (user, channel, mode, state) in enumerate(wanted)
-        ]
+        keys, thread_keys = [], []
+        for index, (user, room, mode, state) in enumerate(wanted):
+            apart = sorted(state.apart)
+            if is_thread(room):
+                channel, thread = channel_and_thread(room)
+                thread_keys.append((index, user, channel, state.seq, thread, apart))
+            else:
+                keys.append((index, user, room, state.seq, int(mode is Mode.TIMELINE), apart))
 
-        def work(db: sqlite3.Connection) -> tuple[str, str]:
-            changes = db.execute(SQL["changes"], {"keys": _json([key[2] for key in keys])}).fetchone()[0]
+        def work(db: sqlite3.Connection) -> tuple[str, str, str]:
+            changes = _all(db, "changes", {room for _, room, _, _ in wanted})
             entries = db.execute(SQL["ledger_entries"], {"keys": _json(keys), "cap": cap}).fetchone()[0]
-            return changes, entries
+            replies = "[]"
+            if thread_keys:
+                replies = db.execute(SQL["thread_entries"], {"keys": _json(thread_keys), "cap": cap}).fetchone()[0]
+            return changes, entries, replies
 
-        changes, entries = await self._engine.read(work)
+        changes, entries, replies = await self._engine.read(work)
         numbers: dict[str, int] = dict(_anything.decode(changes))
         loads = [LedgerLoad(user, channel, state, numbers.get(channel, 0), []) for user, channel, _, state in wanted]
-        for index, entry in _ledger_entries.decode(entries):
+        for index, entry in _ledger_entries.decode(entries) + _ledger_entries.decode(replies):
             loads[index].entries.append(entry)
         return [_cut(load, cap) for load in loads]
 
@@ -230,6 +256,71 @@ class SqliteStore:
         latest_seq, joined_seq = _anything.decode(facts)
         return Breakdown(unread, mentions, after, Minus(own, deleted, silent, apart), latest_seq, joined_seq)
 
+    # ------------------------------------------------------------ users: activity, badge, receipts
+
+    async def activity(self, user: str) -> Activity:
+        """What is kept of a user."""
+        row = await self._engine.read(lambda db: db.execute(SQL["activity"], {"user": user}).fetchone())
+        return Activity(*row) if row else Activity()
+
+    async def save_seen(self, user: str, at: int) -> None:
+        """When a user was last online."""
+        await self._engine.write(lambda db: db.execute(SQL["save_seen"], {"user": user, "at": at}) and None)
+
+    async def save_receipts(self, user: str, receipts: ReceiptsPreference) -> None:
+        """Whether a user's receipts are public."""
+        values = {"user": user, "receipts": receipts}
+        await self._engine.write(lambda db: db.execute(SQL["save_receipts"], values) and None)
+
+    async def badge_count(self, user: str) -> int:
+        """How many different people wrote to a user while away, since the last tap: one scan of an index."""
+        count: int = await self._engine.read(lambda db: db.execute(SQL["badge_count"], {"user": user}).fetchone()[0])
+        return count
+
+    async def badge_senders(self, user: str) -> tuple[int, frozenset[str]]:
+        """(last tap, who wrote since)."""
+
+        def work(db: sqlite3.Connection) -> tuple[int, frozenset[str]]:
+            row = db.execute(SQL["activity"], {"user": user}).fetchone()
+            senders = db.execute(SQL["badge_senders"], {"user": user}).fetchone()[0]
+            return (row[0] if row else 0), frozenset(_anything.decode(senders))
+
+        return await self._engine.read(work)
+
+    async def tap(self, user: str, at: int, limit: int, keep_since: int) -> tuple[int, list[Message]]:
+        """Set the badge to 0; (how many people wrote before, what they wrote, newest first)."""
+
+        def work(db: sqlite3.Connection) -> tuple[int, str]:
+            count = db.execute(SQL["badge_count"], {"user": user}).fetchone()[0]
+            values = {"user": user, "at": at, "limit": limit}
+            messages = db.execute(SQL["undelivered_messages"], values).fetchone()[0]
+            db.execute(SQL["save_tap"], {"user": user, "at": at})
+            db.execute(SQL["expire_undelivered"], {"user": user, "before": min(at, keep_since)})
+            return count, messages
+
+        count, messages = await self._engine.write(work)
+        return count, _messages.decode(messages)
+
+    async def seen_by(self, channel: str, sender: str, seq: int) -> list[tuple[str, int]]:
+        """(user, read at) of the members who have read a place, the sender and private readers left out."""
+        text = await self._text("seen_by", channel=channel, sender=sender, seq=seq)
+        return [(user, read_at) for user, read_at in _anything.decode(text)]
+
+    async def seen_count(self, channel: str, sender: str, seq: int) -> int:
+        """How many they are."""
+        values = {"channel": channel, "sender": sender, "seq": seq}
+        count: int = await self._engine.read(lambda db: db.execute(SQL["seen_count"], values).fetchone()[0])
+        return count
+
+    async def receipts(self, channel: str) -> list[tuple[str, int, int]]:
+        """(user, seq, read at) of the members who have read anything and don't keep it private."""
+        return [(u, seq, at) for u, seq, at in _anything.decode(await self._text("receipts", channel=channel))]
+
+    async def wrote_since(self, user: str, places: Sequence[tuple[str, int]]) -> list[str]:
+        """Of these (channel, seq), those in which somebody else has written since."""
+        found: list[str] = _anything.decode(await self._text("wrote_since", user=user, keys=_json(places)))
+        return found
+
     async def _text(self, name: str, **values: object) -> str:
         text: str = await self._engine.read(lambda db: db.execute(SQL[name], values).fetchone()[0])
         return text
@@ -238,44 +329,71 @@ class SqliteStore:
 # ---------------------------------------------------------------- in the writer's transaction
 
 
-def _facts(db: sqlite3.Connection, needed: Wants) -> Facts:
-    facts = Facts()
-    facts.channels = {c.channel_id: c for c in _channels.decode(_all(db, "channels", needed.channels))}
+def _gather(db: sqlite3.Connection, needed: Wants, facts: Facts) -> None:
+    """Adds to the facts what is needed."""
+    if needed.channels:
+        facts.channels |= {c.channel_id: c for c in _channels.decode(_all(db, "channels", needed.channels))}
     if needed.messages:
-        facts.messages = {(m.channel_id, m.id): m for m in _messages.decode(_all(db, "messages", needed.messages))}
+        facts.messages |= {(m.channel_id, m.id): m for m in _messages.decode(_all(db, "messages", needed.messages))}
     if needed.members:
-        facts.members = {(m.channel_id, m.user_id): m for m in _members.decode(_all(db, "members", needed.members))}
+        facts.members |= {(m.channel_id, m.user_id): m for m in _members.decode(_all(db, "members", needed.members))}
     if needed.pointers:
         rows = _pointers.decode(_all(db, "pointers", needed.pointers))
-        facts.pointers = {(channel, user): pointer for channel, user, pointer in rows}
-    if needed.threads:
-        facts.threads = {(c, t): seq for c, t, seq in _anything.decode(_all(db, "threads", needed.threads))}
+        facts.pointers |= {(channel, user): pointer for channel, user, pointer in rows}
     if needed.audience:
-        facts.audience = _grouped(_anything.decode(_all(db, "audience", needed.audience)))
+        _gather_audience(db, needed.audience, facts)
+    if needed.followers:
+        keys = [(room, channel_and_thread(room)[0]) for room in needed.followers]
+        for room, user, member in _anything.decode(_all(db, "followers", keys)):
+            facts.followers.setdefault(room, {})[user] = bool(member)
     for channel in needed.everyone:
-        text = db.execute(SQL["everyone"], {"channel": channel}).fetchone()[0]
-        facts.everyone[channel] = tuple(_anything.decode(text))
+        text = db.execute(SQL["everyone"], _with_threads(channel)).fetchone()[0]
+        facts.everyone[channel] = tuple((room, user) for room, user in _anything.decode(text))
     for channel, n in needed.before_last:
         facts.before_last[channel, n] = _before_last(db, channel, n)
     if needed.newest_but:
-        newest = {m.channel_id: m for m in _messages.decode(_all(db, "newest_but", needed.newest_but))}
-        facts.newest_but = {key: newest[key[0]] for key in needed.newest_but if key[0] in newest}
-    return facts
+        _gather_newest(db, needed.newest_but, facts)
+
+
+def _gather_audience(db: sqlite3.Connection, channels: Iterable[str], facts: Facts) -> None:
+    audience: dict[str, list[str]] = {}
+    for channel, user, muted_until in _anything.decode(_all(db, "audience", channels)):
+        audience.setdefault(channel, []).append(user)
+        if muted_until:
+            facts.muted[channel, user] = muted_until
+    facts.audience |= {channel: tuple(users) for channel, users in audience.items()}
+
+
+def _gather_newest(db: sqlite3.Connection, keys: Iterable[Key], facts: Facts) -> None:
+    for room, id_ in keys:
+        if is_thread(room):
+            found = _messages.decode(_all(db, "newest_reply_but", [(*channel_and_thread(room), id_)]))
+        else:
+            found = _messages.decode(_all(db, "newest_but", [(room, id_)]))
+        if found:
+            facts.newest_but[room, id_] = found[0]
 
 
 def _store(db: sqlite3.Connection, changes: Changes) -> None:
     for channel in changes.purged:
-        for part in ("messages", "members", "receipts", "threads"):
+        for part in ("messages", "undelivered"):
             db.execute(SQL[f"purge_{part}"], {"channel": channel})
+        for part in ("members", "receipts", "threads"):
+            db.execute(SQL[f"purge_{part}"], _with_threads(channel))
     for name, rows in (
         ("put_channels", changes.channels.values()),
         ("put_messages", changes.messages.values()),
         ("put_members", changes.members.values()),
-        ("put_threads", [(*key, seq) for key, seq in changes.threads.items()]),
+        ("put_undelivered", changes.undelivered),
         ("merge_receipts", [_receipt(key, pointer) for key, pointer in changes.pointers.items()]),
     ):
         if rows:
             db.execute(SQL[name], {"rows": _json(list(rows))})
+
+
+def _with_threads(channel: str) -> dict[str, str]:
+    """A channel, and the range of names that the rooms of its threads have."""
+    return {"channel": channel, "first": channel + SEPARATOR, "last": channel + chr(ord(SEPARATOR) + 1)}
 
 
 def _receipt(key: Key, pointer: Pointer) -> tuple[Any, ...]:
@@ -317,13 +435,6 @@ def _cut(load: LedgerLoad, cap: int) -> LedgerLoad:
     if len(load.entries) <= cap:
         return load
     return LedgerLoad(load.user_id, load.channel_id, load.state, load.change, load.entries[-cap:], True)
-
-
-def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
-    groups: dict[str, list[str]] = {}
-    for key, value in pairs:
-        groups.setdefault(key, []).append(value)
-    return {key: tuple(values) for key, values in groups.items()}
 
 
 def _json(value: object) -> str:

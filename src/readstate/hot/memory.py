@@ -2,7 +2,9 @@
 
 from ..ports import Clock
 from ..telemetry import HOT_ENTRIES
+from .memory_badges import MemoryBadges
 from .memory_channels import MemoryChannels
+from .memory_presence import MemoryPresence
 from .memory_users import SEAT_BYTES, MemoryUsers
 
 SHRINK_BY = 0.1
@@ -16,6 +18,8 @@ class MemoryHot:
     ) -> None:
         self.users = MemoryUsers(unread_cap=unread_cap, generation=generation, clock=clock, ledger_ttl=ledger_ttl)
         self.channels = MemoryChannels(unread_cap=unread_cap, clock=clock, position=position)
+        self.badges = MemoryBadges()
+        self.presence = MemoryPresence(clock)
         self._max_bytes = max_bytes
         self._loaded = 0
 
@@ -28,12 +32,13 @@ class MemoryHot:
     async def bound(self) -> None:
         """Drop what is over the bound."""
         self._loaded = 0
-        while (size := self.users.bytes() + self.channels.bytes()) > self._max_bytes:
-            await self.users.shrink(SHRINK_BY)
-            await self.channels.shrink(SHRINK_BY)
+        parts = (self.users, self.channels, self.badges)
+        while (size := sum(part.bytes() for part in parts)) > self._max_bytes:
+            for part in parts:
+                await part.shrink(SHRINK_BY)
         HOT_ENTRIES.set(size)
 
     async def clear(self) -> None:
         """Drop everything; it is loaded again on use."""
-        await self.users.shrink(1)
-        await self.channels.shrink(1)
+        for part in (self.users, self.channels, self.badges):
+            await part.shrink(1)

@@ -4,6 +4,7 @@ A (user, channel) is one packed bytes object, so that a million of them fit in u
 are kept in the order of their change numbers: what changed last is found from the end.
 """
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, takewhile
 from struct import Struct as Packing
@@ -27,6 +28,7 @@ from ..ports import (
     UserView,
     Which,
 )
+from ..rooms import is_thread
 from ..rules import advance, give_back, merge, next_epoch, rewind
 from ..steps import Fan, Gone, Joined, Left, OwnRead, Switched, UserStep
 from ..telemetry import EVICTIONS
@@ -37,7 +39,7 @@ SEAT_BYTES = 190
 ENTRY_BYTES = 30
 NUMBERS_PER_GENERATION = 2**32
 
-_PACKING = Packing("<QQQQQQB")
+_PACKING = Packing("<QQQIIQQB")
 _HEAD = _PACKING.size
 _MEMBER, _TIMELINE = 1, 2
 _DEFAULTS = Preferences()
@@ -46,7 +48,11 @@ _EMPTY = LedgerView()
 
 
 class _Row(Struct, gc=False):
-    """A seat, unpacked. `change`: passed by membership and mode; `filled`: by the ledger; `number`: the user's."""
+    """A seat, unpacked.
+
+    `change`: passed by membership and mode; `filled`: by the ledger; `number`: the user's; `latest`: when the
+    channel's latest message came.
+    """
 
     epoch: int = 0
     seq: int = 0
@@ -54,11 +60,15 @@ class _Row(Struct, gc=False):
     change: int = 0
     filled: int = 0
     number: int = 0
+    latest: int = 0
     flags: int = 0
     id: bytes = b""
 
     def pack(self) -> bytes:
-        return _PACKING.pack(self.epoch, self.seq, self.at, self.change, self.filled, self.number, self.flags) + self.id
+        head = _PACKING.pack(
+            self.epoch, self.seq, self.at, self.change, self.filled, self.number, self.latest, self.flags
+        )
+        return head + self.id
 
     def point(self, place: Position) -> None:
         self.at = place.at or 0
@@ -74,12 +84,12 @@ class _Row(Struct, gc=False):
 
 
 def _unpack(raw: bytes) -> _Row:
-    epoch, seq, at, change, filled, number, flags = _PACKING.unpack_from(raw)
-    return _Row(epoch, seq, at, change, filled, number, flags, raw[_HEAD:])
+    epoch, seq, at, change, filled, number, latest, flags = _PACKING.unpack_from(raw)
+    return _Row(epoch, seq, at, change, filled, number, latest, flags, raw[_HEAD:])
 
 
 class _User:
-    __slots__ = ("apart", "live", "preferences", "seats", "since", "timelines", "used")
+    __slots__ = ("apart", "inbox", "live", "preferences", "seats", "since", "timelines", "used")
 
     def __init__(self, since: int, used: int) -> None:
         self.seats: dict[str, bytes] = {}
@@ -88,6 +98,8 @@ class _User:
         """Not here: known to be empty. None: not loaded."""
         self.timelines: dict[str, None] = {}
         self.preferences: dict[str, Preferences] = {}
+        self.inbox: list[tuple[int, str]] | None = None
+        """(minus the time of the latest message, channel) of the ledger channels, sorted; made when asked for."""
         self.since = since
         self.used = used
 
@@ -121,7 +133,7 @@ class MemoryUsers:
         raw = user.seats.get(channel)
         if raw is None:
             return Absent.NOT_A_MEMBER
-        epoch, seq, at, change, filled, number, flags = _PACKING.unpack_from(raw)
+        epoch, seq, at, change, filled, number, latest, flags = _PACKING.unpack_from(raw)
         if not flags & _MEMBER:
             return Absent.NOT_A_MEMBER
         apart = user.apart.get(channel, _NOTHING)
@@ -132,7 +144,7 @@ class MemoryUsers:
                 return Moved(move.user_id, channel, before, before, False)
             number = next(self._numbers)
             del user.seats[channel]
-            user.seats[channel] = _PACKING.pack(epoch, to.seq, to.at or 0, change, filled, number, flags) + (
+            user.seats[channel] = _PACKING.pack(epoch, to.seq, to.at or 0, change, filled, number, latest, flags) + (
                 to.id.encode() if to.id else b""
             )
             ledger = user.live.get(channel)
@@ -235,6 +247,9 @@ class MemoryUsers:
         elif fan.remove and (ledger := user.live.get(fan.channel_id)) is not None:
             ledger.remove(fan.remove)
             self._drop_if_empty(user, fan.channel_id, ledger)
+        if not row.flags & _TIMELINE:
+            _reorder(user, fan.channel_id, row.latest, fan.latest_at)
+        row.latest = fan.latest_at
         self._put(user, fan.channel_id, row)
 
     def _fan_put(self, user: _User, row: _Row, fan: Fan, mention: bool, now: int) -> None:
@@ -292,6 +307,8 @@ class MemoryUsers:
             row.flags = _MEMBER | (_TIMELINE if step.mode is Mode.TIMELINE else 0)
             if step.mode is Mode.TIMELINE:
                 user.timelines[channel] = None
+            _reorder(user, channel, row.latest, None if step.mode is Mode.TIMELINE else step.latest_at)
+            row.latest = step.latest_at
             user.live.pop(channel, None)
             if max(pointer.seq, row.seq) < step.last_seq:
                 user.live[channel] = None
@@ -307,6 +324,7 @@ class MemoryUsers:
         row = self._row(user, channel)
         if step.change <= row.change:
             return
+        _reorder(user, channel, row.latest, None)
         match step:
             case Switched():
                 row.flags |= _TIMELINE
@@ -402,16 +420,30 @@ class MemoryUsers:
             return None
         known.used = self._clock()
         timelines = known.timelines
-        counts, unloaded = [], []
+        counts, unloaded, threads = [], [], []
         for channel in list(known.live):
             if channel in timelines:
                 continue
             ledger = self._fresh(known, channel)
             if ledger is None:
                 unloaded.append(channel)
+            elif is_thread(channel):
+                threads.append((channel, len(ledger.seqs), ledger.floor > 0))
             else:
                 counts.append((channel, len(ledger.seqs), len(ledger.named), ledger.floor > 0))
-        return Survey(self._change(known), counts, unloaded, list(timelines), known.preferences)
+        return Survey(self._change(known), counts, unloaded, list(timelines), threads, known.preferences)
+
+    async def inbox(self, user: str, after: tuple[int, str] | None, limit: int) -> list[tuple[int, str]] | None:
+        """The user's ledger channels by latest activity, as (minus the time, channel), after such a pair."""
+        known = self._users.get(user)
+        if known is None:
+            return None
+        known.used = self._clock()
+        if known.inbox is None:
+            rows = ((channel, _unpack(raw)) for channel, raw in known.seats.items() if not is_thread(channel))
+            known.inbox = sorted((-row.latest, channel) for channel, row in rows if row.flags == _MEMBER)
+        start = 0 if after is None else bisect_right(known.inbox, after)
+        return known.inbox[start : start + limit]
 
     async def prefer(self, user: str, channel: str, preferences: Preferences) -> int | None:
         """Set preferences; returns the user's change number."""
@@ -446,7 +478,7 @@ class MemoryUsers:
     @staticmethod
     def _install_seat(user: _User, load: SeatLoad) -> None:
         channel, pointer = load.channel_id, load.pointer
-        row = _Row(pointer.epoch, pointer.seq, 0, load.change, load.change, pointer.change)
+        row = _Row(pointer.epoch, pointer.seq, 0, load.change, load.change, pointer.change, load.latest_at)
         row.point(pointer.place)
         row.flags = (_MEMBER if load.member else 0) | (_TIMELINE if load.mode is Mode.TIMELINE else 0)
         user.seats[channel] = row.pack()
@@ -506,6 +538,17 @@ class MemoryUsers:
         for user in oldest[: int(len(oldest) * share)]:
             del self._users[user]
             EVICTIONS.labels("user").inc()
+
+
+def _reorder(user: _User, channel: str, before: int, after: int | None) -> None:
+    """Moves a channel in the inbox, if there is one; None takes it out."""
+    if user.inbox is None or is_thread(channel):
+        return
+    index = bisect_left(user.inbox, (-before, channel))
+    if index < len(user.inbox) and user.inbox[index] == (-before, channel):
+        del user.inbox[index]
+    if after is not None:
+        insort(user.inbox, (-after, channel))
 
 
 def _id_and_at(place: Position) -> tuple[str | None, int | None]:

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from ..batching import Batcher
 from ..events import AnyChannelEvent, Delivery, ReadEvent
-from ..fold import Effect
+from ..facts import Effect
 
 MAX_EVENTS = 2_000
 

@@ -7,7 +7,7 @@ from msgspec import UNSET, UnsetType
 from ..api import ChangeMembers, ChannelView, MembersChanged, MembersPage, MemberView, PutChannel
 from ..errors import Invalid, TooLarge
 from ..events import AnyChannelEvent, ChannelEvent, MembersEvent
-from ..fold import Effect
+from ..facts import Effect
 from ..model import Channel
 from ..ports import Clock, DurableQueries, Log
 from ..rules import check_id, check_user_id
@@ -115,6 +115,7 @@ class Channels:
 
 def _view(channel: Channel) -> ChannelView:
     c = channel
+    assert c.type != "thread"
     return ChannelView(c.channel_id, c.type, c.name, c.avatar, c.archived, c.member_count, c.latest)
 
 

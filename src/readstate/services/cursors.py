@@ -41,6 +41,25 @@ class MessagesAfter(msgspec.Struct, frozen=True, array_like=True, tag="u", forbi
     channel_id: str
 
 
+class ThreadsAfter(msgspec.Struct, frozen=True, array_like=True, tag="t", forbid_unknown_fields=True):
+    """The last thread of a page."""
+
+    at: int
+    room: str
+
+
+class InboxAfter(msgspec.Struct, frozen=True, array_like=True, tag="i", forbid_unknown_fields=True):
+    """The last conversation of a page."""
+
+    order: str
+    filter: str
+    sync: str
+    pinned: int
+    read: int
+    at: int
+    channel_id: str
+
+
 def encode(cursor: msgspec.Struct) -> str:
     """A cursor as text that is safe in a URL."""
     return urlsafe_b64encode(msgspec.msgpack.encode(cursor)).decode().rstrip("=")

@@ -15,11 +15,12 @@ from ..errors import (
     TooLarge,
 )
 from ..events import DeleteEvent, EditEvent, MessageEvent
-from ..fold import Effect
+from ..facts import Effect
 from ..model import Message
-from ..ports import Clock, DurableQueries, Log
+from ..ports import DurableQueries, Log
 from ..rules import check_id, check_mention, check_user_id, parse_time, preview_of
 from ..telemetry import MESSAGES
+from .acceptance import Acceptance
 from .loading import Loader
 from .places import Places
 
@@ -61,7 +62,7 @@ class Messages:
         loader: Loader,
         places: Places,
         durable: DurableQueries,
-        clock: Clock,
+        acceptance: Acceptance,
         *,
         max_batch: int,
         max_text: int,
@@ -73,7 +74,7 @@ class Messages:
         self._loader = loader
         self._places = places
         self._durable = durable
-        self._clock = clock
+        self._acceptance = acceptance
         self._max_batch = max_batch
         self._max_text = max_text
         self._max_mentions = max_mentions
@@ -84,7 +85,7 @@ class Messages:
         """Take messages, in order; one that can't be done doesn't hinder the others."""
         if len(messages) > self._max_batch:
             raise TooLarge(f"at most {self._max_batch} messages in one request", field="messages")
-        now = self._clock()
+        now = self._acceptance.now()
         checked = [await self._check(message, now) for message in messages]
         events = [event for event in checked if isinstance(event, MessageEvent)]
         effects = iter(await self._log.channel_events(events))
@@ -119,7 +120,7 @@ class Messages:
             text, preview = self._stored(edit.text, None)
         event = EditEvent(
             channel_id=channel,
-            created_at=self._clock(),
+            created_at=self._acceptance.now(),
             id=message_id,
             text=text,
             preview=preview,
@@ -132,7 +133,7 @@ class Messages:
         """Delete a message. An id that was never seen is remembered as deleted."""
         await self._loader.channel(channel)
         check_id(message_id, "id")
-        event = DeleteEvent(channel_id=channel, created_at=self._clock(), id=message_id)
+        event = DeleteEvent(channel_id=channel, created_at=self._acceptance.now(), id=message_id)
         _message((await self._log.channel_events([event]))[0])
 
     # ------------------------------------------------------------ checks

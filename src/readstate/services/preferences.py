@@ -1,27 +1,42 @@
 """What a user wants of a channel."""
 
+from collections.abc import Sequence
+
 from msgspec import UNSET
 
-from ..api import PreferencesView, PutPreferences
+from ..api import PreferencesView, PutPreferences, PutUserPreferences, UserPreferencesView
 from ..errors import Unavailable
 from ..model import FOREVER, Preferences
-from ..ports import Clock, DurableWrites, HotUsers
-from ..rules import parse_time
+from ..ports import Clock, Durable, DurableReceipts, DurableUsers, DurableWrites, HotUsers, Seat
+from ..rules import check_user_id, parse_time
 from .loading import Loader
 
 
 class ChannelPreferences:
-    """Mutes and counting, per user and channel."""
+    """Mutes, counting, receipts, pins and archives."""
 
-    def __init__(self, users: HotUsers, durable: DurableWrites, loader: Loader, clock: Clock) -> None:
+    def __init__(self, users: HotUsers, durable: Durable, loader: Loader, clock: Clock) -> None:
         self._users = users
-        self._durable = durable
+        self._durable: DurableWrites = durable
+        self._activity: DurableUsers = durable
+        self._receipts: DurableReceipts = durable
         self._loader = loader
         self._clock = clock
 
     async def get(self, user: str, channel: str) -> PreferencesView:
         """What holds now."""
-        return self._view((await self._loader.seat(user, channel)).preferences)
+        seat = await self._loader.seat(user, channel)
+        wanted = seat.preferences
+        until = wanted.muted_until
+        muted = until > self._clock()
+        return PreferencesView(
+            muted=muted,
+            muted_until=until if muted and until != FOREVER else None,
+            count=wanted.count,
+            receipts=wanted.receipts,
+            pinned=wanted.pinned,
+            archived=bool(await self.archived(user, [seat])),
+        )
 
     async def put(self, user: str, channel: str, request: PutPreferences) -> PreferencesView:
         """Change what is given."""
@@ -31,7 +46,23 @@ class ChannelPreferences:
             muted_until = FOREVER if request.muted else 0
         elif request.muted is not UNSET:
             muted_until = parse_time(request.muted, "muted")
-        wanted = Preferences(muted_until, known.count if request.count is UNSET else request.count)
+        archived_seq = known.archived_seq
+        if request.archived is True:
+            archived_seq = (await self._loader.channel(channel)).last_seq
+        elif request.archived is False:
+            archived_seq = -1
+        wanted = Preferences(
+            muted_until,
+            known.count if request.count is UNSET else request.count,
+            known.receipts if request.receipts is UNSET else request.receipts,
+            known.pinned if request.pinned is UNSET else request.pinned,
+            archived_seq,
+        )
+        await self.save(user, channel, wanted)
+        return await self.get(user, channel)
+
+    async def save(self, user: str, channel: str, wanted: Preferences) -> None:
+        """Keep preferences: hot state, then durable store."""
         change = await self._users.prefer(user, channel, wanted)
         if change is None:
             raise Unavailable("the user's state changed meanwhile; try again")
@@ -40,9 +71,29 @@ class ChannelPreferences:
         except BaseException:
             await self._users.forget(user)
             raise
-        return self._view(wanted)
 
-    def _view(self, preferences: Preferences) -> PreferencesView:
-        until = preferences.muted_until
-        muted = until > self._clock()
-        return PreferencesView(muted, until if muted and until != FOREVER else None, preferences.count)
+    async def get_user(self, user: str) -> UserPreferencesView:
+        """What a user wants of all channels."""
+        return UserPreferencesView((await self._activity.activity(check_user_id(user, "user"))).receipts)
+
+    async def put_user(self, user: str, request: PutUserPreferences) -> UserPreferencesView:
+        """Change what is given, for all channels."""
+        check_user_id(user, "user")
+        if request.receipts is not UNSET:
+            await self._activity.save_receipts(user, request.receipts)
+        return await self.get_user(user)
+
+    async def archived(self, user: str, seats: Sequence[Seat]) -> set[str]:
+        """Those of these seats that are archived: nobody else has written since."""
+        marked = {seat.channel_id: seat for seat in seats if seat.preferences.archived_seq >= 0}
+        if not marked:
+            return set()
+        names = list(marked)
+        channels = await self._loader.channels(names)
+        moved = [
+            (name, marked[name].preferences.archived_seq)
+            for name, channel in zip(names, channels, strict=True)
+            if channel is not None and channel.last_seq > marked[name].preferences.archived_seq
+        ]
+        back = set(await self._receipts.wrote_since(user, moved)) if moved else set()
+        return set(names) - back

@@ -28,7 +28,8 @@ from ..errors import (
 )
 from ..events import read_event
 from ..model import START, Channel, Position
-from ..ports import Absent, Clock, Durable, HotUsers, Log, Move, Moved, Read, Restore, Rewind, UndoItem
+from ..ports import Absent, Clock, Durable, HotUsers, Log, Move, Moved, Presence, Read, Restore, Rewind, UndoItem
+from ..rooms import is_thread
 from ..rules import check_id, check_user_id, parse_time
 from ..telemetry import RECEIPTS
 from .counting import Counting, last_read, shown
@@ -52,6 +53,7 @@ class Reads:
         loader: Loader,
         places: Places,
         counting: Counting,
+        presence: Presence,
         clock: Clock,
         *,
         max_batch: int,
@@ -64,6 +66,7 @@ class Reads:
         self._loader = loader
         self._places = places
         self._counting = counting
+        self._presence = presence
         self._clock = clock
         self._max_batch = max_batch
         self._cap = unread_cap
@@ -95,8 +98,17 @@ class Reads:
         own = await self._durable.own_seqs(user, channel, message.seq, self._cap)
         moved = await self._move_one(Rewind(user, channel, message.seq, before, own, request.epoch))
         if moved.changed:
+            self._presence.blur(user, channel)
             moved = await self._read_own(moved)
         return await self._answer(moved)
+
+    async def read_place(self, user: str, room: str, to: Position) -> Moved:
+        """Read a room up to a place that is known."""
+        return await self._move_one(Read(user, room, to))
+
+    async def read_in_focus(self, places: Sequence[tuple[str, str, Position]]) -> None:
+        """Read (user, channel, place) that came while the user had the channel open."""
+        await self._moves.submit([Read(user, channel, place) for user, channel, place in places])
 
     async def _read_own(self, rewound: Moved) -> Moved:
         """A message of one's own that was stored while the rewind was under way is read all the same."""
@@ -250,7 +262,8 @@ class Reads:
     async def _moves_of_all(self, user: str, request: ReadAll) -> list[Read]:
         check_user_id(user, "user")
         time = None if request.up_to_time is None else parse_time(request.up_to_time, "up_to_time")
-        seats = [seat for seat in (await self._loader.view(user, "all")).seats if seat.member]
+        everything = (await self._loader.view(user, "all")).seats
+        seats = [seat for seat in everything if seat.member and not is_thread(seat.channel_id)]
         channels = await self._loader.channels([seat.channel_id for seat in seats])
         moves = []
         for seat, channel in zip(seats, channels, strict=True):

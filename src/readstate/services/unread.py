@@ -1,13 +1,14 @@
 """What is unread: of one channel, of all of them, of many users."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from heapq import nsmallest
 from typing import NamedTuple
 
-from ..api import Sync, Totals, Unread, UserTotals
+from ..api import Sync, ThreadTotals, Totals, Unread, UserTotals
 from ..errors import TooLarge
 from ..model import Channel, Preferences
-from ..ports import HotChannels, Seat
+from ..ports import HotChannels, Seat, Survey
+from ..rooms import channel_and_thread, is_thread
 from ..rules import check_id, check_user_id
 from .counting import Counting, shown
 from .cursors import SyncCursor, SyncPage, decode, encode, page_size
@@ -31,8 +32,17 @@ class UnreadCounts:
     """Counts, exact at some moment between question and answer."""
 
     def __init__(
-        self, channels: HotChannels, loader: Loader, counting: Counting, reads: Reads, *, max_page: int, max_batch: int
+        self,
+        channels: HotChannels,
+        loader: Loader,
+        counting: Counting,
+        reads: Reads,
+        badge: Callable[[str], Awaitable[int]],
+        *,
+        max_page: int,
+        max_batch: int,
     ) -> None:
+        self._badge = badge
         self._channels = channels
         self._loader = loader
         self._counting = counting
@@ -51,15 +61,19 @@ class UnreadCounts:
             raise TooLarge(f"at most {self._max_batch} users in one request", field="users")
         answer = {}
         for user in users:
-            lines = await self.lines(check_user_id(user, "users"))
-            sums = self._sums(lines)
+            survey = await self._loader.survey(check_user_id(user, "users"))
+            lines = await self._lines(user, survey)
+            sums, threads = self._sums(lines), await self._thread_totals(user, survey)
             exact = not any(line.capped for line in lines)
-            answer[user] = UserTotals(sums.unread, sums.mentions, sums.channels, exact)
+            badge = await self._badge(user)
+            answer[user] = UserTotals(sums.unread, sums.mentions, sums.channels, threads.unread, badge, exact)
         return answer
 
     async def lines(self, user: str) -> list[Line]:
         """Every channel in which the user has anything unread. Costs as much as there is unread."""
-        survey = await self._loader.survey(user)
+        return await self._lines(user, await self._loader.survey(user))
+
+    async def _lines(self, user: str, survey: Survey) -> list[Line]:
         wanted = survey.preferences
         small = await self._loader.channels([count[0] for count in survey.counts])
         lines = [
@@ -70,6 +84,14 @@ class UnreadCounts:
         if survey.timelines:
             lines += await self._timeline_lines(user, survey.timelines)
         return lines
+
+    async def _thread_totals(self, user: str, survey: Survey) -> ThreadTotals:
+        """Sums over followed threads, in channels that the user is in."""
+        names = list({channel_and_thread(room)[0] for room, _, _ in survey.threads})
+        seats = (await self._loader.view(user, names)).seats if names else []
+        members = {seat.channel_id for seat in seats if seat.member}
+        counts = [count for room, count, _ in survey.threads if channel_and_thread(room)[0] in members]
+        return ThreadTotals(sum(counts), len(counts))
 
     async def _timeline_lines(self, user: str, names: Sequence[str]) -> list[Line]:
         seats, channels = await self._seats(user, names)
@@ -111,15 +133,16 @@ class UnreadCounts:
         page = None if cursor is None else decode(cursor, SyncPage)
         since = page.since if page is not None else since
         start = None if since is None else decode(since, SyncCursor, "since")
-        sync = await self._moment(user) if page is None else page.sync
-        lines = await self.lines(user)
+        sync = await self.moment(user) if page is None else page.sync
+        survey = await self._loader.survey(user)
+        lines = await self._lines(user, survey)
         if start is not None:
             names, removed = await self._changed(user, start)
         elif only_unread:
             names, removed = [line.channel.channel_id for line in lines], []
         else:
             seats = (await self._loader.view(user, "all")).seats
-            names, removed = [seat.channel_id for seat in seats if seat.member], []
+            names, removed = [seat.channel_id for seat in seats if seat.member and not is_thread(seat.channel_id)], []
         if channels is not None:
             channels = [check_id(name, "channels") for name in channels]
             removed = [name for name in removed if name in channels] if start else await self._not_in(user, channels)
@@ -128,13 +151,14 @@ class UnreadCounts:
         last = rows[-1] if rows and more else None
         return Sync(
             totals=self._sums(lines),
+            threads=await self._thread_totals(user, survey),
             channels=rows,
             removed=removed,
             cursor=None if last is None else encode(SyncPage(sync, since, *_order(last))),
             sync=sync,
         )
 
-    async def _moment(self, user: str) -> str:
+    async def moment(self, user: str) -> str:
         """A cursor for `since`: everything up to it is in what is answered after it, and durable."""
         position = await self._channels.position()
         await self._reads.settled(user)
@@ -147,6 +171,8 @@ class UnreadCounts:
         channels = await self._loader.channels([seat.channel_id for seat in seats])
         names, removed = [], []
         for seat, channel in zip(seats, channels, strict=True):
+            if is_thread(seat.channel_id):
+                continue
             if channel is None or not seat.member:
                 if seat.pointer.change > start.change or await self._position(seat.channel_id) > start.position:
                     removed.append(seat.channel_id)

@@ -1,6 +1,6 @@
 """The unread messages themselves, across channels or in one."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal
 
 from ..api import UnreadMessages
@@ -27,12 +27,13 @@ class UnreadView(UnreadCounts):
         loader: Loader,
         counting: Counting,
         reads: Reads,
+        badge: Callable[[str], Awaitable[int]],
         durable: DurableQueries,
         *,
         max_page: int,
         max_batch: int,
     ) -> None:
-        super().__init__(channels, loader, counting, reads, max_page=max_page, max_batch=max_batch)
+        super().__init__(channels, loader, counting, reads, badge, max_page=max_page, max_batch=max_batch)
         self._durable = durable
 
     async def messages(

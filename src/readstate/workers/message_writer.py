@@ -3,8 +3,9 @@
 from collections.abc import Awaitable, Callable, Sequence
 
 from ..events import Delivery, ReadEvent, read_event
-from ..fold import Effect
-from ..ports import Clock, DurableWrites, HotChannels, HotUsers
+from ..facts import Effect
+from ..model import Position
+from ..ports import Clock, DurableWrites, HotBadges, HotChannels, HotUsers, Presence
 
 
 class MessageWriter:
@@ -15,21 +16,39 @@ class MessageWriter:
         durable: DurableWrites,
         users: HotUsers,
         channels: HotChannels,
+        badges: HotBadges,
+        presence: Presence,
         log_reads: Callable[[Sequence[ReadEvent]], Awaitable[None]],
+        read_in_focus: Callable[[Sequence[tuple[str, str, Position]]], Awaitable[None]],
         clock: Clock,
     ) -> None:
         self._durable = durable
         self._users = users
         self._channels = channels
+        self._badges = badges
+        self._presence = presence
         self._log_reads = log_reads
+        self._read_in_focus = read_in_focus
         self._clock = clock
 
     async def handle(self, deliveries: Sequence[Delivery]) -> list[Effect]:
         """Apply a batch, and say what became of each event."""
-        effects = await self._durable.apply(deliveries)
+        effects = await self._durable.apply(deliveries, self._presence.online())
         await self._channels.apply([step for effect in effects for step in effect.channel_steps])
         moved = await self._users.apply([step for effect in effects for step in effect.user_steps])
+        await self._badges.add([one for effect in effects for one in effect.undelivered])
         if moved:
             now = self._clock()
             await self._log_reads([read_event(one.user_id, one.channel_id, one.pointer, now) for one in moved])
+        if places := self._in_focus(effects):
+            await self._read_in_focus(places)
         return effects
+
+    def _in_focus(self, effects: Sequence[Effect]) -> list[tuple[str, str, Position]]:
+        """What came into channels that somebody has open: it is read at once."""
+        ends = {
+            effect.message.channel_id: Position(effect.message.seq, effect.message.id, effect.message.at)
+            for effect in effects
+            if effect.message is not None and effect.message.seq is not None and not effect.duplicate
+        }
+        return [(user, channel, end) for channel, end in ends.items() for user in self._presence.focused(channel)]

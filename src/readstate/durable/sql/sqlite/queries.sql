@@ -9,7 +9,7 @@ SELECT json_group_array(json_object(
     'last_id', c.last_id, 'last_at', c.last_at, 'change', c.change, 'position', c.position,
     'latest', json(iif(c.latest_id IS NULL, NULL, json_object(
         'id', c.latest_id, 'seq', c.latest_seq, 'at', c.latest_at, 'sender_id', c.latest_sender,
-        'preview', c.latest_preview)))))
+        'preview', c.latest_preview))), 'peers', json(c.peers)))
 FROM json_each(:keys) AS k
 JOIN channels AS c ON c.channel_id = k.value;
 
@@ -50,25 +50,42 @@ SELECT json_group_array(json_array(
 FROM json_each(:keys) AS k
 JOIN read_receipts AS r ON r.user_id = k.value ->> 1 AND r.channel_id = k.value ->> 0;
 
--- name: threads
--- The last thread_seq by (channel, thread).
-SELECT json_group_array(json_array(t.channel_id, t.thread_id, t.last_seq))
+-- name: newest_reply_but
+-- The newest reply of each thread (channel, thread) that is not deleted, other than the one named.
+SELECT json_group_array(json_object(
+    'channel_id', m.channel_id, 'id', m.id, 'seq', m.seq, 'sender_id', m.sender_id, 'at', m.at,
+    'preview', m.preview, 'thread_id', m.thread_id, 'thread_seq', m.thread_seq))
 FROM json_each(:keys) AS k
-JOIN threads AS t ON t.channel_id = k.value ->> 0 AND t.thread_id = k.value ->> 1;
+JOIN messages AS m ON m.channel_id = k.value ->> 0 AND m.thread_id = k.value ->> 1 AND m.thread_seq = (
+    SELECT x.thread_seq FROM messages AS x
+    WHERE x.channel_id = k.value ->> 0 AND x.thread_id = k.value ->> 1 AND x.thread_seq > 0 AND NOT x.deleted
+        AND x.id <> k.value ->> 2
+    ORDER BY x.thread_seq DESC LIMIT 1);
 
 -- name: audience
--- The members of those of these channels that are counted by ledger.
-SELECT json_group_array(json_array(m.channel_id, m.user_id))
+-- The members of those of these channels that are counted by ledger, and until when they have muted it.
+SELECT json_group_array(json_array(m.channel_id, m.user_id, m.muted_until))
 FROM json_each(:keys) AS k
 JOIN channels AS c ON c.channel_id = k.value AND c.mode = 'ledger'
 JOIN members AS m ON m.channel_id = c.channel_id AND m.active = 1;
 
+-- name: followers
+-- The followers of these threads (room, channel), and whether they are still in the channel.
+SELECT json_group_array(json_array(f.channel_id, f.user_id, coalesce(m.active, 0)))
+FROM json_each(:keys) AS k
+JOIN members AS f ON f.channel_id = k.value ->> 0 AND f.active = 1
+LEFT JOIN members AS m ON m.user_id = f.user_id AND m.channel_id = k.value ->> 1;
+
 -- name: everyone
--- Everyone who ever had a membership or a pointer in a channel.
-SELECT json_group_array(user_id)
-FROM (SELECT user_id FROM members WHERE channel_id = :channel
+-- Everyone who ever had a membership or a pointer in a channel or in one of its threads.
+SELECT json_group_array(json_array(channel_id, user_id))
+FROM (SELECT channel_id, user_id FROM members WHERE channel_id = :channel
       UNION
-      SELECT user_id FROM read_receipts WHERE channel_id = :channel);
+      SELECT channel_id, user_id FROM read_receipts WHERE channel_id = :channel
+      UNION
+      SELECT channel_id, user_id FROM members WHERE channel_id > :first AND channel_id < :last
+      UNION
+      SELECT channel_id, user_id FROM read_receipts WHERE channel_id > :first AND channel_id < :last);
 
 -- name: before_last
 -- The seq of the n-th newest message that is not deleted.
@@ -82,7 +99,8 @@ INSERT OR REPLACE INTO channels
 SELECT value ->> 'channel_id', value ->> 'type', value ->> 'name', value ->> 'avatar', value ->> 'archived',
     value ->> 'deleted', value ->> 'mode', value ->> 'member_count', value ->> 'last_seq', value ->> 'last_id',
     value ->> 'last_at', value ->> 'change', value ->> 'position', value ->> '$.latest.id',
-    value ->> '$.latest.seq', value ->> '$.latest.at', value ->> '$.latest.sender_id', value ->> '$.latest.preview'
+    value ->> '$.latest.seq', value ->> '$.latest.at', value ->> '$.latest.sender_id', value ->> '$.latest.preview',
+    value -> 'peers'
 FROM json_each(:rows);
 
 -- name: put_messages
@@ -105,10 +123,12 @@ ON CONFLICT (user_id, channel_id) DO UPDATE SET
     active = excluded.active, joined_seq = excluded.joined_seq, joined_at = excluded.joined_at,
     skipped = excluded.skipped;
 
--- name: put_threads
--- The last thread_seq given.
-INSERT OR REPLACE INTO threads
-SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(:rows);
+-- name: put_undelivered
+-- Who wrote to whom while away.
+INSERT INTO undelivered
+SELECT value ->> 'receiver_id', value ->> 'accepted_at', value ->> 'sender_id', value ->> 'channel_id',
+    value ->> 'message_id'
+FROM json_each(:rows);
 
 -- name: merge_receipts
 -- The merge of read states: the higher epoch wins whole; in the same epoch the larger seq, and both `apart`.
@@ -140,7 +160,8 @@ WHERE excluded.epoch > epoch
 
 -- name: put_preferences
 -- What a member wants of a channel.
-UPDATE members SET muted_until = :muted_until, count = :count, user_change = max(user_change, :change)
+UPDATE members SET muted_until = :muted_until, count = :count, receipts = :receipts, pinned = :pinned,
+    archived_seq = :archived_seq, user_change = max(user_change, :change)
 WHERE user_id = :user AND channel_id = :channel;
 
 -- name: load_user
@@ -150,7 +171,9 @@ SELECT json_group_array(json_array(
     json_array(
         coalesce(r.epoch, 0), coalesce(r.last_read_seq, 0), json(coalesce(r.apart, '[]')), r.last_read_id,
         r.last_read_at, coalesce(r.read_at, 0), max(coalesce(m.user_change, 0), coalesce(r.user_change, 0))),
-    json_array(coalesce(m.muted_until, 0), coalesce(m.count, 'all'))))
+    json_array(coalesce(m.muted_until, 0), coalesce(m.count, 'all'), coalesce(m.receipts, 'public'),
+        coalesce(m.pinned, 0), coalesce(m.archived_seq, -1)),
+    coalesce(c.latest_at, 0)))
 FROM (SELECT channel_id FROM members WHERE user_id = :user
       UNION
       SELECT channel_id FROM read_receipts WHERE user_id = :user) AS k
@@ -178,6 +201,25 @@ SELECT json_group_array(json_array(i, json_array(seq, id, at, mention))) FROM (
         AND m.seq NOT IN (SELECT value FROM json_each(k.value ->> 5))
     ORDER BY i, m.seq)
 WHERE mention OR NOT only_named;
+
+-- name: thread_entries
+-- The newest unread replies of each (index, user, channel, seq, thread, apart), oldest first.
+SELECT json_group_array(json_array(i, json_array(seq, id, at, mention))) FROM (
+    SELECT k.value ->> 0 AS i, m.thread_seq AS seq, m.id, m.at,
+        m.mentions <> '[]' AND EXISTS (
+            SELECT 1 FROM json_each(m.mentions) AS x WHERE x.value = k.value ->> 1) AS mention
+    FROM json_each(:keys) AS k
+    JOIN messages AS m ON m.channel_id = k.value ->> 2 AND m.thread_id = k.value ->> 4
+        AND m.thread_seq > k.value ->> 3
+        AND m.thread_seq >= (SELECT coalesce(min(thread_seq), 0) FROM (
+            SELECT x.thread_seq FROM messages AS x
+            WHERE x.channel_id = k.value ->> 2 AND x.thread_id = k.value ->> 4 AND x.thread_seq > k.value ->> 3
+                AND NOT x.deleted AND NOT x.silent AND x.sender_id <> k.value ->> 1
+                AND x.thread_seq NOT IN (SELECT value FROM json_each(k.value ->> 5))
+            ORDER BY x.thread_seq DESC LIMIT :cap + 1))
+        AND NOT m.deleted AND NOT m.silent AND m.sender_id <> k.value ->> 1
+        AND m.thread_seq NOT IN (SELECT value FROM json_each(k.value ->> 5))
+    ORDER BY i, m.thread_seq);
 
 -- name: changes
 -- The change numbers of channels.
@@ -296,19 +338,120 @@ UPDATE meta SET value = value WHERE key = 'generation';
 -- Where in the log the last change stands.
 SELECT coalesce(max(position), 0) FROM channels;
 
+-- name: wrote_since
+-- Of these (channel, seq), those in which somebody other than the user has written after the seq.
+SELECT json_group_array(k.value ->> 0)
+FROM json_each(:keys) AS k
+WHERE EXISTS (SELECT 1 FROM messages AS m
+              WHERE m.channel_id = k.value ->> 0 AND m.seq > k.value ->> 1 AND m.sender_id <> :user);
+
+-- name: seen_by
+-- Members other than the sender who have read a place, unless a join alone marked it or they keep it private.
+SELECT json_group_array(json_array(user_id, read_at))
+FROM (SELECT m.user_id, r.read_at
+      FROM members AS m
+      JOIN read_receipts AS r ON r.user_id = m.user_id AND r.channel_id = m.channel_id
+      LEFT JOIN user_activity AS u ON u.user_id = m.user_id
+      WHERE m.channel_id = :channel AND m.active = 1 AND m.user_id <> :sender
+          AND m.receipts = 'public' AND coalesce(u.receipts, 'public') = 'public'
+          AND (r.last_read_seq >= :seq OR :seq IN (SELECT value FROM json_each(r.apart)))
+          AND NOT EXISTS (SELECT 1 FROM json_each(m.skipped) AS s
+                          WHERE s.value ->> 0 = r.epoch AND s.value ->> 1 < :seq AND s.value ->> 2 >= :seq)
+      ORDER BY r.read_at, m.user_id);
+
+-- name: seen_count
+-- How many that are.
+SELECT count(*)
+FROM members AS m
+JOIN read_receipts AS r ON r.user_id = m.user_id AND r.channel_id = m.channel_id
+LEFT JOIN user_activity AS u ON u.user_id = m.user_id
+WHERE m.channel_id = :channel AND m.active = 1 AND m.user_id <> :sender
+    AND m.receipts = 'public' AND coalesce(u.receipts, 'public') = 'public'
+    AND (r.last_read_seq >= :seq OR :seq IN (SELECT value FROM json_each(r.apart)))
+    AND NOT EXISTS (SELECT 1 FROM json_each(m.skipped) AS s
+                    WHERE s.value ->> 0 = r.epoch AND s.value ->> 1 < :seq AND s.value ->> 2 >= :seq);
+
+-- name: receipts
+-- The pointers of a channel's members, less what joins alone marked, without those who keep theirs private.
+SELECT json_group_array(json_array(user_id, seq, read_at))
+FROM (SELECT m.user_id, r.read_at, coalesce(
+          (SELECT min(s.value ->> 1) FROM json_each(m.skipped) AS s
+           WHERE s.value ->> 0 = r.epoch AND s.value ->> 2 >= r.last_read_seq), r.last_read_seq) AS seq
+      FROM members AS m
+      JOIN read_receipts AS r ON r.user_id = m.user_id AND r.channel_id = m.channel_id
+      LEFT JOIN user_activity AS u ON u.user_id = m.user_id
+      WHERE m.channel_id = :channel AND m.active = 1
+          AND m.receipts = 'public' AND coalesce(u.receipts, 'public') = 'public')
+WHERE seq > 0;
+
+-- name: activity
+-- What is kept of a user: last tap, last seen, receipts.
+SELECT last_tap, last_seen, receipts FROM user_activity WHERE user_id = :user;
+
+-- name: save_seen
+-- When a user was last online.
+INSERT INTO user_activity (user_id, last_seen) VALUES (:user, :at)
+ON CONFLICT (user_id) DO UPDATE SET last_seen = max(last_seen, excluded.last_seen);
+
+-- name: save_receipts
+-- Whether a user's receipts are public.
+INSERT INTO user_activity (user_id, receipts) VALUES (:user, :receipts)
+ON CONFLICT (user_id) DO UPDATE SET receipts = excluded.receipts;
+
+-- name: save_tap
+-- The badge was tapped.
+INSERT INTO user_activity (user_id, last_tap) VALUES (:user, :at)
+ON CONFLICT (user_id) DO UPDATE SET last_tap = max(last_tap, excluded.last_tap);
+
+-- name: badge_count
+-- How many different people wrote to a user while away, since the last tap.
+SELECT count(DISTINCT sender_id) FROM undelivered
+WHERE receiver_id = :user
+    AND accepted_at > coalesce((SELECT last_tap FROM user_activity WHERE user_id = :user), 0);
+
+-- name: badge_senders
+-- Who they are.
+SELECT json_group_array(DISTINCT sender_id) FROM undelivered
+WHERE receiver_id = :user
+    AND accepted_at > coalesce((SELECT last_tap FROM user_activity WHERE user_id = :user), 0);
+
+-- name: undelivered_messages
+-- What they wrote, newest first.
+SELECT json_group_array(json_object(
+    'channel_id', m.channel_id, 'id', m.id, 'seq', m.seq, 'sender_id', m.sender_id, 'at', m.at,
+    'sent_at', m.sent_at, 'text', m.text, 'preview', m.preview, 'thread_id', m.thread_id,
+    'thread_seq', m.thread_seq, 'mentions', json(m.mentions), 'silent', m.silent, 'deleted', m.deleted,
+    'backfill', m.backfill, 'change', m.change))
+FROM (SELECT x.* FROM undelivered AS u
+      JOIN messages AS x ON x.channel_id = u.channel_id AND x.id = u.message_id
+      WHERE u.receiver_id = :user AND u.accepted_at <= :at
+          AND u.accepted_at > coalesce((SELECT last_tap FROM user_activity WHERE user_id = :user), 0)
+      ORDER BY u.accepted_at DESC, x.at DESC LIMIT :limit) AS m;
+
+-- name: expire_undelivered
+-- What was tapped long ago.
+DELETE FROM undelivered WHERE receiver_id = :user AND accepted_at <= :before;
+
 -- name: purge_messages
 -- All messages of a deleted channel.
 DELETE FROM messages WHERE channel_id = :channel;
 
+-- name: purge_undelivered
+-- Nobody is told of messages in a deleted channel.
+DELETE FROM undelivered WHERE channel_id = :channel;
+
 -- name: purge_members
--- Nobody is in a deleted channel; that somebody was is kept, so that devices which come back are told.
-UPDATE members SET active = 0, joined_seq = 0, joined_at = 0, skipped = '[]', muted_until = 0, count = 'all'
-WHERE channel_id = :channel;
+-- Nobody is in a deleted channel or its threads; that somebody was is kept, so that devices are told.
+UPDATE members SET active = 0, joined_seq = 0, joined_at = 0, skipped = '[]', muted_until = 0, count = 'all',
+    receipts = 'public', pinned = 0, archived_seq = -1
+WHERE channel_id = :channel OR (channel_id > :first AND channel_id < :last);
 
 -- name: purge_receipts
--- All read pointers in a deleted channel.
-DELETE FROM read_receipts WHERE channel_id = :channel;
+-- All read pointers in a deleted channel and its threads.
+DELETE FROM read_receipts WHERE channel_id = :channel OR (channel_id > :first AND channel_id < :last);
 
 -- name: purge_threads
--- All threads of a deleted channel.
-DELETE FROM threads WHERE channel_id = :channel;
+-- The threads of a deleted channel; their seqs go on.
+UPDATE channels SET deleted = 1, latest_id = NULL, latest_seq = NULL, latest_at = NULL, latest_sender = NULL,
+    latest_preview = NULL, member_count = 0
+WHERE channel_id > :first AND channel_id < :last;

@@ -6,7 +6,8 @@ CREATE TABLE meta (
 
 INSERT INTO meta (key, value) VALUES ('generation', 0);
 
--- A deleted channel keeps its row: its seqs and change numbers go on if it is created again.
+-- A deleted channel keeps its row: its seqs and change numbers go on if it is created again. A thread has a
+-- row too: its id is the channel's and the root's, with 0x1F between, and so in members and read_receipts.
 CREATE TABLE channels (
     channel_id TEXT PRIMARY KEY,
     type TEXT NOT NULL,
@@ -25,7 +26,8 @@ CREATE TABLE channels (
     latest_seq INTEGER,
     latest_at INTEGER,
     latest_sender TEXT,
-    latest_preview TEXT
+    latest_preview TEXT,
+    peers TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX channels_by_position ON channels (position);
@@ -40,6 +42,9 @@ CREATE TABLE members (
     skipped TEXT NOT NULL,
     muted_until INTEGER NOT NULL DEFAULT 0,
     count TEXT NOT NULL DEFAULT 'all',
+    receipts TEXT NOT NULL DEFAULT 'public',
+    pinned INTEGER NOT NULL DEFAULT 0,
+    archived_seq INTEGER NOT NULL DEFAULT -1,
     user_change INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (user_id, channel_id)
 ) STRICT, WITHOUT ROWID;
@@ -68,13 +73,7 @@ CREATE TABLE messages (
 CREATE UNIQUE INDEX messages_by_id ON messages (channel_id, id);
 CREATE UNIQUE INDEX messages_by_seq ON messages (channel_id, seq);
 CREATE INDEX messages_by_sender ON messages (channel_id, sender_id, seq);
-
-CREATE TABLE threads (
-    channel_id TEXT NOT NULL,
-    thread_id TEXT NOT NULL,
-    last_seq INTEGER NOT NULL,
-    PRIMARY KEY (channel_id, thread_id)
-) STRICT, WITHOUT ROWID;
+CREATE INDEX messages_by_thread ON messages (channel_id, thread_id, thread_seq) WHERE thread_id IS NOT NULL;
 
 -- `apart`: the seqs read one by one beyond last_read_seq, as a JSON array in ascending order.
 CREATE TABLE read_receipts (
@@ -100,3 +99,22 @@ CREATE TABLE undo (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX undo_by_expiry ON undo (expires_at);
+
+-- Who wrote to whom while away. The index answers "how many different people since" by itself.
+CREATE TABLE undelivered (
+    receiver_id TEXT NOT NULL,
+    accepted_at INTEGER NOT NULL,
+    sender_id TEXT NOT NULL,
+    channel_id TEXT NOT NULL,
+    message_id TEXT NOT NULL
+) STRICT;
+
+CREATE INDEX undelivered_by_receiver ON undelivered (receiver_id, accepted_at, sender_id);
+CREATE INDEX undelivered_by_channel ON undelivered (channel_id);
+
+CREATE TABLE user_activity (
+    user_id TEXT PRIMARY KEY,
+    last_tap INTEGER NOT NULL DEFAULT 0,
+    last_seen INTEGER NOT NULL DEFAULT 0,
+    receipts TEXT NOT NULL DEFAULT 'public'
+) STRICT, WITHOUT ROWID;

@@ -1,0 +1,61 @@
+"""Badges in the memory of one process."""
+
+from collections.abc import Sequence
+from itertools import count
+
+from ..model import Undelivered
+
+
+class MemoryBadges:
+    """The plain statement of what the hot state of badges does."""
+
+    def __init__(self) -> None:
+        self._senders: dict[str, tuple[int, set[str]]] = {}
+        self._tickets: dict[str, int] = {}
+        self._next_ticket = count(1)
+
+    async def count(self, user: str) -> int | None:
+        """How many; None: not loaded."""
+        known = self._senders.get(user)
+        return None if known is None else len(known[1])
+
+    async def add(self, undelivered: Sequence[Undelivered]) -> None:
+        """Take them in, unless they were accepted before the user's last tap."""
+        for one in undelivered:
+            known = self._senders.get(one.receiver_id)
+            if known is None:
+                self._tickets.pop(one.receiver_id, None)
+            elif one.accepted_at > known[0]:
+                known[1].add(one.sender_id)
+
+    async def tap(self, user: str, at: int) -> None:
+        """Forget everyone up to a moment."""
+        self._tickets.pop(user, None)
+        known = self._senders.get(user)
+        if known is not None and at > known[0]:
+            self._senders[user] = (at, set())
+
+    async def begin(self, user: str) -> int:
+        """Announce a load."""
+        ticket = self._tickets[user] = self._tickets.get(user) or next(self._next_ticket)
+        return ticket
+
+    async def install(self, user: str, ticket: int, tap: int, senders: frozenset[str]) -> bool:
+        """Take a loaded badge; False if something has happened since `begin`: load again."""
+        if self._tickets.pop(user, None) != ticket:
+            return False
+        self._senders[user] = (tap, set(senders))
+        return True
+
+    async def forget(self, user: str) -> None:
+        """Drop a badge; loaded again on use."""
+        self._senders.pop(user, None)
+
+    def bytes(self) -> int:
+        """About how much memory the badges take."""
+        return sum(400 + 80 * len(senders) for _, senders in self._senders.values())
+
+    async def shrink(self, share: float) -> None:
+        """Drop this share of the badges, the oldest loads first."""
+        for user in list(self._senders)[: int(len(self._senders) * share)]:
+            del self._senders[user]

@@ -1,0 +1,41 @@
+"""Presence: who is online, and when somebody last was."""
+
+from ..api import PresenceView, PutPresence
+from ..errors import Invalid
+from ..ports import Clock, Devices, DurableUsers
+from ..rules import check_id, check_user_id
+
+
+class UserPresence:
+    """Connections of devices, as this process or a product with connections of its own sees them."""
+
+    def __init__(self, devices: Devices, durable: DurableUsers, clock: Clock) -> None:
+        self._devices = devices
+        self._durable = durable
+        self._clock = clock
+
+    async def get(self, user: str) -> PresenceView:
+        """Online while at least one device is connected."""
+        check_user_id(user, "user")
+        devices = self._devices.devices(user)
+        seen = self._clock() if devices else (await self._durable.activity(user)).last_seen
+        return PresenceView(bool(devices), seen or None, devices)
+
+    async def put(self, user: str, request: PutPresence) -> PresenceView:
+        """A device is connected, or gone."""
+        check_user_id(user, "user")
+        device = check_id(request.device, "device")
+        focus = None if request.focus is None else check_id(request.focus, "focus")
+        now = self._clock()
+        if request.online:
+            self._devices.connect(user, device, now + request.ttl * 1000, focus)
+        elif focus is not None:
+            raise Invalid("a device that is gone has nothing open", field="focus")
+        elif self._devices.disconnect(user, device):
+            await self._durable.save_seen(user, now)
+        return await self.get(user)
+
+    async def expire(self) -> None:
+        """Let go of devices that were not reported in time."""
+        for user, since in self._devices.expire():
+            await self._durable.save_seen(user, since)

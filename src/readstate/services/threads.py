@@ -1,0 +1,143 @@
+"""Threads: follow, unread replies, the panel, mark read."""
+
+from ..api import ReadResult, ThreadRead, Threads, ThreadTotals, ThreadView
+from ..errors import Invalid, MessageNotFound, ReplyToReply, ThreadNotFound
+from ..events import MembersEvent
+from ..model import Latest, Position
+from ..ports import Clock, DurableQueries, Log, Seat
+from ..rooms import channel_and_thread, is_thread, thread_room
+from ..rules import check_id, check_user_id
+from .counting import Counting, last_read
+from .cursors import ThreadsAfter, decode, encode, page_size
+from .loading import Loader
+from .reads import Reads
+
+
+class ThreadPanel:
+    """The threads that a user follows. Only these cost anything."""
+
+    def __init__(
+        self,
+        log: Log,
+        loader: Loader,
+        durable: DurableQueries,
+        reads: Reads,
+        counting: Counting,
+        clock: Clock,
+        *,
+        max_page: int,
+    ) -> None:
+        self._log = log
+        self._loader = loader
+        self._durable = durable
+        self._reads = reads
+        self._counting = counting
+        self._clock = clock
+        self._max_page = max_page
+
+    async def follow(self, user: str, channel: str, thread: str, *, on: bool = True) -> None:
+        """Follow a thread (everything in it is read then), or stop following it. Twice is as good as once."""
+        await self._check(user, channel, thread)
+        event = MembersEvent(
+            channel_id=channel,
+            created_at=self._clock(),
+            thread_id=thread,
+            add=(user,) if on else (),
+            remove=() if on else (user,),
+        )
+        effect = (await self._log.channel_events([event]))[0]
+        if effect is not None and effect.error is not None:
+            raise effect.error
+
+    async def read(self, user: str, channel: str, thread: str, request: ThreadRead) -> ReadResult:
+        """Mark a followed thread read: everything, or up to a reply."""
+        await self._check(user, channel, thread)
+        room = thread_room(channel, thread)
+        await self._followed(user, room)
+        to = (await self._loader.channel(room)).end
+        if request.up_to is not None:
+            to = await self._place(channel, thread, check_id(request.up_to, "up_to"))
+        moved = await self._reads.read_place(user, room, to)
+        seat = await self._followed(user, room)
+        count = 0 if seat.ledger is None else seat.ledger.count
+        return ReadResult(last_read(moved.pointer), count, self._counting.label(count), moved.changed)
+
+    async def panel(
+        self,
+        user: str,
+        *,
+        filter: str = "all",  # noqa: A002 - the name of the query parameter
+        channel: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Threads:
+        """Followed threads, the latest activity first."""
+        check_user_id(user, "user")
+        limit = page_size(limit, 20, self._max_page)
+        if filter not in {"all", "unread"}:
+            raise Invalid("filter must be all or unread", field="filter")
+        if channel is not None:
+            await self._loader.seat(user, channel)
+        after = None if cursor is None else decode(cursor, ThreadsAfter)
+        seats = await self.followed(user)
+        rooms = await self._loader.channels([seat.channel_id for seat in seats])
+        rows = []
+        for seat, room in zip(seats, rooms, strict=True):
+            if room is None or (channel is not None and channel_and_thread(seat.channel_id)[0] != channel):
+                continue
+            if filter == "unread" and not (seat.ledger and seat.ledger.count):
+                continue
+            key = (-(room.latest.at if room.latest else 0), seat.channel_id)
+            if after is None or key > (after.at, after.room):
+                rows.append((key, self._view(seat, room.latest)))
+        rows.sort(key=lambda row: row[0])
+        page = rows[:limit]
+        more = encode(ThreadsAfter(*page[-1][0])) if len(rows) > limit else None
+        return Threads(_totals(seats), [view for _, view in page], more)
+
+    async def totals(self, user: str) -> ThreadTotals:
+        """Unread replies over all followed threads."""
+        return _totals(await self.followed(user))
+
+    async def followed(self, user: str) -> list[Seat]:
+        """The seats of followed threads in channels that the user is in, with their ledgers."""
+        everything = (await self._loader.view(user, "all")).seats
+        members = {seat.channel_id for seat in everything if seat.member and not is_thread(seat.channel_id)}
+        rooms = [
+            seat.channel_id
+            for seat in everything
+            if seat.member and is_thread(seat.channel_id) and channel_and_thread(seat.channel_id)[0] in members
+        ]
+        return (await self._loader.counted(user, rooms)).seats
+
+    def _view(self, seat: Seat, latest: Latest | None) -> ThreadView:
+        channel, thread = channel_and_thread(seat.channel_id)
+        count = 0 if seat.ledger is None else seat.ledger.count
+        return ThreadView(thread, channel, count, self._counting.label(count), latest, last_read(seat.pointer))
+
+    async def _check(self, user: str, channel: str, thread: str) -> None:
+        """The user is in the channel, and the thread hangs on a root message in it."""
+        await self._loader.seat(user, channel)
+        check_id(thread, "thread")
+        root = (await self._durable.by_id([(channel, thread)])).get((channel, thread))
+        if root is None or not root.sender_id:
+            raise ThreadNotFound(f"there is no message {thread!r} in channel {channel!r}", field="thread")
+        if root.thread_id is not None:
+            raise ReplyToReply(f"{thread!r} is a reply itself: its thread is {root.thread_id!r}", field="thread")
+
+    async def _followed(self, user: str, room: str) -> Seat:
+        seats = (await self._loader.counted(user, [room])).seats
+        if not seats or not seats[0].member:
+            raise ThreadNotFound(f"{user!r} does not follow this thread", field="thread")
+        return seats[0]
+
+    async def _place(self, channel: str, thread: str, id_: str) -> Position:
+        reply = (await self._durable.by_id([(channel, id_)])).get((channel, id_))
+        if reply is None or reply.thread_id != thread or reply.thread_seq is None:
+            raise MessageNotFound(f"there is no reply {id_!r} in thread {thread!r}", field="up_to")
+        return Position(reply.thread_seq, reply.id, reply.at)
+
+
+def _totals(seats: list[Seat]) -> ThreadTotals:
+    counts = [seat.ledger.count for seat in seats if seat.ledger is not None and seat.ledger.count]
+    return ThreadTotals(sum(counts), len(counts))
