@@ -12,8 +12,9 @@ from pathlib import Path
 TITLE = """# Results
 
 Made by `make bench` (`python -m bench`), which replaces the section of each benchmark that it runs and
-keeps the notes. Figures that are compared were taken in the same run, in alternating rounds; each is the
-median of its rounds. Every benchmark checks the answers it gets, and fails on the first wrong one.
+keeps the notes. Servers that are compared were measured in the same run, in alternating rounds, and their
+figures are medians of the rounds; cold starts, memory and parts are measured once. Any answer that is an
+error or not as expected fails the run.
 """
 COLUMNS = ("what", "Readstate", "compared with", "ratio", "target", "")
 

@@ -105,7 +105,7 @@ def _baseline(name: str, prefix: str, directory: Path) -> Server:
     port, key = _free_port(), secrets.token_urlsafe(24)
     command = [sys.executable, "-m", "uvicorn", f"bench.baselines.{name}:app", "--host", HOST, "--port", str(port)]
     command += ["--loop", "uvloop", "--http", "httptools", "--ws", "none", "--no-access-log"]
-    command += ["--log-level", "warning"]
+    command += ["--log-level", "warning", "--no-server-header", "--timeout-keep-alive", "75"]
     directory.mkdir(parents=True, exist_ok=True)
     environment = {f"{prefix}_DB": str(directory / "plain.db"), f"{prefix}_KEY": key}
     return Server(name, command, environment, port, key)

@@ -68,6 +68,9 @@ def check_problem(answer: httpx.Response, status: int, code: str, field: str | N
 class Chat:
     """One principal of the HTTP API. Every word of it is one request; what fails, fails the test."""
 
+    evict: Callable[[], Awaitable[None]]
+    """Makes the service forget what it holds in memory; only there where it runs in this process."""
+
     def __init__(self, http: httpx.AsyncClient, token: str | None = SERVICE_KEY) -> None:
         self.http = http
         self.token = token
@@ -254,4 +257,6 @@ async def in_process(data_dir: Path, **settings: Any) -> AsyncIterator[Chat]:
     async with Readstate.open(**options) as rs:
         transport = httpx.ASGITransport(app=asgi_app(rs))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
-            yield Chat(http)
+            chat = Chat(http)
+            chat.evict = rs.evict
+            yield chat

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from statistics import median
 
-from ..load import Wire, encode
+from ..load import BenchmarkError, Wire, encode
 from ..report import Result, number, times
 from ..servers import Server, on_cores, readstate, two_cores
 from ..world import message_batch, put_channel, user_id, wake
@@ -56,8 +56,10 @@ def _costs(wire: Wire, key: str, heads: list[int], messages: int, rounds: int) -
             places = [(channel, head + step) for step in range(1, messages + 1)]
             request = encode("POST", "/v1/messages", message_batch(places), key)
             begin = time.perf_counter()
-            wire.exchange(request)
+            answer = wire.exchange(request)
             taken[channel].append((time.perf_counter() - begin) * 1000)
+            if answer.count(b'"accepted"') != messages:
+                raise BenchmarkError(f"not every message was accepted: {answer[:500]!r}")
             heads[channel] += messages
     return [median(times_) for times_ in taken]
 

@@ -10,7 +10,7 @@ import uvloop
 from readstate.durable.sqlite import SqliteStore
 from readstate.events import ReadEvent
 from readstate.hot.memory_users import MemoryUsers
-from readstate.ports import Read
+from readstate.ports import Moved, Read
 
 from ..world import channel_id, user_id
 from .memory_child import channels_of, load, place
@@ -42,9 +42,10 @@ async def moves(turns: int) -> float:
         await hot.install(user_id(user), await hot.begin(user_id(user)), load(user, USERS))
     batches = [reads(turn) for turn in range(turns)]
     begin = time.perf_counter()
-    for batch in batches:
-        await hot.move(batch)
-    return turns * SIZE / (time.perf_counter() - begin)
+    results = [await hot.move(batch) for batch in batches]
+    rate = turns * SIZE / (time.perf_counter() - begin)
+    assert all(isinstance(moved, Moved) and moved.changed for result in results for moved in result)
+    return rate
 
 
 async def merges(directory: Path, turns: int) -> float:

@@ -1,5 +1,7 @@
 """Unread counts, views, syncs and preferences, told as stories in both ways of counting."""
 
+import asyncio
+
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.conftest import Chat, Clock, of, three_channels
@@ -93,6 +95,25 @@ async def test_bulk_sync_comes_in_pages_with_one_sync_moment(chat: Chat, clock: 
 
     assert rows == [f"c{number}" for number in reversed(range(7))]
     assert len(moments) == 1
+
+
+async def test_a_total_is_the_sum_of_its_parts_also_while_everything_moves(chat: Chat) -> None:
+    await three_channels(chat)
+    for number in range(30):
+        await chat.evict()  # what must be loaded takes long enough for others to get in between
+        answers = await asyncio.gather(
+            chat.sync("bob"),
+            chat.send("alice", f"a-{number}", channel="a"),
+            chat.read("bob", "b"),
+            chat.sync("bob"),
+            chat.send("alice", f"b-{number}", channel="b"),
+            chat.sync("bob"),
+        )
+
+        for rows in (answers[0], answers[3], answers[5]):
+            assert rows["totals"]["unread"] == sum(row["unread"] for row in rows["channels"])
+            assert rows["totals"]["channels"] == sum(row["has_unread"] for row in rows["channels"])
+            assert all(row["has_unread"] for row in rows["channels"])
 
 
 async def test_delta_sync_tells_what_changed_and_what_is_gone(chat: Chat) -> None:

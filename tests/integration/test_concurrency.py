@@ -168,10 +168,11 @@ async def test_of_many_undos_of_one_token_one_is_done(chat: Chat, channel: str) 
     undo = [chat.call("POST", "/v1/users/bob/read/undo", {"undo": token}) for _ in range(20)]
     answers = await asyncio.gather(*undo)
 
-    done = [answer for answer in answers if answer.is_success]
-    assert len(done) == 1
+    changed = [answer.json()["changed"] for answer in answers if answer.is_success]
+    assert sorted(changed, reverse=True)[0] >= 1
+    assert sum(count > 0 for count in changed) == 1
     for late in answers:
-        if late is not done[0]:
+        if not late.is_success:
             check_problem(late, 404, "undo_not_found")
     assert await chat.count("bob", channel) == 2
 

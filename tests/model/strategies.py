@@ -13,10 +13,10 @@ COMMON_IDS = ["m", "10", "9", "{m}:1", "..", "'\"; --", "🙂", "a/b", "m\u00e9"
 
 users = st.sampled_from(USERS)
 some_users = st.lists(users, max_size=4, unique=True).map(tuple)
-seats = st.integers(0, 40)
-"""Picks a user in a channel; 40 is a stranger."""
-rooms = st.integers(0, 15)
-"""Picks a channel that exists; 15 is any."""
+seats = st.integers(0, 43)
+"""Picks a user in a channel; from 40 on it may be a stranger."""
+rooms = st.integers(0, 17)
+"""Picks a channel that exists; from 15 on it may be one that doesn't."""
 nth_newest = st.integers(0, 9)
 """Picks a message of a channel, counted back from the newest; 9 was never sent."""
 histories: st.SearchStrategy[str | int] = st.sampled_from(["read", "unread", 0, 1, 2, 3, 50])
