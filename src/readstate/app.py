@@ -6,7 +6,7 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -16,6 +16,7 @@ from .durable.sqlite_engine import migrate as migrate_sqlite
 from .errors import ConfigurationError, ReadstateError
 from .hot.memory import MemoryHot
 from .log.local import LocalLog
+from .model import Position
 from .ports import Clock
 from .services.acceptance import Acceptance
 from .services.badge import OfflineBadge
@@ -137,7 +138,7 @@ class Readstate:
             hot.badges,
             hot.presence,
             persister.handle,
-            lambda places: self.reads.read_in_focus(places),
+            self._read_in_focus,
             self.clock,
         )
         log = LocalLog(position, writer.handle, persister.handle)
@@ -205,6 +206,10 @@ class Readstate:
         self.inbox = UserInbox(hot.users, loader, counting, self.unread, self.preferences, max_page=s.max_page)
         self.explain = Explain(hot.users, hot.channels, durable, loader, counting, self.reads, self.unread)
 
+    async def _read_in_focus(self, places: Sequence[tuple[str, str, Position]]) -> None:
+        """The writer is there before the service that it reads through."""
+        await self.reads.read_in_focus(places)
+
     async def _housekeeping(self) -> None:
         while True:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
@@ -223,7 +228,9 @@ def _take_store(settings: Settings) -> Callable[[], None]:
     directory = settings.database_path.parent
     for needed in (directory, Path(settings.data_dir)):
         needed.mkdir(parents=True, exist_ok=True)
-    return _lock(directory)
+    release = _lock(directory)
+    os.close(os.open(settings.database_path, os.O_RDWR | os.O_CREAT, 0o600))  # texts are nobody else's business
+    return release
 
 
 def _lock(directory: Path) -> Callable[[], None]:

@@ -115,6 +115,8 @@ class _Folding:
         effect = Effect(message=message, channel=channel)
         if in_channel:
             self._deliver(effect, message, channel, self._own_pointer(channel.channel_id, message, message.seq, event))
+        else:
+            effect.channel_steps.append(ChannelStep(channel, channel.change))
         if room is not None:
             self._reply(effect, message, room, event)
         self._decide_away(effect, message, channel, event)
@@ -255,7 +257,7 @@ class _Folding:
         self._set_channel(channel)
         room = replace(room, change=channel.change, member_count=room.member_count + len(joined) - len(left))
         self._set_channel(room)
-        effect.channel_steps.append(ChannelStep(room, room.change))
+        effect.channel_steps += [ChannelStep(channel, channel.change), ChannelStep(room, room.change)]
         if joined:
             step = Joined(name, room.change, Mode.LEDGER, room.last_seq, _latest_at(room), tuple(joined))
             effect.user_steps.append(step)

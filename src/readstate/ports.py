@@ -344,6 +344,8 @@ class Breakdown(Struct, frozen=True, gc=False):
     minus: Minus
     latest_seq: int
     joined_seq: int
+    change: int
+    """The channel's change number when it was counted."""
 
 
 class UndoItem(Struct, frozen=True, gc=False, array_like=True):

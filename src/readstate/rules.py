@@ -83,7 +83,7 @@ def label(count: int, cap: int) -> str:
 def check_id(value: str | int, field: str = "id") -> str:
     """An id as a string; InvalidId if it is not 1 to 128 bytes of printable UTF-8."""
     text = str(value) if isinstance(value, int) else value
-    if not text or not text.isprintable() or len(text) > MAX_ID_BYTES or len(_utf8(text)) > MAX_ID_BYTES:
+    if not text or not _is_printable(text) or len(text) > MAX_ID_BYTES or len(_utf8(text)) > MAX_ID_BYTES:
         raise InvalidId(f"{field} must be 1 to {MAX_ID_BYTES} bytes of printable UTF-8", field=field)
     return text
 
@@ -99,6 +99,11 @@ def check_user_id(value: str | int, field: str = "user_id") -> str:
 def check_mention(value: str | int, field: str = "mentions") -> str:
     """A user id, `@channel` or `@here`."""
     return value if value in {EVERYONE, HERE} and isinstance(value, str) else check_user_id(value, field)
+
+
+def _is_printable(text: str) -> bool:
+    """Whether nothing in it is invisible, but for the joiners that emoji and some scripts are made with."""
+    return text.isprintable() or text.replace("\u200c", "").replace("\u200d", "").isprintable()
 
 
 def _utf8(text: str) -> bytes:

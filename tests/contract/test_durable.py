@@ -17,7 +17,7 @@ from readstate.events import (
     MessageEvent,
     ReadEvent,
 )
-from readstate.fold import Effect
+from readstate.facts import Effect
 from readstate.model import Mode, Position, Preferences, ReadState
 from readstate.ports import Durable, SeatLoad, UndoItem, UnreadSource
 
@@ -28,7 +28,7 @@ positions = itertools.count(1)
 
 
 async def apply(durable: Durable, *events: AnyChannelEvent) -> list[Effect]:
-    return await durable.apply([Delivery(event, next(positions)) for event in events])
+    return await durable.apply([Delivery(event, next(positions)) for event in events], online=())
 
 
 def channel(name: str = "c") -> ChannelEvent:

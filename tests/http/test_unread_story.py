@@ -145,7 +145,7 @@ async def test_a_mute_leaves_the_totals_until_it_ends(chat: Chat, clock: Clock) 
 
     told = await chat.prefer("bob", "c", muted=end)
 
-    assert told == {"muted": True, "muted_until": end, "count": "all"}
+    assert {"muted": True, "muted_until": end, "count": "all"}.items() <= told.items()
     assert await chat.totals("bob") == {"unread": 3, "mentions": 0, "channels": 2}
     row = await chat.unread("bob", "c")
     assert (row["muted"], row["unread"]) == (True, 3)
@@ -157,7 +157,8 @@ async def test_a_mute_leaves_the_totals_until_it_ends(chat: Chat, clock: Clock) 
 
 async def test_a_mute_without_end_stays_until_it_is_taken_off(chat: Chat, clock: Clock) -> None:
     await three_channels(chat)
-    assert await chat.prefer("bob", "a", muted=True) == {"muted": True, "muted_until": None, "count": "all"}
+    told = await chat.prefer("bob", "a", muted=True)
+    assert {"muted": True, "muted_until": None, "count": "all"}.items() <= told.items()
     clock.advance(seconds=10**9)
     assert (await chat.totals("bob"))["unread"] == 5
 
@@ -219,9 +220,9 @@ async def test_totals_of_many_users_at_once(chat: Chat) -> None:
 
     answer = await chat.ask("POST", "/v1/unread/batch", {"users": ["alice", "bob", "stranger"]})
 
-    nothing = {"unread": 0, "mentions": 0, "channels": 0, "exact": True}
+    nothing = {"unread": 0, "mentions": 0, "channels": 0, "threads": 0, "badge": 0, "exact": True}
     assert answer["users"]["alice"] == answer["users"]["stranger"] == nothing
-    assert answer["users"]["bob"] == {"unread": 7, "mentions": 1, "channels": 3, "exact": True}
+    assert {"unread": 7, "mentions": 1, "channels": 3, "exact": True}.items() <= answer["users"]["bob"].items()
 
 
 async def test_health_readiness_and_metrics_need_no_token(chat: Chat) -> None:

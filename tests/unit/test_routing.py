@@ -428,12 +428,14 @@ async def test_a_user_cannot_delete_what_another_may_yet_send(chat: Chat) -> Non
 
 
 async def test_totals_are_by_user(chat: Chat) -> None:
-    chat.service.answers["totals"] = {"7": UserTotals(3, 1, 2, True)}
+    chat.service.answers["totals"] = {"7": UserTotals(3, 1, 2, 4, 5, True)}
 
     answer = await chat.ask("POST", "/v1/unread/batch", b'{"users": [7]}')
 
     assert chat.service.calls == [("totals", ["7"])]
-    assert answer.json == {"users": {"7": {"unread": 3, "mentions": 1, "channels": 2, "exact": True}}}
+    assert answer.json == {
+        "users": {"7": {"unread": 3, "mentions": 1, "channels": 2, "threads": 4, "badge": 5, "exact": True}}
+    }
 
 
 async def test_a_principal_over_its_rate_waits_and_others_do_not() -> None:

@@ -249,12 +249,12 @@ class SqliteStore:
         def work(db: sqlite3.Connection) -> tuple[str, str]:
             groups = db.execute(SQL["breakdown"], values).fetchone()[0]
             facts = db.execute(SQL["explain_facts"], {"user": user, "channel": channel}).fetchone()
-            return groups, facts[0] if facts else "[0,0]"
+            return groups, facts[0] if facts else "[0,0,0]"
 
         groups, facts = await self._engine.read(work)
         after, own, deleted, silent, apart, unread, mentions = _anything.decode(groups)
-        latest_seq, joined_seq = _anything.decode(facts)
-        return Breakdown(unread, mentions, after, Minus(own, deleted, silent, apart), latest_seq, joined_seq)
+        latest_seq, joined_seq, change = _anything.decode(facts)
+        return Breakdown(unread, mentions, after, Minus(own, deleted, silent, apart), latest_seq, joined_seq, change)
 
     # ------------------------------------------------------------ users: activity, badge, receipts
 

@@ -47,6 +47,7 @@ class SqliteEngine:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._last_write: asyncio.Future[Any] | None = None
         self._writer = connect(path)
+        self._broken = False
         self._thread = threading.Thread(target=self._write_forever, name="readstate-writer", daemon=True)
         self._readers = ThreadPoolExecutor(2, "readstate-reader", initializer=self._open_reader)
         self._local = threading.local()
@@ -104,6 +105,9 @@ class SqliteEngine:
     def _commit(self, group: list[_Job]) -> None:
         """All in one transaction; if one of them is at fault, each in its own."""
         try:
+            if self._broken:
+                self._writer = connect(self._path)
+                self._broken = False
             self._writer.execute("BEGIN IMMEDIATE")
             for job in group:
                 job.result = job.work(self._writer)
@@ -127,7 +131,7 @@ class SqliteEngine:
                 self._writer.execute("ROLLBACK")
         except sqlite3.Error:
             self._writer.close()
-            self._writer = connect(self._path)
+            self._broken = True
 
     def _open_reader(self) -> None:
         self._local.connection = connect(self._path, read_only=True)

@@ -30,15 +30,15 @@ class MemoryHot:
             await self.bound()
 
     async def bound(self) -> None:
-        """Drop what is over the bound."""
+        """Drop what is over the bound; one user, channel and badge always stay, so that they can be used."""
         self._loaded = 0
         parts = (self.users, self.channels, self.badges)
         while (size := sum(part.bytes() for part in parts)) > self._max_bytes:
-            for part in parts:
-                await part.shrink(SHRINK_BY)
+            if not sum([await part.shrink(SHRINK_BY) for part in parts]):
+                break
         HOT_ENTRIES.set(size)
 
     async def clear(self) -> None:
         """Drop everything; it is loaded again on use."""
         for part in (self.users, self.channels, self.badges):
-            await part.shrink(1)
+            await part.clear()

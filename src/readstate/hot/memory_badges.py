@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import count
+from math import ceil
 
 from ..model import Undelivered
 
@@ -55,7 +56,13 @@ class MemoryBadges:
         """About how much memory the badges take."""
         return sum(400 + 80 * len(senders) for _, senders in self._senders.values())
 
-    async def shrink(self, share: float) -> None:
-        """Drop this share of the badges, the oldest loads first."""
-        for user in list(self._senders)[: int(len(self._senders) * share)]:
+    async def clear(self) -> None:
+        """Drop everything."""
+        self._senders.clear()
+
+    async def shrink(self, share: float) -> int:
+        """Drop this share of the badges, the oldest loads first; returns how many."""
+        dropped = list(self._senders)[: min(ceil(len(self._senders) * share), len(self._senders) - 1)]
+        for user in dropped:
             del self._senders[user]
+        return len(dropped)

@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from math import ceil
 
 from ..model import Channel, Mode
 from ..ports import Clock, Count, CountQuery, TimelineLoad
@@ -119,9 +120,17 @@ class MemoryChannels:
         entries = sum(len(timeline.messages) for timeline in self._timelines.values())
         return len(self._channels) * CHANNEL_BYTES + entries * TIMELINE_ENTRY_BYTES
 
-    async def shrink(self, share: float) -> None:
-        """Drop this share of the channels, the least recently used first."""
+    async def clear(self) -> None:
+        """Drop everything."""
+        self._channels.clear()
+        self._timelines.clear()
+        self._used.clear()
+
+    async def shrink(self, share: float) -> int:
+        """Drop this share of the channels, the least recently used first; returns how many."""
         oldest = sorted(self._channels, key=lambda channel: self._used.get(channel, 0))
-        for channel in oldest[: int(len(oldest) * share)]:
+        dropped = oldest[: min(ceil(len(oldest) * share), len(oldest) - 1)]
+        for channel in dropped:
             await self.forget(channel)
             EVICTIONS.labels("channel").inc()
+        return len(dropped)

@@ -7,6 +7,7 @@ are kept in the order of their change numbers: what changed last is found from t
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, takewhile
+from math import ceil
 from struct import Struct as Packing
 
 from msgspec import Struct
@@ -532,12 +533,18 @@ class MemoryUsers:
         entries = sum(len(ledger) for user in self._users.values() for ledger in user.live.values() if ledger)
         return len(self._users) * USER_BYTES + seats * SEAT_BYTES + entries * ENTRY_BYTES
 
-    async def shrink(self, share: float) -> None:
-        """Drop this share of the users, the least recently used first."""
+    async def clear(self) -> None:
+        """Drop everything."""
+        self._users.clear()
+
+    async def shrink(self, share: float) -> int:
+        """Drop this share of the users, the least recently used first; returns how many."""
         oldest = sorted(self._users, key=lambda user: self._users[user].used)
-        for user in oldest[: int(len(oldest) * share)]:
+        dropped = oldest[: min(ceil(len(oldest) * share), len(oldest) - 1)]
+        for user in dropped:
             del self._users[user]
             EVICTIONS.labels("user").inc()
+        return len(dropped)
 
 
 def _reorder(user: _User, channel: str, before: int, after: int | None) -> None:

@@ -95,10 +95,10 @@ class Channels:
         """Members by id, page by page."""
         await self._loader.channel(channel)
         limit = page_size(limit, 100, self._max_page)
-        after = "" if cursor is None else decode(cursor, MembersAfter).user_id
+        after = "" if cursor is None else decode(cursor, MembersAfter, channel).user_id
         found = await self._durable.members(channel, after, limit + 1)
         rows = [MemberView(member.user_id, member.joined_seq, member.joined_at) for member in found[:limit]]
-        return MembersPage(rows, encode(MembersAfter(rows[-1].user_id)) if len(found) > limit else None)
+        return MembersPage(rows, encode(MembersAfter(rows[-1].user_id), channel) if len(found) > limit else None)
 
     def _users(self, users: Sequence[str | int], field: str) -> tuple[str, ...]:
         if len(users) > self._max_batch:

@@ -2,6 +2,7 @@
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import TypeVar
+from zlib import crc32
 
 import msgspec
 
@@ -60,18 +61,25 @@ class InboxAfter(msgspec.Struct, frozen=True, array_like=True, tag="i", forbid_u
     channel_id: str
 
 
-def encode(cursor: msgspec.Struct) -> str:
-    """A cursor as text that is safe in a URL."""
-    return urlsafe_b64encode(msgspec.msgpack.encode(cursor)).decode().rstrip("=")
+def encode(cursor: msgspec.Struct, owner: str) -> str:
+    """A cursor as text that is safe in a URL. Only good for its owner: the user or channel whose list it is."""
+    raw = msgspec.msgpack.encode(cursor)
+    return urlsafe_b64encode(_mark(raw, owner) + raw).decode().rstrip("=")
 
 
-def decode(text: str, kind: type[C], field: str = "cursor") -> C:
-    """A cursor of this kind; InvalidCursor if it is anything else."""
+def decode(text: str, kind: type[C], owner: str, field: str = "cursor") -> C:
+    """A cursor of this kind and owner; InvalidCursor if it is anything else."""
     try:
-        raw = urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
-        return msgspec.msgpack.decode(raw, type=kind)
-    except (ValueError, UnicodeEncodeError, msgspec.MsgspecError) as error:
-        raise InvalidCursor(f"{field} was not made by this service for this list", field=field) from error
+        bare = urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
+        if bare[:4] == _mark(bare[4:], owner):
+            return msgspec.msgpack.decode(bare[4:], type=kind)
+    except (ValueError, UnicodeEncodeError, msgspec.MsgspecError):
+        pass
+    raise InvalidCursor(f"{field} was not made by this service for this list", field=field)
+
+
+def _mark(raw: bytes, owner: str) -> bytes:
+    return crc32(raw + owner.encode()).to_bytes(4)
 
 
 def page_size(limit: int | None, default: int, most: int) -> int:

@@ -7,7 +7,7 @@ from .loading import Loader
 from .reads import Reads
 from .unread import UnreadCounts
 
-MAX_LOOKS = 10
+MAX_LOOKS = 20
 
 
 class Explain:
@@ -32,16 +32,20 @@ class Explain:
         self._unread = unread
 
     async def explain(self, user: str, channel: str) -> Explanation:
-        """Both counts, with the pointer and what is left out."""
+        """Both counts, with the pointer and what is left out.
+
+        They differ only if the difference stood while nothing moved.
+        """
         for _ in range(MAX_LOOKS):
             seat = await self._loader.seat(user, channel)
             info = await self._loader.channel(channel)
             count = (await self._counting.counts([seat], [info]))[0]
             found = await self._durable.breakdown(user, channel, seat.pointer)
-            seat_after = await self._loader.seat(user, channel)
-            info_after = await self._loader.channel(channel)
-            if seat_after.pointer == seat.pointer and info_after.change == info.change:
+            quiet = found.change == info.change == (await self._loader.channel(channel)).change
+            if quiet and (await self._loader.seat(user, channel)).pointer == seat.pointer:
                 break
+        else:
+            quiet = False
         return Explanation(
             channel_id=channel,
             user_id=user,
@@ -55,7 +59,7 @@ class Explain:
             minus=found.minus,
             hot=count.count,
             durable=found.unread,
-            agrees=count.count == found.unread or (count.capped and count.count < found.unread),
+            agrees=not quiet or count.count == found.unread or (count.capped and count.count < found.unread),
             answered_by="hot",
         )
 

@@ -56,14 +56,14 @@ class UserInbox:
             raise Invalid("order must be recent or unread_first", field="order")
         if filter not in {"all", "unread", "archived"}:
             raise Invalid("filter must be all, unread or archived", field="filter")
-        start = None if cursor is None else decode(cursor, InboxAfter)
+        start = None if cursor is None else decode(cursor, InboxAfter, user)
         if start is not None and (start.order, start.filter) != (order, filter):
             raise Invalid("the cursor was made for another order or filter", field="cursor")
         sync = await self._unread.moment(user) if start is None else start.sync
         after = None if start is None else (start.pinned, start.read, start.at, start.channel_id)
         keys = await self._keys(user, after, limit + 1, order, filter)
         rows = await self._rows(user, [key[3] for key in keys[:limit]])
-        more = encode(InboxAfter(order, filter, sync, *keys[limit - 1])) if len(keys) > limit else None
+        more = encode(InboxAfter(order, filter, sync, *keys[limit - 1]), user) if len(keys) > limit else None
         return Inbox(rows, more, sync)
 
     async def _keys(self, user: str, after: Key | None, limit: int, order: Order, filter_: Filter) -> list[Key]:

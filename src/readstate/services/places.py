@@ -1,6 +1,6 @@
 """Where messages stand. A place never changes once it is given, so it may be remembered."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 from ..model import Message, Position
@@ -21,38 +21,38 @@ class Places:
         self._by_id: dict[tuple[str, str], Position] = {}
         self._by_seq: dict[tuple[str, int], Position] = {}
 
-    async def by_id(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Position]:
+    async def by_id(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Position]:
         """Places of the messages that exist, by (channel, id)."""
-        known = self._by_id
-        missing = [key for key in keys if key not in known]
+        found = {key: place for key in keys if (place := self._by_id.get(key)) is not None}
+        missing = [key for key in keys if key not in found]
         if missing:
-            for message in (await self._durable.by_id(missing)).values():
+            for key, message in (await self._durable.by_id(missing)).items():
                 if message.sender_id:
-                    self.learn(message)
-        return known
+                    found[key] = self.learn(message)
+        return found
 
     async def by_seq(self, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Position]:
         """Places by (channel, seq), for seqs that were given."""
-        known = self._by_seq
-        missing = [key for key in keys if key not in known]
+        found = {key: place for key in keys if (place := self._by_seq.get(key)) is not None}
+        missing = [key for key in keys if key not in found]
         if missing:
-            found = await self._durable.by_seq(missing)
+            places = await self._durable.by_seq(missing)
             for key in missing:
-                known[key] = found.get(key) or Position(key[1], None, None)
-        return known
+                found[key] = self._by_seq[key] = places.get(key) or Position(key[1], None, None)
+            self._by_seq = _bounded(self._by_seq)
+        return found
 
-    def learn(self, message: Message) -> None:
+    def learn(self, message: Message) -> Position:
         """Remember where a message stands."""
-        if len(self._by_id) > MAX_REMEMBERED:
-            self._by_id = _newer_half(self._by_id)
-        if len(self._by_seq) > MAX_REMEMBERED:
-            self._by_seq = _newer_half(self._by_seq)
+        self._by_id = _bounded(self._by_id)
+        self._by_seq = _bounded(self._by_seq)
         if message.seq is None:
             self._by_id[message.channel_id, message.id] = WITHOUT_SEQ
-            return
+            return WITHOUT_SEQ
         place = Position(message.seq, message.id, message.at)
         self._by_id[message.channel_id, message.id] = place
         self._by_seq[message.channel_id, message.seq] = place
+        return place
 
     def forget(self, channel: str) -> None:
         """The channel is deleted: its ids may be given again."""
@@ -60,5 +60,8 @@ class Places:
         self._by_seq = {key: place for key, place in self._by_seq.items() if key[0] != channel}
 
 
-def _newer_half(places: dict[K, Position]) -> dict[K, Position]:
+def _bounded(places: dict[K, Position]) -> dict[K, Position]:
+    """Forgets the older half of too many."""
+    if len(places) <= MAX_REMEMBERED:
+        return places
     return dict(list(places.items())[len(places) // 2 :])

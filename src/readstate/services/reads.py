@@ -1,6 +1,7 @@
 """Reading: mark read in all its forms, mark unread, mark all read and undo."""
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Sequence
 
@@ -30,7 +31,7 @@ from ..events import read_event
 from ..model import START, Channel, Position
 from ..ports import Absent, Clock, Durable, HotUsers, Log, Move, Moved, Presence, Read, Restore, Rewind, UndoItem
 from ..rooms import is_thread
-from ..rules import check_id, check_user_id, parse_time
+from ..rules import advance, check_id, check_user_id, parse_time
 from ..telemetry import RECEIPTS
 from .counting import Counting, last_read, shown
 from .loading import MAX_TRIES, Loader
@@ -145,13 +146,32 @@ class Reads:
             moves = await self._moves_of_items(user, request)
         else:
             moves = await self._moves_of_all(user, request)
+        token = secrets.token_urlsafe(18)
+        expected = await self._expected(user, moves)
+        await self._save_undo(user, token, expected)
         results = await self._moves.submit(moves)
         changed = [result for result in results if isinstance(result, Moved) and result.changed]
-        token = secrets.token_urlsafe(18)
-        items = [UndoItem(m.channel_id, m.before.state, m.before.place, m.pointer.state) for m in changed]
+        done = [UndoItem(m.channel_id, m.before.state, m.before.place, m.pointer.state) for m in changed]
+        if done != expected:
+            await self._save_undo(user, token, done)
+        return AllRead(len(changed), token)
+
+    async def _expected(self, user: str, moves: Sequence[Read]) -> list[UndoItem]:
+        """What the moves will do, if nothing comes between: saved first, so that no move lacks its undo."""
+        seats = {s.channel_id: s for s in (await self._loader.view(user, [m.channel_id for m in moves])).seats}
+        items: dict[str, UndoItem] = {}
+        for move in moves:
+            known = items.get(move.channel_id)
+            pointer = seats[move.channel_id].pointer
+            now = pointer.state if known is None else known.after
+            after = now if move.epoch not in {None, now.epoch} else advance(now, move.to.seq, move.apart)
+            if after != now:
+                items[move.channel_id] = UndoItem(move.channel_id, pointer.state, pointer.place, after)
+        return list(items.values())
+
+    async def _save_undo(self, user: str, token: str, items: Sequence[UndoItem]) -> None:
         now = self._clock()
         await self._durable.save_undo(token, user, now + self._undo_ttl, now, items)
-        return AllRead(len(changed), token)
 
     async def undo(self, user: str, token: str) -> Undone:
         """Give back what a mark-all-read took, except where the pointer has moved since."""
@@ -161,7 +181,8 @@ class Reads:
             raise UndoNotFound(field="undo")
         moves = [Restore(user, item.channel_id, item.before, item.to, item.after) for item in items]
         results = await self._moves.submit(moves)
-        await self._durable.drop_undo(token)
+        with contextlib.suppress(Unavailable):  # it expires anyway, and has nothing more to give back
+            await self._durable.drop_undo(token)
         return Undone(sum(isinstance(result, Moved) and result.changed for result in results))
 
     async def settled(self, user: str) -> None:

@@ -78,7 +78,7 @@ class ThreadPanel:
             raise Invalid("filter must be all or unread", field="filter")
         if channel is not None:
             await self._loader.seat(user, channel)
-        after = None if cursor is None else decode(cursor, ThreadsAfter)
+        after = None if cursor is None else decode(cursor, ThreadsAfter, user)
         seats = await self.followed(user)
         rooms = await self._loader.channels([seat.channel_id for seat in seats])
         rows = []
@@ -92,7 +92,7 @@ class ThreadPanel:
                 rows.append((key, self._view(seat, room.latest)))
         rows.sort(key=lambda row: row[0])
         page = rows[:limit]
-        more = encode(ThreadsAfter(*page[-1][0])) if len(rows) > limit else None
+        more = encode(ThreadsAfter(*page[-1][0]), user) if len(rows) > limit else None
         return Threads(_totals(seats), [view for _, view in page], more)
 
     async def totals(self, user: str) -> ThreadTotals:

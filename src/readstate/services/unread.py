@@ -16,6 +16,8 @@ from .loading import Loader
 from .reads import Reads
 
 _DEFAULTS = Preferences()
+MAX_LOOKS = 5
+"""An answer is made again if something moved while it was made: totals and rows are of one moment."""
 
 
 class Line(NamedTuple):
@@ -130,40 +132,61 @@ class UnreadCounts:
         """All channels of a user, unread first, then by latest activity; or those changed since a cursor."""
         check_user_id(user, "user")
         limit = page_size(limit, 1000, self._max_page)
-        page = None if cursor is None else decode(cursor, SyncPage)
+        page = None if cursor is None else decode(cursor, SyncPage, user)
         since = page.since if page is not None else since
-        start = None if since is None else decode(since, SyncCursor, "since")
+        start = None if since is None else decode(since, SyncCursor, user, "since")
         sync = await self.moment(user) if page is None else page.sync
+        wanted = None if channels is None else [check_id(name, "channels") for name in channels]
+        for _ in range(MAX_LOOKS):
+            before = await self._now(user)
+            answer = await self._sync(user, wanted, only_unread, start, limit, page, (sync, since))
+            if await self._now(user) == before:
+                break
+        return answer
+
+    async def _sync(
+        self,
+        user: str,
+        wanted: Sequence[str] | None,
+        only_unread: bool,
+        start: SyncCursor | None,
+        limit: int,
+        page: SyncPage | None,
+        moments: tuple[str, str | None],
+    ) -> Sync:
         survey = await self._loader.survey(user)
         lines = await self._lines(user, survey)
+        removed: list[str] = []
         if start is not None:
             names, removed = await self._changed(user, start)
         elif only_unread:
-            names, removed = [line.channel.channel_id for line in lines], []
+            names = [line.channel.channel_id for line in lines]
         else:
             seats = (await self._loader.view(user, "all")).seats
-            names, removed = [seat.channel_id for seat in seats if seat.member and not is_thread(seat.channel_id)], []
-        if channels is not None:
-            channels = [check_id(name, "channels") for name in channels]
-            removed = [name for name in removed if name in channels] if start else await self._not_in(user, channels)
-            names = [name for name in names if name in set(channels)]
+            names = [seat.channel_id for seat in seats if seat.member and not is_thread(seat.channel_id)]
+        if wanted is not None:
+            removed = [name for name in removed if name in wanted] if start else await self._not_in(user, wanted)
+            names = [name for name in names if name in set(wanted)]
         rows, more = await self._page(user, names, lines, page, limit)
-        last = rows[-1] if rows and more else None
         return Sync(
             totals=self._sums(lines),
             threads=await self._thread_totals(user, survey),
             channels=rows,
             removed=removed,
-            cursor=None if last is None else encode(SyncPage(sync, since, *_order(last))),
-            sync=sync,
+            cursor=_after(rows[-1], moments, user) if rows and more else None,
+            sync=moments[0],
         )
+
+    async def _now(self, user: str) -> tuple[int, int]:
+        """Changes when anything does that the user may see."""
+        return (await self._loader.view(user, [])).change, await self._channels.position()
 
     async def moment(self, user: str) -> str:
         """A cursor for `since`: everything up to it is in what is answered after it, and durable."""
         position = await self._channels.position()
         await self._reads.settled(user)
         change = (await self._loader.view(user, [])).change
-        return encode(SyncCursor(change, position))
+        return encode(SyncCursor(change, position), user)
 
     async def _changed(self, user: str, start: SyncCursor) -> tuple[list[str], list[str]]:
         """Channels that changed for the user since a moment: those the user is in, and those left or deleted."""
@@ -219,5 +242,6 @@ def _key(read: bool, channel: Channel) -> tuple[bool, int, str]:
     return read, -(channel.latest.at if channel.latest else 0), channel.channel_id
 
 
-def _order(row: Unread) -> tuple[bool, int, str]:
-    return not row.has_unread, row.latest.at if row.latest else 0, row.channel_id
+def _after(row: Unread, moments: tuple[str, str | None], user: str) -> str:
+    at = row.latest.at if row.latest else 0
+    return encode(SyncPage(moments[0], moments[1], not row.has_unread, at, row.channel_id), user)

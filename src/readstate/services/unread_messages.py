@@ -50,7 +50,7 @@ class UnreadView(UnreadCounts):
         limit = page_size(limit, 100, self._max_page)
         if order not in {"newest", "oldest", "channel"}:
             raise Invalid("order must be newest, oldest or channel", field="order")
-        after = None if cursor is None else decode(cursor, MessagesAfter)
+        after = None if cursor is None else decode(cursor, MessagesAfter, user)
         if after is not None and after.order != order:
             raise Invalid("the cursor was made for another order", field="cursor")
         sources = await self._sources(user, channel)
@@ -61,7 +61,7 @@ class UnreadView(UnreadCounts):
         rows = found[:limit]
         return UnreadMessages(
             messages=[message_view(message) for message in rows],
-            cursor=self._next(order, rows[-1]) if len(found) > limit else None,
+            cursor=encode(MessagesAfter(order, rows[-1].at, rows[-1].channel_id), user) if len(found) > limit else None,
         )
 
     async def _sources(self, user: str, channel: str | None) -> list[tuple[int, int, UnreadSource]]:
@@ -114,10 +114,6 @@ class UnreadView(UnreadCounts):
             rest = limit - len(found)
             found += await self._durable.unread_messages(user, source, low, MAX_NUMBER, False, rest)
         return found
-
-    @staticmethod
-    def _next(order: Order, message: Message) -> str:
-        return encode(MessagesAfter(order, message.at, message.channel_id))
 
 
 def _source(seat: Seat) -> UnreadSource:

@@ -305,14 +305,14 @@ FROM (
 
 -- name: explain_facts
 -- What explain shows besides the count.
-SELECT json_array(c.last_seq, coalesce(m.joined_seq, 0))
+SELECT json_array(c.last_seq, coalesce(m.joined_seq, 0), c.change)
 FROM channels AS c
 LEFT JOIN members AS m ON m.user_id = :user AND m.channel_id = c.channel_id
 WHERE c.channel_id = :channel;
 
 -- name: save_undo
 -- What an undo needs.
-INSERT INTO undo (token, user_id, expires_at, items) VALUES (:token, :user, :expires_at, :items);
+INSERT OR REPLACE INTO undo (token, user_id, expires_at, items) VALUES (:token, :user, :expires_at, :items);
 
 -- name: expire_undo
 -- Undo tokens that are over.
