@@ -190,6 +190,7 @@ class Readstate:
         )
         self.badge = OfflineBadge(hot.badges, durable, counting, acceptance, mode=s.badge_mode, max_messages=s.max_page)
         self.unread = UnreadView(
+            hot.users,
             hot.channels,
             loader,
             counting,
@@ -203,7 +204,7 @@ class Readstate:
         self.receipts = ReadReceipts(durable, loader, receipts_max_members=s.receipts_max_members)
         self.presence = UserPresence(hot.presence, durable, self.clock)
         self.preferences = ChannelPreferences(hot.users, durable, loader, self.clock)
-        self.inbox = UserInbox(hot.users, loader, counting, self.unread, self.preferences, max_page=s.max_page)
+        self.inbox = UserInbox(loader, counting, self.unread, self.preferences, max_page=s.max_page)
         self.explain = Explain(hot.users, hot.channels, durable, loader, counting, self.reads, self.unread)
 
     async def _read_in_focus(self, places: Sequence[tuple[str, str, Position]]) -> None:

@@ -147,7 +147,7 @@ class _Folding:
         if users:
             named = None if everyone and ledger else frozenset(message.mentions)
             fan = Fan(channel.channel_id, message.change, users, entry, named, message.sender_id)
-            effect.user_steps.append(replace(fan, latest_at=_latest_at(channel)))
+            effect.user_steps.append(replace(fan, latest_at=_latest_at(channel), archived=channel.archived))
         if pointer is not None:
             effect.user_steps.append(OwnRead(channel.channel_id, message.sender_id, message.seq, pointer))
 
@@ -209,7 +209,7 @@ class _Folding:
         self._set_channel(room)
         if joined:
             pointers = tuple(joined.items())
-            step = Joined(name, message.change, Mode.LEDGER, room.last_seq, _latest_at(room), pointers)
+            step = Joined(name, message.change, Mode.LEDGER, room.last_seq, _latest_at(room), False, pointers)
             effect.user_steps.append(step)
         self._deliver_reply(effect, message, room, told)
 
@@ -259,7 +259,7 @@ class _Folding:
         self._set_channel(room)
         effect.channel_steps += [ChannelStep(channel, channel.change), ChannelStep(room, room.change)]
         if joined:
-            step = Joined(name, room.change, Mode.LEDGER, room.last_seq, _latest_at(room), tuple(joined))
+            step = Joined(name, room.change, Mode.LEDGER, room.last_seq, _latest_at(room), False, tuple(joined))
             effect.user_steps.append(step)
         if left:
             effect.user_steps.append(Left(name, room.change, tuple(left)))
@@ -352,7 +352,7 @@ class _Folding:
         if users:
             named = None if everyone and ledger else frozenset(message.mentions)
             fan = Fan(channel.channel_id, channel.change, users, entry, named, message.sender_id, edit=True)
-            effect.user_steps.append(replace(fan, latest_at=_latest_at(channel)))
+            effect.user_steps.append(replace(fan, latest_at=_latest_at(channel), archived=channel.archived))
         return effect
 
     def _delete(self, event: DeleteEvent, channel: Channel) -> Effect:
@@ -377,7 +377,7 @@ class _Folding:
         if users:
             remove, latest_at = message.seq or 0, _latest_at(channel)
             fan = Fan(channel.channel_id, channel.change, users, remove=remove, latest_at=latest_at)
-            effect.user_steps.append(fan)
+            effect.user_steps.append(replace(fan, archived=channel.archived))
         self._change_reply(effect, message, channel.change)
         return effect
 
@@ -402,7 +402,9 @@ class _Folding:
         effect = Effect(channel=channel, added=len(joined), removed=len(left))
         effect.channel_steps.append(ChannelStep(channel, channel.change))
         if joined:
-            effect.user_steps.append(Joined(name, channel.change, mode, channel.last_seq, _latest_at(channel), joined))
+            effect.user_steps.append(
+                Joined(name, channel.change, mode, channel.last_seq, _latest_at(channel), channel.archived, joined)
+            )
         if left:
             effect.user_steps.append(Left(channel.channel_id, channel.change, left))
         if stayed and outgrown:
@@ -459,7 +461,7 @@ class _Folding:
         effect = Effect(channel=channel, channel_steps=[ChannelStep(channel, channel.change)])
         if users:
             fan = Fan(channel.channel_id, channel.change, users, latest_at=_latest_at(channel))
-            effect.user_steps.append(fan)
+            effect.user_steps.append(replace(fan, archived=channel.archived))
         return effect
 
     def _delete_channel(self, event: ChannelEvent, known: Channel | None, position: int) -> Effect:

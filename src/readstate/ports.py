@@ -118,10 +118,12 @@ class Survey(Struct, frozen=True, gc=False):
     """What may be unread for a user, in brief: one moment, without a value per read channel."""
 
     change: int
-    counts: list[tuple[str, int, int, bool]]
-    """Ledger channels with anything unread: (channel, unread, mentions, capped)."""
+    plain: tuple[int, int, int, bool]
+    """(unread, mentions, channels, capped) over the ledger channels that nothing sets apart: sums of set sizes."""
+    special: list[tuple[str, int, int, bool]]
+    """(channel, unread, mentions, capped) of unread ledger channels for which the user has preferences."""
     unloaded: list[str]
-    """Ledger channels whose ledger must be loaded first."""
+    """Channels and threads whose ledger must be loaded first."""
     timelines: list[str]
     """The user's timeline channels."""
     threads: list[tuple[str, int, bool]]
@@ -154,6 +156,8 @@ class SeatLoad(Struct, frozen=True, gc=False, array_like=True):
     preferences: Preferences
     latest_at: int
     """The time of the channel's latest message."""
+    archived: bool
+    """Whether the channel is archived."""
 
 
 class LedgerLoad(Struct, frozen=True, gc=False):
@@ -192,7 +196,9 @@ class HotUsers(Protocol):
     async def survey(self, user: str) -> Survey | None:
         """What may be unread, at one moment."""
 
-    async def inbox(self, user: str, after: tuple[int, str] | None, limit: int) -> list[tuple[int, str]] | None:
+    async def inbox(
+        self, user: str, after: tuple[int, str] | None, limit: int, only_unread: bool = False
+    ) -> list[tuple[int, str]] | None:
         """The user's ledger channels by latest activity, as (minus the time, channel), after such a pair."""
 
     async def prefer(self, user: str, channel: str, preferences: Preferences) -> int | None:

@@ -36,6 +36,8 @@ class Fan(Struct, frozen=True, gc=False):
     """`put` stands for a message that was already there: only its mention changes."""
     latest_at: int = 0
     """The time of the channel's latest message: its score in the inbox."""
+    archived: bool = False
+    """Whether the channel is archived: it leaves the totals."""
 
 
 class OwnRead(Struct, frozen=True, gc=False):
@@ -56,6 +58,7 @@ class Joined(Struct, frozen=True, gc=False):
     last_seq: int
     """Whose pointer is here has nothing unread."""
     latest_at: int
+    archived: bool
     pointers: tuple[tuple[str, Pointer], ...]
 
 

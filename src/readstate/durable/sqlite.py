@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Container, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,9 @@ from .sql import queries
 from .sqlite_engine import SqliteEngine, connect, migrate
 
 SQL = queries("sqlite")
+_ONE_ROW = "(?, ?, ?, ?, ?, ?, ?, ?, ?)"
+MERGES = {n: SQL["merge_receipts"].replace(_ONE_ROW, ", ".join([_ONE_ROW] * n)) for n in (500, 100, 20, 5, 1)}
+"""The same statement for so many rows."""
 
 _channels = msgspec.json.Decoder(list[Channel], strict=False)
 _messages = msgspec.json.Decoder(list[Message], strict=False)
@@ -100,21 +104,21 @@ class SqliteStore:
 
     async def merge(self, events: Sequence[ReadEvent]) -> None:
         """Merge read states; each (user, channel) at most once."""
-        rows = [
+        rows = sorted(
             (
                 e.user_id,
                 e.channel_id,
                 e.epoch,
                 e.last_read_seq,
-                e.apart,
+                _json(e.apart) if e.apart else "[]",
                 e.last_read_id,
                 e.last_read_at,
                 e.read_at,
                 e.change,
             )
             for e in events
-        ]
-        await self._engine.write(lambda db: db.execute(SQL["merge_receipts"], {"rows": _json(rows)}) and None)
+        )
+        await self._engine.write(lambda db: _merge_receipts(db, rows))
 
     async def save_preferences(self, user: str, channel: str, preferences: Preferences, change: int) -> None:
         """Keep a member's preferences."""
@@ -385,10 +389,10 @@ def _store(db: sqlite3.Connection, changes: Changes) -> None:
         ("put_messages", changes.messages.values()),
         ("put_members", changes.members.values()),
         ("put_undelivered", changes.undelivered),
-        ("merge_receipts", [_receipt(key, pointer) for key, pointer in changes.pointers.items()]),
     ):
         if rows:
             db.execute(SQL[name], {"rows": _json(list(rows))})
+    _merge_receipts(db, [_receipt(key, pointer) for key, pointer in changes.pointers.items()])
 
 
 def _with_threads(channel: str) -> dict[str, str]:
@@ -396,10 +400,19 @@ def _with_threads(channel: str) -> dict[str, str]:
     return {"channel": channel, "first": channel + SEPARATOR, "last": channel + chr(ord(SEPARATOR) + 1)}
 
 
+def _merge_receipts(db: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Merges many rows with few statements: in chunks of a few sizes, so that statements are prepared once."""
+    start = 0
+    for size, statement in MERGES.items():
+        while len(rows) - start >= size:
+            db.execute(statement, tuple(chain.from_iterable(rows[start : start + size])))
+            start += size
+
+
 def _receipt(key: Key, pointer: Pointer) -> tuple[Any, ...]:
     channel, user = key
     p = pointer
-    return (user, channel, p.epoch, p.seq, sorted(p.apart), p.id, p.at, p.read_at, p.change)
+    return (user, channel, p.epoch, p.seq, _json(sorted(p.apart)), p.id, p.at, p.read_at, p.change)
 
 
 def _all(db: sqlite3.Connection, name: str, keys: Iterable[Any]) -> str:

@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 from typing import Literal
 
+from msgspec import Struct
+
 from ..api import Conversation, Inbox, Unread
 from ..errors import Invalid
-from ..model import Channel
-from ..ports import HotUsers, Seat
+from ..model import MAX_NUMBER, Channel
+from ..ports import Count, Seat
 from ..rules import check_user_id
 from .counting import Counting
 from .cursors import InboxAfter, decode, encode, page_size
-from .loading import MAX_TRIES, Loader
+from .loading import Loader
 from .preferences import ChannelPreferences
 from .unread import UnreadCounts
 
@@ -20,12 +22,33 @@ Key = tuple[int, int, int, str]
 """(0 if pinned, 0 if unread comes first and it is, minus the time of the latest message, channel)."""
 
 
+_PASSED = (MAX_NUMBER, "")
+"""Behind every key of a part: the page before ended in a later one."""
+
+
+class _Source(Struct, frozen=True):
+    """Where a page begins, and what is kept apart."""
+
+    user: str
+    after: Key | None
+    limit: int
+    pinned: set[str]
+    archived: set[str]
+    unread_first: bool
+    only_unread: bool
+
+    def start(self, rank: int) -> tuple[int, str] | None:
+        """Where to go on in the part of unpinned conversations with this rank."""
+        if self.after is None or self.after[:2] < (1, rank):
+            return None
+        return self.after[2:] if self.after[:2] == (1, rank) else _PASSED
+
+
 class UserInbox:
     """Merges the user's own sorted set (ledger channels) with the latest of the timeline channels."""
 
     def __init__(
         self,
-        users: HotUsers,
         loader: Loader,
         counting: Counting,
         unread: UnreadCounts,
@@ -33,7 +56,6 @@ class UserInbox:
         *,
         max_page: int,
     ) -> None:
-        self._users = users
         self._loader = loader
         self._counting = counting
         self._unread = unread
@@ -67,47 +89,54 @@ class UserInbox:
         return Inbox(rows, more, sync)
 
     async def _keys(self, user: str, after: Key | None, limit: int, order: Order, filter_: Filter) -> list[Key]:
-        """The keys of the next conversations, in order."""
+        """The keys of the next conversations, in order: pinned, then perhaps unread, then the rest."""
         survey = await self._loader.survey(user)
         special = [name for name, wanted in survey.preferences.items() if wanted.pinned or wanted.archived_seq >= 0]
         marked = [seat for seat in (await self._loader.view(user, special)).seats if seat.member]
         archived = await self._preferences.archived(user, marked)
         pinned = {seat.channel_id for seat in marked if seat.preferences.pinned}
-        lines = {line.channel.channel_id: line.channel for line in await self._unread.lines(user)}
-        first = set(lines) if order == "unread_first" else set()
-
-        def key(at: int, name: str) -> Key:
-            return (int(name not in pinned), int(bool(first) and name not in first), at, name)
-
         if filter_ == "archived":
             known = await self._loader.channels(sorted(archived))
-            found = [key(-_at(channel), channel.channel_id) for channel in known if channel is not None]
-        elif filter_ == "unread":
-            found = [key(-_at(channel), name) for name, channel in lines.items() if name not in archived]
-        else:
-            apart = [*pinned, *first, *survey.timelines]
-            known = await self._loader.channels([name for name in dict.fromkeys(apart) if name not in archived])
-            found = [key(-_at(channel), channel.channel_id) for channel in known if channel is not None]
-            found += await self._recent(user, after, limit, set(apart) | archived, bool(first))
-        return sorted(one for one in found if after is None or one > after)[:limit]
+            keys = [_key(channel, pinned) for channel in known if channel is not None]
+            return sorted(key for key in keys if after is None or key > after)[:limit]
+        source = _Source(user, after, limit, pinned, archived, order == "unread_first", filter_ == "unread")
+        keys = await self._pinned(source)
+        if source.unread_first or source.only_unread:
+            keys += await self._unread_part(source)
+        if not source.only_unread and len(keys) < limit:
+            keys += await self._rest(source, survey.timelines)
+        return sorted(key for key in keys if after is None or key > after)[:limit]
 
-    async def _recent(
-        self, user: str, after: Key | None, limit: int, leave_out: set[str], unread_first: bool
-    ) -> list[Key]:
-        """The next ledger channels that are neither pinned nor, if that matters, unread."""
-        rest = (1, int(unread_first))
-        start = (after[2], after[3]) if after is not None and after[:2] == rest else None
-        found: list[Key] = []
-        for _ in range(MAX_TRIES):
-            step = await self._users.inbox(user, start, limit + len(leave_out))
-            if step is None:
-                await self._loader.load_users([user])
-                continue
-            found += [(*rest, at, name) for at, name in step if name not in leave_out]
-            if len(found) >= limit or len(step) < limit + len(leave_out):
-                break
-            start = step[-1]
-        return found[:limit]
+    async def _pinned(self, source: _Source) -> list[Key]:
+        names = sorted(source.pinned - source.archived)
+        seats, channels = await self._unread.seats(source.user, names)
+        counts = await self._counting.counts(seats, channels)
+        return [
+            (0, int(source.unread_first and not _any(count)), -_at(channel), channel.channel_id)
+            for channel, count in zip(channels, counts, strict=True)
+            if not source.only_unread or _any(count)
+        ]
+
+    async def _unread_part(self, source: _Source) -> list[Key]:
+        """Unread conversations that are not pinned."""
+        after = source.start(0)
+        if after is _PASSED:
+            return []
+        leave_out = source.pinned | source.archived
+        found = await self._unread.unread_keys(source.user, after, source.limit + len(leave_out))
+        return [(1, 0, at, name) for at, name in found if name not in leave_out]
+
+    async def _rest(self, source: _Source, timelines: Sequence[str]) -> list[Key]:
+        """The others by latest activity: ledger channels from the sorted set, timeline channels merged in."""
+        rank = int(source.unread_first)
+        after = source.start(rank)
+        leave_out = source.pinned | source.archived
+        if source.unread_first:
+            leave_out |= {name for _, name in await self._unread.unread_keys(source.user, None, MAX_NUMBER)}
+        found = await self._unread.recent(source.user, after, source.limit + len(leave_out), only_unread=False)
+        big = await self._loader.channels(timelines)
+        found = found + [(-_at(channel), channel.channel_id) for channel in big if channel is not None]
+        return [(1, rank, at, name) for at, name in found if name not in leave_out]
 
     async def _rows(self, user: str, names: Sequence[str]) -> list[Conversation]:
         """The conversations by name: one batched fetch of just these."""
@@ -116,6 +145,14 @@ class UserInbox:
         pairs = [(seat, channel) for seat, channel in zip(seats, channels, strict=True) if channel is not None]
         counts = await self._counting.unread([seat for seat, _ in pairs], [channel for _, channel in pairs])
         return [_conversation(user, seat, channel, count) for (seat, channel), count in zip(pairs, counts, strict=True)]
+
+
+def _any(count: Count) -> bool:
+    return count.count > 0 or count.capped
+
+
+def _key(channel: Channel, pinned: set[str]) -> Key:
+    return (int(channel.channel_id not in pinned), 0, -_at(channel), channel.channel_id)
 
 
 def _at(channel: Channel) -> int:

@@ -55,7 +55,7 @@ class Loader:
                 LOADS.labels("user").inc()
                 await self._loaded(1 + len(seats))
                 return
-        raise _overtaken(user)
+        raise overtaken(user)
 
     async def view(self, user: str, which: Which) -> UserView:
         """The user's seats, without their ledgers loaded."""
@@ -64,7 +64,7 @@ class Loader:
             if view is not None:
                 return view
             await self.load_users([user])
-        raise _overtaken(user)
+        raise overtaken(user)
 
     async def counted(self, user: str, which: Which) -> UserView:
         """The user's seats, each with its ledger."""
@@ -74,7 +74,7 @@ class Loader:
             if not missing:
                 return view
             await self._load_ledgers(user, missing)
-        raise _overtaken(user)
+        raise overtaken(user)
 
     async def survey(self, user: str) -> Survey:
         """What may be unread, with every ledger loaded."""
@@ -87,7 +87,7 @@ class Loader:
             else:
                 seats = (await self.view(user, survey.unloaded)).seats
                 await self._load_ledgers(user, [seat for seat in seats if seat.ledger is None])
-        raise _overtaken(user)
+        raise overtaken(user)
 
     async def seat(self, user: str, channel: str) -> Seat:
         """A member's seat, with its ledger. Raises if there is no such member."""
@@ -145,7 +145,7 @@ class Loader:
                 return [count for count in counts if count is not None]
             for channel in missing:
                 await self._load_timeline(channel)
-        raise _overtaken("a timeline")
+        raise overtaken("a timeline")
 
     async def _load_timeline(self, channel: str) -> None:
         await self.channels([channel])
@@ -155,5 +155,6 @@ class Loader:
         await self._loaded(len(load.entries))
 
 
-def _overtaken(what: str) -> Unavailable:
+def overtaken(what: str) -> Unavailable:
+    """What is said when loading is given up."""
     return Unavailable(f"{what} changes faster than it can be loaded; try again")

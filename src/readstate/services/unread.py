@@ -1,33 +1,49 @@
 """What is unread: of one channel, of all of them, of many users."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from heapq import nsmallest
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from ..api import Sync, ThreadTotals, Totals, Unread, UserTotals
 from ..errors import TooLarge
 from ..model import Channel, Preferences
-from ..ports import HotChannels, Seat, Survey
+from ..ports import HotChannels, HotUsers, Seat, Survey
 from ..rooms import channel_and_thread, is_thread
 from ..rules import check_id, check_user_id
 from .counting import Counting, shown
 from .cursors import SyncCursor, SyncPage, decode, encode, page_size
-from .loading import Loader
+from .loading import MAX_TRIES, Loader, overtaken
 from .reads import Reads
 
-_DEFAULTS = Preferences()
 MAX_LOOKS = 5
 """An answer is made again if something moved while it was made: totals and rows are of one moment."""
+
+Key = tuple[bool, int, str]
+"""(read, minus the time of the latest message, channel): unread first, then the latest activity, then by id."""
 
 
 class Line(NamedTuple):
     """A channel with anything unread, in brief."""
 
-    channel: Channel
+    name: str
     unread: int
     mentions: int
     capped: bool
     preferences: Preferences
+
+
+class _Question(Struct, frozen=True):
+    """What a sync asks for."""
+
+    user: str
+    sync: str
+    since: str | None
+    start: SyncCursor | None
+    after: Key | None
+    limit: int
+    only_unread: bool
+    wanted: frozenset[str] | None
 
 
 class UnreadCounts:
@@ -35,6 +51,7 @@ class UnreadCounts:
 
     def __init__(
         self,
+        users: HotUsers,
         channels: HotChannels,
         loader: Loader,
         counting: Counting,
@@ -44,11 +61,12 @@ class UnreadCounts:
         max_page: int,
         max_batch: int,
     ) -> None:
-        self._badge = badge
+        self._users = users
         self._channels = channels
         self._loader = loader
         self._counting = counting
         self._reads = reads
+        self._badge = badge
         self._max_page = max_page
         self._max_batch = max_batch
 
@@ -64,28 +82,39 @@ class UnreadCounts:
         answer = {}
         for user in users:
             survey = await self._loader.survey(check_user_id(user, "users"))
-            lines = await self._lines(user, survey)
-            sums, threads = self._sums(lines), await self._thread_totals(user, survey)
-            exact = not any(line.capped for line in lines)
+            sums, exact = await self._sums(user, survey)
+            threads = await self._thread_totals(user, survey)
             badge = await self._badge(user)
             answer[user] = UserTotals(sums.unread, sums.mentions, sums.channels, threads.unread, badge, exact)
         return answer
 
-    async def lines(self, user: str) -> list[Line]:
-        """Every channel in which the user has anything unread. Costs as much as there is unread."""
-        return await self._lines(user, await self._loader.survey(user))
+    # ------------------------------------------------------------ sums
 
-    async def _lines(self, user: str, survey: Survey) -> list[Line]:
+    async def _sums(self, user: str, survey: Survey) -> tuple[Totals, bool]:
+        """Sums over the channels that are not muted or archived, and whether they are exact."""
+        unread, mentions, channels, capped = survey.plain
         wanted = survey.preferences
-        small = await self._loader.channels([count[0] for count in survey.counts])
-        lines = [
-            Line(channel, count, mentions, capped, wanted.get(name, _DEFAULTS))
-            for channel, (name, count, mentions, capped) in zip(small, survey.counts, strict=True)
-            if channel is not None
+        lines = [Line(*count, wanted[count[0]]) for count in survey.special]
+        lines += await self._timeline_lines(user, survey.timelines)
+        for line in lines:
+            if not self._counting.muted(line.preferences):
+                unread += shown(line.preferences, line.unread, line.mentions)
+                mentions += line.mentions
+                channels += 1
+                capped = capped or line.capped
+        return Totals(unread, mentions, channels), not capped
+
+    async def _timeline_lines(self, user: str, names: Sequence[str]) -> list[Line]:
+        """Timeline channels with anything unread, but for archived ones."""
+        if not names:
+            return []
+        seats, channels = await self.seats(user, names)
+        counts = await self._counting.counts(seats, channels)
+        return [
+            Line(channel.channel_id, count.count, count.mentions, count.capped, seat.preferences)
+            for seat, channel, count in zip(seats, channels, counts, strict=True)
+            if (count.count or count.capped) and not channel.archived
         ]
-        if survey.timelines:
-            lines += await self._timeline_lines(user, survey.timelines)
-        return lines
 
     async def _thread_totals(self, user: str, survey: Survey) -> ThreadTotals:
         """Sums over followed threads, in channels that the user is in."""
@@ -95,16 +124,7 @@ class UnreadCounts:
         counts = [count for room, count, _ in survey.threads if channel_and_thread(room)[0] in members]
         return ThreadTotals(sum(counts), len(counts))
 
-    async def _timeline_lines(self, user: str, names: Sequence[str]) -> list[Line]:
-        seats, channels = await self._seats(user, names)
-        counts = await self._counting.counts(seats, channels)
-        return [
-            Line(channel, count.count, count.mentions, count.capped, seat.preferences)
-            for seat, channel, count in zip(seats, channels, counts, strict=True)
-            if count.count or count.capped
-        ]
-
-    async def _seats(self, user: str, names: Sequence[str]) -> tuple[list[Seat], list[Channel]]:
+    async def seats(self, user: str, names: Sequence[str]) -> tuple[list[Seat], list[Channel]]:
         """Members' seats with their ledgers, and their channels, in the order of the names."""
         view = await self._loader.counted(user, names)
         seats = [seat for seat in view.seats if seat.member]
@@ -112,10 +132,31 @@ class UnreadCounts:
         pairs = [(seat, channel) for seat, channel in zip(seats, channels, strict=True) if channel is not None]
         return [seat for seat, _ in pairs], [channel for _, channel in pairs]
 
-    def _sums(self, lines: Sequence[Line]) -> Totals:
-        counted = [line for line in lines if not line.channel.archived and not self._counting.muted(line.preferences)]
-        unread = sum(shown(line.preferences, line.unread, line.mentions) for line in counted)
-        return Totals(unread, sum(line.mentions for line in counted), len(counted))
+    # ------------------------------------------------------------ which channels, in which order
+
+    async def unread_keys(self, user: str, after: tuple[int, str] | None, limit: int) -> list[tuple[int, str]]:
+        """Channels with anything unread by latest activity, as (minus the time, channel), after such a pair."""
+        survey = await self._loader.survey(user)
+        found = await self.recent(user, after, limit, only_unread=True)
+        seats, channels = await self.seats(user, survey.timelines)
+        counts = await self._counting.counts(seats, channels)
+        found += [
+            (-_latest_at(channel), channel.channel_id)
+            for channel, count in zip(channels, counts, strict=True)
+            if count.count or count.capped
+        ]
+        return sorted(key for key in found if after is None or key > after)[:limit]
+
+    async def recent(
+        self, user: str, after: tuple[int, str] | None, limit: int, only_unread: bool
+    ) -> list[tuple[int, str]]:
+        """The user's ledger channels by latest activity."""
+        for _ in range(MAX_TRIES):
+            keys = await self._users.inbox(user, after, limit, only_unread)
+            if keys is not None:
+                return keys
+            await self._loader.load_users([user])
+        raise overtaken(user)
 
     # ------------------------------------------------------------ sync
 
@@ -131,55 +172,24 @@ class UnreadCounts:
     ) -> Sync:
         """All channels of a user, unread first, then by latest activity; or those changed since a cursor."""
         check_user_id(user, "user")
-        limit = page_size(limit, 1000, self._max_page)
         page = None if cursor is None else decode(cursor, SyncPage, user)
         since = page.since if page is not None else since
-        start = None if since is None else decode(since, SyncCursor, user, "since")
-        sync = await self.moment(user) if page is None else page.sync
-        wanted = None if channels is None else [check_id(name, "channels") for name in channels]
+        question = _Question(
+            user=user,
+            sync=await self.moment(user) if page is None else page.sync,
+            since=since,
+            start=None if since is None else decode(since, SyncCursor, user, "since"),
+            after=None if page is None else (page.read, -page.at, page.channel_id),
+            limit=page_size(limit, 1000, self._max_page),
+            only_unread=only_unread,
+            wanted=None if channels is None else frozenset(check_id(name, "channels") for name in channels),
+        )
         for _ in range(MAX_LOOKS):
             before = await self._now(user)
-            answer = await self._sync(user, wanted, only_unread, start, limit, page, (sync, since))
+            answer = await self._answer(question)
             if await self._now(user) == before:
                 break
         return answer
-
-    async def _sync(
-        self,
-        user: str,
-        wanted: Sequence[str] | None,
-        only_unread: bool,
-        start: SyncCursor | None,
-        limit: int,
-        page: SyncPage | None,
-        moments: tuple[str, str | None],
-    ) -> Sync:
-        survey = await self._loader.survey(user)
-        lines = await self._lines(user, survey)
-        removed: list[str] = []
-        if start is not None:
-            names, removed = await self._changed(user, start)
-        elif only_unread:
-            names = [line.channel.channel_id for line in lines]
-        else:
-            seats = (await self._loader.view(user, "all")).seats
-            names = [seat.channel_id for seat in seats if seat.member and not is_thread(seat.channel_id)]
-        if wanted is not None:
-            removed = [name for name in removed if name in wanted] if start else await self._not_in(user, wanted)
-            names = [name for name in names if name in set(wanted)]
-        rows, more = await self._page(user, names, lines, page, limit)
-        return Sync(
-            totals=self._sums(lines),
-            threads=await self._thread_totals(user, survey),
-            channels=rows,
-            removed=removed,
-            cursor=_after(rows[-1], moments, user) if rows and more else None,
-            sync=moments[0],
-        )
-
-    async def _now(self, user: str) -> tuple[int, int]:
-        """Changes when anything does that the user may see."""
-        return (await self._loader.view(user, [])).change, await self._channels.position()
 
     async def moment(self, user: str) -> str:
         """A cursor for `since`: everything up to it is in what is answered after it, and durable."""
@@ -188,18 +198,62 @@ class UnreadCounts:
         change = (await self._loader.view(user, [])).change
         return encode(SyncCursor(change, position), user)
 
+    async def _now(self, user: str) -> tuple[int, int]:
+        """Changes when anything does that the user may see."""
+        return (await self._loader.view(user, [])).change, await self._channels.position()
+
+    async def _answer(self, q: _Question) -> Sync:
+        survey = await self._loader.survey(q.user)
+        removed: list[str] = []
+        if q.start is None and q.wanted is None and q.only_unread:
+            after = None if q.after is None else q.after[1:]
+            names = [name for _, name in await self.unread_keys(q.user, after, q.limit + 1)]
+        elif q.start is not None:
+            names, removed = await self._changed(q.user, q.start)
+            removed = [name for name in removed if q.wanted is None or name in q.wanted]
+        else:
+            names = await self._member_of(q.user, q.wanted)
+            removed = sorted(q.wanted - set(names)) if q.wanted is not None else []
+        rows = await self._rows(q, names)
+        return Sync(
+            totals=(await self._sums(q.user, survey))[0],
+            threads=await self._thread_totals(q.user, survey),
+            channels=rows[: q.limit],
+            removed=removed,
+            cursor=_cursor(q, rows[q.limit - 1]) if len(rows) > q.limit else None,
+            sync=q.sync,
+        )
+
+    async def _rows(self, q: _Question, names: Sequence[str]) -> list[Unread]:
+        """The rows of a page in order, and one more if there is one."""
+        if q.wanted is not None:
+            names = [name for name in names if name in q.wanted]
+        seats, channels = await self.seats(q.user, names)
+        counts = await self._counting.counts(seats, channels)
+        keys = []
+        for index, (channel, count) in enumerate(zip(channels, counts, strict=True)):
+            read = not (count.count or count.capped)
+            key = (read, -_latest_at(channel), channel.channel_id)
+            if (q.after is None or key > q.after) and not (read and q.only_unread and q.start is None):
+                keys.append((key, index))
+        chosen = [index for _, index in sorted(keys)[: q.limit + 1]]
+        return await self._counting.unread([seats[i] for i in chosen], [channels[i] for i in chosen])
+
+    async def _member_of(self, user: str, wanted: frozenset[str] | None) -> list[str]:
+        view = await self._loader.view(user, "all" if wanted is None else list(wanted))
+        return [seat.channel_id for seat in view.seats if seat.member and not is_thread(seat.channel_id)]
+
     async def _changed(self, user: str, start: SyncCursor) -> tuple[list[str], list[str]]:
         """Channels that changed for the user since a moment: those the user is in, and those left or deleted."""
-        seats = await self._perhaps_changed(user, start)
+        seats = [seat for seat in await self._perhaps_changed(user, start) if not is_thread(seat.channel_id)]
         channels = await self._loader.channels([seat.channel_id for seat in seats])
         names, removed = [], []
         for seat, channel in zip(seats, channels, strict=True):
-            if is_thread(seat.channel_id):
-                continue
+            changed = seat.pointer.change > start.change
             if channel is None or not seat.member:
-                if seat.pointer.change > start.change or await self._position(seat.channel_id) > start.position:
+                if changed or await self._position(seat.channel_id) > start.position:
                     removed.append(seat.channel_id)
-            elif seat.pointer.change > start.change or channel.position > start.position:
+            elif changed or channel.position > start.position:
                 names.append(seat.channel_id)
         return names, removed
 
@@ -216,32 +270,11 @@ class UnreadCounts:
         found = (await self._channels.channels([channel]))[0]
         return 0 if found is None else found.position
 
-    async def _not_in(self, user: str, names: Sequence[str]) -> list[str]:
-        seats, _ = await self._seats(user, names)
-        members = {seat.channel_id for seat in seats}
-        return [name for name in names if name not in members]
 
-    async def _page(
-        self, user: str, names: Sequence[str], lines: Sequence[Line], page: SyncPage | None, limit: int
-    ) -> tuple[list[Unread], bool]:
-        """The rows of a page, and whether there are more."""
-        unread = {line.channel.channel_id: line.channel for line in lines}
-        others = [name for name in names if name not in unread]
-        keys = [_key(False, unread[name]) for name in names if name in unread]
-        keys += [_key(True, channel) for channel in await self._loader.channels(others) if channel is not None]
-        if page is not None:
-            after = (page.read, -page.at, page.channel_id)
-            keys = [key for key in keys if key > after]
-        chosen = nsmallest(limit + 1, keys)
-        seats, channels = await self._seats(user, [name for _, _, name in chosen[:limit]])
-        return await self._counting.unread(seats, channels), len(chosen) > limit
+def _latest_at(channel: Channel) -> int:
+    return channel.latest.at if channel.latest else 0
 
 
-def _key(read: bool, channel: Channel) -> tuple[bool, int, str]:
-    """Unread first, then the latest activity, then by id."""
-    return read, -(channel.latest.at if channel.latest else 0), channel.channel_id
-
-
-def _after(row: Unread, moments: tuple[str, str | None], user: str) -> str:
+def _cursor(q: _Question, row: Unread) -> str:
     at = row.latest.at if row.latest else 0
-    return encode(SyncPage(moments[0], moments[1], not row.has_unread, at, row.channel_id), user)
+    return encode(SyncPage(q.sync, q.since, not row.has_unread, at, row.channel_id), q.user)

@@ -6,7 +6,7 @@ from typing import Literal
 from ..api import UnreadMessages
 from ..errors import Invalid
 from ..model import MAX_NUMBER, Message
-from ..ports import DurableQueries, HotChannels, Seat, UnreadSource
+from ..ports import DurableQueries, HotChannels, HotUsers, Seat, UnreadSource
 from ..rules import check_user_id
 from .counting import Counting
 from .cursors import MessagesAfter, decode, encode, page_size
@@ -23,6 +23,7 @@ class UnreadView(UnreadCounts):
 
     def __init__(
         self,
+        users: HotUsers,
         channels: HotChannels,
         loader: Loader,
         counting: Counting,
@@ -33,7 +34,7 @@ class UnreadView(UnreadCounts):
         max_page: int,
         max_batch: int,
     ) -> None:
-        super().__init__(channels, loader, counting, reads, badge, max_page=max_page, max_batch=max_batch)
+        super().__init__(users, channels, loader, counting, reads, badge, max_page=max_page, max_batch=max_batch)
         self._durable = durable
 
     async def messages(
@@ -70,9 +71,9 @@ class UnreadView(UnreadCounts):
             seat = await self._loader.seat(user, channel)
             last_at = (await self._loader.channel(channel)).last_at
             return [(0, last_at, _source(seat))]
-        lines = {line.channel.channel_id: line.channel for line in await self.lines(user)}
-        seats = (await self._loader.counted(user, list(lines))).seats
-        return [(_first_at(seat), lines[seat.channel_id].last_at, _source(seat)) for seat in seats if seat.member]
+        names = [name for _, name in await self.unread_keys(user, None, MAX_NUMBER)]
+        seats, channels = await self.seats(user, names)
+        return [(_first_at(seat), one.last_at, _source(seat)) for seat, one in zip(seats, channels, strict=True)]
 
     async def _by_time(
         self,

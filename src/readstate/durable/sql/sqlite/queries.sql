@@ -132,10 +132,7 @@ FROM json_each(:rows);
 
 -- name: merge_receipts
 -- The merge of read states: the higher epoch wins whole; in the same epoch the larger seq, and both `apart`.
-INSERT INTO read_receipts
-SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
-    value ->> 8
-FROM json_each(:rows) WHERE true
+INSERT INTO read_receipts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (user_id, channel_id) DO UPDATE SET
     apart = CASE
         WHEN excluded.epoch > epoch THEN excluded.apart
@@ -173,7 +170,7 @@ SELECT json_group_array(json_array(
         r.last_read_at, coalesce(r.read_at, 0), max(coalesce(m.user_change, 0), coalesce(r.user_change, 0))),
     json_array(coalesce(m.muted_until, 0), coalesce(m.count, 'all'), coalesce(m.receipts, 'public'),
         coalesce(m.pinned, 0), coalesce(m.archived_seq, -1)),
-    coalesce(c.latest_at, 0)))
+    coalesce(c.latest_at, 0), c.archived))
 FROM (SELECT channel_id FROM members WHERE user_id = :user
       UNION
       SELECT channel_id FROM read_receipts WHERE user_id = :user) AS k
