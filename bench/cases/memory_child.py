@@ -56,6 +56,7 @@ def _seat(user: int, channel: int) -> SeatLoad:
         pointer=Pointer(0, at.seq, frozenset(), at.id, at.at, 0, 1 + user * CHANNELS),
         preferences=Preferences(),
         latest_at=at.at or 0,
+        archived=False,
     )
 
 

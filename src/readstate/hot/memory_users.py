@@ -360,7 +360,7 @@ class MemoryUsers:
         loaded = [ledger for ledger in live.values() if ledger is not None]
         unread = sum([len(ledger.seqs) for ledger in loaded])
         mentions = sum([len(ledger.named) for ledger in loaded])
-        capped = any(ledger.floor for ledger in loaded)
+        capped = max([ledger.floor for ledger in loaded], default=0) > 0
         channels, special = len(loaded), []
         for name in known.preferences.keys() | known.set_aside:
             if (ledger := live.get(name)) is not None:

@@ -136,8 +136,14 @@ class UnreadCounts:
 
     async def unread_keys(self, user: str, after: tuple[int, str] | None, limit: int) -> list[tuple[int, str]]:
         """Channels with anything unread by latest activity, as (minus the time, channel), after such a pair."""
-        survey = await self._loader.survey(user)
+        return await self._unread_keys(user, await self._loader.survey(user), after, limit)
+
+    async def _unread_keys(
+        self, user: str, survey: Survey, after: tuple[int, str] | None, limit: int
+    ) -> list[tuple[int, str]]:
         found = await self.recent(user, after, limit, only_unread=True)
+        if not survey.timelines:
+            return found
         seats, channels = await self.seats(user, survey.timelines)
         counts = await self._counting.counts(seats, channels)
         found += [
@@ -207,7 +213,7 @@ class UnreadCounts:
         removed: list[str] = []
         if q.start is None and q.wanted is None and q.only_unread:
             after = None if q.after is None else q.after[1:]
-            names = [name for _, name in await self.unread_keys(q.user, after, q.limit + 1)]
+            names = [name for _, name in await self._unread_keys(q.user, survey, after, q.limit + 1)]
         elif q.start is not None:
             names, removed = await self._changed(q.user, q.start)
             removed = [name for name in removed if q.wanted is None or name in q.wanted]

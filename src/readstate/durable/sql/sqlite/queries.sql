@@ -179,44 +179,48 @@ LEFT JOIN members AS m ON m.user_id = :user AND m.channel_id = k.channel_id
 LEFT JOIN read_receipts AS r ON r.user_id = :user AND r.channel_id = k.channel_id;
 
 -- name: ledger_entries
--- The newest unread messages of each (index, user, channel, seq, only by name), oldest first.
+-- The newest unread messages of each (index, user, channel, seq, only by name, apart), oldest first.
+WITH k AS MATERIALIZED (
+    SELECT value ->> 0 AS i, value ->> 1 AS user, c.channel_id AS channel, value ->> 3 AS seq,
+        value ->> 4 AS only_named, value ->> 5 AS apart, c.last_seq - (value ->> 3) <= :cap AS few
+    FROM json_each(:keys) JOIN channels AS c ON c.channel_id = value ->> 2)
 SELECT json_group_array(json_array(i, json_array(seq, id, at, mention))) FROM (
-    SELECT k.value ->> 0 AS i, m.seq, m.id, m.at,
+    SELECT k.i, m.seq, m.id, m.at, k.only_named,
         m.mentions <> '[]' AND EXISTS (
             SELECT 1 FROM json_each(m.mentions) AS x
-            WHERE x.value = k.value ->> 1 OR (x.value = '@channel' AND NOT k.value ->> 4)) AS mention,
-        k.value ->> 4 AS only_named
-    FROM json_each(:keys) AS k
-    JOIN messages AS m ON m.channel_id = k.value ->> 2 AND m.seq > k.value ->> 3
-        AND m.seq >= (SELECT coalesce(min(seq), 0) FROM (
+            WHERE x.value = k.user OR (x.value = '@channel' AND NOT k.only_named)) AS mention
+    FROM k
+    JOIN messages AS m ON m.channel_id = k.channel AND m.seq > max(k.seq, iif(k.few, k.seq, (
+        SELECT coalesce(min(seq), 1) - 1 FROM (
             SELECT x.seq FROM messages AS x
-            WHERE x.channel_id = k.value ->> 2 AND x.seq > k.value ->> 3
-                AND NOT x.deleted AND NOT x.silent AND x.sender_id <> k.value ->> 1
-                AND x.seq NOT IN (SELECT value FROM json_each(k.value ->> 5))
-            ORDER BY x.seq DESC LIMIT :cap + 1))
-        AND NOT m.deleted AND NOT m.silent AND m.sender_id <> k.value ->> 1
-        AND m.seq NOT IN (SELECT value FROM json_each(k.value ->> 5))
-    ORDER BY i, m.seq)
+            WHERE x.channel_id = k.channel AND x.seq > k.seq AND NOT x.deleted AND NOT x.silent
+                AND x.sender_id <> k.user AND (k.apart = '[]' OR x.seq NOT IN (SELECT value FROM json_each(k.apart)))
+            ORDER BY x.seq DESC LIMIT :cap + 1))))
+        AND NOT m.deleted AND NOT m.silent AND m.sender_id <> k.user
+        AND (k.apart = '[]' OR m.seq NOT IN (SELECT value FROM json_each(k.apart)))
+    ORDER BY k.i, m.seq)
 WHERE mention OR NOT only_named;
 
 -- name: thread_entries
 -- The newest unread replies of each (index, user, channel, seq, thread, apart), oldest first.
+WITH k AS MATERIALIZED (
+    SELECT value ->> 0 AS i, value ->> 1 AS user, value ->> 2 AS channel, value ->> 3 AS seq,
+        value ->> 4 AS thread, value ->> 5 AS apart
+    FROM json_each(:keys))
 SELECT json_group_array(json_array(i, json_array(seq, id, at, mention))) FROM (
-    SELECT k.value ->> 0 AS i, m.thread_seq AS seq, m.id, m.at,
-        m.mentions <> '[]' AND EXISTS (
-            SELECT 1 FROM json_each(m.mentions) AS x WHERE x.value = k.value ->> 1) AS mention
-    FROM json_each(:keys) AS k
-    JOIN messages AS m ON m.channel_id = k.value ->> 2 AND m.thread_id = k.value ->> 4
-        AND m.thread_seq > k.value ->> 3
-        AND m.thread_seq >= (SELECT coalesce(min(thread_seq), 0) FROM (
+    SELECT k.i, m.thread_seq AS seq, m.id, m.at,
+        m.mentions <> '[]' AND EXISTS (SELECT 1 FROM json_each(m.mentions) AS x WHERE x.value = k.user) AS mention
+    FROM k
+    JOIN messages AS m ON m.channel_id = k.channel AND m.thread_id = k.thread AND m.thread_seq > (
+        SELECT coalesce(min(thread_seq), 1) - 1 FROM (
             SELECT x.thread_seq FROM messages AS x
-            WHERE x.channel_id = k.value ->> 2 AND x.thread_id = k.value ->> 4 AND x.thread_seq > k.value ->> 3
-                AND NOT x.deleted AND NOT x.silent AND x.sender_id <> k.value ->> 1
-                AND x.thread_seq NOT IN (SELECT value FROM json_each(k.value ->> 5))
+            WHERE x.channel_id = k.channel AND x.thread_id = k.thread AND x.thread_seq > k.seq
+                AND NOT x.deleted AND NOT x.silent AND x.sender_id <> k.user
+                AND (k.apart = '[]' OR x.thread_seq NOT IN (SELECT value FROM json_each(k.apart)))
             ORDER BY x.thread_seq DESC LIMIT :cap + 1))
-        AND NOT m.deleted AND NOT m.silent AND m.sender_id <> k.value ->> 1
-        AND m.thread_seq NOT IN (SELECT value FROM json_each(k.value ->> 5))
-    ORDER BY i, m.thread_seq);
+        AND m.thread_seq > k.seq AND NOT m.deleted AND NOT m.silent AND m.sender_id <> k.user
+        AND (k.apart = '[]' OR m.thread_seq NOT IN (SELECT value FROM json_each(k.apart)))
+    ORDER BY k.i, m.thread_seq);
 
 -- name: changes
 -- The change numbers of channels.
