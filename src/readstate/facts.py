@@ -123,9 +123,19 @@ def wants(run: Sequence[Delivery]) -> Wants:
     return needed
 
 
+def named_by_id(mentions: tuple[str, ...]) -> set[str]:
+    """Whom a message names, without those that @channel or @here mean."""
+    return {user for user in mentions if user not in {EVERYONE, HERE}}
+
+
+def has_no_replies(room: Channel | None) -> bool:
+    """Whether the next reply is the first one of a thread."""
+    return room is None or room.deleted or not room.last_seq
+
+
 def _want_message(needed: Wants, event: MessageEvent) -> None:
     channel = event.channel_id
-    named = {user for user in event.mentions if user not in {EVERYONE, HERE}}
+    named = named_by_id(event.mentions)
     needed.messages.add((channel, event.id))
     needed.pointers.add((channel, event.sender_id))
     needed.members.update((channel, user) for user in named)
@@ -147,7 +157,7 @@ def wants_next(run: Sequence[Delivery], facts: Facts) -> Wants:
         channel = event.channel_id
         if isinstance(event, MessageEvent) and event.thread_id is not None:
             root = facts.messages.get((channel, event.thread_id))
-            if root is not None and thread_room(channel, event.thread_id) not in facts.channels:
+            if root is not None and has_no_replies(facts.channels.get(thread_room(channel, event.thread_id))):
                 needed.members.add((channel, root.sender_id))
         elif isinstance(event, EditEvent | DeleteEvent):
             known = facts.messages.get((channel, event.id))

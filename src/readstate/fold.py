@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from .errors import ChannelNotFound, MessageDeleted, MessageNotFound, ReadstateError, ReplyToReply, ThreadNotFound
 from .events import ChannelEvent, DeleteEvent, Delivery, EditEvent, MembersEvent, MessageEvent, ReadEvent
-from .facts import Changes, Effect, Facts, Key
+from .facts import Changes, Effect, Facts, Key, has_no_replies, named_by_id
 from .model import START, Channel, Entry, Latest, Member, Message, Mode, Pointer, Position, ReadState, Undelivered
 from .rooms import thread_room
-from .rules import EVERYONE, HERE, advance, merge, pointer_at
+from .rules import EVERYONE, HERE, advance, merge, pointer_at, skipped_by_join
 from .steps import ChannelStep, Fan, Gone, Joined, Left, OwnRead, Switched
 
 
@@ -33,7 +33,13 @@ def fold_reads(events: Sequence[ReadEvent]) -> list[ReadEvent]:
 def _merge_events(a: ReadEvent, b: ReadEvent) -> ReadEvent:
     further, other = (a, b) if (a.epoch, a.last_read_seq) >= (b.epoch, b.last_read_seq) else (b, a)
     state = merge(_state(further), _state(other))
-    return replace(further, apart=tuple(sorted(state.apart)), change=max(a.change, b.change))
+    same = (a.epoch, a.last_read_seq) == (b.epoch, b.last_read_seq)
+    return replace(
+        further,
+        apart=tuple(sorted(state.apart)),
+        read_at=max(a.read_at, b.read_at) if same else further.read_at,
+        change=max(a.change, b.change),
+    )
 
 
 def _state(event: ReadEvent) -> ReadState:
@@ -202,7 +208,7 @@ class _Folding:
         room = replace(room, change=message.change, **_end(message, message.thread_seq))
         own = self._own_pointer(name, message, message.thread_seq, event)
         joined: dict[str, Pointer] = {}
-        for user, start in self._new_followers(message, room, before, own).items():
+        for user, start in self._new_followers(message, event, before, own).items():
             if user not in followers and self._is_active(message.channel_id, user):
                 joined[user] = self._follow(name, user, start, event.created_at)
         room = replace(room, member_count=room.member_count + len(joined))
@@ -213,14 +219,15 @@ class _Folding:
             effect.user_steps.append(step)
         self._deliver_reply(effect, message, room, told)
 
-    def _new_followers(self, message: Message, room: Channel, before: Position, own: Pointer) -> dict[str, Pointer]:
+    def _new_followers(
+        self, message: Message, event: MessageEvent, before: Position, own: Pointer
+    ) -> dict[str, Pointer]:
         """Who should follow from now on, and where each begins: the root's author, the sender, the mentioned."""
         found: dict[str, Pointer] = {}
-        known = self.facts.channels.get(room.channel_id)
-        if known is None or known.deleted:
-            root = self.facts.messages[message.channel_id, message.thread_id or ""]
-            found[root.sender_id] = Pointer()
-        for user in _by_id(message):
+        thread = event.thread_id or ""
+        if has_no_replies(self.facts.channels.get(thread_room(message.channel_id, thread))):
+            found[self.facts.messages[message.channel_id, thread].sender_id] = Pointer()
+        for user in named_by_id(event.mentions):
             found.setdefault(user, pointer_at(ReadState(0, before.seq), before))
         return found | {message.sender_id: own}
 
@@ -300,7 +307,7 @@ class _Folding:
         if message.silent:
             return
         name = channel.channel_id
-        receivers = {user for user in _by_id(message) if self._is_active(name, user)}
+        receivers = {user for user in named_by_id(event.mentions) if self._is_active(name, user)}
         if message.seq is not None and channel.type in {"direct", "group"} and channel.mode is Mode.LEDGER:
             now = event.created_at
             audience = self.facts.audience.get(name, ())
@@ -424,9 +431,9 @@ class _Folding:
             target = channel.end
         elif isinstance(event.history, int):
             target = self.facts.before_last.get((channel.channel_id, event.history), START)
-        skipped: tuple[tuple[int, int, int], ...] = ()
+        skipped: tuple[tuple[int, int], ...] = ()
         if target.seq > pointer.seq:
-            skipped = ((pointer.epoch, pointer.seq, target.seq),)
+            skipped = skipped_by_join(pointer.state, target.seq)
             pointer = pointer_at(advance(pointer.state, target.seq), target, event.created_at)
             self.changes.pointers[key] = pointer
         known = self.facts.members.get(key)

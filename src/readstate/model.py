@@ -148,8 +148,8 @@ class Member(Struct, frozen=True, gc=False):
     active: bool = True
     joined_seq: int = 0
     joined_at: int = 0
-    skipped: tuple[tuple[int, int, int], ...] = ()
-    """(epoch, after, up to): ranges of seqs that joins alone marked as read in that epoch: no receipts."""
+    skipped: tuple[tuple[int, int], ...] = ()
+    """(after, up to): ranges of seqs that joins alone marked as read, and that are no receipts."""
 
 
 class Undelivered(Struct, frozen=True, gc=False):

@@ -326,8 +326,8 @@ class Devices(Protocol):
     def disconnect(self, user: str, device: str) -> bool:
         """A device is gone; True if it was the user's last one."""
 
-    def expire(self) -> list[tuple[str, int]]:
-        """Drop devices that are overdue; (user, since when) of those who went offline by it."""
+    def expire(self, user: str | None = None) -> list[tuple[str, int]]:
+        """Drop devices (of one user) that are overdue; (user, since when) of those who went offline by it."""
 
 
 # ---------------------------------------------------------------- durable store
@@ -468,6 +468,9 @@ class DurableReceipts(Protocol):
 
     async def receipts(self, channel: str) -> list[tuple[str, int, int]]:
         """(user, seq, read at) of the members who have read anything."""
+
+    async def cut_skipped(self, user: str, channel: str, seq: int) -> None:
+        """The user marks unread from a seq on: what comes after it is no longer marked by a join."""
 
     async def wrote_since(self, user: str, places: Sequence[tuple[str, int]]) -> list[str]:
         """Of these (channel, seq), those in which somebody else has written since."""

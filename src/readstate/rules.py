@@ -1,7 +1,7 @@
 """The rules, pure: no I/O and no clock. Every place that holds or moves a read state applies these."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import reduce
 
@@ -60,6 +60,21 @@ def give_back(now: ReadState, before: ReadState, after: ReadState, epoch: int) -
 def next_epoch(epoch: int, generation: int) -> int:
     """A new epoch. A hot store that lost its memory cannot give one that was given before the loss."""
     return max(epoch + 1, generation * EPOCHS_PER_GENERATION)
+
+
+def skipped_by_join(state: ReadState, seq: int) -> tuple[tuple[int, int], ...]:
+    """The ranges (after, up to) that a join to `seq` marks as read, without what was read one by one."""
+    ends = sorted(s for s in state.apart if s <= seq)
+    starts = [state.seq, *ends]
+    return tuple((a, b - 1) for a, b in zip(starts, [*ends, seq + 1], strict=True) if b - 1 > a)
+
+
+def receipt_seq(seq: int, skipped: Sequence[Sequence[int]]) -> int:
+    """How far somebody has really read, without what joins alone marked at the end."""
+    for after, up_to in sorted(map(tuple, skipped), reverse=True):
+        if after < seq <= up_to:
+            seq = after
+    return seq
 
 
 def pointer_at(state: ReadState, place: Position, read_at: int = 0, change: int = 0) -> Pointer:

@@ -26,6 +26,7 @@ from ..model import (
 )
 from ..ports import Activity, Breakdown, LedgerLoad, SeatLoad, TimelineLoad, UndoItem, UnreadSource
 from ..rooms import SEPARATOR, channel_and_thread, is_thread
+from ..rules import receipt_seq
 from .sql import queries
 from .sqlite_engine import SqliteEngine, connect, migrate
 
@@ -318,7 +319,14 @@ class SqliteStore:
 
     async def receipts(self, channel: str) -> list[tuple[str, int, int]]:
         """(user, seq, read at) of the members who have read anything and don't keep it private."""
-        return [(u, seq, at) for u, seq, at in _anything.decode(await self._text("receipts", channel=channel))]
+        rows = _anything.decode(await self._text("receipts", channel=channel))
+        found = [(user, receipt_seq(seq, skipped), read_at) for user, seq, read_at, skipped in rows]
+        return sorted(receipt for receipt in found if receipt[1] > 0)
+
+    async def cut_skipped(self, user: str, channel: str, seq: int) -> None:
+        """The user marks unread from a seq on: what comes after it is no longer marked by a join."""
+        values = {"user": user, "channel": channel, "seq": seq}
+        await self._engine.write(lambda db: db.execute(SQL["cut_skipped"], values) and None)
 
     async def wrote_since(self, user: str, places: Sequence[tuple[str, int]]) -> list[str]:
         """Of these (channel, seq), those in which somebody else has written since."""

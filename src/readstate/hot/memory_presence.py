@@ -55,17 +55,18 @@ class MemoryPresence:
             if device.focus == channel:
                 device.focus = None
 
-    def expire(self) -> list[tuple[str, int]]:
-        """Drop devices that are overdue; (user, since when) of those who went offline by it."""
+    def expire(self, user: str | None = None) -> list[tuple[str, int]]:
+        """Drop devices (of one user) that are overdue; (user, since when) of those who went offline by it."""
         now = self._clock()
         gone = []
-        for user, devices in list(self._users.items()):
-            late = {name: device.until for name, device in devices.items() if device.until <= now}
-            for name in late:
-                del devices[name]
-            if not devices:
-                del self._users[user]
-                gone.append((user, max(late.values())))
+        for name in list(self._users) if user is None else [user]:
+            devices = self._users.get(name, {})
+            late = {key: device.until for key, device in devices.items() if device.until <= now}
+            for key in late:
+                del devices[key]
+            if late and not devices:
+                del self._users[name]
+                gone.append((name, max(late.values())))
         return gone
 
 

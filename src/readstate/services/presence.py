@@ -16,14 +16,14 @@ class UserPresence:
 
     async def get(self, user: str) -> PresenceView:
         """Online while at least one device is connected."""
-        check_user_id(user, "user")
+        await self.expire(check_user_id(user, "user"))
         devices = self._devices.devices(user)
         seen = self._clock() if devices else (await self._durable.activity(user)).last_seen
         return PresenceView(bool(devices), seen or None, devices)
 
     async def put(self, user: str, request: PutPresence) -> PresenceView:
         """A device is connected, or gone."""
-        check_user_id(user, "user")
+        await self.expire(check_user_id(user, "user"))
         device = check_id(request.device, "device")
         focus = None if request.focus is None else check_id(request.focus, "focus")
         now = self._clock()
@@ -35,7 +35,7 @@ class UserPresence:
             await self._durable.save_seen(user, now)
         return await self.get(user)
 
-    async def expire(self) -> None:
-        """Let go of devices that were not reported in time."""
-        for user, since in self._devices.expire():
-            await self._durable.save_seen(user, since)
+    async def expire(self, user: str | None = None) -> None:
+        """Let go of devices (of one user) that were not reported in time."""
+        for gone, since in self._devices.expire(user):
+            await self._durable.save_seen(gone, since)

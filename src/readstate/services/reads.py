@@ -84,7 +84,7 @@ class Reads:
 
     async def mark_unread(self, user: str, channel: str, request: MarkUnread) -> ReadResult:
         """Make a message and every later one by somebody else unread, as a new epoch."""
-        await self._loader.seat(user, channel)
+        seat = await self._loader.seat(user, channel)
         id_ = check_id(request.from_, "from")
         message = (await self._durable.by_id([(channel, id_)])).get((channel, id_))
         if message is None or not message.sender_id:
@@ -97,6 +97,8 @@ class Reads:
         if message.seq > 1:
             before = (await self._places.by_seq([(channel, message.seq - 1)]))[channel, message.seq - 1]
         own = await self._durable.own_seqs(user, channel, message.seq, self._cap)
+        if request.epoch in {None, seat.pointer.epoch}:
+            await self._durable.cut_skipped(user, channel, message.seq)
         moved = await self._move_one(Rewind(user, channel, message.seq, before, own, request.epoch))
         if moved.changed:
             self._presence.blur(user, channel)

@@ -6,6 +6,7 @@ from ..events import Delivery, ReadEvent, read_event
 from ..facts import Effect
 from ..model import Position
 from ..ports import Clock, DurableWrites, HotBadges, HotChannels, HotUsers, Presence
+from ..steps import Gone
 
 
 class MessageWriter:
@@ -36,6 +37,9 @@ class MessageWriter:
         effects = await self._durable.apply(deliveries, self._presence.online())
         await self._channels.apply([step for effect in effects for step in effect.channel_steps])
         moved = await self._users.apply([step for effect in effects for step in effect.user_steps])
+        for gone in (step for effect in effects for step in effect.user_steps if isinstance(step, Gone)):
+            for user in gone.users:
+                await self._badges.forget(user)
         await self._badges.add([one for effect in effects for one in effect.undelivered])
         if moved:
             now = self._clock()

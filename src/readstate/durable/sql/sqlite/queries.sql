@@ -146,8 +146,11 @@ ON CONFLICT (user_id, channel_id) DO UPDATE SET
         THEN excluded.last_read_id ELSE last_read_id END,
     last_read_at = CASE WHEN excluded.epoch > epoch OR excluded.last_read_seq > last_read_seq
         THEN excluded.last_read_at ELSE last_read_at END,
-    read_at = CASE WHEN excluded.epoch > epoch OR excluded.last_read_seq > last_read_seq
-        THEN excluded.read_at ELSE read_at END,
+    read_at = CASE WHEN excluded.epoch > epoch OR excluded.last_read_seq > last_read_seq THEN excluded.read_at
+        WHEN excluded.apart <> '[]' AND EXISTS (
+            SELECT 1 FROM json_each(excluded.apart) AS x
+            WHERE x.value > last_read_seq AND x.value NOT IN (SELECT value FROM json_each(read_receipts.apart)))
+        THEN max(read_at, excluded.read_at) ELSE read_at END,
     last_read_seq = CASE WHEN excluded.epoch > epoch THEN excluded.last_read_seq
         ELSE max(last_read_seq, excluded.last_read_seq) END,
     epoch = excluded.epoch,
@@ -357,7 +360,7 @@ FROM (SELECT m.user_id, r.read_at
           AND m.receipts = 'public' AND coalesce(u.receipts, 'public') = 'public'
           AND (r.last_read_seq >= :seq OR :seq IN (SELECT value FROM json_each(r.apart)))
           AND NOT EXISTS (SELECT 1 FROM json_each(m.skipped) AS s
-                          WHERE s.value ->> 0 = r.epoch AND s.value ->> 1 < :seq AND s.value ->> 2 >= :seq)
+                          WHERE s.value ->> 0 < :seq AND s.value ->> 1 >= :seq)
       ORDER BY r.read_at, m.user_id);
 
 -- name: seen_count
@@ -369,21 +372,23 @@ LEFT JOIN user_activity AS u ON u.user_id = m.user_id
 WHERE m.channel_id = :channel AND m.active = 1 AND m.user_id <> :sender
     AND m.receipts = 'public' AND coalesce(u.receipts, 'public') = 'public'
     AND (r.last_read_seq >= :seq OR :seq IN (SELECT value FROM json_each(r.apart)))
-    AND NOT EXISTS (SELECT 1 FROM json_each(m.skipped) AS s
-                    WHERE s.value ->> 0 = r.epoch AND s.value ->> 1 < :seq AND s.value ->> 2 >= :seq);
+    AND NOT EXISTS (SELECT 1 FROM json_each(m.skipped) AS s WHERE s.value ->> 0 < :seq AND s.value ->> 1 >= :seq);
 
 -- name: receipts
--- The pointers of a channel's members, less what joins alone marked, without those who keep theirs private.
-SELECT json_group_array(json_array(user_id, seq, read_at))
-FROM (SELECT m.user_id, r.read_at, coalesce(
-          (SELECT min(s.value ->> 1) FROM json_each(m.skipped) AS s
-           WHERE s.value ->> 0 = r.epoch AND s.value ->> 2 >= r.last_read_seq), r.last_read_seq) AS seq
-      FROM members AS m
-      JOIN read_receipts AS r ON r.user_id = m.user_id AND r.channel_id = m.channel_id
-      LEFT JOIN user_activity AS u ON u.user_id = m.user_id
-      WHERE m.channel_id = :channel AND m.active = 1
-          AND m.receipts = 'public' AND coalesce(u.receipts, 'public') = 'public')
-WHERE seq > 0;
+-- The pointers of a channel's members, without those who keep theirs private, and what joins alone marked.
+SELECT json_group_array(json_array(m.user_id, r.last_read_seq, r.read_at, json(m.skipped)))
+FROM members AS m
+JOIN read_receipts AS r ON r.user_id = m.user_id AND r.channel_id = m.channel_id
+LEFT JOIN user_activity AS u ON u.user_id = m.user_id
+WHERE m.channel_id = :channel AND m.active = 1
+    AND m.receipts = 'public' AND coalesce(u.receipts, 'public') = 'public';
+
+-- name: cut_skipped
+-- What joins marked, from a seq on, is marked by them no more: the user has marked it unread.
+UPDATE members SET skipped = (
+    SELECT json_group_array(json_array(s.value ->> 0, min(s.value ->> 1, :seq - 1)))
+    FROM json_each(skipped) AS s WHERE s.value ->> 0 < :seq - 1)
+WHERE user_id = :user AND channel_id = :channel AND skipped <> '[]';
 
 -- name: activity
 -- What is kept of a user: last tap, last seen, receipts.
