@@ -88,6 +88,10 @@ class Moved(Struct, frozen=True, gc=False):
     before: Pointer
     pointer: Pointer
     changed: bool
+    mode: Mode = Mode.LEDGER
+    preferences: Preferences = Preferences()
+    unread: int | None = None
+    """What the user's ledger holds then, if it is loaded."""
 
 
 class LedgerView(Struct, frozen=True, gc=False):

@@ -92,30 +92,33 @@ class MemoryUsers:
         if not flags & MEMBER:
             return Absent.NOT_A_MEMBER
         apart = user.apart.get(channel, _NOTHING)
-        before = Pointer(epoch, seq, apart, raw[HEAD:].decode() or None, at or None, 0, number)
-        if type(move) is Read and not (apart or move.apart):
+        before = pointer = Pointer(epoch, seq, apart, raw[HEAD:].decode() or None, at or None, 0, number)
+        shelf = user.shelf(flags)
+        if type(move) is not Read or apart or move.apart:
+            row, state = unpack(raw), before.state
+            after, place = self._target(move, state, row)
+            if after is not state:
+                self._set_state(user, channel, row, state, after, place)
+                pointer = Pointer(after.epoch, after.seq, after.apart, place.id, place.at, now, row.number)
+        elif move.to.seq > seq and (move.epoch is None or move.epoch == epoch):
             to = move.to
-            if to.seq <= seq or (move.epoch is not None and move.epoch != epoch):
-                return Moved(move.user_id, channel, before, before, False)
             number = user.change = next(self._numbers)
-            user.seats[intern(channel)] = PACKING.pack(
-                epoch, to.seq, to.at or 0, change, filled, number, latest, flags
-            ) + (to.id.encode() if to.id else b"")
-            shelf = user.shelf(flags)
-            ledger = shelf.get(channel)
-            if ledger is not None:
+            packed = PACKING.pack(epoch, to.seq, to.at or 0, change, filled, number, latest, flags)
+            user.seats[intern(channel)] = packed + to.id.encode() if to.id else packed
+            if (ledger := shelf.get(channel)) is not None:
                 ledger.read(to.seq)
                 _drop_if_empty(shelf, channel, ledger)
             pointer = Pointer(epoch, to.seq, apart, to.id, to.at, now, number)
-            return Moved(move.user_id, channel, before, pointer, True)
-        row = unpack(raw)
-        state = before.state
-        after, place = self._target(move, state, row)
-        if after is state:
-            return Moved(move.user_id, channel, before, before, False)
-        self._set_state(user, channel, row, state, after, place)
-        pointer = Pointer(after.epoch, after.seq, after.apart, place.id, place.at, now, row.number)
-        return Moved(move.user_id, channel, before, pointer, True)
+        return Moved(
+            move.user_id,
+            channel,
+            before,
+            pointer,
+            pointer is not before,
+            Mode.TIMELINE if flags & TIMELINE else Mode.LEDGER,
+            user.preferences.get(channel, _DEFAULTS),
+            _size(shelf, channel),
+        )
 
     def _target(self, move: Move, state: ReadState, row: Row) -> tuple[ReadState, Position]:
         """The state that a move leads to (the same object where it changes nothing), and where that points."""
@@ -497,6 +500,14 @@ class MemoryUsers:
             del self._users[user]
             EVICTIONS.labels("user").inc()
         return len(dropped)
+
+
+def _size(shelf: Shelf, channel: str) -> int | None:
+    """How much a ledger holds; None if it must be loaded, or holds only the newest."""
+    if channel not in shelf:
+        return 0
+    ledger = shelf[channel]
+    return None if ledger is None or ledger.floor else len(ledger.seqs)
 
 
 def _drop_if_empty(shelf: Shelf, channel: str, ledger: Ledger) -> None:

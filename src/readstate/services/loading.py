@@ -130,7 +130,8 @@ class Loader:
 
     async def channel(self, id_: str) -> Channel:
         """A channel that exists."""
-        channel = (await self.channels([id_]))[0]
+        known = (await self._channels.channels([id_]))[0]
+        channel = known if known is not None and not known.deleted else (await self.channels([id_]))[0]
         if channel is None:
             check_id(id_, "channel_id")
             raise ChannelNotFound(f"there is no channel {id_!r}", field="channel_id")

@@ -5,6 +5,8 @@ import contextlib
 import secrets
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from ..api import (
     AllRead,
     ChannelRead,
@@ -28,8 +30,22 @@ from ..errors import (
     UndoNotFound,
 )
 from ..events import read_event
-from ..model import START, Channel, Position
-from ..ports import Absent, Clock, Durable, HotUsers, Log, Move, Moved, Presence, Read, Restore, Rewind, UndoItem
+from ..model import START, Channel, Mode, Position
+from ..ports import (
+    Absent,
+    Clock,
+    CountQuery,
+    Durable,
+    HotUsers,
+    Log,
+    Move,
+    Moved,
+    Presence,
+    Read,
+    Restore,
+    Rewind,
+    UndoItem,
+)
 from ..rooms import is_thread
 from ..rules import advance, check_id, check_user_id, parse_time
 from ..telemetry import RECEIPTS
@@ -121,7 +137,7 @@ class Reads:
         if not late:
             return rewound
         moved = await self._move_one(Read(user, channel, START, late, pointer.epoch))
-        return Moved(user, channel, rewound.before, moved.pointer, True)
+        return replace(moved, before=rewound.before, changed=True)
 
     async def mark_many(self, reads: Sequence[UserRead]) -> list[ReadOutcome]:
         """Reads of any users at once; one that can't be done doesn't hinder the others."""
@@ -200,10 +216,16 @@ class Reads:
     # ------------------------------------------------------------ from targets to moves
 
     async def _resolve(self, user: str, channel: str, target: ReadTarget) -> Read:
-        read = (await self._resolve_all([(user, channel, target)]))[0]
-        if isinstance(read, ReadstateError):
-            raise read
-        return read
+        info = await self._loader.channel(channel)
+        ids: dict[tuple[str, str], Position] = {}
+        seqs: dict[tuple[str, int], Position] = {}
+        if target.up_to_seq is not None and 0 < target.up_to_seq < info.last_seq:
+            seqs = await self._places.by_seq([(channel, target.up_to_seq)])
+        elif target.up_to is not None:
+            ids = await self._places.by_id([(channel, _text(target.up_to))])
+        elif target.messages is not None:
+            ids = await self._places.by_id([(channel, _text(id_)) for id_ in target.messages[: self._max_batch]])
+        return await self._read(user, info, target, ids, seqs)
 
     async def _resolve_all(self, reads: Sequence[tuple[str, str, ReadTarget]]) -> list[Read | ReadstateError]:
         """The place that each read leads to, or why there is none."""
@@ -340,11 +362,20 @@ class Reads:
             under_way[1].set_result(None)
 
     async def _answer(self, moved: Moved) -> ReadResult:
+        unread = await self._left(moved)
+        return ReadResult(last_read(moved.pointer), unread, self._counting.label(unread), moved.changed)
+
+    async def _left(self, moved: Moved) -> int:
+        """What is unread after a move, as the user wants it counted; from the move itself where it tells."""
+        if moved.preferences.count == "all":
+            if moved.mode is Mode.TIMELINE:
+                return (await self._loader.counts([CountQuery(moved.channel_id, moved.pointer)]))[0].count
+            if moved.unread is not None:
+                return moved.unread
         seat = await self._loader.seat(moved.user_id, moved.channel_id)
         channel = await self._loader.channel(moved.channel_id)
         count = (await self._counting.counts([seat], [channel]))[0]
-        unread = shown(seat.preferences, count.count, count.mentions)
-        return ReadResult(last_read(moved.pointer), unread, self._counting.label(unread), moved.changed)
+        return shown(seat.preferences, count.count, count.mentions)
 
     async def _rejected(self, read: object) -> ReadOutcome:
         assert isinstance(read, Read)

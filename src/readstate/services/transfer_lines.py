@@ -162,7 +162,9 @@ class Checks:
         at = parse_time(line.at, "latest.at")
         self._check_clock(at, "latest.at")
         preview = None if self._store_text == "none" else line.preview
-        return Latest(check_id(line.id, "latest.id"), seq, at, check_user_id(line.sender_id, "latest.sender_id"), preview)
+        return Latest(
+            check_id(line.id, "latest.id"), seq, at, check_user_id(line.sender_id, "latest.sender_id"), preview
+        )
 
     # ------------------------------------------------------------ messages
 
@@ -172,7 +174,6 @@ class Checks:
         self._check_text(line.preview, "preview")
         at, sent_at = parse_time(line.at, "at"), _time(line.sent_at, "sent_at")
         self._check_clock(at, "at")
-        given_places = line.seq is not None or line.thread_seq is not None
         text, preview = self._stored(line)
         return Message(
             channel_id=check_id(line.channel_id, "channel_id"),
@@ -180,7 +181,7 @@ class Checks:
             seq=line.seq,
             sender_id="" if line.sender_id is None else check_user_id(line.sender_id, "sender_id"),
             at=at,
-            sent_at=sent_at if given_places or sent_at is not None or line.sender_id is None else at,
+            sent_at=sent_at,
             text=text,
             preview=preview,
             thread_id=None if line.thread_id is None else _thread_id(line.thread_id),
