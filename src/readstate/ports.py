@@ -315,7 +315,7 @@ class Presence(Protocol):
         """Who has the channel open on a device."""
 
     def blur(self, user: str, channel: str) -> None:
-        """No device of the user has the channel open any more."""
+        """What arrives in the channel is read at once no more, until a device of the user opens it again."""
 
 
 class Devices(Protocol):

@@ -9,7 +9,10 @@ from ..ports import Clock
 
 class _Device(Struct):
     until: int
+    reported: str | None
+    """The channel that the device says is open."""
     focus: str | None
+    """The channel whose messages are read at once: the same, unless the user has marked it unread since."""
 
 
 class MemoryPresence:
@@ -39,7 +42,12 @@ class MemoryPresence:
 
     def connect(self, user: str, device: str, until: int, focus: str | None) -> None:
         """A device is connected, until then at least."""
-        self._users.setdefault(user, {})[device] = _Device(until, focus)
+        devices = self._users.setdefault(user, {})
+        known = devices.get(device)
+        if known is not None and known.reported == focus:
+            known.until = until
+        else:
+            devices[device] = _Device(until, focus, focus)
 
     def disconnect(self, user: str, device: str) -> bool:
         """A device is gone; True if it was the user's last one."""
@@ -50,7 +58,7 @@ class MemoryPresence:
         return known and not devices
 
     def blur(self, user: str, channel: str) -> None:
-        """No device of the user has the channel open any more."""
+        """What arrives in the channel is read at once no more, until a device opens it again."""
         for device in self._users.get(user, {}).values():
             if device.focus == channel:
                 device.focus = None

@@ -4,13 +4,15 @@ from ..api import PresenceView, PutPresence
 from ..errors import Invalid
 from ..ports import Clock, Devices, DurableUsers
 from ..rules import check_id, check_user_id
+from .loading import Loader
 
 
 class UserPresence:
     """Connections of devices, as this process or a product with connections of its own sees them."""
 
-    def __init__(self, devices: Devices, durable: DurableUsers, clock: Clock) -> None:
+    def __init__(self, devices: Devices, loader: Loader, durable: DurableUsers, clock: Clock) -> None:
         self._devices = devices
+        self._loader = loader
         self._durable = durable
         self._clock = clock
 
@@ -26,6 +28,8 @@ class UserPresence:
         await self.expire(check_user_id(user, "user"))
         device = check_id(request.device, "device")
         focus = None if request.focus is None else check_id(request.focus, "focus")
+        if focus is not None:
+            await self._loader.seat(user, focus)
         now = self._clock()
         if request.online:
             self._devices.connect(user, device, now + request.ttl * 1000, focus)
