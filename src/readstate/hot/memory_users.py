@@ -4,9 +4,9 @@ A (user, channel) is one packed bytes object, so that a million of them fit in u
 carry change numbers, by which what has changed is found.
 """
 
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import count, islice
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
+from itertools import count
 from math import ceil
 from sys import intern
 
@@ -21,11 +21,7 @@ from ..ports import (
     Read,
     Restore,
     Rewind,
-    Seat,
     SeatLoad,
-    Survey,
-    UserView,
-    Which,
 )
 from ..rooms import is_thread
 from ..rules import advance, give_back, merge, next_epoch, rewind
@@ -35,19 +31,17 @@ from .ledger import Ledger
 from .memory_seats import (
     ARCHIVED,
     HEAD,
-    LATEST_AT,
     MEMBER,
-    NUMBER_AT,
     PACKING,
     THREAD,
     TIMELINE,
-    U64,
     Row,
     Shelf,
     User,
     flags_of,
     unpack,
 )
+from .memory_views import UserViews
 
 USER_BYTES = 1_200
 SEAT_BYTES = 190
@@ -59,16 +53,14 @@ _NOTHING: frozenset[int] = frozenset()
 _EMPTY = LedgerView()
 
 
-class MemoryUsers:
+class MemoryUsers(UserViews):
     """Hot state of users; everything is atomic because nothing here waits."""
 
     def __init__(self, *, unread_cap: int, generation: int, clock: Clock, ledger_ttl: int) -> None:
+        super().__init__(clock, ledger_ttl)
         self._cap = unread_cap
         self._generation = generation
-        self._clock = clock
-        self._ttl = ledger_ttl * 1000
         self._numbers = count(generation * NUMBERS_PER_GENERATION + 1)
-        self._users: dict[str, User] = {}
         self._tickets: dict[str, int] = {}
         self._next_ticket = count(1)
 
@@ -299,107 +291,6 @@ class MemoryUsers:
         if user is None:
             self._tickets.pop(user_id, None)
         return user
-
-    # ------------------------------------------------------------ views
-
-    async def view(self, user: str, which: Which) -> UserView | None:
-        """The user's seats at one moment, also those left."""
-        known = self._users.get(user)
-        if known is None:
-            return None
-        known.used = self._clock()
-        channels: Iterable[str]
-        if which == "all":
-            channels = known.seats
-        elif isinstance(which, int):
-            number = U64.unpack_from
-            channels = [name for name, raw in known.seats.items() if number(raw, NUMBER_AT)[0] > which]
-        else:
-            channels = [channel for channel in which if channel in known.seats]
-        return UserView(known.change, known.since, [self._seat(known, channel) for channel in channels])
-
-    def _seat(self, user: User, channel: str) -> Seat:
-        row = unpack(user.seats[channel])
-        apart = user.apart.get(channel, _NOTHING)
-        return Seat(
-            channel_id=channel,
-            member=bool(row.flags & MEMBER),
-            mode=row.mode,
-            pointer=Pointer(row.epoch, row.seq, apart, *_id_and_at(row.place), 0, row.number),
-            preferences=user.preferences.get(channel, _DEFAULTS),
-            ledger=self._ledger_view(user, channel, row),
-        )
-
-    def _ledger_view(self, user: User, channel: str, row: Row) -> LedgerView | None:
-        shelf = user.shelf(row.flags)
-        if channel not in shelf:
-            return _EMPTY
-        ledger = self._fresh(shelf, channel)
-        if ledger is None:
-            return None
-        named = tuple(ledger.named) if row.flags & TIMELINE else ()
-        first = ledger.place(0) if ledger else None
-        return LedgerView(len(ledger), len(ledger.named), first, ledger.floor > 0, named)
-
-    def _fresh(self, shelf: Shelf, channel: str) -> Ledger | None:
-        """The ledger, unless it is not loaded or has expired."""
-        ledger = shelf[channel]
-        if ledger is None:
-            return None
-        now = self._clock()
-        if ledger.touched and now - ledger.touched > self._ttl:
-            shelf[channel] = None
-            return None
-        ledger.touched = now
-        return ledger
-
-    async def survey(self, user: str) -> Survey | None:
-        """What may be unread, at one moment."""
-        known = self._users.get(user)
-        if known is None:
-            return None
-        known.used = self._clock()
-        live, threads = known.live, known.threads
-        loaded = [ledger for ledger in live.values() if ledger is not None]
-        unread = sum([len(ledger.seqs) for ledger in loaded])
-        mentions = sum([len(ledger.named) for ledger in loaded])
-        capped = max([ledger.floor for ledger in loaded], default=0) > 0
-        channels, special = len(loaded), []
-        for name in known.preferences.keys() | known.set_aside:
-            if (ledger := live.get(name)) is not None:
-                unread, mentions, channels = unread - len(ledger), mentions - len(ledger.named), channels - 1
-                if name not in known.set_aside:
-                    special.append((name, len(ledger), len(ledger.named), ledger.floor > 0))
-        return Survey(
-            change=known.change,
-            plain=(unread, mentions, channels, capped),
-            special=special,
-            unloaded=[name for shelf in (live, threads) for name, ledger in shelf.items() if ledger is None],
-            timelines=list(known.timelines),
-            threads=[(name, len(one), one.floor > 0) for name, one in threads.items() if one is not None],
-            preferences=known.preferences,
-        )
-
-    async def inbox(
-        self, user: str, after: tuple[int, str] | None, limit: int, only_unread: bool = False
-    ) -> list[tuple[int, str]] | None:
-        """The user's ledger channels by latest activity, as (minus the time, channel), after such a pair."""
-        known = self._users.get(user)
-        if known is None:
-            return None
-        known.used = self._clock()
-        live, latest = known.live, U64.unpack_from
-        if only_unread and 8 * len(live) < len(known.seats):
-            keys = sorted((-latest(known.seats[name], LATEST_AT)[0], name) for name in live)
-            start = 0 if after is None else bisect_right(keys, after)
-            return keys[start : start + limit]
-        if known.inbox is None:
-            rows = ((name, raw) for name, raw in known.seats.items() if raw[HEAD - 1] & ~ARCHIVED == MEMBER)
-            known.inbox = sorted((-latest(raw, LATEST_AT)[0], name) for name, raw in rows)
-        start = 0 if after is None else bisect_right(known.inbox, after)
-        if not only_unread:
-            return known.inbox[start : start + limit]
-        return list(islice((key for key in islice(known.inbox, start, None) if key[1] in live), limit))
 
     async def prefer(self, user: str, channel: str, preferences: Preferences) -> int | None:
         """Set preferences; returns the user's change number."""
