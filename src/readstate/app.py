@@ -32,6 +32,8 @@ from .services.presence import UserPresence
 from .services.reads import Reads
 from .services.receipts import ReadReceipts
 from .services.threads import ThreadPanel
+from .services.transfer import Transfer
+from .services.transfer_lines import Checks
 from .services.unread_messages import UnreadView
 from .settings import Settings, make_settings
 from .workers.message_writer import MessageWriter
@@ -60,6 +62,7 @@ class Readstate:
     receipts: ReadReceipts
     presence: UserPresence
     explain: Explain
+    transfer: Transfer
     durable: SqliteStore
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
@@ -202,10 +205,18 @@ class Readstate:
         )
         self.threads = ThreadPanel(log, loader, durable, self.reads, counting, self.clock, max_page=s.max_page)
         self.receipts = ReadReceipts(durable, loader, receipts_max_members=s.receipts_max_members)
-        self.presence = UserPresence(hot.presence, durable, self.clock)
+        self.presence = UserPresence(hot.presence, loader, durable, self.clock)
         self.preferences = ChannelPreferences(hot.users, durable, loader, self.clock)
         self.inbox = UserInbox(loader, counting, self.unread, self.preferences, max_page=s.max_page)
         self.explain = Explain(hot.users, hot.channels, durable, loader, counting, self.reads, self.unread)
+        checks = Checks(
+            self.clock,
+            max_text=s.max_text,
+            max_mentions=s.max_mentions,
+            preview_length=s.preview_length,
+            store_text=s.store_text,
+        )
+        self.transfer = Transfer(durable.transfer, log, hot, places, self.reads, self.clock, checks)
 
     async def _read_in_focus(self, places: Sequence[tuple[str, str, Position]]) -> None:
         """The writer is there before the service that it reads through."""

@@ -4,7 +4,7 @@ Hot state is two ports, because in a cluster a user's keys and a channel's keys 
 no step spans both, and nothing here asks for it.
 """
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Container, Mapping, Sequence
 from enum import Enum
 from typing import Literal, Protocol
 
@@ -27,6 +27,7 @@ from .model import (
     Undelivered,
 )
 from .steps import ChannelStep, UserStep
+from .transfer_records import ErasedRows, Numbered, Record, Taken
 
 Clock = Callable[[], int]
 """Milliseconds since 1970."""
@@ -208,8 +209,11 @@ class HotUsers(Protocol):
     async def prefer(self, user: str, channel: str, preferences: Preferences) -> int | None:
         """Set preferences; returns the user's change number."""
 
+    async def generation(self) -> int:
+        """Changes whenever something was dropped: what was written meanwhile may have been loaded without it."""
+
     async def begin(self, user: str) -> int:
-        """Announce a load. Whatever changes for the user until `install` makes that one fail."""
+        """Announce a load. Whatever changes for the user until `install` makes that one fail or is kept for it."""
 
     async def install(self, user: str, ticket: int, seats: Sequence[SeatLoad]) -> bool:
         """Take a loaded user; False if something has happened since `begin`: load again."""
@@ -236,6 +240,7 @@ class Count(Struct, frozen=True, gc=False):
 class CountQuery(Struct, frozen=True, gc=False):
     """A user's state, as counting needs it."""
 
+    user_id: str
     channel_id: str
     state: ReadState
     named: tuple[int, ...] = ()
@@ -263,6 +268,9 @@ class HotChannels(Protocol):
 
     async def count(self, queries: Sequence[CountQuery]) -> list[Count | None]:
         """Count timelines; None: not loaded."""
+
+    async def generation(self) -> int:
+        """Changes whenever something was dropped: a load that began before it may be too old."""
 
     async def install(self, channels: Sequence[Channel]) -> None:
         """Take loaded channels; an older change number than the one known is ignored."""
@@ -507,3 +515,22 @@ class Log(Protocol):
 
     async def reads(self, events: Sequence[ReadEvent]) -> None:
         """Append read states."""
+
+
+# ---------------------------------------------------------------- moving in and out
+
+
+class DurableTransfer(Protocol):
+    """Everything that is kept, out and in again; and one user's traces, gone."""
+
+    def export(self) -> AsyncGenerator[Sequence[Record], None]:
+        """All records, a page at a time, as of one moment, in an order in which they can be taken in."""
+
+    async def take(self, records: Sequence[Numbered], stop: bool) -> Taken:
+        """Merge records in, in order, in one transaction; one that does not fit is refused and leaves nothing.
+
+        `stop`: none after the first refused one is taken.
+        """
+
+    async def erase(self, user: str) -> ErasedRows:
+        """Remove whatever is kept of a user, but for the messages, in one transaction."""

@@ -21,7 +21,8 @@ from .model import (
 
 VERSION = 1
 
-Skipped = tuple[tuple[Number, Number, Number], ...]
+Skipped = tuple[tuple[Number, Number], ...]
+"""(after, up to): seqs that joins alone marked as read."""
 
 
 # ---------------------------------------------------------------- lines
@@ -129,7 +130,7 @@ class MemberLine(Line, tag="member", kw_only=True, frozen=True):
     joined_seq: Number = 0
     joined_at: Time = 0
     skipped: Skipped = ()
-    preferences: PreferencesLine = PreferencesLine()
+    preferences: PreferencesLine | None = None
     last_read: LastReadLine | None = None
 
 

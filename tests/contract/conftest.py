@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from readstate.durable.sqlite import SqliteStore
+from readstate.hot.memory_badges import MemoryBadges
 from readstate.hot.memory_channels import MemoryChannels
 from readstate.hot.memory_users import MemoryUsers
-from readstate.ports import Durable, HotChannels, HotUsers
+from readstate.ports import Durable, HotBadges, HotChannels, HotUsers
 
 CAP = 5
 FANOUT = 3
@@ -39,6 +40,11 @@ async def memory_channels(clock: ManualClock) -> AsyncIterator[HotChannels]:
 
 
 @asynccontextmanager
+async def memory_badges() -> AsyncIterator[HotBadges]:
+    yield MemoryBadges()
+
+
+@asynccontextmanager
 async def sqlite(directory: Path) -> AsyncIterator[Durable]:
     store = await SqliteStore.open(directory / "store.db", FANOUT)
     try:
@@ -58,6 +64,13 @@ async def users(request: pytest.FixtureRequest, clock: ManualClock) -> AsyncIter
 async def channels(request: pytest.FixtureRequest, clock: ManualClock) -> AsyncIterator[HotChannels]:
     factory: Callable[[ManualClock], AbstractAsyncContextManager[HotChannels]] = request.param
     async with factory(clock) as adapter:
+        yield adapter
+
+
+@pytest.fixture(params=[memory_badges])
+async def badges(request: pytest.FixtureRequest) -> AsyncIterator[HotBadges]:
+    factory: Callable[[], AbstractAsyncContextManager[HotBadges]] = request.param
+    async with factory() as adapter:
         yield adapter
 
 

@@ -27,14 +27,14 @@ async def loaded(channels: HotChannels, *steps: ChannelStep) -> None:
 
 
 async def count(channels: HotChannels, seq: int, apart: tuple[int, ...] = (), named: tuple[int, ...] = ()) -> Count:
-    found = (await channels.count([CountQuery("c", ReadState(0, seq, frozenset(apart)), named)]))[0]
+    found = (await channels.count([CountQuery("bob", "c", ReadState(0, seq, frozenset(apart)), named)]))[0]
     assert found is not None
     return found
 
 
 async def test_what_is_not_loaded_is_none(channels: HotChannels) -> None:
     assert await channels.channels(["c"]) == [None]
-    assert await channels.count([CountQuery("c", ReadState())]) == [None]
+    assert await channels.count([CountQuery("bob", "c", ReadState())]) == [None]
 
 
 async def test_a_channel_stands_as_its_last_change_left_it(channels: HotChannels) -> None:
@@ -119,4 +119,4 @@ async def test_forgetting(channels: HotChannels) -> None:
     await loaded(channels, step(1))
     await channels.forget("c")
     assert await channels.channels(["c"]) == [None]
-    assert await channels.count([CountQuery("c", ReadState())]) == [None]
+    assert await channels.count([CountQuery("bob", "c", ReadState())]) == [None]

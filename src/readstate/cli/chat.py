@@ -17,6 +17,7 @@ app = typer.Typer()
 
 User = Annotated[str, typer.Argument(help="A user's id.", show_default=False)]
 Channel = Annotated[str, typer.Argument(help="A channel's id.", show_default=False)]
+Message = Annotated[str, typer.Argument(help="A message's id.", show_default=False)]
 
 
 @app.command(
@@ -39,8 +40,12 @@ def channel(
     place: Place,
 ) -> None:
     """Create a channel, or change one: what is not given stays."""
-    change = api.PutChannel(type=kind or UNSET, name=UNSET if name is None else name, members=tuple(member or ()))
-    answer = place.call(lambda client: client.put_channel(channel, change), creates=True)
+    answer = place.call(
+        lambda client: client.put_channel(
+            channel, type=kind or UNSET, name=UNSET if name is None else name, members=member or ()
+        ),
+        creates=True,
+    )
     if as_json:
         show_json(answer)
         return
@@ -75,12 +80,12 @@ def join(
     place: Place,
 ) -> None:
     """Add members to a channel."""
-    change = api.ChangeMembers(add=tuple(users), history=_history(history))
-    answer = place.call(lambda client: client.change_members(channel, change))
+    kept = _history(history)
+    answer = place.call(lambda client: client.change_members(channel, add=users, history=kept))
     if as_json:
         show_json(answer)
     else:
-        show(f"added {answer.added}; {plain(channel)} has {_count(answer.member_count, 'member')}")
+        show(f"added {answer.added}; {plain(channel)} has {count(answer.member_count, 'member')}")
 
 
 @app.command(
@@ -109,16 +114,11 @@ def send(
     place: Place,
 ) -> None:
     """Send a message."""
-    message = api.NewMessage(
-        channel_id=channel,
-        sender_id=sender,
-        id=message_id,
-        text=text,
-        mentions=tuple(mention or ()),
-        silent=silent,
-        outside=outside,
+    answer = place.call(
+        lambda client: client.send(
+            channel, sender, id=message_id, text=text, mentions=mention or (), silent=silent, outside=outside
+        )
     )
-    answer = place.call(lambda client: client.send(message))
     if as_json:
         show_json(answer)
     else:
@@ -149,18 +149,38 @@ def read(
     """Mark as read: everything, up to a message, a place or a time, or single messages."""
     if sum(target is not None for target in (up_to, up_to_seq, up_to_time, message or None)) > 1:
         raise typer.BadParameter("give only one of --up-to, --up-to-seq, --up-to-time and --message")
-    target = api.ReadTarget(
-        up_to=up_to,
-        up_to_seq=up_to_seq,
-        up_to_time=_time(up_to_time),
-        messages=tuple(message) if message else None,
+    answer = place.call(
+        lambda client: client.read(
+            user, channel, up_to=up_to, up_to_seq=up_to_seq, up_to_time=_time(up_to_time), messages=message or None
+        )
     )
-    answer = place.call(lambda client: client.read(user, channel, target))
     if as_json:
         show_json(answer)
         return
     done = "read up to" if answer.changed else "nothing new; stands at"
     show(f"{done} {_pointer(answer.last_read)}; {answer.unread} unread")
+
+
+@app.command(
+    "mark-unread",
+    rich_help_panel="Use it",
+    epilog=examples("readstate mark-unread bob general m42"),
+)
+@at_a_place
+def mark_unread(
+    user: User,
+    channel: Channel,
+    message: Message,
+    as_json: Json = False,
+    *,
+    place: Place,
+) -> None:
+    """Mark a message and every later one by somebody else as unread."""
+    answer = place.call(lambda client: client.mark_unread(user, channel, message))
+    if as_json:
+        show_json(answer)
+    else:
+        show(f"{answer.unread} unread; stands at {_pointer(answer.last_read)}")
 
 
 @app.command(
@@ -196,7 +216,7 @@ def _one_channel(answer: api.Unread) -> Table:
             "mentions": answer.mentions,
             "first unread": f"{first.id} (seq {first.seq}, {moment(first.at)})" if first else "-",
             "last read": _pointer(answer.last_read),
-            "latest": _latest(answer.latest),
+            "latest": shown(answer.latest),
             "muted": "yes" if answer.muted else "no",
         }
     )
@@ -212,11 +232,11 @@ def _all_channels(user: str, answer: api.Sync) -> list[Table | Text | str]:
             _exactly(one),
             str(one.mentions),
             plain(one.first_unread.id) if one.first_unread else "-",
-            _latest(one.latest),
+            shown(one.latest),
             "muted" if one.muted else "",
         )
     sums = answer.totals
-    ending = f"{sums.unread} unread and {_count(sums.mentions, 'mention')} in {_count(sums.channels, 'channel')}"
+    ending = f"{sums.unread} unread and {count(sums.mentions, 'mention')} in {count(sums.channels, 'channel')}"
     more = [f"there are more: --cursor {answer.cursor}"] if answer.cursor else []
     return [rows, Text(ending, "bold"), *more]
 
@@ -225,18 +245,21 @@ def _exactly(answer: api.Unread) -> str:
     return str(answer.unread) if answer.exact else f"{answer.unread} ({answer.reason})"
 
 
-def _latest(latest: Latest | None) -> str:
-    if latest is None:
+def shown(message: Latest | None) -> str:
+    """A channel's latest message in a few words."""
+    if message is None:
         return "-"
-    return plain(f"{latest.sender_id}: {latest.preview}" if latest.preview else f"{latest.id} by {latest.sender_id}")
+    what = f"{message.sender_id}: {message.preview}" if message.preview else f"{message.id} by {message.sender_id}"
+    return plain(what)
 
 
 def _pointer(last: api.LastRead) -> str:
     return f"{plain(last.id)} (seq {last.seq})" if last.id else f"seq {last.seq}"
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+def count(number: int, what: str, many: str | None = None) -> str:
+    """A number of things."""
+    return f"{number} {what if number == 1 else many or what + 's'}"
 
 
 def _history(text: str) -> api.History:

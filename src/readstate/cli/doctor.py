@@ -18,7 +18,7 @@ from msgspec import Struct
 from rich.text import Text
 
 from ..app import migrate
-from ..client import ApiError, Client
+from ..client import ApiError, Client, Retries
 from ..errors import ReadstateError
 from ..gateway.auth import JWT_SECRET_FILE, SERVICE_KEY_FILE
 from ..settings import Settings
@@ -183,7 +183,7 @@ def service(place: Place, settings: Settings) -> Finding:
 
 def _ask(url: str, transport: httpx.AsyncBaseTransport | None = None) -> Finding:
     async def ready() -> None:
-        async with Client(url, None, transport=transport) as client:
+        async with Client(url, None, retries=Retries(tries=1), transport=transport) as client:
             await client.ready()
 
     asyncio.run(ready())

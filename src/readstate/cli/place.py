@@ -14,7 +14,7 @@ import httpx
 import typer
 
 from ..app import Readstate, store_is_locked
-from ..client import Client
+from ..client import Client, Retries
 from ..errors import ConfigurationError, Unavailable
 from ..gateway import asgi_app
 from ..gateway.auth import load_secrets
@@ -22,6 +22,8 @@ from ..settings import Settings, load_settings
 from .running import announced
 
 T = TypeVar("T")
+BRIEFLY = Retries(tries=3)
+"""Whoever waits at a terminal would rather hear what is wrong."""
 
 Url = Annotated[str | None, typer.Option("--url", envvar="READSTATE_URL", help="Address of the service.")]
 Key = Annotated[str | None, typer.Option("--key", envvar="READSTATE_KEY", help="Service key, or a user's token.")]
@@ -55,14 +57,13 @@ class Place:
     @asynccontextmanager
     async def _client(self, creates: bool) -> AsyncIterator[Client]:
         if self.url:
-            async with Client(self.url, self._checked_key()) as client:
+            async with Client(self.url, self._checked_key(), retries=BRIEFLY) as client:
                 yield client
             return
         settings = self.settings()
         if is_running(settings):
-            async with Client(
-                running_url(settings), self._local_key(settings), transport=httpx.AsyncHTTPTransport()
-            ) as client:
+            url, key = running_url(settings), self._local_key(settings)
+            async with Client(url, key, retries=BRIEFLY, transport=httpx.AsyncHTTPTransport()) as client:
                 yield client
             return
         if not creates and not settings.database_path.exists():
@@ -72,8 +73,9 @@ class Place:
 
     def _inside(self, service: Readstate) -> Client:
         """A client of a service in this very process, over the same HTTP API."""
+        key = self._local_key(service.settings)
         transport = httpx.ASGITransport(asgi_app(service), raise_app_exceptions=False)
-        return Client("http://readstate", self._local_key(service.settings), transport=transport)
+        return Client("http://readstate", key, retries=BRIEFLY, transport=transport)
 
     def _checked_key(self) -> str:
         # The local service's own key is not a fallback here: it must not travel to some other host.

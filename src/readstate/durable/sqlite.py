@@ -29,6 +29,7 @@ from ..rooms import SEPARATOR, channel_and_thread, is_thread
 from ..rules import receipt_seq
 from .sql import queries
 from .sqlite_engine import SqliteEngine, connect, migrate
+from .transfer import SqliteTransfer
 
 SQL = queries("sqlite")
 _ONE_ROW = "(?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -53,6 +54,7 @@ class SqliteStore:
     def __init__(self, engine: SqliteEngine, fanout_max_members: int) -> None:
         self._engine = engine
         self._limit = fanout_max_members
+        self.transfer = SqliteTransfer(engine, fanout_max_members)
 
     @classmethod
     async def open(cls, path: Path, fanout_max_members: int) -> "SqliteStore":

@@ -1,6 +1,6 @@
 """The few names of ASGI that the gateway uses."""
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from typing import Any, NamedTuple
 
 Scope = MutableMapping[str, Any]
@@ -18,6 +18,14 @@ class Answer(NamedTuple):
     status: int
     headers: list[Header]
     body: bytes
+
+
+class Stream(NamedTuple):
+    """An HTTP response whose body is sent while it is being made."""
+
+    status: int
+    headers: list[Header]
+    chunks: AsyncGenerator[bytes, None]
 
 
 class Disconnected(Exception):

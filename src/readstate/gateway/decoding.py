@@ -111,12 +111,19 @@ def decode(make: Decode, body: bytes, content_type: bytes | None) -> Any:
         raise _explain(error, body) from None
 
 
-def _check_content_type(value: bytes | None) -> None:
+def lines(body: bytes, content_type: bytes | None) -> bytes:
+    """JSON Lines as they are: each line is judged by who takes them in."""
+    if body:
+        _check_content_type(content_type, b"application/x-ndjson")
+    return body
+
+
+def _check_content_type(value: bytes | None, wanted: bytes = b"application/json") -> None:
     kind, *parameters = (value or b"").lower().split(b";")
     names = (parameter.strip().partition(b"=") for parameter in parameters)
     charsets = [charset.strip(b"\"' ") for name, _, charset in names if name.strip() == b"charset"]
-    if kind.strip() != b"application/json" or any(charset not in {b"utf-8", b"utf8"} for charset in charsets):
-        raise WrongContentType("Send the body with 'Content-Type: application/json', in UTF-8.")
+    if kind.strip() != wanted or any(charset not in {b"utf-8", b"utf8"} for charset in charsets):
+        raise WrongContentType(f"Send the body with 'Content-Type: {wanted.decode()}', in UTF-8.")
 
 
 def _explain(error: Exception, body: bytes) -> ReadstateError:
@@ -173,6 +180,13 @@ def whole(value: str) -> int:
     if not re.fullmatch("-?[0-9]{1,18}", value):
         raise ValueError("must be a whole number")
     return int(value)
+
+
+def from_one(value: str) -> int:
+    """A whole number that counts from 1."""
+    if (number := whole(value)) < 1:
+        raise ValueError("must be 1 or more")
+    return number
 
 
 def boolean(value: str) -> bool:

@@ -3,6 +3,8 @@
 A request is routed, authenticated, limited, allowed, decoded, done and answered, in this order.
 """
 
+import asyncio
+import contextlib
 import traceback
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -13,13 +15,14 @@ from msgspec import json
 from .. import telemetry
 from ..errors import ChannelNotFound, Forbidden, NotAMember, ReadstateError
 from . import access
-from .asgi import Answer, ASGIApp, Disconnected, Header, Receive, Scope, Send, content_type
+from .asgi import Answer, ASGIApp, Disconnected, Header, Receive, Scope, Send, Stream, content_type
 from .auth import Authenticator, Principal, load_secrets
+from .calls import Call, For, Route
 from .cors import Cors
-from .decoding import decode, parse_query, read_body
+from .decoding import parse_query, read_body
 from .problems import TooOften, problem
 from .ratelimit import RateLimiter
-from .routes import Call, For, Route, routes
+from .routes import routes
 from .routing import Router
 
 if TYPE_CHECKING:
@@ -29,6 +32,8 @@ log = structlog.get_logger()
 
 JSON = content_type("application/json")
 METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS"})
+
+_WHOLE = (Answer, Stream)
 
 _encode = json.Encoder().encode
 
@@ -83,7 +88,7 @@ class Gateway:
         started = perf_counter()
         route: Route | None = None
         headers = _Headers(scope["headers"])
-        answer = self._cors.preflight(scope, headers.origin) if self._cors else None
+        answer: Answer | Stream | None = self._cors.preflight(scope, headers.origin) if self._cors else None
         try:
             if answer is None:
                 route, path = self._router.find(scope)
@@ -97,14 +102,17 @@ class Gateway:
         except Exception:
             _log_failure(route)
             answer = problem(ReadstateError())
-        await self._send(answer, scope, headers, send)
+        if isinstance(answer, Stream):
+            await self._stream(route, answer, scope, headers, receive, send)
+        else:
+            await self._send(answer, scope, headers, send)
         _count(route, scope, answer.status, perf_counter() - started)
 
     async def _answer(
         self, route: Route, path: dict[str, str], headers: _Headers, scope: Scope, receive: Receive
-    ) -> Answer:
+    ) -> Answer | Stream:
         if route.open_to is For.ANYONE:
-            return _as_answer(route, await route.handler(Call(self._rs, None, path)))
+            return await self._answer_anyone(route, path, scope)
         known = self._authenticator.known(headers.authorization)
         principal = known or await self._authenticator.verify(headers.authorization)
         self._limit(principal)
@@ -113,13 +121,18 @@ class Gateway:
             await _allow(route, call, path)
             if route.body is not None:
                 body = await read_body(receive, headers.content_length, self._max_body)
-                call.body = decode(route.body, body, headers.content_type)
-            call.query = parse_query(route.query, scope.get("query_string", b""))
+                call.body = route.body.read(body, headers.content_type)
+            call.query = parse_query(route.parsers, scope.get("query_string", b""))
             return _as_answer(route, await route.handler(call))
         except (ChannelNotFound, NotAMember):
             if principal.user is None:
                 raise
             raise Forbidden(access.NOT_A_MEMBER) from None
+
+    async def _answer_anyone(self, route: Route, path: dict[str, str], scope: Scope) -> Answer | Stream:
+        call = Call(self._rs, None, path)
+        call.root = scope.get("root_path") or ""
+        return _as_answer(route, await route.handler(call))
 
     def _limit(self, principal: Principal) -> None:
         limit = self._service_limit if principal.user is None else self._user_limit
@@ -137,6 +150,35 @@ class Gateway:
         await send({"type": "http.response.start", "status": answer.status, "headers": fields})
         await send({"type": "http.response.body", "body": body})
 
+    async def _stream(
+        self, route: Route | None, answer: Stream, scope: Scope, headers: _Headers, receive: Receive, send: Send
+    ) -> None:
+        """Send chunks as they come. A client that goes away ends it; a failure breaks the connection off."""
+        fields = answer.headers + (self._cors.headers(headers.origin) if self._cors else [])
+        gone = asyncio.create_task(_leaving(receive))
+        try:
+            await send({"type": "http.response.start", "status": answer.status, "headers": fields})
+            if scope["method"] != "HEAD":
+                async for chunk in answer.chunks:
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                    if gone.done():
+                        return
+            await send({"type": "http.response.body", "body": b""})
+        except Exception:
+            _log_failure(route)
+            raise
+        finally:
+            gone.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await gone
+            await answer.chunks.aclose()
+
+
+async def _leaving(receive: Receive) -> None:
+    """Returns when the client has gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
 
 async def _allow(route: Route, call: Call, path: dict[str, str]) -> None:
     """Forbidden unless the sender may call this route for this user and channel."""
@@ -148,8 +190,8 @@ async def _allow(route: Route, call: Call, path: dict[str, str]) -> None:
         await access.require_membership(call.rs, call.own, (call.channel,))
 
 
-def _as_answer(route: Route, result: Any) -> Answer:
-    return result if isinstance(result, Answer) else Answer(route.status, [JSON], _encode(result))
+def _as_answer(route: Route, result: Any) -> Answer | Stream:
+    return result if isinstance(result, _WHOLE) else Answer(route.status, [JSON], _encode(result))
 
 
 def _count(route: Route | None, scope: Scope, status: int, seconds: float) -> None:

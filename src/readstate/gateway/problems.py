@@ -92,3 +92,8 @@ def _tree(root: type[ReadstateError]) -> dict[str, type[ReadstateError]]:
 
 
 _BY_CODE = _tree(ReadstateError)
+
+
+def all_codes() -> list[str]:
+    """Every code that an answer may have."""
+    return sorted({ReadstateError.code} | {code for code, error in _BY_CODE.items() if error.status != 500})

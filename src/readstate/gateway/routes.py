@@ -1,328 +1,274 @@
-"""The HTTP API: every path, and what it does."""
+"""The HTTP API: every path, who may call it, what it takes, and what may go wrong."""
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
-from enum import Enum
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import NamedTuple
 
-from msgspec import json
-from prometheus_client import CONTENT_TYPE_LATEST, Counter, Histogram, generate_latest
-
-from .. import telemetry
 from ..api import (
-    AllRead,
     ChangeMembers,
-    ChannelView,
-    Explanation,
     MarkUnread,
-    MembersChanged,
-    MembersPage,
     MessageEdit,
-    MessageView,
-    NewMessage,
-    PreferencesView,
     PutChannel,
     PutPreferences,
+    PutPresence,
+    PutUserPreferences,
     ReadAll,
-    ReadResult,
     ReadTarget,
-    Recount,
-    SendResult,
-    Sync,
-    Undone,
-    Unread,
-    UnreadMessages,
+    ThreadRead,
 )
-from ..errors import TooLarge
-from . import access
+from ..errors import (
+    ChannelArchived,
+    ChannelNotFound,
+    MessageDeleted,
+    MessageNotFound,
+    MessageWithoutSeq,
+    NotAMember,
+    ReplyToReply,
+    ThreadNotFound,
+    Unavailable,
+    UndoNotFound,
+)
+from . import handlers as do
+from . import openapi
 from .asgi import Answer, content_type
-from .auth import Principal
-from .decoding import (
-    Decode,
-    Nothing,
-    Query,
-    Reads,
-    Undo,
-    Users,
-    boolean,
-    ids,
-    one_of,
-    one_or_many,
-    text,
-    whole,
-)
-from .problems import NotReady, by_code
-
-if TYPE_CHECKING:
-    from ..app import Readstate
-
-
-class Call:
-    """One request as its handler sees it: allowed, and decoded."""
-
-    __slots__ = ("body", "channel", "message", "own", "query", "rs", "user")
-
-    def __init__(self, rs: "Readstate", principal: Principal | None, path: dict[str, str]) -> None:
-        self.rs = rs
-        self.own = principal.user if principal else None
-        """The user of the token; None for a service."""
-        self.user = path.get("user", "")
-        self.channel = path.get("channel", "")
-        self.message = path.get("message", "")
-        self.body: Any = None
-        self.query: dict[str, Any] = {}
-
-
-Handler = Callable[[Call], Awaitable[Any]]
-"""Does what is asked; what it returns becomes the JSON of the answer, unless it is an Answer itself."""
-
-
-class For(Enum):
-    """Who may call a route."""
-
-    ANYONE = "also without a key or token"
-    SERVICE = "service keys"
-    USER = "also a user: the one in the path, in a channel of its own"
-
-
-@dataclass(frozen=True)
-class Route:
-    """A method on a path, with its meters made once."""
-
-    method: str
-    pattern: str
-    handler: Handler
-    open_to: For = For.USER
-    body: Decode | None = None
-    query: Query = field(default_factory=dict)
-    status: int = 200
-    seconds: Histogram = field(init=False)
-    counts: dict[int, Counter] = field(init=False, default_factory=dict)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "seconds", telemetry.HTTP_SECONDS.labels(self.pattern))
-
-    def count(self, status: int, seconds: float) -> None:
-        """Meter one request."""
-        self.seconds.observe(seconds)
-        counter = self.counts.get(status)
-        if counter is None:
-            counter = telemetry.HTTP_REQUESTS.labels(self.pattern, self.method, str(status))
-            self.counts[status] = counter
-        counter.inc()
-
-
-# ---------------------------------------------------------------- channels
-
-
-async def put_channel(call: Call) -> ChannelView:
-    """Create or update a channel."""
-    return await call.rs.channels.put(call.channel, call.body)
-
-
-async def get_channel(call: Call) -> ChannelView:
-    """A channel."""
-    return await call.rs.channels.get(call.channel)
-
-
-async def delete_channel(call: Call) -> dict[str, Any]:
-    """Delete a channel and all that hangs on it."""
-    await call.rs.channels.delete(call.channel)
-    return {"channel_id": call.channel, "deleted": True}
-
-
-async def change_members(call: Call) -> MembersChanged:
-    """Add and remove members."""
-    return await call.rs.channels.change_members(call.channel, call.body)
-
-
-async def get_members(call: Call) -> MembersPage:
-    """The members of a channel, by id."""
-    return await call.rs.channels.members(call.channel, **call.query)
-
-
-# ---------------------------------------------------------------- messages
-
-
-async def post_messages(call: Call) -> dict[str, list[SendResult]]:
-    """Send one message, or several. One that is rejected is an error; of several, each has its result."""
-    if isinstance(call.body, NewMessage):
-        (result,) = await _send(call, [call.body])
-        if result.status == "rejected":
-            raise by_code(result.code, result.detail, result.field)
-        return {"results": [result]}
-    return {"results": await _send(call, call.body.messages)}
-
-
-async def _send(call: Call, messages: list[NewMessage]) -> list[SendResult]:
-    if len(messages) > (most := call.rs.settings.max_batch):
-        raise TooLarge(f"messages: at most {most} at once", field="messages")
-    if call.own is None:
-        return await call.rs.messages.send(messages)
-    results = [await access.refusal(call.rs, call.own, message) for message in messages]
-    allowed = [message for message, refused in zip(messages, results, strict=True) if refused is None]
-    sent = iter(await call.rs.messages.send(allowed) if allowed else ())
-    return [refused or next(sent) for refused in results]
-
-
-async def patch_message(call: Call) -> MessageView:
-    """Edit a message's text or mentions."""
-    await access.require_authorship(call.rs, call.own, call.channel, call.message)
-    return await call.rs.messages.edit(call.channel, call.message, call.body)
-
-
-async def delete_message(call: Call) -> dict[str, Any]:
-    """Delete a message."""
-    await access.require_authorship(call.rs, call.own, call.channel, call.message)
-    await call.rs.messages.delete(call.channel, call.message)
-    return {"id": call.message, "channel_id": call.channel, "deleted": True}
-
-
-# ---------------------------------------------------------------- reads
-
-
-async def mark_read(call: Call) -> ReadResult:
-    """Mark read: everything, up to a place, or exactly these messages."""
-    return await call.rs.reads.mark_read(call.user, call.channel, call.body)
-
-
-async def mark_unread(call: Call) -> ReadResult:
-    """Mark unread from a message on."""
-    return await call.rs.reads.mark_unread(call.user, call.channel, call.body)
-
-
-async def mark_many(call: Call) -> dict[str, Any]:
-    """Mark read for any users at once."""
-    return {"results": await call.rs.reads.mark_many(call.body.reads)}
-
-
-async def mark_all(call: Call) -> AllRead:
-    """Mark read in all channels of a user, or in a list of them."""
-    body: ReadAll = call.body
-    await access.require_membership(call.rs, call.own, (item.channel_id for item in body.items or ()))
-    return await call.rs.reads.mark_all(call.user, body)
-
-
-async def undo(call: Call) -> Undone:
-    """Take a mark-all-read back."""
-    return await call.rs.reads.undo(call.user, call.body.undo)
-
-
-# ---------------------------------------------------------------- unread
-
-
-async def get_unread(call: Call) -> Unread:
-    """What is unread in one channel."""
-    return await call.rs.unread.of_channel(call.user, call.channel)
-
-
-async def sync(call: Call) -> Sync:
-    """What is unread in all of a user's channels, or what has changed there."""
-    await access.require_membership(call.rs, call.own, call.query.get("channels", ()))
-    return await call.rs.unread.sync(call.user, **call.query)
-
-
-async def unread_messages(call: Call) -> UnreadMessages:
-    """The unread messages themselves."""
-    if (channel := call.query.get("channel")) is not None:
-        await access.require_membership(call.rs, call.own, (channel,))
-    return await call.rs.unread.messages(call.user, **call.query)
-
-
-async def totals(call: Call) -> dict[str, Any]:
-    """Totals of many users."""
-    return {"users": await call.rs.unread.totals([str(user) for user in call.body.users])}
-
-
-# ---------------------------------------------------------------- preferences, explain
-
-
-async def get_preferences(call: Call) -> PreferencesView:
-    """What a user wants of a channel."""
-    return await call.rs.preferences.get(call.user, call.channel)
-
-
-async def put_preferences(call: Call) -> PreferencesView:
-    """Change what a user wants of a channel."""
-    return await call.rs.preferences.put(call.user, call.channel, call.body)
-
-
-async def explain(call: Call) -> Explanation:
-    """Why a count is what it is."""
-    return await call.rs.explain.explain(call.user, call.channel)
-
-
-async def recount(call: Call) -> Recount:
-    """Load a count again from the durable store."""
-    return await call.rs.explain.recount(call.user, call.channel)
-
-
-# ---------------------------------------------------------------- running it
-
-
-async def healthz(_: Call) -> dict[str, str]:
-    """The process answers; nothing more."""
-    return {"status": "ok"}
-
-
-async def readyz(call: Call) -> dict[str, Any]:
-    """Whether everything that it needs works."""
-    dependencies = await call.rs.ready()
-    if any(state != "ok" for state in dependencies.values()):
-        raise NotReady(dependencies)
-    return {"status": "ok", "dependencies": dependencies}
-
-
-async def metrics(_: Call) -> Answer:
-    """Figures for Prometheus."""
-    return Answer(200, [content_type(CONTENT_TYPE_LATEST)], generate_latest(telemetry.REGISTRY))
+from .calls import JSON, JSON_LINES, LINES, ONE_OR_MANY, Call, For, Parameter, Route, json_of
+from .decoding import Nothing, Reads, Undo, Users, boolean, from_one, ids, one_of, text, whole
+from .pages import docs_page
+
+# ---------------------------------------------------------------- parameters of queries
+
+
+def _limit(default: int) -> Parameter:
+    about = "How many items a page has at most."
+    return Parameter(whole, about, {"type": "integer", "minimum": 1, "maximum": "max_page", "default": default})
+
+
+def _choice(about: str, *choices: str) -> Parameter:
+    return Parameter(one_of(*choices), about, {"type": "string", "enum": list(choices), "default": choices[0]})
+
+
+def _flag(about: str, default: bool) -> Parameter:
+    return Parameter(boolean, about, {"type": "boolean", "default": default})
+
+
+_TEXT = {"type": "string"}
+_ID = {"type": "string", "minLength": 1, "maxLength": 128}
+_IDS = {"type": "array", "items": _ID}
+
+_CURSOR = Parameter(text, "`cursor` of the page before: the page after it.", _TEXT)
+_IN_CHANNEL = Parameter(text, "Only in this channel.", _ID)
+
+_MEMBERS = {"limit": _limit(100), "cursor": _CURSOR}
+_SYNC = {
+    "channels": Parameter(ids, "Only these channels, separated by commas. An id that has a comma: repeat it.", _IDS),
+    "only_unread": _flag("Only channels with something unread.", default=True),
+    "since": Parameter(text, "`sync` of an earlier answer: only what has changed since.", _TEXT),
+    "limit": _limit(1000),
+    "cursor": _CURSOR,
+}
+_MESSAGES = {
+    "channel": _IN_CHANNEL,
+    "order": _choice("In which order they come.", "newest", "oldest", "channel"),
+    "limit": _limit(100),
+    "cursor": _CURSOR,
+}
+_INBOX = {
+    "order": _choice("By latest activity alone, or unread conversations first.", "recent", "unread_first"),
+    "filter": _choice("Which conversations.", "all", "unread", "archived"),
+    "limit": _limit(20),
+    "cursor": _CURSOR,
+}
+_THREADS = {
+    "filter": _choice("Which threads.", "all", "unread"),
+    "channel": _IN_CHANNEL,
+    "limit": _limit(20),
+    "cursor": _CURSOR,
+}
+
+_IMPORT = {
+    "first_line": Parameter(
+        from_one, "The number of the first line that is sent.", {"type": "integer", "minimum": 1, "default": 1}
+    ),
+    "stop": _flag("Stop at the first record that can't be taken.", default=False),
+}
+
+# ---------------------------------------------------------------- about the API itself
+
+
+async def openapi_json(call: Call) -> Answer:
+    """This API as an OpenAPI 3.1 document."""
+    return Answer(200, [content_type(JSON)], openapi.encoded(GROUPS, call.rs.settings, call.root))
+
+
+async def docs(_: Call) -> Answer:
+    """This API as a page to read and to try."""
+    return docs_page()
 
 
 # ---------------------------------------------------------------- the table
 
-_PAGE: Query = {"limit": whole, "cursor": text}
-_SYNC: Query = {**_PAGE, "channels": ids, "only_unread": boolean, "since": text}
-_MESSAGES: Query = {**_PAGE, "channel": text, "order": one_of("newest", "oldest", "channel")}
+
+class Group(NamedTuple):
+    """Routes that belong together."""
+
+    name: str
+    about: str
+    routes: tuple[Route, ...]
+
 
 _CHANNEL = "/v1/channels/{channel}"
 _MESSAGE = _CHANNEL + "/messages/{message}"
 _USER = "/v1/users/{user}"
 _THERE = _USER + "/channels/{channel}"
+_THREAD = _THERE + "/threads/{thread}"
 
+_NO_CHANNEL = (ChannelNotFound,)
+_NO_SEAT = (ChannelNotFound, NotAMember)
+_NO_MESSAGE = (ChannelNotFound, MessageNotFound)
+_NO_THREAD = (*_NO_SEAT, ThreadNotFound, ReplyToReply)
+_READS = (*_NO_SEAT, MessageNotFound, MessageWithoutSeq)
+_SENDS = (*_NO_SEAT, ThreadNotFound, ReplyToReply, ChannelArchived)
 
-def _json(type_: type) -> Decode:
-    decode: Decode = json.Decoder(type_).decode
-    return decode
-
-
-_ROUTES = [
-    Route("PUT", _CHANNEL, put_channel, For.SERVICE, _json(PutChannel)),
-    Route("GET", _CHANNEL, get_channel),
-    Route("DELETE", _CHANNEL, delete_channel, For.SERVICE),
-    Route("POST", _CHANNEL + "/members", change_members, For.SERVICE, _json(ChangeMembers)),
-    Route("GET", _CHANNEL + "/members", get_members, query=_PAGE),
-    Route("POST", "/v1/messages", post_messages, body=one_or_many, status=202),
-    Route("PATCH", _MESSAGE, patch_message, body=_json(MessageEdit)),
-    Route("DELETE", _MESSAGE, delete_message),
-    Route("GET", _USER + "/unread", sync, query=_SYNC),
-    Route("GET", _USER + "/unread/messages", unread_messages, query=_MESSAGES),
-    Route("GET", _THERE + "/unread", get_unread),
-    Route("POST", _THERE + "/unread", mark_unread, body=_json(MarkUnread)),
-    Route("POST", _THERE + "/read", mark_read, body=_json(ReadTarget)),
-    Route("POST", "/v1/reads", mark_many, For.SERVICE, _json(Reads)),
-    Route("POST", _USER + "/read", mark_all, body=_json(ReadAll)),
-    Route("POST", _USER + "/read/undo", undo, body=_json(Undo)),
-    Route("GET", _THERE + "/preferences", get_preferences),
-    Route("PUT", _THERE + "/preferences", put_preferences, body=_json(PutPreferences)),
-    Route("GET", _THERE + "/explain", explain),
-    Route("POST", _THERE + "/recount", recount, body=_json(Nothing)),
-    Route("POST", "/v1/unread/batch", totals, For.SERVICE, _json(Users)),
-    Route("GET", "/healthz", healthz, For.ANYONE),
-    Route("GET", "/readyz", readyz, For.ANYONE),
-    Route("GET", "/metrics", metrics, For.ANYONE),
-]
+GROUPS = (
+    Group(
+        "Channels",
+        "Conversations, and who is in them.",
+        (
+            Route("PUT", _CHANNEL, do.put_channel, For.SERVICE, json_of(PutChannel)),
+            Route("GET", _CHANNEL, do.get_channel, errors=_NO_CHANNEL),
+            Route("DELETE", _CHANNEL, do.delete_channel, For.SERVICE, errors=_NO_CHANNEL),
+            Route(
+                "POST",
+                _CHANNEL + "/members",
+                do.change_members,
+                For.SERVICE,
+                json_of(ChangeMembers),
+                errors=_NO_CHANNEL,
+            ),
+            Route("GET", _CHANNEL + "/members", do.get_members, query=_MEMBERS, errors=_NO_CHANNEL),
+        ),
+    ),
+    Group(
+        "Messages",
+        "What was said. Readstate gives every message its place (`seq`) and counts it.",
+        (
+            Route("POST", "/v1/messages", do.post_messages, body=ONE_OR_MANY, status=202, errors=_SENDS),
+            Route(
+                "PATCH",
+                _MESSAGE,
+                do.patch_message,
+                body=json_of(MessageEdit),
+                errors=(*_NO_MESSAGE, MessageDeleted),
+            ),
+            Route("DELETE", _MESSAGE, do.delete_message, errors=_NO_MESSAGE),
+        ),
+    ),
+    Group(
+        "Reading",
+        "Marking read and unread.",
+        (
+            Route("POST", _THERE + "/read", do.mark_read, body=json_of(ReadTarget), errors=_READS),
+            Route(
+                "POST",
+                _THERE + "/unread",
+                do.mark_unread,
+                body=json_of(MarkUnread),
+                errors=(*_READS, MessageDeleted),
+            ),
+            Route("POST", "/v1/reads", do.mark_many, For.SERVICE, json_of(Reads)),
+            Route("POST", _USER + "/read", do.mark_all, body=json_of(ReadAll), errors=_READS),
+            Route("POST", _USER + "/read/undo", do.undo, body=json_of(Undo), errors=(UndoNotFound,)),
+        ),
+    ),
+    Group(
+        "Unread",
+        "What is unread, where, and since when. Every count says whether it is exact.",
+        (
+            Route("GET", _USER + "/unread", do.sync, query=_SYNC, errors=_NO_SEAT),
+            Route("GET", _THERE + "/unread", do.get_unread, errors=_NO_SEAT),
+            Route("GET", _USER + "/unread/messages", do.unread_messages, query=_MESSAGES, errors=_NO_SEAT),
+            Route("POST", "/v1/unread/batch", do.totals, For.SERVICE, json_of(Users)),
+            Route("GET", _THERE + "/explain", do.explain, errors=_NO_SEAT),
+            Route("POST", _THERE + "/recount", do.recount, body=json_of(Nothing), errors=_NO_SEAT),
+        ),
+    ),
+    Group(
+        "Inbox",
+        "The list of conversations.",
+        (Route("GET", _USER + "/inbox", do.inbox, query=_INBOX),),
+    ),
+    Group(
+        "Badge",
+        "How many different people wrote while no device of the user was connected.",
+        (
+            Route("GET", _USER + "/badge", do.get_badge),
+            Route("POST", _USER + "/badge/tap", do.tap_badge, body=json_of(Nothing)),
+        ),
+    ),
+    Group(
+        "Threads",
+        "Replies under a message. `{thread}` is the id of that message.",
+        (
+            Route("GET", _USER + "/threads", do.threads, query=_THREADS, errors=_NO_SEAT),
+            Route("PUT", _THREAD + "/follow", do.follow_thread, body=json_of(Nothing), errors=_NO_THREAD),
+            Route("DELETE", _THREAD + "/follow", do.unfollow_thread, errors=_NO_THREAD),
+            Route(
+                "POST",
+                _THREAD + "/read",
+                do.read_thread,
+                body=json_of(ThreadRead),
+                errors=(*_NO_THREAD, MessageNotFound),
+            ),
+        ),
+    ),
+    Group(
+        "Receipts",
+        "Who has seen what, as far as they let it be known.",
+        (
+            Route(
+                "GET",
+                _MESSAGE + "/seen",
+                do.seen,
+                errors=(*_NO_MESSAGE, MessageDeleted, MessageWithoutSeq),
+            ),
+            Route("GET", _CHANNEL + "/receipts", do.receipts, errors=_NO_CHANNEL),
+        ),
+    ),
+    Group(
+        "Users",
+        "Presence and preferences.",
+        (
+            Route("GET", _USER + "/presence", do.get_presence),
+            Route("PUT", _USER + "/presence", do.put_presence, For.SERVICE, json_of(PutPresence), errors=_NO_SEAT),
+            Route("GET", _USER + "/preferences", do.get_user_preferences),
+            Route("PUT", _USER + "/preferences", do.put_user_preferences, body=json_of(PutUserPreferences)),
+            Route("GET", _THERE + "/preferences", do.get_preferences, errors=_NO_SEAT),
+            Route("PUT", _THERE + "/preferences", do.put_preferences, body=json_of(PutPreferences), errors=_NO_SEAT),
+        ),
+    ),
+    Group(
+        "Moving",
+        "Moving in, moving out, and erasing.",
+        (
+            Route("GET", "/v1/export", do.export, For.SERVICE, media=LINES),
+            Route("POST", "/v1/import", do.import_lines, For.SERVICE, JSON_LINES, _IMPORT),
+            Route("DELETE", _USER, do.erase_user, For.SERVICE),
+        ),
+    ),
+    Group(
+        "Operations",
+        "For those who run it.",
+        (
+            Route("GET", "/healthz", do.healthz, For.ANYONE),
+            Route("GET", "/readyz", do.readyz, For.ANYONE, errors=(Unavailable,)),
+            Route("GET", "/metrics", do.metrics, For.ANYONE, media="text/plain"),
+            Route("GET", "/openapi.json", openapi_json, For.ANYONE),
+            Route("GET", "/docs", docs, For.ANYONE, media="text/html"),
+        ),
+    ),
+)
 
 
 def routes() -> list[Route]:
     """All routes; whatever answers GET answers HEAD."""
-    return _ROUTES + [replace(route, method="HEAD") for route in _ROUTES if route.method == "GET"]
+    listed = [route for group in GROUPS for route in group.routes]
+    return listed + [replace(route, method="HEAD") for route in listed if route.method == "GET"]

@@ -50,6 +50,7 @@ class MemoryBadges:
 
     async def forget(self, user: str) -> None:
         """Drop a badge; loaded again on use."""
+        self._tickets.pop(user, None)
         self._senders.pop(user, None)
 
     def bytes(self) -> int:

@@ -32,6 +32,7 @@ class MemoryChannels:
         self._timelines: dict[str, _Timeline] = {}
         self._used: dict[str, int] = {}
         self._position = position
+        self._drops = 0
 
     async def channels(self, ids: Sequence[str]) -> list[Channel | None]:
         """Channels as they stand; None: not loaded."""
@@ -109,6 +110,7 @@ class MemoryChannels:
 
     async def forget(self, channel: str) -> None:
         """Drop a channel; loaded again on use."""
+        self._drops += 1
         self._channels.pop(channel, None)
         self._timelines.pop(channel, None)
         self._used.pop(channel, None)
@@ -120,8 +122,13 @@ class MemoryChannels:
         entries = sum(len(timeline.messages) for timeline in self._timelines.values())
         return len(self._channels) * CHANNEL_BYTES + entries * TIMELINE_ENTRY_BYTES
 
+    async def generation(self) -> int:
+        """Changes whenever something was dropped."""
+        return self._drops
+
     async def clear(self) -> None:
         """Drop everything."""
+        self._drops += 1
         self._channels.clear()
         self._timelines.clear()
         self._used.clear()

@@ -10,6 +10,8 @@ from itertools import count
 from math import ceil
 from sys import intern
 
+from msgspec import Struct, field
+
 from ..model import Mode, Pointer, Position, Preferences, ReadState
 from ..ports import (
     Absent,
@@ -53,6 +55,13 @@ _NOTHING: frozenset[int] = frozenset()
 _EMPTY = LedgerView()
 
 
+class _Loading(Struct):
+    """A load under way, and the messages that have come meanwhile: they are taken in after it."""
+
+    ticket: int
+    fans: list[Fan] = field(default_factory=list)
+
+
 class MemoryUsers(UserViews):
     """Hot state of users; everything is atomic because nothing here waits."""
 
@@ -61,7 +70,8 @@ class MemoryUsers(UserViews):
         self._cap = unread_cap
         self._generation = generation
         self._numbers = count(generation * NUMBERS_PER_GENERATION + 1)
-        self._tickets: dict[str, int] = {}
+        self._loading: dict[str, _Loading] = {}
+        self._drops = 0
         self._next_ticket = count(1)
 
     # ------------------------------------------------------------ reads
@@ -171,8 +181,12 @@ class MemoryUsers(UserViews):
 
     def _fan(self, user_id: str, fan: Fan, now: int) -> None:
         user = self._users.get(user_id)
-        raw = None if user is None else user.seats.get(fan.channel_id)
-        if user is None or raw is None:
+        if user is None:
+            if (loading := self._loading.get(user_id)) is not None:
+                loading.fans.append(fan)
+            return
+        raw = user.seats.get(fan.channel_id)
+        if raw is None:
             return
         row = unpack(raw)
         if fan.change <= row.filled or not row.flags & MEMBER:
@@ -279,7 +293,7 @@ class MemoryUsers(UserViews):
                 user.seat_flags(channel, row, row.flags & ~MEMBER)
             case Gone():
                 user.seat_flags(channel, row, row.flags & THREAD)
-                row = Row(flags=row.flags)
+                row = Row(epoch=row.epoch + 1, flags=row.flags)
                 user.apart.pop(channel, None)
                 user.preferences.pop(channel, None)
         row.change = row.filled = step.change
@@ -289,7 +303,7 @@ class MemoryUsers(UserViews):
         """The user; or None, and then a load that is under way is too old."""
         user = self._users.get(user_id)
         if user is None:
-            self._tickets.pop(user_id, None)
+            self._loading.pop(user_id, None)
         return user
 
     async def prefer(self, user: str, channel: str, preferences: Preferences) -> int | None:
@@ -307,19 +321,25 @@ class MemoryUsers(UserViews):
     # ------------------------------------------------------------ loading
 
     async def begin(self, user: str) -> int:
-        """Announce a load. Whatever changes for the user until `install` makes that one fail."""
-        ticket = self._tickets[user] = self._tickets.get(user) or next(self._next_ticket)
-        return ticket
+        """Announce a load. Whatever changes for the user until `install` makes that one fail, but messages."""
+        loading = self._loading.get(user)
+        if loading is None:
+            loading = self._loading[user] = _Loading(next(self._next_ticket))
+        return loading.ticket
 
     async def install(self, user: str, ticket: int, seats: Sequence[SeatLoad]) -> bool:
         """Take a loaded user; False if something has happened since `begin`: load again."""
-        if self._tickets.get(user) != ticket:
+        loading = self._loading.get(user)
+        if loading is None or loading.ticket != ticket:
             return False
-        del self._tickets[user]
-        loaded = User(next(self._numbers), self._clock())
+        del self._loading[user]
+        now = self._clock()
+        loaded = User(next(self._numbers), now)
         for seat in seats:
             self._install_seat(loaded, seat)
         self._users[user] = loaded
+        for fan in loading.fans:
+            self._fan(user, fan, now)
         return True
 
     @staticmethod
@@ -365,6 +385,7 @@ class MemoryUsers(UserViews):
 
     async def forget(self, user: str, channel: str | None = None) -> None:
         """Drop a user (or one ledger); loaded again on use."""
+        self._drops += 1
         if channel is None:
             self._users.pop(user, None)
         elif (known := self._users.get(user)) is not None and channel in known.seats:
@@ -379,14 +400,20 @@ class MemoryUsers(UserViews):
         entries = sum(len(ledger) for shelf in shelves for ledger in shelf.values() if ledger)
         return len(self._users) * USER_BYTES + seats * SEAT_BYTES + entries * ENTRY_BYTES
 
+    async def generation(self) -> int:
+        """Changes whenever something was dropped."""
+        return self._drops
+
     async def clear(self) -> None:
         """Drop everything."""
+        self._drops += 1
         self._users.clear()
 
     async def shrink(self, share: float) -> int:
         """Drop this share of the users, the least recently used first; returns how many."""
         oldest = sorted(self._users, key=lambda user: self._users[user].used)
         dropped = oldest[: min(ceil(len(oldest) * share), len(oldest) - 1)]
+        self._drops += 1
         for user in dropped:
             del self._users[user]
             EVICTIONS.labels("user").inc()

@@ -83,16 +83,17 @@ class UserViews:
         loaded = [ledger for ledger in live.values() if ledger is not None]
         unread = sum([len(ledger.seqs) for ledger in loaded])
         mentions = sum([len(ledger.named) for ledger in loaded])
-        capped = max([ledger.floor for ledger in loaded], default=0) > 0
+        floors = sum([ledger.floor > 0 for ledger in loaded])
         channels, special = len(loaded), []
         for name in known.preferences.keys() | known.set_aside:
             if (ledger := live.get(name)) is not None:
                 unread, mentions, channels = unread - len(ledger), mentions - len(ledger.named), channels - 1
+                floors -= ledger.floor > 0
                 if name not in known.set_aside:
                     special.append((name, len(ledger), len(ledger.named), ledger.floor > 0))
         return Survey(
             change=known.change,
-            plain=(unread, mentions, channels, capped),
+            plain=(unread, mentions, channels, floors > 0),
             special=special,
             unloaded=[name for shelf in (live, threads) for name, ledger in shelf.items() if ledger is None],
             timelines=list(known.timelines),

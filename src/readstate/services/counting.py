@@ -43,10 +43,10 @@ class Counting:
         """Whether a mute stands at this moment."""
         return preferences.muted_until > self._clock()
 
-    async def counts(self, seats: Sequence[Seat], channels: Sequence[Channel]) -> list[Count]:
+    async def counts(self, user: str, seats: Sequence[Seat], channels: Sequence[Channel]) -> list[Count]:
         """The plain counts of seats whose ledgers are loaded."""
         big = [
-            (index, CountQuery(seat.channel_id, seat.pointer, seat.ledger.named if seat.ledger else ()))
+            (index, CountQuery(user, seat.channel_id, seat.pointer, seat.ledger.named if seat.ledger else ()))
             for index, (seat, channel) in enumerate(zip(seats, channels, strict=True))
             if seat.mode is Mode.TIMELINE and seat.pointer.seq < channel.last_seq
         ]
@@ -57,9 +57,9 @@ class Counting:
                 counts[index] = count
         return counts
 
-    async def unread(self, seats: Sequence[Seat], channels: Sequence[Channel]) -> list[Unread]:
+    async def unread(self, user: str, seats: Sequence[Seat], channels: Sequence[Channel]) -> list[Unread]:
         """What is unread for these seats."""
-        counts = await self.counts(seats, channels)
+        counts = await self.counts(user, seats, channels)
         firsts = await self._first_places(seats, counts)
         return [
             self._unread(seat, channel, count, first)

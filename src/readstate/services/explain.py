@@ -39,7 +39,7 @@ class Explain:
         for _ in range(MAX_LOOKS):
             seat = await self._loader.seat(user, channel)
             info = await self._loader.channel(channel)
-            count = (await self._counting.counts([seat], [info]))[0]
+            count = (await self._counting.counts(user, [seat], [info]))[0]
             found = await self._durable.breakdown(user, channel, seat.pointer)
             quiet = found.change == info.change == (await self._loader.channel(channel)).change
             if quiet and (await self._loader.seat(user, channel)).pointer == seat.pointer:

@@ -110,7 +110,7 @@ class UserInbox:
     async def _pinned(self, source: _Source) -> list[Key]:
         names = sorted(source.pinned - source.archived)
         seats, channels = await self._unread.seats(source.user, names)
-        counts = await self._counting.counts(seats, channels)
+        counts = await self._counting.counts(source.user, seats, channels)
         return [
             (0, int(source.unread_first and not _any(count)), -_at(channel), channel.channel_id)
             for channel, count in zip(channels, counts, strict=True)
@@ -140,11 +140,10 @@ class UserInbox:
 
     async def _rows(self, user: str, names: Sequence[str]) -> list[Conversation]:
         """The conversations by name: one batched fetch of just these."""
-        seats = [seat for seat in (await self._loader.counted(user, names)).seats if seat.member]
-        channels = await self._loader.channels([seat.channel_id for seat in seats])
-        pairs = [(seat, channel) for seat, channel in zip(seats, channels, strict=True) if channel is not None]
-        counts = await self._counting.unread([seat for seat, _ in pairs], [channel for _, channel in pairs])
-        return [_conversation(user, seat, channel, count) for (seat, channel), count in zip(pairs, counts, strict=True)]
+        seats, channels = await self._unread.seats(user, names)
+        counts = await self._counting.unread(user, seats, channels)
+        rows = zip(seats, channels, counts, strict=True)
+        return [_conversation(user, seat, channel, count) for seat, channel, count in rows]
 
 
 def _any(count: Count) -> bool:

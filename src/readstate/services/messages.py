@@ -210,7 +210,8 @@ class Messages:
         if effect.error is not None:
             return _rejected(event.id, effect.error)
         message = _message(effect)
-        self._places.learn(message)
+        if message.sender_id:
+            self._places.learn(message)
         return SendResult(message.id, message.seq, message.thread_seq, "duplicate" if effect.duplicate else "accepted")
 
 

@@ -63,11 +63,14 @@ class ChannelPreferences:
 
     async def save(self, user: str, channel: str, wanted: Preferences) -> None:
         """Keep preferences: hot state, then durable store."""
+        generation = await self._users.generation()
         change = await self._users.prefer(user, channel, wanted)
         if change is None:
             raise Unavailable("the user's state changed meanwhile; try again")
         try:
             await self._durable.save_preferences(user, channel, wanted, change)
+            if await self._users.generation() != generation:
+                await self._users.forget(user)
         except BaseException:
             await self._users.forget(user)
             raise

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -168,11 +168,15 @@ class Reads:
         expected = await self._expected(user, moves)
         await self._save_undo(user, token, expected)
         results = await self._moves.submit(moves)
-        changed = [result for result in results if isinstance(result, Moved) and result.changed]
-        done = [UndoItem(m.channel_id, m.before.state, m.before.place, m.pointer.state) for m in changed]
-        if done != expected:
-            await self._save_undo(user, token, done)
-        return AllRead(len(changed), token)
+        done: dict[str, UndoItem] = {}
+        for moved in results:
+            if isinstance(moved, Moved) and moved.changed:
+                first = done.get(moved.channel_id)
+                before, to = (first.before, first.to) if first else (moved.before.state, moved.before.place)
+                done[moved.channel_id] = UndoItem(moved.channel_id, before, to, moved.pointer.state)
+        if list(done.values()) != expected:
+            await self._save_undo(user, token, list(done.values()))
+        return AllRead(len(done), token)
 
     async def _expected(self, user: str, moves: Sequence[Read]) -> list[UndoItem]:
         """What the moves will do, if nothing comes between: saved first, so that no move lacks its undo."""
@@ -285,7 +289,7 @@ class Reads:
 
     async def _place_at(self, channel: Channel, time: int) -> Position:
         if time >= channel.last_at:
-            return channel.end
+            return START if channel.last_id is None else channel.end
         return await self._durable.by_time(channel.channel_id, time)
 
     async def _moves_of_items(self, user: str, request: ReadAll) -> list[Read]:
@@ -348,18 +352,25 @@ class Reads:
     async def _persist(self, moved: Sequence[Moved]) -> None:
         """Brings states to the log; if it refuses them, the hot state that is ahead of it is dropped."""
         now = self._clock()
+        generation = await self._users.generation()
         users = {one.user_id for one in moved}
         under_way = (users, asyncio.get_running_loop().create_future())
         self._under_way.append(under_way)
         try:
             await self._log.reads([read_event(m.user_id, m.channel_id, m.pointer, now) for m in moved])
+            if await self._users.generation() != generation:
+                await self._forget(users)
         except BaseException:
-            for user in users:
-                await self._users.forget(user)
+            await self._forget(users)
             raise
         finally:
             self._under_way.remove(under_way)
             under_way[1].set_result(None)
+
+    async def _forget(self, users: Iterable[str]) -> None:
+        """What is hot of these may differ from what is durable: they are loaded again on use."""
+        for user in users:
+            await self._users.forget(user)
 
     async def _answer(self, moved: Moved) -> ReadResult:
         unread = await self._left(moved)
@@ -369,12 +380,14 @@ class Reads:
         """What is unread after a move, as the user wants it counted; from the move itself where it tells."""
         if moved.preferences.count == "all":
             if moved.mode is Mode.TIMELINE:
-                return (await self._loader.counts([CountQuery(moved.channel_id, moved.pointer)]))[0].count
+                return (await self._loader.counts([CountQuery(moved.user_id, moved.channel_id, moved.pointer)]))[
+                    0
+                ].count
             if moved.unread is not None:
                 return moved.unread
         seat = await self._loader.seat(moved.user_id, moved.channel_id)
         channel = await self._loader.channel(moved.channel_id)
-        count = (await self._counting.counts([seat], [channel]))[0]
+        count = (await self._counting.counts(moved.user_id, [seat], [channel]))[0]
         return shown(seat.preferences, count.count, count.mentions)
 
     async def _rejected(self, read: object) -> ReadOutcome:

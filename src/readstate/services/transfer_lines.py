@@ -251,7 +251,9 @@ def _seat(room: str, user: str, line: MemberLine | FollowLine) -> Member:
     return Member(room, user, line.active, line.joined_seq, parse_time(line.joined_at, "joined_at"), line.skipped)
 
 
-def _preferences(line: PreferencesLine) -> Preferences:
+def _preferences(line: PreferencesLine | None) -> Preferences:
+    if line is None:
+        return Preferences()
     if isinstance(line.muted, bool):
         muted_until = FOREVER if line.muted else 0
     else:

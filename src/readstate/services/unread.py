@@ -73,7 +73,7 @@ class UnreadCounts:
     async def of_channel(self, user: str, channel: str) -> Unread:
         """Unread of one channel."""
         seat = await self._loader.seat(user, channel)
-        return (await self._counting.unread([seat], [await self._loader.channel(channel)]))[0]
+        return (await self._counting.unread(user, [seat], [await self._loader.channel(channel)]))[0]
 
     async def totals(self, users: Sequence[str]) -> dict[str, UserTotals]:
         """Totals of many users, for push notifications."""
@@ -109,7 +109,7 @@ class UnreadCounts:
         if not names:
             return []
         seats, channels = await self.seats(user, names)
-        counts = await self._counting.counts(seats, channels)
+        counts = await self._counting.counts(user, seats, channels)
         return [
             Line(channel.channel_id, count.count, count.mentions, count.capped, seat.preferences)
             for seat, channel, count in zip(seats, channels, counts, strict=True)
@@ -145,7 +145,7 @@ class UnreadCounts:
         if not survey.timelines:
             return found
         seats, channels = await self.seats(user, survey.timelines)
-        counts = await self._counting.counts(seats, channels)
+        counts = await self._counting.counts(user, seats, channels)
         found += [
             (-_latest_at(channel), channel.channel_id)
             for channel, count in zip(channels, counts, strict=True)
@@ -235,7 +235,7 @@ class UnreadCounts:
         if q.wanted is not None:
             names = [name for name in names if name in q.wanted]
         seats, channels = await self.seats(q.user, names)
-        counts = await self._counting.counts(seats, channels)
+        counts = await self._counting.counts(q.user, seats, channels)
         keys = []
         for index, (channel, count) in enumerate(zip(channels, counts, strict=True)):
             read = not (count.count or count.capped)
@@ -243,7 +243,7 @@ class UnreadCounts:
             if (q.after is None or key > q.after) and not (read and q.only_unread and q.start is None):
                 keys.append((key, index))
         chosen = [index for _, index in sorted(keys)[: q.limit + 1]]
-        return await self._counting.unread([seats[i] for i in chosen], [channels[i] for i in chosen])
+        return await self._counting.unread(q.user, [seats[i] for i in chosen], [channels[i] for i in chosen])
 
     async def _member_of(self, user: str, wanted: frozenset[str] | None) -> list[str]:
         view = await self._loader.view(user, "all" if wanted is None else list(wanted))

@@ -90,7 +90,7 @@ class UnreadView(UnreadCounts):
             if len(found) >= limit and (last < found[-1].at if newest else first > found[-1].at):
                 break
             low, high = _bounds(after, newest)
-            found += await self._durable.unread_messages(user, source, low, high, newest, limit)
+            found += await self._durable.unread_messages(user, source, low, high, newest, limit + 1)
             found = [m for m in found if after is None or _is_after(m, after, sign)]
             found = sorted(found, key=lambda m: (sign * m.at, m.channel_id))[:limit]
         return found

@@ -7,9 +7,9 @@ _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _MIGRATION = re.compile(r"(\d{4})_\w+\.sql")
 
 
-def queries(dialect: str) -> dict[str, str]:
-    """The statements of a dialect's queries.sql by name."""
-    text = _read(dialect, "queries.sql")
+def queries(dialect: str, file: str = "queries.sql") -> dict[str, str]:
+    """The statements of one of a dialect's files by name."""
+    text = _read(dialect, file)
     parts = _NAME.split(text)[1:]
     return {name: body.strip() for name, body in zip(parts[::2], parts[1::2], strict=True)}
 

@@ -453,8 +453,12 @@ UPDATE members SET active = 0, joined_seq = 0, joined_at = 0, skipped = '[]', mu
 WHERE channel_id = :channel OR (channel_id > :first AND channel_id < :last);
 
 -- name: purge_receipts
--- All read pointers in a deleted channel and its threads.
-DELETE FROM read_receipts WHERE channel_id = :channel OR (channel_id > :first AND channel_id < :last);
+-- Nothing of a deleted channel and its threads is read any more; a new epoch, so that late reads do nothing.
+INSERT INTO read_receipts
+SELECT user_id, channel_id, 1, 0, '[]', NULL, NULL, 0, 0 FROM members
+WHERE channel_id = :channel OR (channel_id > :first AND channel_id < :last)
+ON CONFLICT (user_id, channel_id) DO UPDATE SET
+    epoch = epoch + 1, last_read_seq = 0, apart = '[]', last_read_id = NULL, last_read_at = NULL, read_at = 0;
 
 -- name: purge_threads
 -- The threads of a deleted channel; their seqs go on.

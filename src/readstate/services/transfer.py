@@ -1,0 +1,166 @@
+"""Moving in and out: everything as JSON Lines, and the erasing of a user."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from typing import Protocol
+
+import msgspec
+
+from ..errors import Invalid
+from ..events import MembersEvent
+from ..ports import Clock, Devices, DurableTransfer, HotBadges, HotChannels, HotUsers, Log
+from ..rooms import channel_and_thread
+from ..rules import check_user_id
+from ..transfer_records import VERSION, Erased, Header, ImportReport, Numbered, Refused
+from .places import Places
+from .reads import Reads
+from .transfer_lines import Checks, count_lines, lines_of, wrong_header
+
+MAX_LINES = 10_000
+"""Lines that are taken in one call; the answer says where to go on."""
+
+
+class Hot(Protocol):
+    """The parts of the hot state, all of which must look again."""
+
+    @property
+    def users(self) -> HotUsers:
+        """Of users."""
+
+    @property
+    def channels(self) -> HotChannels:
+        """Of channels."""
+
+    @property
+    def badges(self) -> HotBadges:
+        """Of badges."""
+
+    @property
+    def presence(self) -> Devices:
+        """Of devices."""
+
+
+class Transfer:
+    """Export and import work beside live traffic; imports and erases take turns among themselves."""
+
+    def __init__(
+        self,
+        durable: DurableTransfer,
+        log: Log,
+        hot: Hot,
+        places: Places,
+        reads: Reads,
+        clock: Clock,
+        checks: Checks,
+    ) -> None:
+        self._durable = durable
+        self._log = log
+        self._users = hot.users
+        self._channels = hot.channels
+        self._badges = hot.badges
+        self._devices = hot.presence
+        self._places = places
+        self._reads = reads
+        self._clock = clock
+        self._checks = checks
+        self._turn = asyncio.Lock()
+
+    async def export(self) -> AsyncGenerator[bytes, None]:
+        """Everything as of one moment, as JSON Lines, in pieces that end with a line."""
+        encoder = msgspec.json.Encoder()
+        yield encoder.encode_lines([Header(version=VERSION, exported_at=self._clock())])
+        async with aclosing(self._durable.export()) as pages:
+            async for page in pages:
+                yield encoder.encode_lines(page)
+
+    async def import_lines(self, data: bytes, first_line: int = 1, stop: bool = False) -> ImportReport:
+        """Take lines of an export, the first of which has this number in its file. May be repeated.
+
+        What is refused is named; `stop` ends at the first refusal, with everything before it taken.
+        """
+        if first_line < 1:
+            raise Invalid("lines are counted from 1", field="first_line")
+        lines = list(lines_of(data, first_line, MAX_LINES))
+        if first_line == 1:
+            wrong = wrong_header(lines[0][1] if lines and lines[0][0] == 1 else b"")
+            if wrong is not None:
+                return ImportReport(0, [Refused(1, wrong)], 1)
+            lines = lines[1:]
+        end = first_line + min(count_lines(data), MAX_LINES)
+        checked = [self._checks.read(number, line) for number, line in lines]
+        broken = [one for one in checked if isinstance(one, Refused)]
+        if stop and broken:
+            checked = checked[: checked.index(broken[0])]
+            broken, end = broken[:1], broken[0].line
+        records = [one for one in checked if isinstance(one, Numbered)]
+        return await self._take(records, broken, end, stop)
+
+    async def _take(self, records: list[Numbered], broken: list[Refused], end: int, stop: bool) -> ImportReport:
+        async with self._turn:
+            taken = await self._durable.take(records, stop)
+            await self._look_again(taken.rooms, taken.users)
+        misfits = taken.refused
+        if stop and misfits:
+            first = misfits[0]
+            return ImportReport(sum(one.line < first.line for one in records), misfits, first.line)
+        refused = sorted(misfits + broken, key=lambda one: one.line)
+        return ImportReport(len(records) - len(misfits), refused, end)
+
+    async def erase_user(self, user: str) -> Erased:
+        """Remove every trace of a user's read state; what the user wrote belongs to its channels and stays.
+
+        Twice: what was under way meanwhile (a read, a message) would otherwise leave something behind.
+        """
+        check_user_id(user, "user")
+        async with self._turn:
+            for device in self._devices.devices(user):
+                self._devices.disconnect(user, device)
+            first = await self._erase(user)
+            await self._reads.settled(user)
+            await self._pass("any channel will do")
+            await self._erase(user)
+        return first
+
+    async def _erase(self, user: str) -> Erased:
+        gone = await self._durable.erase(user)
+        await self._look_again(gone.rooms, [user])
+        for receiver in gone.receivers:
+            await self._drop_badge(receiver)
+        return gone.erased
+
+    # ------------------------------------------------------------ hot state
+
+    async def _look_again(self, rooms: dict[str, int], users: Iterable[str]) -> None:
+        """The durable store has changed behind the hot state: what that holds is dropped, and loaded on use."""
+        names = list(rooms)
+        for name, known in zip(names, await self._channels.channels(names), strict=True):
+            if known is not None:
+                self._places.forget(name)
+                await self._channels.forget(name)
+        for user in users:
+            await self._drop_user(user)
+            await self._drop_badge(user)
+        if names:
+            await self._pass(channel_and_thread(names[0])[0])
+        for name, known in zip(names, await self._channels.channels(names), strict=True):
+            if known is not None and known.change < rooms[name]:  # loaded from before the change, just now
+                await self._channels.forget(name)
+
+    async def _drop_user(self, user: str) -> None:
+        """Drops a user, and takes a load that is under way with it."""
+        ticket = await self._users.begin(user)
+        await self._users.install(user, ticket, [])
+        await self._users.forget(user)
+
+    async def _drop_badge(self, user: str) -> None:
+        ticket = await self._badges.begin(user)
+        await self._badges.install(user, ticket, 0, frozenset())
+        await self._badges.forget(user)
+
+    async def _pass(self, channel: str) -> None:
+        """An event that does nothing, and takes the place in the log that the changed channels have noted.
+
+        So the next change of a channel comes after them. When it is answered, so is all that was under way.
+        """
+        await self._log.channel_events([MembersEvent(channel_id=channel, created_at=self._clock())])

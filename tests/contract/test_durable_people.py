@@ -1,0 +1,210 @@
+"""What every durable store promises of threads, badges, receipts and archives."""
+
+import itertools
+from collections.abc import Container
+
+import pytest
+
+from readstate.events import AnyChannelEvent, ChannelEvent, DeleteEvent, Delivery, MembersEvent, MessageEvent, ReadEvent
+from readstate.facts import Effect
+from readstate.model import Mode, Preferences, ReadState
+from readstate.ports import Activity, Durable
+from readstate.rooms import thread_room
+
+from .conftest import CAP
+
+NOW = 1_700_000_000_000
+ROOM = thread_room("c", "root")
+positions = itertools.count(1)
+times = itertools.count(NOW + 1)
+
+
+async def apply(durable: Durable, *events: AnyChannelEvent, online: Container[str] = ()) -> list[Effect]:
+    return await durable.apply([Delivery(event, next(positions)) for event in events], online=online)
+
+
+def say(id_: str, sender: str = "alice", **more: object) -> MessageEvent:
+    at = next(times)
+    fields: dict[str, object] = {"text": id_, "at": at, "channel_id": "c", "created_at": at, **more}
+    return MessageEvent(id=id_, sender_id=sender, **fields)  # type: ignore[arg-type]
+
+
+def members(*add: str, remove: tuple[str, ...] = (), **more: object) -> MembersEvent:
+    return MembersEvent(channel_id="c", created_at=NOW, add=add, remove=remove, **more)  # type: ignore[arg-type]
+
+
+def read(user: str, seq: int, apart: tuple[int, ...] = (), epoch: int = 0, read_at: int = NOW) -> ReadEvent:
+    return ReadEvent(user, "c", epoch, seq, apart, f"m{seq}", NOW + seq, read_at, 7, NOW)
+
+
+@pytest.fixture(autouse=True)
+async def _a_channel_with_three(durable: Durable) -> None:
+    put = ChannelEvent(channel_id="c", created_at=NOW, type="group")
+    await apply(durable, put, members("alice", "bob", "carol"))
+
+
+async def unread_replies(durable: Durable, user: str) -> list[str] | None:
+    """The unread replies of a follower; None for somebody who doesn't follow."""
+    seats = {seat.channel_id: seat for seat in await durable.load_user(user)}
+    if ROOM not in seats or not seats[ROOM].member:
+        return None
+    [load] = await durable.load_ledgers([(user, ROOM, Mode.LEDGER, seats[ROOM].pointer.state)], CAP)
+    return [entry.id for entry in load.entries]
+
+
+async def test_a_thread_is_a_room_whose_members_follow_it(durable: Durable) -> None:
+    await apply(durable, say("root"), say("r1", "bob", thread_id="root"), say("r2", "bob", thread_id="root"))
+    assert await unread_replies(durable, "alice") == ["r1", "r2"]
+    assert await unread_replies(durable, "bob") == []
+    assert await unread_replies(durable, "carol") is None
+    room = (await durable.load_channels([ROOM]))[ROOM]
+    assert (room.type, room.last_seq, room.member_count) == ("thread", 2, 2)
+    assert room.latest is not None
+    assert (room.latest.id, room.latest.seq) == ("r2", 2)
+
+
+async def test_following_by_hand_begins_at_the_end_and_a_mention_at_its_reply(durable: Durable) -> None:
+    await apply(durable, say("root"), say("r1", "bob", thread_id="root"))
+    await apply(durable, members("carol", thread_id="root"))
+    assert await unread_replies(durable, "carol") == []
+    await apply(durable, members(remove=("carol",), thread_id="root"))
+    assert await unread_replies(durable, "carol") is None
+    later = [say("r2", "bob", thread_id="root"), say("r3", "bob", thread_id="root", mentions=("carol",))]
+    await apply(durable, *later)
+    assert await unread_replies(durable, "carol") == ["r3"]
+
+
+async def test_a_deleted_reply_is_neither_unread_nor_the_latest(durable: Durable) -> None:
+    replies = [say(f"r{n}", "bob", thread_id="root") for n in (1, 2)]
+    await apply(durable, say("root"), *replies, DeleteEvent(channel_id="c", created_at=NOW, id="r2"))
+    assert await unread_replies(durable, "alice") == ["r1"]
+    latest = (await durable.load_channels([ROOM]))[ROOM].latest
+    assert latest is not None
+    assert latest.id == "r1"
+
+
+async def test_a_deleted_channel_takes_its_threads_and_badges_along(durable: Durable) -> None:
+    await apply(durable, say("root"), say("r1", "bob", thread_id="root"))
+    assert await durable.badge_count("alice") == 1
+    await apply(durable, ChannelEvent(channel_id="c", created_at=NOW, action="delete"))
+    assert await durable.badge_count("alice") == 0
+    assert await unread_replies(durable, "alice") is None
+    assert (await durable.load_channels([ROOM]))[ROOM].deleted
+
+
+# ---------------------------------------------------------------- badge
+
+
+async def test_different_people_are_counted_for_those_who_are_away(durable: Durable) -> None:
+    await apply(durable, say("m1"), say("m2"), say("m3", "carol"), online={"carol"})
+    assert await durable.badge_count("bob") == 2
+    assert await durable.badge_senders("bob") == (0, frozenset({"alice", "carol"}))
+    assert await durable.badge_count("carol") == 0
+    assert await durable.badge_count("alice") == 1
+
+
+async def test_a_tap_gives_what_was_written_newest_first_and_begins_anew(durable: Durable) -> None:
+    first, second, third = say("m1"), say("m2", "carol"), say("m3")
+    await apply(durable, first, second)
+    count, messages = await durable.tap("bob", second.created_at, 10, 0)
+    assert (count, [message.id for message in messages]) == (2, ["m2", "m1"])
+    assert await durable.badge_senders("bob") == (second.created_at, frozenset())
+    await apply(durable, third)
+    assert await durable.badge_count("bob") == 1
+    assert (await durable.tap("bob", third.created_at, 10, 0))[0] == 1
+
+
+async def test_what_was_accepted_before_the_tap_and_stored_after_it_does_not_count(durable: Durable) -> None:
+    late = say("late")
+    await durable.tap("bob", late.created_at, 10, 0)
+    await apply(durable, late)
+    assert await durable.badge_count("bob") == 0
+
+
+async def test_a_tap_shows_no_more_than_asked_for_but_counts_everyone(durable: Durable) -> None:
+    await apply(durable, say("m1"), say("m2", "carol"), say("m3"))
+    count, messages = await durable.tap("bob", next(times), 1, 0)
+    assert (count, [message.id for message in messages]) == (2, ["m3"])
+
+
+async def test_an_older_tap_takes_nothing_back(durable: Durable) -> None:
+    message = say("m1")
+    await apply(durable, message)
+    await durable.tap("bob", message.created_at, 10, 0)
+    await durable.tap("bob", message.created_at - 1, 10, 0)
+    assert await durable.badge_count("bob") == 0
+
+
+async def test_activity_is_kept_apart_from_each_other(durable: Durable) -> None:
+    assert await durable.activity("bob") == Activity()
+    await durable.save_seen("bob", 50)
+    await durable.save_seen("bob", 40)
+    await durable.save_receipts("bob", "private")
+    await durable.tap("bob", 60, 10, 0)
+    assert await durable.activity("bob") == Activity(60, 50, "private")
+
+
+# ---------------------------------------------------------------- receipts
+
+
+async def test_readers_by_the_time_they_read_without_the_sender(durable: Durable) -> None:
+    await apply(durable, say("m1"), say("m2"), say("m3"))
+    await durable.merge([read("bob", 2, (), read_at=NOW + 9), read("carol", 1, (3,), read_at=NOW + 5)])
+    assert await durable.seen_by("c", "alice", 1) == [("carol", NOW + 5), ("bob", NOW + 9)]
+    assert await durable.seen_by("c", "alice", 2) == [("bob", NOW + 9)]
+    assert await durable.seen_by("c", "alice", 3) == [("carol", NOW + 5)]
+    assert [await durable.seen_count("c", "alice", seq) for seq in (1, 2, 3)] == [2, 1, 1]
+
+
+async def test_what_joins_alone_marked_is_no_receipt(durable: Durable) -> None:
+    await apply(durable, say("m1"), say("m2"), members("dave"), members(remove=("dave",)))
+    await apply(durable, say("m3"), members("dave"))
+    assert [await durable.seen_count("c", "alice", seq) for seq in (1, 2, 3)] == [0, 0, 0]
+    assert "dave" not in [user for user, _, _ in await durable.receipts("c")]
+    await apply(durable, say("m4"))
+    await durable.merge([read("dave", 4)])
+    assert [await durable.seen_count("c", "alice", seq) for seq in (1, 3, 4)] == [0, 0, 1]
+    assert ("dave", 4) in [(user, seq) for user, seq, _ in await durable.receipts("c")]
+
+
+async def test_what_is_marked_unread_and_read_again_is_a_receipt(durable: Durable) -> None:
+    await apply(durable, say("m1"), say("m2"), say("m3"), members("dave"))
+    await durable.cut_skipped("dave", "c", 2)
+    await durable.merge([read("dave", 1, epoch=1)])
+    assert [await durable.seen_count("c", "alice", seq) for seq in (1, 2, 3)] == [0, 0, 0]
+    await durable.merge([read("dave", 3, epoch=1)])
+    assert [await durable.seen_count("c", "alice", seq) for seq in (1, 2, 3)] == [0, 1, 1]
+
+
+async def test_private_readers_and_those_who_left_are_in_no_answer(durable: Durable) -> None:
+    await apply(durable, say("m1"))
+    await durable.merge([read("bob", 1), read("carol", 1)])
+    await durable.save_preferences("bob", "c", Preferences(receipts="private"), 1)
+    assert await durable.seen_by("c", "alice", 1) == [("carol", NOW)]
+    await durable.save_receipts("carol", "private")
+    assert await durable.seen_by("c", "alice", 1) == []
+    assert await durable.seen_count("c", "alice", 1) == 0
+    assert [user for user, _, _ in await durable.receipts("c")] == ["alice"]
+    await apply(durable, members(remove=("alice",)))
+    assert await durable.receipts("c") == []
+
+
+# ---------------------------------------------------------------- archives
+
+
+async def test_in_which_channels_somebody_else_has_written(durable: Durable) -> None:
+    await apply(durable, say("m1"), say("m2", "bob"), say("m3", "bob"))
+    assert await durable.wrote_since("bob", [("c", 0)]) == ["c"]
+    assert await durable.wrote_since("bob", [("c", 1)]) == []
+    assert await durable.wrote_since("alice", [("c", 1), ("elsewhere", 0)]) == ["c"]
+    await apply(durable, say("r1", thread_id="m2"), say("old", backfill=True))
+    assert await durable.wrote_since("bob", [("c", 1)]) == []
+
+
+async def test_preferences_outlive_leaving(durable: Durable) -> None:
+    wanted = Preferences(0, "mentions", "private", True, 5)
+    await durable.save_preferences("bob", "c", wanted, 1)
+    await apply(durable, members(remove=("bob",)), members("bob"))
+    [seat] = await durable.load_user("bob")
+    assert seat.preferences == wanted
+    assert seat.pointer.state == ReadState()

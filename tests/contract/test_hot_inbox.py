@@ -1,0 +1,95 @@
+"""What every adapter of the hot state of users promises of the inbox and of threads."""
+
+from collections.abc import Sequence
+
+from readstate.model import START, Entry, Mode, Pointer, Position, Preferences
+from readstate.ports import HotUsers, Read, SeatLoad
+from readstate.rooms import thread_room
+from readstate.steps import Fan, Gone, Joined, Left
+
+THREAD = thread_room("a", "root")
+
+
+def seat_load(channel: str, latest_at: int, *, mode: Mode = Mode.LEDGER, member: bool = True) -> SeatLoad:
+    return SeatLoad(channel, member, mode, 0, True, Pointer(), Preferences(), latest_at, False)
+
+
+async def load(users: HotUsers, *seats: SeatLoad) -> None:
+    assert await users.install("bob", await users.begin("bob"), seats)
+
+
+def message(channel: str, seq: int, at: int) -> Fan:
+    return Fan(channel, seq, ("bob",), Entry(seq, f"m{seq}", at, False), sender="alice", latest_at=at)
+
+
+async def names(users: HotUsers, after: tuple[int, str] | None = None, limit: int = 9, **more: bool) -> Sequence[str]:
+    found = await users.inbox("bob", after, limit, **more)
+    assert found is not None
+    return [name for _, name in found]
+
+
+async def test_an_inbox_that_is_not_loaded_is_told_apart_from_an_empty_one(users: HotUsers) -> None:
+    assert await users.inbox("bob", None, 9) is None
+    await load(users)
+    assert await users.inbox("bob", None, 9) == []
+
+
+async def test_the_latest_activity_first_and_by_id_where_it_is_the_same(users: HotUsers) -> None:
+    await load(users, seat_load("a", 10), seat_load("c", 20), seat_load("b", 20), seat_load("empty", 0))
+    assert await users.inbox("bob", None, 9) == [(-20, "b"), (-20, "c"), (-10, "a"), (0, "empty")]
+    assert await names(users, limit=2) == ["b", "c"]
+    assert await names(users, (-20, "b"), 2) == ["c", "a"]
+    assert await names(users, (-15, "anything")) == ["a", "empty"]
+
+
+async def test_a_message_moves_its_channel_up_and_a_delete_moves_it_back(users: HotUsers) -> None:
+    await load(users, seat_load("a", 10), seat_load("b", 20))
+    assert await names(users) == ["b", "a"]
+    await users.apply([message("a", 1, 30)])
+    assert await names(users) == ["a", "b"]
+    await users.apply([Fan("a", 2, ("bob",), remove=1, latest_at=10)])
+    assert await names(users) == ["b", "a"]
+
+
+async def test_a_repeat_moves_nothing(users: HotUsers) -> None:
+    await load(users, seat_load("a", 10), seat_load("b", 20))
+    moved = message("a", 1, 30)
+    await users.apply([moved, message("b", 1, 40)])
+    await users.apply([moved])
+    assert await names(users) == ["b", "a"]
+
+
+async def test_channels_come_with_joining_and_go_with_leaving_and_deleting(users: HotUsers) -> None:
+    await load(users, seat_load("a", 10), seat_load("left", 50, member=False))
+    assert await names(users) == ["a"]
+    await users.apply([Joined("b", 1, Mode.LEDGER, 0, 20, False, (("bob", Pointer()),))])
+    assert await names(users) == ["b", "a"]
+    await users.apply([Left("b", 2, ("bob",)), Gone("a", 3, ("bob",))])
+    assert await names(users) == []
+
+
+async def test_channels_counted_by_timeline_are_not_in_it(users: HotUsers) -> None:
+    await load(users, seat_load("a", 10), seat_load("big", 99, mode=Mode.TIMELINE))
+    assert await names(users) == ["a"]
+
+
+async def test_only_those_with_anything_unread(users: HotUsers) -> None:
+    await load(users, seat_load("a", 10), seat_load("b", 20), seat_load("c", 30))
+    await users.apply([message("a", 1, 40), message("b", 1, 35)])
+    assert await names(users, only_unread=True) == ["a", "b"]
+    await users.move([Read("bob", "a", Position(1, "m1", 40))])
+    assert await names(users, only_unread=True) == ["b"]
+
+
+async def test_a_followed_thread_is_counted_and_is_in_no_inbox(users: HotUsers) -> None:
+    await load(users, seat_load("a", 10), seat_load(THREAD, 20))
+    await users.apply([message(THREAD, 1, 30), message(THREAD, 2, 31)])
+    assert await names(users) == ["a"]
+    survey = await users.survey("bob")
+    assert survey is not None
+    assert survey.threads == [(THREAD, 2, False)]
+    assert survey.counts == []
+    await users.move([Read("bob", THREAD, Position(1, "m1", 30)), Read("bob", "a", START)])
+    survey = await users.survey("bob")
+    assert survey is not None
+    assert survey.threads == [(THREAD, 1, False)]
