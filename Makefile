@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup run test lint types imports pytest fmt bench lock clean
+.PHONY: help setup run test lint types imports pytest fmt fuzz bench lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -39,6 +39,9 @@ pytest: setup
 fmt: setup ## Format the code and mend what can be mended
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
+
+fuzz: setup ## Make up requests from the OpenAPI document, for ten minutes
+	FUZZ_EXAMPLES=500 FUZZ_SECONDS=600 $(BIN)/pytest tests/integration/test_fuzz.py --timeout 900
 
 bench: setup ## Measure, side by side with plain baselines, into bench/RESULTS.md (up to 5 minutes)
 	$(BIN)/python -m bench

@@ -152,11 +152,12 @@ def _want_message(needed: Wants, event: MessageEvent) -> None:
 def wants_next(run: Sequence[Delivery], facts: Facts) -> Wants:
     """What must be known besides, as the first facts show: about threads that these name by a reply or a root."""
     needed = Wants()
+    new = {(d.event.channel_id, d.event.id): d.event for d in run if isinstance(d.event, MessageEvent)}
     for delivery in run:
         event = delivery.event
         channel = event.channel_id
         if isinstance(event, MessageEvent) and event.thread_id is not None:
-            root = facts.messages.get((channel, event.thread_id))
+            root = facts.messages.get((channel, event.thread_id)) or new.get((channel, event.thread_id))
             if root is not None and has_no_replies(facts.channels.get(thread_room(channel, event.thread_id))):
                 needed.members.add((channel, root.sender_id))
         elif isinstance(event, EditEvent | DeleteEvent):
