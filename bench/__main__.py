@@ -15,7 +15,17 @@ from . import report
 from .cases import Setting
 from .load import BenchmarkError
 
-NAMES = ("reads_batch", "reads_single", "bulk_sync", "big_channel", "memory", "parts")
+NAMES = (
+    "reads_batch",
+    "reads_single",
+    "bulk_sync",
+    "big_channel",
+    "inbox",
+    "badge",
+    "threads",
+    "memory",
+    "parts",
+)
 RESULTS = Path(__file__).parent / "RESULTS.md"
 
 

@@ -212,6 +212,73 @@ class Chat:
     async def prefer(self, user: str, channel: str = GENERAL, **preferences: Any) -> Any:
         return await self.ask("PUT", f"{of(user, channel)}/preferences", preferences)
 
+    async def prefer_everywhere(self, user: str, **preferences: Any) -> Any:
+        return await self.ask("PUT", f"/v1/users/{segment(user)}/preferences", preferences)
+
+    # ------------------------------------------------------------ among people
+
+    async def inbox(self, user: str, **params: Any) -> Any:
+        return await self.ask("GET", f"/v1/users/{segment(user)}/inbox", params=params)
+
+    async def conversations(self, user: str, **params: Any) -> list[str]:
+        """The channels of a page of the inbox, in its order."""
+        return [row["channel_id"] for row in (await self.inbox(user, **params))["conversations"]]
+
+    async def badge(self, user: str) -> int:
+        """The number on the badge, which all ways of asking for it agree on."""
+        answer = await self.ask("GET", f"/v1/users/{segment(user)}/badge")
+        totals = await self.ask("POST", "/v1/unread/batch", {"users": [user]})
+        assert totals["users"][user]["badge"] == answer["senders"], totals
+        return int(answer["senders"])
+
+    async def tap(self, user: str) -> Any:
+        return await self.ask("POST", f"/v1/users/{segment(user)}/badge/tap")
+
+    async def reply(self, sender: str, thread: str, *ids: str, channel: str = GENERAL, **message: Any) -> list[str]:
+        """Sends one accepted reply for each id."""
+        return await self.send(sender, *ids, channel=channel, thread_id=thread, **message)
+
+    async def threads(self, user: str, **params: Any) -> Any:
+        return await self.ask("GET", f"/v1/users/{segment(user)}/threads", params=params)
+
+    async def unread_replies(self, user: str, **params: Any) -> dict[str, int]:
+        """The followed threads and what is unread in each, the latest activity first."""
+        return {row["thread_id"]: row["unread"] for row in (await self.threads(user, **params))["threads"]}
+
+    async def follow(self, user: str, thread: str, channel: str = GENERAL) -> Any:
+        return await self.ask("PUT", f"{of(user, channel)}/threads/{segment(thread)}/follow")
+
+    async def unfollow(self, user: str, thread: str, channel: str = GENERAL) -> Any:
+        return await self.ask("DELETE", f"{of(user, channel)}/threads/{segment(thread)}/follow")
+
+    async def read_thread(self, user: str, thread: str, channel: str = GENERAL, **target: Any) -> Any:
+        return await self.ask("POST", f"{of(user, channel)}/threads/{segment(thread)}/read", target)
+
+    async def seen(self, message: str, channel: str = GENERAL) -> Any:
+        return await self.ask("GET", f"{message_path(channel, message)}/seen")
+
+    async def seen_by(self, message: str, channel: str = GENERAL) -> list[str]:
+        """Who has seen a message, by name; the count says the same."""
+        answer = await self.seen(message, channel)
+        names = sorted(reader["user_id"] for reader in answer["users"])
+        assert answer["count"] == len(names), answer
+        return names
+
+    async def receipts(self, channel: str = GENERAL) -> dict[str, int]:
+        """How far everyone has read."""
+        answer = await self.ask("GET", f"/v1/channels/{segment(channel)}/receipts")
+        return {receipt["user_id"]: receipt["last_read_seq"] for receipt in answer["receipts"]}
+
+    async def presence(self, user: str) -> Any:
+        return await self.ask("GET", f"/v1/users/{segment(user)}/presence")
+
+    async def comes_online(self, user: str, device: str = "phone", **fields: Any) -> Any:
+        body = {"device": device, "online": True, "ttl": 3600} | fields
+        return await self.ask("PUT", f"/v1/users/{segment(user)}/presence", body)
+
+    async def goes_away(self, user: str, device: str = "phone") -> Any:
+        return await self.ask("PUT", f"/v1/users/{segment(user)}/presence", {"device": device, "online": False})
+
     async def snapshot(self, users: Iterable[str], channels: Iterable[str]) -> dict[str, Any]:
         """Everything that can be seen of these users and channels."""
         seen: dict[str, Any] = {}

@@ -118,6 +118,17 @@ async def test_the_mount_answers_for_itself_and_for_nothing_else(tmp_path: Path,
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
+async def test_the_documentation_is_found_below_the_mount(tmp_path: Path, framework: str) -> None:
+    async with running(framework, tmp_path) as product:
+        document = await product.http.get("/readstate/openapi.json")
+        page = await product.http.get("/readstate/docs")
+
+        assert document.json()["servers"] == [{"url": "/readstate"}]
+        assert "/v1/users/{user}/inbox" in document.json()["paths"]
+        assert page.headers["content-type"] == "text/html; charset=utf-8"
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 async def test_what_was_counted_is_there_after_a_restart(tmp_path: Path, framework: str) -> None:
     async with running(framework, tmp_path) as product:
         await product.rs.channels.put("lobby", PutChannel(type="group", members=("alice", "bob")))

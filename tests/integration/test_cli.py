@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from readstate.api import MarkUnread, NewMessage, PutChannel, ReadTarget
 from readstate.cli.place import Place
 from readstate.client import ApiError, Client
 from tests.servers import DEADLINE, Server, serving, wait_until
@@ -102,9 +101,9 @@ def one_channel(shell: Shell, *texts: str) -> None:
 
 
 async def fill(client: Client, *texts: str, channel: str = "general", to: str = "bob") -> None:
-    await client.put_channel(channel, PutChannel(type="channel", members=("alice", to)))
+    await client.put_channel(channel, type="channel", members=("alice", to))
     for number, text in enumerate(texts, 1):
-        await client.send(NewMessage(channel_id=channel, sender_id="alice", text=text, id=f"m{number}"))
+        await client.send(channel, "alice", text=text, id=f"m{number}")
 
 
 # ---------------------------------------------------------------- what people do
@@ -193,6 +192,51 @@ def test_texts_cannot_drive_the_terminal(shell: Shell) -> None:
     one_channel(shell, "\x1b[2Jgone")
 
     assert "\x1b" not in shell.says("unread", "bob")
+
+
+async def a_thread(client: Client) -> None:
+    await fill(client, "hello", "world")
+    await client.send("general", "bob", id="r1", thread_id="m1", text="a reply")
+
+
+def test_people_see_their_inbox_badge_threads_and_who_has_seen_what(anywhere: Shell) -> None:
+    Place(data_dir=anywhere.data).call(a_thread, creates=True)
+    anywhere.says("send", "general", "alice", "@bob look", "--mention", "bob", "--id", "m3")
+
+    [row] = anywhere.answers("inbox", "bob")["conversations"]
+    assert (row["channel_id"], row["unread"], row["last_message"]["id"]) == ("general", 3, "m3")
+    assert anywhere.answers("threads", "alice", "--filter", "unread")["totals"] == {"unread": 1, "threads": 1}
+    assert anywhere.answers("badge", "bob")["senders"] == 1
+    assert anywhere.answers("badge", "bob", "--tap")["by_sender"][0]["sender_id"] == "alice"
+    assert anywhere.answers("badge", "bob")["senders"] == 0
+    anywhere.says("read", "bob", "general")
+    assert anywhere.answers("seen", "general", "m2")["count"] == 1
+    assert anywhere.answers("mark-unread", "bob", "general", "m2")["unread"] == 2
+    assert anywhere.answers("seen", "general", "m2")["count"] == 0
+
+
+def test_people_get_tables_of_these_too(shell: Shell) -> None:
+    Place(data_dir=shell.data).call(a_thread, creates=True)
+    shell.says("send", "general", "alice", "@bob look", "--mention", "bob", "--id", "m3")
+
+    inbox = shell.says("inbox", "bob", "--order", "unread_first")
+    assert "alice: @bob look" in inbox
+    assert "bob has no archived conversations" in shell.says("inbox", "bob", "--filter", "archived")
+    threads = shell.says("threads", "alice")
+    assert "bob: a reply" in threads
+    assert "1 unread reply in 1 thread" in threads
+    assert "bob has no unread threads" in shell.says("threads", "bob", "--filter", "unread")
+    assert "carol follows no threads" in shell.says("threads", "carol")
+    assert "1 person wrote to bob while away" in shell.says("badge", "bob")
+    tapped = shell.says("badge", "bob", "--tap")
+    assert "@bob look" in tapped
+    assert "1 person; the badge is 0 now" in tapped
+    assert "nobody wrote to bob while away" in shell.says("badge", "bob", "--tap")
+    assert "0 people wrote to bob while away since 20" in shell.says("badge", "bob")
+    assert "seen by 0 of 1" in shell.says("seen", "general", "m1")
+    shell.says("read", "bob", "general")
+    assert "bob" in shell.says("seen", "general", "m1")
+    assert "2 unread; stands at m1 (seq 1)" in shell.says("mark-unread", "bob", "general", "m2")
 
 
 # ---------------------------------------------------------------- how commands find their service
@@ -347,6 +391,8 @@ def test_a_service_that_does_not_answer_is_told_plainly(shell: Shell) -> None:
         ("read", "bob", "general", "--up-to", "m1", "--up-to-seq", "1"),
         ("read", "bob", "general", "--up-to-seq", "-1"),
         ("join", "general", "bob", "--history", "some"),
+        ("inbox", "bob", "--filter", "good"),
+        ("threads", "bob", "--limit", "0"),
         ("token", "bob", "--ttl", "soon"),
         ("token", "bob", "--claim", "exp=1"),
         ("serve", "--port", "high"),
@@ -412,11 +458,11 @@ def test_migrate_brings_a_store_up_to_date_and_says_from_where(shell: Shell) -> 
 async def test_the_client_marks_unread_and_raises_what_the_service_refuses(server: Server) -> None:
     async with Client(server.url, server.service_key) as client:
         await fill(client, "one", "two")
-        await client.read("bob", "general", ReadTarget())
+        await client.read("bob", "general")
 
-        assert (await client.mark_unread("bob", "general", MarkUnread(from_="m2"))).unread == 1
+        assert (await client.mark_unread("bob", "general", "m2")).unread == 1
         with pytest.raises(ApiError, match="m9") as refused:
-            await client.mark_unread("bob", "general", MarkUnread(from_="m9"))
+            await client.mark_unread("bob", "general", "m9")
 
     error = refused.value
     assert (error.code, error.status, error.retry) == ("message_not_found", 404, False)

@@ -7,7 +7,7 @@ of a channel; nothing is kept that could be computed. The tests drive it beside 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from .values import AllRead, Channel, Message, Preferences, Reading, Refused, Row, Sent
+from .values import AllRead, Channel, Message, Preferences, Reading, Refused, Row, Sent, Thread
 
 ALL = "@channel"
 ONLINE = "@here"
@@ -33,6 +33,7 @@ class NaiveChat:
         self.display_cap = display_cap
         self.undo_ttl = undo_ttl
         self.channels: dict[str, Channel] = {}
+        self.threads: dict[tuple[str, str], Thread] = {}
         self.readings: dict[tuple[str, str], Reading] = {}
         self.preferences: dict[tuple[str, str], Preferences] = {}
         self.undos: list[AllRead] = []
@@ -94,6 +95,9 @@ class NaiveChat:
         self.readings = {pair: kept for pair, kept in self.readings.items() if pair[1] != channel_id}
         self.preferences = {pair: kept for pair, kept in self.preferences.items() if pair[1] != channel_id}
         self.let_go = {pair: kept for pair, kept in self.let_go.items() if pair[1] != channel_id}
+        for thread in self.threads.values():
+            if thread.channel_id == channel_id:
+                thread.followers, thread.read_up_to, thread.overfull = set(), {}, set()
 
     def change_members(
         self, channel_id: str, add: Sequence[str] = (), remove: Sequence[str] = (), history: History = "read"
@@ -170,46 +174,62 @@ class NaiveChat:
             return Sent("duplicate", message_id, first.seq, first.thread_seq)
         message = Message(message_id, sender, self._time(at), sent_at=at, text=text, silent=silent)
         message.preview = self._preview(text, preview)
-        message.mentions = self._mentioned(channel, mentions)
-        if thread_id is not None:
-            message.thread_id = thread_id
-            place = self._next_in_thread(channel, thread_id)
-            message.thread_seq = None if backfill else place
+        message.mentions = self._mentioned(channel, mentions, sender)
+        message.thread_id = thread_id
+        thread = None if thread_id is None else self.thread(channel, thread_id)
         channel.messages.append(message)
-        if not backfill and (thread_id is None or also_to_channel):
-            self._place(channel, message)
+        if not backfill:
+            self._place(channel if thread is None or also_to_channel else None, thread, message)
+            self.placed(channel, thread, message, {u for u in mentions if u not in {ALL, ONLINE}})
         return Sent("accepted", message_id, message.seq, message.thread_seq)
 
-    def _place(self, channel: Channel, message: Message) -> None:
-        channel.last_seq += 1
-        message.seq = channel.last_seq
-        message.at = channel.last_at = max(message.at, channel.last_at + 1)
-        self._read_up_to(message.sender, channel.id, message.seq)
-        self._note_let_go(channel)
+    def _place(self, channel: Channel | None, thread: Thread | None, message: Message) -> None:
+        """In the channel, in the thread or in both, after everything that is there."""
+        ends = [room for room in (channel, thread) if room is not None]
+        message.at = max([message.at, *(room.last_at + 1 for room in ends)])
+        for room in ends:
+            room.last_seq, room.last_at = room.last_seq + 1, message.at
+        message.thread_seq = None if thread is None else thread.last_seq
+        if channel is not None:
+            message.seq = channel.last_seq
+            self._read_up_to(message.sender, channel.id, message.seq)
+            self._note_let_go(channel)
+
+    def placed(self, channel: Channel, thread: Thread | None, message: Message, named: set[str]) -> None:
+        """What else a message does once it has its place; it names these by id."""
+
+    def now(self) -> int:
+        """When something is accepted."""
+        return self.clock()
+
+    def online(self, user: str) -> bool:
+        """Whether the user has a device connected."""
+        return False
 
     def _time(self, at: int | None) -> int:
-        return self.clock() if at is None else min(at, self.clock())
+        return self.now() if at is None else min(at, self.now())
 
     def _preview(self, text: str | None, given: str | None) -> str | None:
         source = text if given is None else given
         return None if source is None else source[:100]
 
-    def _mentioned(self, channel: Channel, mentions: Iterable[str]) -> frozenset[str]:
-        """Nobody is online in this version, so `@here` means nobody, or everybody where there are many."""
+    def _mentioned(self, channel: Channel, mentions: Iterable[str], sender: str) -> frozenset[str]:
+        """`@here` means the members who are online, or everybody where there are many."""
         named = set(mentions)
         if ONLINE in named:
             named.discard(ONLINE)
-            if channel.outgrown:
-                named.add(ALL)
+            here = {user for user in channel.members if self.online(user) and user != sender}
+            named |= {ALL} if channel.outgrown else here
         return frozenset(named)
 
-    def _next_in_thread(self, channel: Channel, thread_id: str) -> int:
+    def thread(self, channel: Channel, thread_id: str) -> Thread:
+        """The thread under a message that can have one."""
         root = channel.find(thread_id)
         if root is None or root.tombstone:
             raise Refused("thread_not_found")
         if root.thread_id is not None:
             raise Refused("reply_to_reply")
-        return 1 + sum(1 for m in channel.messages if m.thread_id == thread_id and m.thread_seq is not None)
+        return self.threads.setdefault((channel.id, thread_id), Thread(channel.id, thread_id))
 
     def message(self, channel_id: str, message_id: str) -> Message:
         """A message that was once sent."""
@@ -226,7 +246,7 @@ class NaiveChat:
         if "text" in fields:
             message.text, message.preview = fields["text"], self._preview(fields["text"], None)
         if "mentions" in fields:
-            message.mentions = self._mentioned(self.channel(channel_id), fields["mentions"])
+            message.mentions = self._mentioned(self.channel(channel_id), fields["mentions"], message.sender)
 
     def delete(self, channel_id: str, message_id: str) -> None:
         """It counts nowhere from now on, even if it comes only later."""
@@ -348,14 +368,26 @@ class NaiveChat:
         return [m for m in self.unread_messages(user, channel_id) if m.mentions & {user, ALL}]
 
     def put_preferences(
-        self, user: str, channel_id: str, *, muted: bool | int | None = None, count: str | None = None
+        self,
+        user: str,
+        channel_id: str,
+        *,
+        muted: bool | int | None = None,
+        count: str | None = None,
+        receipts: str | None = None,
+        pinned: bool | None = None,
+        archived: bool | None = None,
     ) -> None:
         """Changes what is given."""
-        self.member_channel(user, channel_id)
+        channel = self.member_channel(user, channel_id)
         mine = self.preferences.setdefault((user, channel_id), Preferences())
         if muted is not None:
             mine.muted_until = (FOREVER if muted else 0) if isinstance(muted, bool) else muted
         mine.count = mine.count if count is None else count
+        mine.receipts = mine.receipts if receipts is None else receipts
+        mine.pinned = mine.pinned if pinned is None else pinned
+        if archived is not None:
+            mine.archived_seq = channel.last_seq if archived else None
 
     def wants(self, user: str, channel_id: str) -> Preferences:
         """The user's preferences for the channel."""

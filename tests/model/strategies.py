@@ -28,7 +28,9 @@ offsets = st.sampled_from([-(10**9), -5_000, -3, -1, 0, 1, 3_600_000])
 texts = st.sampled_from([None, "", "hello", "é" * 120])
 flags: st.SearchStrategy[Fields] = st.sampled_from([{}, {}, {}, {"silent": True}, {"backfill": True}])
 counts = st.sampled_from([None, "all", "mentions", "none"])
-things_to_do = st.sampled_from(["send", "read", "mark unread", "delete", "join", "leave"])
+things_to_do = st.sampled_from(["send", "read", "mark unread", "delete", "join", "leave", "prefer", "reply", "follow"])
+orders = st.lists(st.integers(0, 11), min_size=1, max_size=12)
+"""Who of those that wait goes on."""
 
 
 @st.composite

@@ -1,6 +1,5 @@
 """The service beside a naive chat: whatever happens, in whatever order, both answer the same."""
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -23,7 +22,8 @@ from readstate.errors import ReadstateError
 
 from .comparing import CHANNELS, USERS, SideBySide, attempt
 from .conftest import stateful_settings
-from .naive import NaiveChat
+from .naive_people import NaivePeople
+from .rules_of_people import PeopleRules
 from .strategies import (
     COMMON_IDS,
     Fields,
@@ -32,6 +32,7 @@ from .strategies import (
     histories,
     mention_lists,
     nth_newest,
+    orders,
     rooms,
     seats,
     some_users,
@@ -45,7 +46,7 @@ from .values import Sent
 Operation = tuple[Coroutine[Any, Any, Any], Callable[[], Any]]
 
 
-class ReadstateBesideANaiveChat(SideBySide):
+class ReadstateBesideANaiveChat(PeopleRules, SideBySide):
     """Everything that can happen to a chat."""
 
     def __init__(self) -> None:
@@ -57,12 +58,17 @@ class ReadstateBesideANaiveChat(SideBySide):
     @initialize(
         fanout=st.sampled_from([2, 3, 100]),
         cap=st.sampled_from([10_000, 10_000, 6]),
+        seen=st.sampled_from([100, 100, 2]),
+        badge=st.sampled_from(["precomputed", "on_the_fly"]),
         groups=st.lists(st.lists(users, min_size=2, max_size=4, unique=True), min_size=2, max_size=4),
         said=st.lists(st.tuples(seats, st.integers(1, 5)), max_size=4),
     )
-    def open(self, fanout: int, cap: int, groups: list[list[str]], said: list[tuple[int, int]]) -> None:
-        self.options = {"fanout_max_members": fanout, "unread_cap": cap}
-        self.naive = NaiveChat(self.clock, **self.options)
+    def open(
+        self, fanout: int, cap: int, seen: int, badge: str, groups: list[list[str]], said: list[tuple[int, int]]
+    ) -> None:
+        limits = {"fanout_max_members": fanout, "unread_cap": cap, "receipts_max_members": seen}
+        self.options = {**limits, "badge_mode": badge}
+        self.naive = NaivePeople(self.clock, **limits)
         self.start()
         for channel, members in zip(CHANNELS, groups, strict=False):
             self._put_channel(channel, {"type": "group", "members": tuple(members)})
@@ -109,7 +115,9 @@ class ReadstateBesideANaiveChat(SideBySide):
     @rule(
         channel=st.sampled_from(CHANNELS),
         members=some_users,
-        fields=st.sampled_from([{}, {}, {"archived": True}, {"archived": False}, {"type": "channel"}]),
+        fields=st.sampled_from(
+            [{}, {}, {"archived": True}, {"archived": False}, {"type": "channel"}, {"type": "direct"}]
+        ),
     )
     def put_channel(self, channel: str, members: tuple[str, ...], fields: Fields) -> None:
         self._put_channel(channel, {"type": "group", "members": members, **fields})
@@ -123,8 +131,11 @@ class ReadstateBesideANaiveChat(SideBySide):
 
     @rule(room=rooms)
     def delete_channel(self, room: int) -> None:
+        """Epochs of its former life say nothing about the next."""
         channel = self.room(room)
         self.both(self.service.channels.delete(channel), lambda: self.naive.delete_channel(channel))
+        self.epochs = {pair: known for pair, known in self.epochs.items() if pair[1] != channel}
+        self.past_reads = [read for read in self.past_reads if read[1] != channel]
 
     @rule(room=rooms, add=some_users, remove=some_users, history=histories)
     def change_members(self, room: int, add: tuple[str, ...], remove: tuple[str, ...], history: str | int) -> None:
@@ -168,17 +179,14 @@ class ReadstateBesideANaiveChat(SideBySide):
         again = {"seat": seat, "id": self.pick(self.seat(seat)[1], back)}
         self._send([again | {"text": "again", "mentions": ("@channel",)}] * times)
 
-    @rule(seat=seats, times=st.integers(2, 4))
-    def send_the_same_from_many_places_at_once(self, seat: int, times: int) -> None:
+    @rule(seat=seats, times=st.integers(2, 4), order=orders)
+    def send_the_same_from_many_places_at_once(self, seat: int, times: int, order: list[int]) -> None:
         draft = self._complete({"seat": seat})
-
-        async def at_once() -> list[str]:
-            sends = [self.service.messages.send([NewMessage(**draft)]) for _ in range(times)]
-            return [result.status for [result] in await asyncio.gather(*sends)]
-
+        sends = [self.service.messages.send([NewMessage(**draft)]) for _ in range(times)]
         self.sound = False
-        statuses = self.run(at_once())
-        assert sorted(statuses) == sorted(self._send_naively(draft).status for _ in range(times))
+        results = self.run(self.conductor.at_once(sends, order))
+        statuses = sorted(result.status for [result] in results)
+        assert statuses == sorted(self._send_naively(draft).status for _ in range(times))
 
     def _send(self, batch: list[Fields]) -> None:
         self.sound = False
@@ -290,30 +298,47 @@ class ReadstateBesideANaiveChat(SideBySide):
             else:
                 assert (outcome.status, outcome.code) == ("rejected", code)
 
-    @rule(room=rooms, reads=st.lists(st.tuples(users, targets(forms=())), min_size=2, max_size=6))
-    def read_from_many_places_at_once(self, room: int, reads: list[tuple[str, Fields]]) -> None:
+    @rule(room=rooms, reads=st.lists(st.tuples(users, targets(forms=())), min_size=2, max_size=6), order=orders)
+    def read_from_many_places_at_once(self, room: int, reads: list[tuple[str, Fields]], order: list[int]) -> None:
         """Reads merge: in whatever order they land, the end is the same."""
         channel = self.room(room)
         aimed = [(user, self.aim(channel, target)) for user, target in reads]
-        self._at_once([self._reading(user, channel, target) for user, target in aimed])
+        self._at_once([self._reading(user, channel, target) for user, target in aimed], order)
 
-    @rule(work=st.tuples(*[st.tuples(things_to_do, users, nth_newest) for _ in CHANNELS]))
-    def different_things_in_different_channels_at_once(self, work: list[tuple[str, str, int]]) -> None:
+    @rule(work=st.tuples(*[st.tuples(things_to_do, users, nth_newest) for _ in CHANNELS]), order=orders)
+    def different_things_in_different_channels_at_once(
+        self, work: list[tuple[str, str, int]], order: list[int]
+    ) -> None:
         """Channels don't disturb each other, even though a user's state spans them all."""
         zipped = zip(CHANNELS, work, strict=True)
-        self._at_once([self._thing_to_do(what, user, channel, n) for channel, (what, user, n) in zipped])
+        self._at_once([self._thing_to_do(what, user, channel, n) for channel, (what, user, n) in zipped], order)
 
-    def _at_once(self, operations: list[Operation]) -> None:
-        """All of them together with a loss of all memory; what is refused is refused for the same reason."""
+    @rule(room=rooms, back=nth_newest, deleted=nth_newest, count=counts, order=orders, shift=st.integers(0, 4))
+    def different_users_in_one_channel_at_once(
+        self, room: int, back: int, deleted: int, count: str | None, order: list[int], shift: int
+    ) -> None:
+        """One writes, one marks unread, one prefers, others read, something is deleted: nobody is in the way."""
+        channel = self.room(room)
+        writer, rewinder, *readers = USERS[shift:] + USERS[:shift]
+        work = [self._thing_to_do("send", writer, channel, back), self._preferring(readers[0], channel, count)]
+        work += [self._reading(reader, channel, {"up_to": self.pick(channel, back)}) for reader in readers]
+        work += [self._reading(reader, channel, {"messages": (self.pick(channel, deleted),)}) for reader in readers]
+        work.append(self._thing_to_do("mark unread", rewinder, channel, back))
+        if self.pick(channel, deleted) != self.pick(channel, back):
+            work.append(self._thing_to_do("delete", writer, channel, deleted))
+        self._at_once(work, order)
+
+    def _at_once(self, operations: list[Operation], order: list[int]) -> None:
+        """All of them, while everyone looks and memory is lost; what is refused is refused for the same reason."""
         self.sound = False
-
-        async def gather() -> list[Any]:
-            work = [real for real, _ in operations]
-            return await asyncio.gather(*work, self.service.evict(), return_exceptions=True)
-
-        for (_, naive), answer in zip(operations, self.run(gather()), strict=False):
+        looks = [look(user) for user in USERS for look in self.looks()]
+        losses = [self.service.evict(), self.service.evict()]
+        work = [real for real, _ in operations]
+        answers = self.run(self.conductor.at_once([*work, *looks, *losses], order))
+        for answer in answers:
             if isinstance(answer, Exception) and not isinstance(answer, ReadstateError):
                 raise answer
+        for (_, naive), answer in zip(operations, answers, strict=False):
             assert getattr(answer, "code", None) == attempt(naive)[1], answer
 
     def _thing_to_do(self, what: str, user: str, channel: str, n: int) -> Operation:
@@ -321,6 +346,7 @@ class ReadstateBesideANaiveChat(SideBySide):
             case "send":
                 self.sent += 1
                 draft: Fields = {"channel_id": channel, "sender_id": user, "outside": n % 2 == 1}
+                draft["mentions"] = ("@channel",) if n % 3 else tuple(USERS)
                 batch = [draft | {"id": f"at once {self.sent}-{i}"} for i in range(1 + n % 3)]
                 messages = [NewMessage(**each) for each in batch]
                 return self.service.messages.send(messages), lambda: [self._send_naively(d) for d in batch]
@@ -338,7 +364,26 @@ class ReadstateBesideANaiveChat(SideBySide):
             case "leave":
                 change = self.service.channels.change_members(channel, ChangeMembers(remove=(user,)))
                 return change, lambda: self.naive.change_members(channel, remove=[user])
+            case "reply":
+                self.sent += 1
+                root = self.root(channel, n)
+                answer: Fields = {"channel_id": channel, "sender_id": user, "thread_id": root, "outside": True}
+                answer |= {"id": f"at once {self.sent}", "mentions": tuple(USERS[n % 5 :])}
+                return self.service.messages.send([NewMessage(**answer)]), lambda: self._send_naively(answer)
+            case "follow":
+                root = self.root(channel, n)
+                return (
+                    self.service.threads.follow(user, channel, root, on=n % 2 == 0),
+                    lambda: self.naive.follow(user, channel, root, n % 2 == 0),
+                )
+            case "prefer":
+                return self._preferring(user, channel, "mentions" if n % 2 else "none")
         return self._reading(user, channel, {"up_to": self.pick(channel, n)})
+
+    def _preferring(self, user: str, channel: str, count: str | None) -> Operation:
+        wanted = PutPreferences() if count is None else PutPreferences(count=count)  # type: ignore[arg-type]
+        real = self.service.preferences.put(user, channel, wanted)
+        return real, lambda: self.naive.put_preferences(user, channel, count=count)
 
     def _reading(self, user: str, channel: str, target: Fields) -> Operation:
         real = self.service.reads.mark_read(user, channel, ReadTarget(**target))

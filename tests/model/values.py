@@ -42,6 +42,35 @@ class Reading:
 class Preferences:
     muted_until: int = 0
     count: str = "all"
+    receipts: str = "public"
+    pinned: bool = False
+    archived_seq: int | None = None
+    """The newest seq when the user archived the channel."""
+
+
+@dataclass
+class Thread:
+    """The replies under a root; its seqs go on when the channel is deleted."""
+
+    channel_id: str
+    root: str
+    last_seq: int = 0
+    last_at: int = 0
+    followers: set[str] = field(default_factory=set)
+    read_up_to: dict[str, int] = field(default_factory=dict)
+    overfull: set[str] = field(default_factory=set)
+    """Those who once had more unread in it than are kept."""
+
+
+@dataclass(frozen=True)
+class Undelivered:
+    """A message that came while its receiver was away."""
+
+    receiver: str
+    accepted_at: int
+    sender: str
+    channel_id: str
+    message_id: str
 
 
 @dataclass

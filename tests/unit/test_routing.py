@@ -1,137 +1,19 @@
-"""The gateway alone, over a service that only writes down what it is asked."""
+"""Paths, answers, and who may do what: the gateway alone, over a service that only writes down what it is asked."""
 
 import json
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any
 
 import pytest
 
-from readstate.api import LastRead, MessageView, ReadResult, SendResult, Unread, UserTotals
+from readstate.api import LastRead, MessageView, SendResult, Unread, UserTotals
 from readstate.errors import BadPath, MessageNotFound, NotAMember, StorageUnavailable
-from readstate.gateway import asgi_app
-from readstate.gateway.asgi import Event
-from readstate.gateway.auth import make_token
 from readstate.gateway.routing import segments_of
-from readstate.settings import make_settings
-
-if TYPE_CHECKING:
-    from readstate.app import Readstate
-
-KEY = "a-service-key-of-good-length"
-SECRET = "a secret of at least thirty-two bytes"
-ALL_READ = ReadResult(LastRead("m5", 5, 1_700_000_000_000, 0), 0, "", True)
-
-
-class Notebook:
-    """Stands for the whole service: writes down every call, and answers what it was given to answer."""
-
-    def __init__(self, **settings: Any) -> None:
-        self.settings = make_settings(service_keys=(KEY,), jwt_secret=SECRET, **settings)
-        self.calls: list[tuple[Any, ...]] = []
-        self.answers: dict[str, Any] = {"mark_read": ALL_READ, "ready": {"database": "ok"}}
-        self.members_of: dict[str, set[str]] = {}
-        self.channels = self.messages = self.reads = self.unread = Service(self)
-
-    async def ready(self) -> Any:
-        return self.answers["ready"]
-
-    async def is_member(self, user: str, channel: str) -> bool:
-        return user in self.members_of.get(channel, ())
-
-
-class Service:
-    """Any part of the service: every method of it exists."""
-
-    def __init__(self, notebook: Notebook) -> None:
-        self._notebook = notebook
-
-    def __getattr__(self, name: str) -> Any:
-        async def call(*arguments: Any, **named: Any) -> Any:
-            self._notebook.calls.append((name, *arguments, *named.items()))
-            answer = self._notebook.answers.get(name)
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
-
-        return call
-
-
-class Answer(NamedTuple):
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-
-class Chat:
-    """Speaks ASGI to a gateway, as nothing but a test would."""
-
-    def __init__(self, **settings: Any) -> None:
-        self.service = Notebook(**settings)
-        self.app = asgi_app(cast("Readstate", self.service))
-        self.events: Iterator[Event] = iter(())
-        self.sent: list[Event] = []
-
-    async def ask(
-        self,
-        method: str,
-        path: str,
-        body: bytes | Iterable[bytes] = b"",
-        token: str | None = KEY,
-        *,
-        query: str = "",
-        headers: dict[str, str] | None = None,
-        **scope: Any,
-    ) -> Answer:
-        given = {"content-type": "application/json", **(headers or {})}
-        if token is not None:
-            given["authorization"] = f"Bearer {token}"
-        whole = {
-            "type": "http",
-            "method": method,
-            "path": path,
-            "raw_path": path.encode(),
-            "query_string": query.encode(),
-            "headers": [(name.encode(), value.encode()) for name, value in given.items()],
-            **scope,
-        }
-        chunks = [body] if isinstance(body, bytes) else body
-        self.events = iter(
-            [
-                *({"type": "http.request", "body": chunk, "more_body": True} for chunk in chunks),
-                {"type": "http.request"},
-            ]
-        )
-        await self.run(whole)
-        return self.answer()
-
-    async def run(self, scope: dict[str, Any]) -> None:
-        self.sent = []
-
-        async def receive() -> Event:
-            return next(self.events)
-
-        async def send(event: Event) -> None:
-            self.sent.append(event)
-
-        await self.app(scope, receive, send)
-
-    def answer(self) -> Answer:
-        start, end = self.sent
-        headers = {name.decode(): value.decode() for name, value in start["headers"]}
-        return Answer(start["status"], headers, end["body"])
+from tests.unit.alone import KEY, Chat, user
 
 
 @pytest.fixture
 def chat() -> Chat:
     return Chat()
-
-
-def user(name: str) -> str:
-    return make_token(SECRET, name, 3600)
 
 
 # ---------------------------------------------------------------- paths
@@ -353,6 +235,7 @@ async def test_a_user_is_told_the_same_of_a_foreign_channel_and_of_none(chat: Ch
         ("POST", "/v1/users/me/read", b'{"items": [{"channel_id": "general"}, {"channel_id": 7}]}', ""),
         ("GET", "/v1/users/me/unread", b"", "channels=general,7"),
         ("GET", "/v1/users/me/unread/messages", b"", "channel=7"),
+        ("GET", "/v1/users/me/threads", b"", "channel=7"),
     ],
 )
 async def test_every_channel_that_a_user_names_must_be_its_own(

@@ -38,6 +38,8 @@ HELP = (
     "Every setting can also come from the environment (READSTATE_PORT=9000) or from a TOML file "
     "(port = 9000, in readstate.toml or --config); flags win over both."
 )
+SWITCH_INTERVAL = 0.0005
+"""Seconds until a thread that waits for the interpreter gets it: a commit must not wait long for the event loop."""
 KEEP_ALIVE = 75
 """Seconds that an idle connection is kept: longer than the pools of clients keep theirs."""
 
@@ -85,6 +87,7 @@ def serve(
     del flags["config"]
     settings = load_settings(flags, os.environ, config)
     setup_logging(settings.log_level)
+    sys.setswitchinterval(SWITCH_INTERVAL)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings))
 

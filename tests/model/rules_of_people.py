@@ -1,0 +1,124 @@
+"""What users do beside reading and writing: threads, devices, taps, pins, archives, private receipts."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
+
+from readstate.api import PutPreferences, PutPresence, PutUserPreferences, ThreadRead
+
+from .comparing import SideBySide
+from .strategies import Fields, nth_newest, seats, users
+
+devices = st.sampled_from(["phone", "tab:{let}"])
+likings: st.SearchStrategy[Fields] = st.sampled_from(
+    [
+        {"pinned": True},
+        {"pinned": False},
+        {"archived": True},
+        {"archived": True},
+        {"archived": False},
+        {"receipts": "private"},
+        {"receipts": "public"},
+    ]
+)
+
+
+class PeopleRules(SideBySide):
+    """Rules that pick a user in a channel by `seat`, and a message of it by `pick`."""
+
+    sent: int
+    """How many messages were made up so far."""
+
+    def seat(self, n: int) -> tuple[str, str]:
+        """A user and a channel that the user is in."""
+        raise NotImplementedError
+
+    def pick(self, channel: str, back: int) -> str:
+        """The id of a message of the channel."""
+        raise NotImplementedError
+
+    def root(self, channel: str, back: int) -> str:
+        """The root of the thread that a message is in, or the message itself."""
+        known = self.naive.channels.get(channel)
+        message = known.find(self.pick(channel, back)) if known else None
+        return message.thread_id or message.id if message else "never sent"
+
+    def looks(self) -> list[Callable[[str], Coroutine[Any, Any, Any]]]:
+        """What a user may ask for at any moment."""
+        service = self.service
+        return [service.unread.sync, service.badge.get, service.inbox.page, service.threads.panel]
+
+    def _send(self, batch: list[Fields]) -> None:
+        raise NotImplementedError
+
+    @rule(seat=seats, back=nth_newest, count=st.integers(1, 3), whom=st.none() | users)
+    def reply(self, seat: int, back: int, count: int, whom: str | None) -> None:
+        root = self.root(self.seat(seat)[1], back)
+        mentions = () if whom is None else (whom,)
+        self._send([{"seat": seat, "thread_id": root, "text": "a reply", "mentions": mentions}] * count)
+
+    @rule(seat=seats, repliers=st.lists(users, min_size=1, max_size=3), whom=st.none() | users)
+    def start_a_thread(self, seat: int, repliers: list[str], whom: str | None) -> None:
+        """The root and its first replies in one batch."""
+        root = f"root {self.sent}"
+        mentions = () if whom is None else (whom,)
+        reply = {"seat": seat, "thread_id": root, "mentions": mentions, "outside": True}
+        self._send([{"seat": seat, "id": root}, *(reply | {"sender_id": user} for user in repliers)])
+
+    @rule(seat=seats, back=nth_newest, on=st.booleans(), exact=st.booleans())
+    def follow(self, seat: int, back: int, on: bool, exact: bool) -> None:
+        user, channel = self.seat(seat)
+        root = self.pick(channel, back) if exact else self.root(channel, back)
+        self.both(
+            self.service.threads.follow(user, channel, root, on=on),
+            lambda: self.naive.follow(user, channel, root, on),
+        )
+
+    @rule(seat=seats, back=nth_newest, up_to=st.none() | nth_newest)
+    def read_a_thread(self, seat: int, back: int, up_to: int | None) -> None:
+        user, channel = self.seat(seat)
+        root = self.root(channel, back)
+        reply = None if up_to is None else self.pick(channel, up_to)
+        answers = self.both(
+            self.service.threads.read(user, channel, root, ThreadRead(up_to=reply)),
+            lambda: self.naive.read_thread(user, channel, root, reply),
+        )
+        if answers is not None:
+            assert answers[0].changed == answers[1]
+
+    @rule(user=users, device=devices, online=st.booleans(), ttl=st.sampled_from([1, 60, 3600]))
+    def a_device_comes_or_goes(self, user: str, device: str, online: bool, ttl: int) -> None:
+        self.both(
+            self.service.presence.put(user, PutPresence(device=device, online=online, ttl=ttl)),
+            lambda: self.naive.connect(user, device, online, ttl),
+        )
+
+    @rule(user=users, times=st.integers(1, 2))
+    def tap(self, user: str, times: int) -> None:
+        for _ in range(times):
+            answers = self.both(self.service.badge.tap(user), lambda: self.naive.tap(user))
+            assert answers is not None
+            real, expected = answers
+            shown = {one.sender_id: {(m.channel_id, m.id, m.text) for m in one.messages} for one in real.by_sender}
+            assert shown == expected
+            assert (real.senders, real.tapped_at) == (len(expected), self.naive.taps[user])
+
+    @rule(seat=seats, fields=likings)
+    def like(self, seat: int, fields: Fields) -> None:
+        user, channel = self.seat(seat)
+        answers = self.both(
+            self.service.preferences.put(user, channel, PutPreferences(**fields)),
+            lambda: self.naive.put_preferences(user, channel, **fields),
+        )
+        if answers is not None:
+            real, wanted = answers[0], self.naive.wants(user, channel)
+            assert (real.pinned, real.receipts) == (wanted.pinned, wanted.receipts)
+            assert real.archived == self.naive.is_archived(user, channel)
+
+    @rule(user=users, private=st.booleans())
+    def keep_receipts_private_everywhere(self, user: str, private: bool) -> None:
+        wanted = PutUserPreferences(receipts="private" if private else "public")
+        change = self.naive.private.add if private else self.naive.private.discard
+        self.both(self.service.preferences.put_user(user, wanted), lambda: change(user))

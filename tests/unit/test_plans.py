@@ -1,0 +1,51 @@
+"""How SQLite answers the questions that must stay cheap: by an index, and the badge by the index alone."""
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from readstate.durable.sql import queries
+from readstate.durable.sqlite_engine import connect, migrate
+
+SQL = queries("sqlite")
+VALUES = {"user": "bob", "channel": "c", "sender": "alice", "seq": 1, "at": 1, "limit": 1, "before": 1, "keys": "[]"}
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    connection = connect(tmp_path / "plans.db")
+    migrate(connection)
+    yield connection
+    connection.close()
+
+
+def plan(db: sqlite3.Connection, name: str) -> list[str]:
+    """The steps by which a query is answered."""
+    return [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {SQL[name]}", VALUES)]
+
+
+@pytest.mark.parametrize("name", ["badge_count", "badge_senders"])
+def test_the_badge_is_counted_from_its_index_alone(db: sqlite3.Connection, name: str) -> None:
+    steps = [step for step in plan(db, name) if "undelivered" in step]
+    assert len(steps) == 1
+    assert "USING COVERING INDEX undelivered_by_receiver (receiver_id=? AND accepted_at>?)" in steps[0]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["badge_count", "badge_senders", "undelivered_messages", "expire_undelivered", "seen_by", "seen_count", "receipts"],
+)
+def test_no_table_is_read_from_end_to_end(db: sqlite3.Connection, name: str) -> None:
+    """What is scanned is a JSON array that was handed in, or what an inner query gives."""
+    steps = plan(db, name)
+    inner = {step.removeprefix("CO-ROUTINE ") for step in steps if step.startswith("CO-ROUTINE ")}
+    scanned = [step.removeprefix("SCAN ") for step in steps if step.startswith("SCAN ")]
+    assert [what for what in scanned if "VIRTUAL TABLE" not in what and what not in inner] == []
+
+
+def test_who_wrote_since_is_answered_by_place(db: sqlite3.Connection) -> None:
+    steps = [step for step in plan(db, "wrote_since") if step.startswith("SEARCH m ")]
+    assert steps
+    assert all("INDEX messages_by" in step for step in steps)
