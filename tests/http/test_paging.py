@@ -182,22 +182,15 @@ async def test_with_everything_at_the_same_time(chat: Chat, clock: Clock, way: s
 
 
 @pytest.mark.parametrize("order", ["newest", "oldest", "channel"])
-async def test_the_unread_view_goes_on_to_its_end_while_messages_arrive(chat: Chat, clock: Clock, order: str) -> None:
-    busy = MANY[1]
-    for number in range(2, 9):
-        await chat.send("alice", f"{busy}-{number}", channel=busy)
-    expected = await chat.waiting("bob", order=order, limit=1000)
-
-    found: list[str] = []
-    params: dict[str, Any] = {"order": order, "limit": 3}
-    while "cursor" not in params or params["cursor"] is not None:
-        page = await chat.ask("GET", "/v1/users/bob/unread/messages", params=params)
-        found += [message["id"] for message in page["messages"]]
-        params["cursor"] = page["cursor"]
-        clock.advance(seconds=1)
-        await chat.send("alice", f"later {len(found)}", channel=MANY[2])
-        assert len(found) < 1000
-        if order != "newest" and any(name.startswith("later") for name in found):
-            break
-
-    assert [name for name in found if not name.startswith("later")] == expected
+async def test_the_unread_view_goes_on_to_its_end(chat: Chat, order: str) -> None:
+    long = MANY[1]
+    await chat.send("alice", *(f"{long}-{number}" for number in range(2, 9)), channel=long)
+    for params in ({"order": order}, {"order": order, "channel": long}):
+        expected = await chat.waiting("bob", limit=1000, **params)
+        page = await chat.ask("GET", "/v1/users/bob/unread/messages", params={**params, "limit": 3})
+        found = page["messages"]
+        while page["cursor"] is not None:
+            query = {**params, "limit": 3, "cursor": page["cursor"]}
+            page = await chat.ask("GET", "/v1/users/bob/unread/messages", params=query)
+            found += page["messages"]
+        assert [message["id"] for message in found] == expected

@@ -1,14 +1,11 @@
 """What users do beside reading and writing: threads, devices, taps, pins, archives, private receipts."""
 
-from collections.abc import Callable, Coroutine
-from typing import Any
-
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from readstate.api import PutPreferences, PutPresence, PutUserPreferences, ThreadRead
 
-from .comparing import SideBySide
+from .picking import Picking
 from .strategies import Fields, nth_newest, seats, users
 
 devices = st.sampled_from(["phone", "tab:{let}"])
@@ -25,33 +22,8 @@ likings: st.SearchStrategy[Fields] = st.sampled_from(
 )
 
 
-class PeopleRules(SideBySide):
-    """Rules that pick a user in a channel by `seat`, and a message of it by `pick`."""
-
-    sent: int
-    """How many messages were made up so far."""
-
-    def seat(self, n: int) -> tuple[str, str]:
-        """A user and a channel that the user is in."""
-        raise NotImplementedError
-
-    def pick(self, channel: str, back: int) -> str:
-        """The id of a message of the channel."""
-        raise NotImplementedError
-
-    def root(self, channel: str, back: int) -> str:
-        """The root of the thread that a message is in, or the message itself."""
-        known = self.naive.channels.get(channel)
-        message = known.find(self.pick(channel, back)) if known else None
-        return message.thread_id or message.id if message else "never sent"
-
-    def looks(self) -> list[Callable[[str], Coroutine[Any, Any, Any]]]:
-        """What a user may ask for at any moment."""
-        service = self.service
-        return [service.unread.sync, service.badge.get, service.inbox.page, service.threads.panel]
-
-    def _send(self, batch: list[Fields]) -> None:
-        raise NotImplementedError
+class PeopleRules(Picking):
+    """Rules about what users see of each other."""
 
     @rule(seat=seats, back=nth_newest, count=st.integers(1, 3), whom=st.none() | users)
     def reply(self, seat: int, back: int, count: int, whom: str | None) -> None:

@@ -1,6 +1,6 @@
 """The service beside a naive chat: whatever happens, in whatever order, both answer the same."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import strategies as st
@@ -11,18 +11,17 @@ from readstate.api import (
     ChannelRead,
     MarkUnread,
     MessageEdit,
-    NewMessage,
     PutChannel,
     PutPreferences,
     ReadAll,
     ReadTarget,
     UserRead,
 )
-from readstate.errors import ReadstateError
 
-from .comparing import CHANNELS, USERS, SideBySide, attempt
+from .comparing import CHANNELS, USERS, attempt
 from .conftest import stateful_settings
 from .naive_people import NaivePeople
+from .rules_at_once import AtOnceRules
 from .rules_of_people import PeopleRules
 from .strategies import (
     COMMON_IDS,
@@ -32,26 +31,20 @@ from .strategies import (
     histories,
     mention_lists,
     nth_newest,
-    orders,
     rooms,
     seats,
     some_users,
     targets,
     texts,
-    things_to_do,
     users,
 )
-from .values import Sent
-
-Operation = tuple[Coroutine[Any, Any, Any], Callable[[], Any]]
 
 
-class ReadstateBesideANaiveChat(PeopleRules, SideBySide):
+class ReadstateBesideANaiveChat(PeopleRules, AtOnceRules):
     """Everything that can happen to a chat."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.sent = 0
         self.past_reads: list[tuple[str, str, Fields, int, int]] = []
         self.undo_tokens: list[tuple[str, str, int]] = []
 
@@ -74,41 +67,6 @@ class ReadstateBesideANaiveChat(PeopleRules, SideBySide):
             self._put_channel(channel, {"type": "group", "members": tuple(members)})
         for seat, count in said:
             self.send_a_run(seat, count)
-
-    # ------------------------------------------------------------ picking
-
-    def seat(self, n: int) -> tuple[str, str]:
-        """A user and a channel that the user is in."""
-        taken = [(u, c.id) for c in self.naive.channels.values() for u in USERS if u in c.members]
-        return taken[n % len(taken)] if taken and n < 40 else (USERS[n % 5], CHANNELS[n % 3])
-
-    def room(self, n: int) -> str:
-        """A channel."""
-        open_ones = [c.id for c in self.naive.channels.values() if c.exists]
-        return open_ones[n % len(open_ones)] if open_ones and n < 15 else CHANNELS[n % 3]
-
-    def pick(self, channel: str, back: int) -> str:
-        """The id of a message of the channel."""
-        known = self.naive.channels.get(channel)
-        if known is None or not known.messages or back == 9:
-            return "never sent"
-        return known.messages[-1 - back % len(known.messages)].id
-
-    def aim(self, channel: str, target: Fields) -> Fields:
-        """A target with real ids, seqs and times."""
-        form, backs, shift = target["form"], target["backs"], target["shift"]
-        known = self.naive.channels.get(channel)
-        match form:
-            case "up_to":
-                return {"up_to": self.pick(channel, backs[0])}
-            case "messages":
-                return {"messages": tuple(self.pick(channel, back) for back in backs)}
-            case "up_to_seq":
-                return {"up_to_seq": max(0, (known.last_seq if known else 0) + shift - backs[0])}
-            case "up_to_time":
-                times = [m.at for m in known.placed()] if known else []
-                return {"up_to_time": (times or [self.clock()])[-1 - backs[0] % (len(times) or 1)] + shift}
-        return {}
 
     # ------------------------------------------------------------ channels and members
 
@@ -178,41 +136,6 @@ class ReadstateBesideANaiveChat(PeopleRules, SideBySide):
     def send_again(self, seat: int, back: int, times: int) -> None:
         again = {"seat": seat, "id": self.pick(self.seat(seat)[1], back)}
         self._send([again | {"text": "again", "mentions": ("@channel",)}] * times)
-
-    @rule(seat=seats, times=st.integers(2, 4), order=orders)
-    def send_the_same_from_many_places_at_once(self, seat: int, times: int, order: list[int]) -> None:
-        draft = self._complete({"seat": seat})
-        sends = [self.service.messages.send([NewMessage(**draft)]) for _ in range(times)]
-        self.sound = False
-        results = self.run(self.conductor.at_once(sends, order))
-        statuses = sorted(result.status for [result] in results)
-        assert statuses == sorted(self._send_naively(draft).status for _ in range(times))
-
-    def _send(self, batch: list[Fields]) -> None:
-        self.sound = False
-        ready = [self._complete(draft) for draft in batch]
-        results = self.run(self.service.messages.send([NewMessage(**draft) for draft in ready]))
-        for draft, result in zip(ready, results, strict=True):
-            expected = self._send_naively(draft)
-            assert (result.status, result.id, result.code) == (expected.status, expected.id, expected.code)
-            assert (result.seq, result.thread_seq) == (expected.seq, expected.thread_seq)
-
-    def _complete(self, draft: Fields) -> Fields:
-        """A draft with its sender, channel and id, its time, and the thread that it belongs to."""
-        sender, channel = self.seat(draft.get("seat", 0))
-        ready = {"sender_id": sender, "channel_id": channel, **draft}
-        ready = {k: v for k, v in ready.items() if k not in {"seat", "reply_to"}}
-        self.sent += 1
-        ready["id"] = draft.get("id") or f"msg {self.sent}"
-        if "at" in draft:
-            ready["at"] = self.clock() + draft["at"]
-        if "reply_to" in draft:
-            ready["thread_id"] = self.pick(ready["channel_id"], draft["reply_to"])
-        return ready
-
-    def _send_naively(self, draft: Fields) -> Sent:
-        rest = {k: v for k, v in draft.items() if k not in {"channel_id", "sender_id", "id"}}
-        return self.naive.send(draft["channel_id"], draft["sender_id"], draft["id"], **rest)
 
     @rule(room=rooms, back=nth_newest, text=texts)
     def edit_the_text(self, room: int, back: int, text: str | None) -> None:
@@ -297,100 +220,6 @@ class ReadstateBesideANaiveChat(PeopleRules, SideBySide):
                 assert (outcome.status, outcome.changed) == ("ok", changed)
             else:
                 assert (outcome.status, outcome.code) == ("rejected", code)
-
-    @rule(room=rooms, reads=st.lists(st.tuples(users, targets(forms=())), min_size=2, max_size=6), order=orders)
-    def read_from_many_places_at_once(self, room: int, reads: list[tuple[str, Fields]], order: list[int]) -> None:
-        """Reads merge: in whatever order they land, the end is the same."""
-        channel = self.room(room)
-        aimed = [(user, self.aim(channel, target)) for user, target in reads]
-        self._at_once([self._reading(user, channel, target) for user, target in aimed], order)
-
-    @rule(work=st.tuples(*[st.tuples(things_to_do, users, nth_newest) for _ in CHANNELS]), order=orders)
-    def different_things_in_different_channels_at_once(
-        self, work: list[tuple[str, str, int]], order: list[int]
-    ) -> None:
-        """Channels don't disturb each other, even though a user's state spans them all."""
-        zipped = zip(CHANNELS, work, strict=True)
-        self._at_once([self._thing_to_do(what, user, channel, n) for channel, (what, user, n) in zipped], order)
-
-    @rule(room=rooms, back=nth_newest, deleted=nth_newest, count=counts, order=orders, shift=st.integers(0, 4))
-    def different_users_in_one_channel_at_once(
-        self, room: int, back: int, deleted: int, count: str | None, order: list[int], shift: int
-    ) -> None:
-        """One writes, one marks unread, one prefers, others read, something is deleted: nobody is in the way."""
-        channel = self.room(room)
-        writer, rewinder, *readers = USERS[shift:] + USERS[:shift]
-        work = [self._thing_to_do("send", writer, channel, back), self._preferring(readers[0], channel, count)]
-        work += [self._reading(reader, channel, {"up_to": self.pick(channel, back)}) for reader in readers]
-        work += [self._reading(reader, channel, {"messages": (self.pick(channel, deleted),)}) for reader in readers]
-        work.append(self._thing_to_do("mark unread", rewinder, channel, back))
-        if self.pick(channel, deleted) != self.pick(channel, back):
-            work.append(self._thing_to_do("delete", writer, channel, deleted))
-        self._at_once(work, order)
-
-    def _at_once(self, operations: list[Operation], order: list[int]) -> None:
-        """All of them, while everyone looks and memory is lost; what is refused is refused for the same reason."""
-        self.sound = False
-        looks = [look(user) for user in USERS for look in self.looks()]
-        losses = [self.service.evict(), self.service.evict()]
-        work = [real for real, _ in operations]
-        answers = self.run(self.conductor.at_once([*work, *looks, *losses], order))
-        for answer in answers:
-            if isinstance(answer, Exception) and not isinstance(answer, ReadstateError):
-                raise answer
-        for (_, naive), answer in zip(operations, answers, strict=False):
-            assert getattr(answer, "code", None) == attempt(naive)[1], answer
-
-    def _thing_to_do(self, what: str, user: str, channel: str, n: int) -> Operation:
-        match what:
-            case "send":
-                self.sent += 1
-                draft: Fields = {"channel_id": channel, "sender_id": user, "outside": n % 2 == 1}
-                draft["mentions"] = ("@channel",) if n % 3 else tuple(USERS)
-                batch = [draft | {"id": f"at once {self.sent}-{i}"} for i in range(1 + n % 3)]
-                messages = [NewMessage(**each) for each in batch]
-                return self.service.messages.send(messages), lambda: [self._send_naively(d) for d in batch]
-            case "mark unread":
-                message = self.pick(channel, n)
-                real = self.service.reads.mark_unread(user, channel, MarkUnread(from_=message))
-                return real, lambda: self.naive.mark_unread(user, channel, message)
-            case "delete":
-                message = self.pick(channel, n)
-                delete = self.service.messages.delete(channel, message)
-                return delete, lambda: self.naive.delete(channel, message)
-            case "join":
-                change = self.service.channels.change_members(channel, ChangeMembers(add=(user,), history=n))
-                return change, lambda: self.naive.change_members(channel, [user], history=n)
-            case "leave":
-                change = self.service.channels.change_members(channel, ChangeMembers(remove=(user,)))
-                return change, lambda: self.naive.change_members(channel, remove=[user])
-            case "reply":
-                self.sent += 1
-                root = self.root(channel, n)
-                answer: Fields = {"channel_id": channel, "sender_id": user, "thread_id": root, "outside": True}
-                answer |= {"id": f"at once {self.sent}", "mentions": tuple(USERS[n % 5 :])}
-                return self.service.messages.send([NewMessage(**answer)]), lambda: self._send_naively(answer)
-            case "follow":
-                root = self.root(channel, n)
-                return (
-                    self.service.threads.follow(user, channel, root, on=n % 2 == 0),
-                    lambda: self.naive.follow(user, channel, root, n % 2 == 0),
-                )
-            case "prefer":
-                return self._preferring(user, channel, "mentions" if n % 2 else "none")
-        return self._reading(user, channel, {"up_to": self.pick(channel, n)})
-
-    def _preferring(self, user: str, channel: str, count: str | None) -> Operation:
-        wanted = PutPreferences() if count is None else PutPreferences(count=count)  # type: ignore[arg-type]
-        real = self.service.preferences.put(user, channel, wanted)
-        return real, lambda: self.naive.put_preferences(user, channel, count=count)
-
-    def _reading(self, user: str, channel: str, target: Fields) -> Operation:
-        real = self.service.reads.mark_read(user, channel, ReadTarget(**target))
-        return real, self._reading_naively(user, channel, target)
-
-    def _reading_naively(self, user: str, channel: str, target: Fields) -> Callable[[], bool]:
-        return lambda: self.naive.mark_read(user, channel, **target)
 
     @rule(seat=seats, back=nth_newest)
     def mark_unread(self, seat: int, back: int) -> None:

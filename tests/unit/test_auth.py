@@ -136,7 +136,7 @@ async def test_a_token_of_the_command_line_is_good() -> None:
         ({"exp": True}, "exp"),
         ({"exp": float("inf")}, "exp"),
         ({"exp": float("nan")}, "exp"),
-        ({"nbf": time.time() + 60}, "not valid yet"),
+        ({"nbf": 4_000_000_000}, "not valid yet"),
         ({"nbf": [1]}, "nbf"),
         ({"sub": None}, "sub"),
         ({"sub": ""}, "sub"),
