@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import reduce
 
-from .errors import Invalid, InvalidId
+from .errors import Invalid, InvalidId, TooLarge
 from .model import MAX_NUMBER, Pointer, Position, ReadState
 
 EVERYONE = "@channel"
@@ -126,6 +126,16 @@ def _utf8(text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError:
         return b" " * (MAX_ID_BYTES + 1)
+
+
+def check_text(text: str | None, field: str, max_bytes: int) -> None:
+    """A text that is short enough and can be stored anywhere."""
+    if text is None:
+        return
+    if "\0" in text:
+        raise Invalid(f"{field} must not hold a NUL character", field=field)
+    if len(text) > max_bytes or len(text.encode()) > max_bytes:
+        raise TooLarge(f"{field} is longer than {max_bytes} bytes", field=field)
 
 
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)

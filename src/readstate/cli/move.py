@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -132,6 +133,7 @@ def import_(
 ) -> None:
     """Take in what an export wrote, or what another product wrote in its form. May be repeated."""
     tally = Tally(next_line=from_line)
+    signal.signal(signal.SIGINT, _interrupt)
     try:
         with _source(file) as source, _progress() as bar:
             task = bar.add_task("importing", total=None if file == "-" else Path(file).stat().st_size, lines=0)
@@ -143,6 +145,11 @@ def import_(
     how = f"stopped at line {tally.next_line}: mend it, and go on with --from-line {tally.next_line}"
     _tell(tally, as_json, how if tally.stopped else None)
     raise typer.Exit(1 if tally.refused_total else 0)
+
+
+def _interrupt(*_: object) -> None:
+    """At once, also while it waits for a pipe: the handler of asyncio would let the reading go on."""
+    raise KeyboardInterrupt
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from ..events import AnyChannelEvent, ChannelEvent, MembersEvent
 from ..facts import Effect
 from ..model import Channel
 from ..ports import Clock, DurableQueries, Log
-from ..rules import check_id, check_user_id
+from ..rules import check_id, check_text, check_user_id
 from .cursors import MembersAfter, decode, encode, page_size
 from .loading import Loader
 from .places import Places
@@ -43,8 +43,8 @@ class Channels:
     async def put(self, channel: str, request: PutChannel) -> ChannelView:
         """Create or update a channel; members are added, never removed."""
         check_id(channel, "channel")
-        self._check_text(request.name, "name")
-        self._check_text(request.avatar, "avatar")
+        for field, text in (("name", request.name), ("avatar", request.avatar)):
+            check_text(None if isinstance(text, UnsetType) else text, field, self._max_text)
         members = self._users(request.members, "members")
         if request.type is UNSET and (await self._loader.channels([channel]))[0] is None:
             raise Invalid("a new channel needs a type: direct, group or channel", field="type")
@@ -104,13 +104,6 @@ class Channels:
         if len(users) > self._max_batch:
             raise TooLarge(f"at most {self._max_batch} users in one request", field=field)
         return tuple(dict.fromkeys(check_user_id(user, f"{field}[{i}]") for i, user in enumerate(users)))
-
-    def _check_text(self, text: str | None | UnsetType, field: str) -> None:
-        if isinstance(text, str):
-            if "\0" in text:
-                raise Invalid(f"{field} must not hold a NUL character", field=field)
-            if len(text.encode()) > self._max_text:
-                raise TooLarge(f"{field} is longer than {self._max_text} bytes", field=field)
 
 
 def _view(channel: Channel) -> ChannelView:

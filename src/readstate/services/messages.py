@@ -18,7 +18,7 @@ from ..events import DeleteEvent, EditEvent, MessageEvent
 from ..facts import Effect
 from ..model import Message
 from ..ports import DurableQueries, Log
-from ..rules import check_id, check_mention, check_user_id, parse_time, preview_of
+from ..rules import check_id, check_mention, check_text, check_user_id, parse_time, preview_of
 from ..telemetry import MESSAGES
 from .acceptance import Acceptance
 from .loading import Loader
@@ -116,7 +116,7 @@ class Messages:
         text: str | None | UnsetType = UNSET
         preview: str | None | UnsetType = UNSET
         if not isinstance(edit.text, UnsetType):
-            self._check_text(edit.text, "text")
+            check_text(edit.text, "text", self._max_text)
             text, preview = self._stored(edit.text, None)
         event = EditEvent(
             channel_id=channel,
@@ -147,8 +147,8 @@ class Messages:
     async def _event(self, message: NewMessage, now: int) -> MessageEvent:
         channel_id = check_id(message.channel_id, "channel_id")
         sender = check_user_id(message.sender_id, "sender_id")
-        self._check_text(message.text, "text")
-        self._check_text(message.preview, "preview")
+        check_text(message.text, "text", self._max_text)
+        check_text(message.preview, "preview", self._max_text)
         if message.also_to_channel and message.thread_id is None:
             raise Invalid("also_to_channel goes with thread_id", field="also_to_channel")
         sent_at = None if message.at is None else parse_time(message.at, "at")
@@ -183,14 +183,6 @@ class Messages:
                 'or send with "outside": true (service keys only)',
                 field="sender_id",
             )
-
-    def _check_text(self, text: str | None, field: str) -> None:
-        if text is None:
-            return
-        if "\0" in text:
-            raise Invalid(f"{field} must not hold a NUL character", field=field)
-        if len(text) > self._max_text or len(text.encode()) > self._max_text:
-            raise TooLarge(f"{field} is longer than {self._max_text} bytes", field=field)
 
     def _mentions(self, mentions: Sequence[str | int]) -> tuple[str, ...]:
         if len(mentions) > self._max_mentions:
