@@ -8,8 +8,8 @@ from typing import Any, Literal
 from msgspec import UNSET, Struct, UnsetType, structs
 
 from .. import api
+from ..ids import ulid
 from ..model import ChannelType, CountPreference, ReceiptsPreference
-from ..services.messages import ulid
 from ..transfer_records import Erased, ImportReport
 from .calling import JSON_LINES, Caller, path
 

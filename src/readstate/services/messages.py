@@ -1,6 +1,5 @@
 """Messages: send, edit, delete."""
 
-import secrets
 from collections.abc import Sequence
 
 from msgspec import UNSET, UnsetType
@@ -16,6 +15,7 @@ from ..errors import (
 )
 from ..events import DeleteEvent, EditEvent, MessageEvent
 from ..facts import Effect
+from ..ids import ulid
 from ..model import Message
 from ..ports import DurableQueries, Log
 from ..rules import check_id, check_mention, check_text, check_user_id, parse_time, preview_of
@@ -23,14 +23,6 @@ from ..telemetry import MESSAGES
 from .acceptance import Acceptance
 from .loading import Loader
 from .places import Places
-
-_CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-
-
-def ulid(now: int) -> str:
-    """48 bits of time and 80 of chance, so that ids sort by time."""
-    number = (now << 80) | secrets.randbits(80)
-    return "".join(_CROCKFORD[(number >> shift) & 31] for shift in range(125, -1, -5))
 
 
 def message_view(message: Message) -> MessageView:
