@@ -23,6 +23,7 @@ NAMES = (
     "inbox",
     "badge",
     "threads",
+    "import_rows",
     "memory",
     "parts",
 )

@@ -30,6 +30,8 @@ class Wants(Struct):
     """Channels of which everyone is needed who ever had to do with them or their threads."""
     before_last: set[tuple[str, int]] = field(default_factory=set)
     """Where a pointer stands that leaves the last n messages unread."""
+    own_seqs: set[Key] = field(default_factory=set)
+    """The seqs of a user's own messages."""
     newest_but: set[Key] = field(default_factory=set)
     """The newest message of a channel or thread that is not deleted, other than this one."""
 
@@ -49,6 +51,7 @@ class Facts(Struct):
     everyone: dict[str, tuple[Key, ...]] = field(default_factory=dict)
     """(room, user) of a channel and all its threads."""
     before_last: dict[tuple[str, int], Position] = field(default_factory=dict)
+    own_seqs: dict[Key, tuple[int, ...]] = field(default_factory=dict)
     newest_but: dict[Key, Message] = field(default_factory=dict)
 
 
@@ -116,6 +119,8 @@ def wants(run: Sequence[Delivery]) -> Wants:
             case MembersEvent():
                 needed.members.update((channel, user) for user in event.add + event.remove)
                 needed.pointers.update((channel, user) for user in event.add)
+                if event.history != "read":
+                    needed.own_seqs.update((channel, user) for user in event.add)
                 if isinstance(event.history, int):
                     needed.before_last.add((channel, event.history))
             case ChannelEvent(action="delete"):

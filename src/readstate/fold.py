@@ -436,6 +436,9 @@ class _Folding:
             skipped = skipped_by_join(pointer.state, target.seq)
             pointer = pointer_at(advance(pointer.state, target.seq), target, event.created_at)
             self.changes.pointers[key] = pointer
+        own = advance(pointer.state, pointer.seq, self.facts.own_seqs.get(key, ()))
+        if own != pointer.state:
+            pointer = self.changes.pointers[key] = replace(pointer, apart=own.apart)
         known = self.facts.members.get(key)
         member = Member(
             channel_id=channel.channel_id,

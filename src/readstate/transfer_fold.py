@@ -380,7 +380,7 @@ class _Taking:
         if given.read is not None and any(seq > room.last_seq for seq in given.read.apart):
             raise Misfit(f"last_read.apart goes beyond the last seq, which is {room.last_seq}")
         known = self.known.seats.get(key, KnownSeat())
-        self.known.rooms.setdefault(given.room, room)
+        self.known.rooms[given.room] = room
         if given.member is not None:
             self._join(key, known, given.member, self._wanted(known, given.preferences, room))
         pointer = _pointer(given.read, place, self.known.own.get(key, frozenset()))

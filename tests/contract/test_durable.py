@@ -106,6 +106,13 @@ async def test_a_join_begins_where_history_says(durable: Durable, history: str |
     assert (await seat(durable, "carol")).pointer.seq == expected
 
 
+async def test_a_joiner_has_read_what_he_wrote_himself(durable: Durable) -> None:
+    await apply(durable, say("m1", "zoe"), say("m2"))
+    await durable.merge([read(0, epoch=1, user="zoe")])
+    await apply(durable, join("zoe", history="unread"))
+    assert (await seat(durable, "zoe")).pointer.state == ReadState(1, 0, frozenset({1}))
+
+
 async def test_joining_again_never_goes_back(durable: Durable) -> None:
     await apply(durable, say("m1"), say("m2"))
     await durable.merge([read(2)])

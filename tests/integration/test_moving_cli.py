@@ -168,6 +168,15 @@ def test_an_interrupted_import_tells_where_to_go_on(shell: Shell, tmp_path: Path
     assert "interrupted: go on with --from-line" in err
 
 
+def test_an_empty_file_is_not_an_export(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+
+    done = shell.run("import", str(tmp_path / "empty"))
+
+    assert done.code == 1
+    assert "line 1: the first line must be the header" in done.err
+
+
 def test_a_file_that_is_not_there(shell: Shell) -> None:
     assert "No such file" in shell.refuses("import", "nothing.jsonl")
 

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, settings
 
 SLOW_IS_FINE = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
 
-settings.register_profile("model", max_examples=80, stateful_step_count=40)
+settings.register_profile("model", max_examples=60, stateful_step_count=40)
 settings.register_profile("long", max_examples=3_000, stateful_step_count=80)
 
 

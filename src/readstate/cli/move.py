@@ -183,7 +183,8 @@ class _Feeding:
     async def run(self, door: Door, file: BinaryIO, from_line: int) -> None:
         if from_line > 1 and not await self._skip(door, file, from_line):
             return
-        for chunk in _chunks(file, from_line):
+        nothing = Chunk(1, 1, b"")
+        for chunk in _chunks(file, from_line) if from_line > 1 else _or(nothing, _chunks(file, 1)):
             if isinstance(chunk, Refused):
                 self._refuse([chunk])
                 self._tally.stopped = self._stop
@@ -222,6 +223,12 @@ class _Feeding:
         self._tally.refused += refused[: max(MAX_NAMED - len(self._tally.refused), 0)]
         for one in [] if self._quiet else refused:
             self._bar.console.print(f"line {one.line}: {plain(one.reason)}")
+
+
+def _or(otherwise: Chunk, chunks: Iterator[Chunk | Refused]) -> Iterator[Chunk | Refused]:
+    """What there is; if there is nothing, something that the service can refuse."""
+    yield next(chunks, otherwise)
+    yield from chunks
 
 
 def _chunks(file: BinaryIO, number: int) -> Iterator[Chunk | Refused]:

@@ -31,6 +31,8 @@ from .sql import queries
 from .sqlite_engine import SqliteEngine, connect, migrate
 from .transfer import SqliteTransfer
 
+MAX_OWN = 10_000
+"""Of a joiner's own messages, the newest that can be unread at all."""
 SQL = queries("sqlite")
 _ONE_ROW = "(?, ?, ?, ?, ?, ?, ?, ?, ?)"
 MERGES = {n: SQL["merge_receipts"].replace(_ONE_ROW, ", ".join([_ONE_ROW] * n)) for n in (500, 100, 20, 5, 1)}
@@ -365,6 +367,9 @@ def _gather(db: sqlite3.Connection, needed: Wants, facts: Facts) -> None:
         facts.everyone[channel] = tuple((room, user) for room, user in _anything.decode(text))
     for channel, n in needed.before_last:
         facts.before_last[channel, n] = _before_last(db, channel, n)
+    for channel, user in needed.own_seqs:
+        values = {"channel": channel, "user": user, "since": 1, "cap": MAX_OWN}
+        facts.own_seqs[channel, user] = tuple(_anything.decode(db.execute(SQL["own_seqs"], values).fetchone()[0]))
     if needed.newest_but:
         _gather_newest(db, needed.newest_but, facts)
 

@@ -3,7 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from ..transfer_records import (
     ErasedRows,
     GivenSeat,
     GivenUser,
+    MessageLine,
     Numbered,
     PreferencesLine,
     Record,
@@ -31,16 +32,20 @@ from .sqlite_engine import SqliteEngine, connect
 
 SQL = queries("sqlite") | queries("sqlite", "transfer.sql")
 PAGE = 500
+_ROW = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_ADDS = {n: SQL["add_messages"].replace(_ROW, ", ".join([_ROW] * n)) for n in (500, 50, 5, 1)}
 STALLED_SECONDS = 60
 """Whoever takes longer over a page has lost the export: its snapshot keeps the file from being tidied up."""
 _PARTS = ("rooms", "unplaced", "messages", "replies", "members", "pointers", "users")
 
+_message_line = msgspec.json.Decoder(MessageLine)
 _channels = msgspec.json.Decoder(list[Channel], strict=False)
 _messages = msgspec.json.Decoder(list[Message], strict=False)
 _known_messages = msgspec.json.Decoder(list[tuple[str, str, KnownMessage]])
 _neighbours = msgspec.json.Decoder(list[tuple[str, int, Neighbours]])
 _seats = msgspec.json.Decoder(list[tuple[str, str, Member | None, Preferences, Pointer | None]])
 _places = msgspec.json.Decoder(list[tuple[str, int, str, int]])
+_tails = msgspec.json.Decoder(list[tuple[str, int, int]])
 _own = msgspec.json.Decoder(list[tuple[str, str, frozenset[int]]])
 _users = msgspec.json.Decoder(list[GivenUser])
 _names = msgspec.json.Decoder(list[str])
@@ -126,6 +131,8 @@ class _Snapshot:
 
 def _line(text: str) -> Record:
     """A row as its record; the room of a thread is told as channel and thread."""
+    if text.startswith('{"type":"message"'):
+        return _message_line.decode(text)
     fields = msgspec.json.decode(text)
     room = fields.get("channel_id", "")
     if is_thread(room):
@@ -170,11 +177,15 @@ def _about_messages(db: sqlite3.Connection, given: Sequence[Message]) -> Known:
     _gather_rooms(db, known, rooms | {thread_room(channel, thread) for channel, thread in replies})
     _gather_messages(db, known, {(message.channel_id, message.id) for message in given} | set(replies))
     _gather_seats(db, known, {(m.channel_id, m.sender_id) for m in given if m.seq is not None or m.thread_id is None})
+    tails = {room: (seq, at) for room, seq, at in _tails.decode(_ask(db, "tails", rooms))}
     places, replies_at = [], []
     for m in given:
-        channel = known.rooms.get(m.channel_id)
-        if channel is not None and m.seq is not None and m.seq <= channel.last_seq:
-            places.append((m.channel_id, m.seq, m.channel_id))
+        if m.seq is not None and m.channel_id in tails:
+            seq, at = tails[m.channel_id]
+            if m.seq <= seq:
+                places.append((m.channel_id, m.seq, m.channel_id))
+            else:
+                known.around[m.channel_id, m.seq] = Neighbours(at)
         if m.thread_id is not None and m.thread_seq is not None:
             replies_at.append((thread_room(m.channel_id, m.thread_id), m.thread_seq, m.channel_id, m.thread_id))
     for name, keys in (("around", places), ("around_replies", replies_at)):
@@ -286,8 +297,8 @@ def _by_time(db: sqlite3.Connection, room: str, time: int) -> Position | None:
 def _store(db: sqlite3.Connection, rows: Rows, known: Known, position: int) -> None:
     if rows.deleted:
         _ask_nothing(db, "delete_messages", keys=rows.deleted)
+    _add_messages(db, [_message_row(message) for message in rows.messages])
     for name, values in (
-        ("put_messages", rows.messages),
         ("put_seats", [_seat_row(key, seat) for key, seat in rows.seats.items()]),
         ("put_pointers", [_receipt_row(key, pointer) for key, pointer in rows.pointers.items()]),
         ("put_activities", [(u.user_id, u.last_tap, u.last_seen, u.receipts) for u in rows.users.values()]),
@@ -329,6 +340,36 @@ def _newest(db: sqlite3.Connection, room: str) -> Latest | None:
         if seq is not None:
             return Latest(m.id, seq, m.at, m.sender_id, m.preview)
     return None
+
+
+def _add_messages(db: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Many rows with few statements, of a few sizes, so that they are prepared once."""
+    start = 0
+    for size, statement in _ADDS.items():
+        while len(rows) - start >= size:
+            db.execute(statement, tuple(chain.from_iterable(rows[start : start + size])))
+            start += size
+
+
+def _message_row(m: Message) -> tuple[Any, ...]:
+    mentions = _json(m.mentions) if m.mentions else "[]"
+    return (
+        m.channel_id,
+        m.id,
+        m.seq,
+        m.sender_id,
+        m.at,
+        m.sent_at,
+        m.text,
+        m.preview,
+        m.thread_id,
+        m.thread_seq,
+        mentions,
+        m.silent,
+        m.deleted,
+        m.backfill,
+        m.change,
+    )
 
 
 def _seat_row(key: Key, seat: KnownSeat) -> tuple[Any, ...]:

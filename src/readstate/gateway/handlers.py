@@ -325,8 +325,8 @@ async def put_user_preferences(call: Call) -> UserPreferencesView:
 async def export(call: Call) -> Stream:
     """Everything, as JSON Lines.
 
-    Channels, messages, members, follows and users, one record on each line. What is written during an
-    export may or may not be in it. An answer that breaks off is not complete.
+    Channels, messages, members, follows and users, one record on each line: a picture of one moment. An
+    answer that breaks off is not complete.
     """
     chunks = call.rs.transfer.export()
     first = await anext(chunks, b"")  # a failure before anything is sent is an error like any other

@@ -8,6 +8,13 @@ SELECT json_group_array(json_array(m.channel_id, m.id, json_array(
 FROM json_each(:keys) AS k
 JOIN messages AS m ON m.channel_id = k.value ->> 0 AND m.id = k.value ->> 1;
 
+-- name: tails
+-- The newest message of each channel that is there.
+SELECT json_group_array(json_array(k.value, m.seq, m.at))
+FROM json_each(:keys) AS k
+JOIN messages AS m ON m.channel_id = k.value
+    AND m.seq = (SELECT max(x.seq) FROM messages AS x WHERE x.channel_id = k.value);
+
 -- name: around
 -- What stands at and around places (room, seq, channel).
 SELECT json_group_array(json_array(k.value ->> 0, k.value ->> 1, json_array(
@@ -95,6 +102,10 @@ JOIN members AS m ON m.channel_id = k.value AND m.active = 1;
 -- name: next_position
 -- Later than everything so far.
 SELECT coalesce(max(position), 0) + 1 FROM channels;
+
+-- name: add_messages
+-- New messages, many in one statement.
+INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: put_seats
 -- Memberships with preferences.
