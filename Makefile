@@ -34,7 +34,7 @@ imports: setup
 	$(BIN)/lint-imports
 
 pytest: setup
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses=2
 
 fmt: setup ## Format the code and mend what can be mended
 	$(BIN)/ruff format
