@@ -127,14 +127,8 @@ class Survey(Struct, frozen=True, gc=False):
     """(unread, mentions, channels, capped) over the ledger channels that nothing sets apart: sums of set sizes."""
     special: list[tuple[str, int, int, bool]]
     """(channel, unread, mentions, capped) of unread ledger channels for which the user has preferences."""
-    unloaded: list[str]
-    """Channels and threads whose ledger must be loaded first."""
-    timelines: list[str]
-    """The user's timeline channels."""
     threads: list[tuple[str, int, bool]]
     """Followed threads with anything unread: (room, unread, capped)."""
-    preferences: Mapping[str, Preferences]
-    """Where they are not the default."""
 
 
 class UserView(Struct, frozen=True, gc=False):
@@ -145,6 +139,12 @@ class UserView(Struct, frozen=True, gc=False):
     complete_since: int
     """Since this change number, `Seat.pointer.change` knows of everything; before it only of the user's reads."""
     seats: list[Seat]
+    unloaded: list[str]
+    """Channels and threads whose ledger must be loaded first."""
+    timelines: Sequence[str]
+    """The user's timeline channels."""
+    preferences: Mapping[str, Preferences]
+    """Where they are not the default."""
 
 
 class SeatLoad(Struct, frozen=True, gc=False, array_like=True):
@@ -199,7 +199,7 @@ class HotUsers(Protocol):
         """The user's seats at one moment, also those left."""
 
     async def survey(self, user: str) -> Survey | None:
-        """What may be unread, at one moment."""
+        """What is unread in the ledgers that are loaded, at one moment."""
 
     async def inbox(
         self, user: str, after: tuple[int, str] | None, limit: int, only_unread: bool = False

@@ -249,9 +249,10 @@ async def test_in_a_timeline_channel_only_messages_by_name_are_kept(users: HotUs
     await load(users, mode=Mode.TIMELINE)
     await users.apply([fan(1, None, "bob", named=("bob",)), fan(2, None, "bob", named=())])
     assert (await ledger(users)).named == (1,)
-    survey = await users.survey("bob")
+    survey, view = await users.survey("bob"), await users.view("bob", [])
     assert survey is not None
-    assert (survey.plain, survey.timelines) == ((0, 0, 0, False), ["c"])
+    assert view is not None
+    assert (survey.plain, list(view.timelines)) == ((0, 0, 0, False), ["c"])
     await users.apply([Fan("c", 3, ("bob",), entry(1), frozenset(), "alice", edit=True)])
     assert (await ledger(users)).named == ()
 
@@ -301,9 +302,10 @@ async def test_a_survey_costs_nothing_for_what_is_read(users: HotUsers) -> None:
     assert survey is not None
     assert survey.plain == (2, 1, 1, False)
     await moved(users, Read("bob", "c", place(2)))
-    survey = await users.survey("bob")
+    survey, view = await users.survey("bob"), await users.view("bob", [])
     assert survey is not None
-    assert (survey.plain, survey.unloaded) == ((0, 0, 0, False), [])
+    assert view is not None
+    assert (survey.plain, view.unloaded) == ((0, 0, 0, False), [])
 
 
 async def test_a_ledger_expires_without_activity(users: HotUsers, clock: ManualClock) -> None:
@@ -311,9 +313,9 @@ async def test_a_ledger_expires_without_activity(users: HotUsers, clock: ManualC
     await users.apply([fan(1)])
     clock.now += 61_000
     assert (await seat(users)).ledger is None
-    survey = await users.survey("bob")
-    assert survey is not None
-    assert survey.unloaded == ["c"]
+    view = await users.view("bob", [])
+    assert view is not None
+    assert view.unloaded == ["c"]
 
 
 async def test_forgetting_a_user_is_as_if_it_had_never_been_loaded(users: HotUsers) -> None:

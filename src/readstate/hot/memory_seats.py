@@ -72,8 +72,35 @@ def flags_of(channel: str, member: bool, mode: Mode, archived: bool) -> int:
     )
 
 
-Shelf = dict[str, Ledger | None]
-"""Not here: known to be empty. None: not loaded."""
+class Shelf(dict[str, Ledger]):
+    """Ledgers that hold something. What is neither here nor `missing` is known to be empty."""
+
+    __slots__ = ("missing",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.missing: set[str] = set()
+        """Must be loaded first."""
+
+    def unload(self, channel: str) -> None:
+        """From now on it must be loaded."""
+        self.pop(channel, None)
+        self.missing.add(intern(channel))
+
+    def put(self, channel: str, ledger: Ledger) -> None:
+        """Keep a ledger if it holds anything; one that had to let go of messages and is empty must be loaded."""
+        if ledger:
+            self.missing.discard(channel)
+            self[intern(channel)] = ledger
+        elif ledger.floor:
+            self.unload(channel)
+        else:
+            self.drop(channel)
+
+    def drop(self, channel: str) -> None:
+        """From now on it is known to be empty."""
+        self.pop(channel, None)
+        self.missing.discard(channel)
 
 
 class User:
@@ -87,11 +114,11 @@ class User:
     def __init__(self, since: int, used: int) -> None:
         self.seats: dict[str, bytes] = {}
         self.apart: dict[str, frozenset[int]] = {}
-        self.live: Shelf = {}
+        self.live = Shelf()
         """Ledgers of the channels that are counted by them."""
-        self.named: Shelf = {}
+        self.named = Shelf()
         """Mentions by name in the channels that are counted by timeline."""
-        self.threads: Shelf = {}
+        self.threads = Shelf()
         """Ledgers of followed threads."""
         self.timelines: list[str] = []
         self.preferences: dict[str, Preferences] = {}
@@ -120,7 +147,7 @@ class User:
 
     def seat_flags(self, channel: str, row: Row, flags: int) -> None:
         """Change what kind of seat it is; its ledger is taken from the old shelf."""
-        self.shelf(row.flags).pop(channel, None)
+        self.shelf(row.flags).drop(channel)
         if row.flags & TIMELINE and row.flags & MEMBER:
             self.timelines.remove(channel)
         self.set_aside.discard(channel)

@@ -109,7 +109,7 @@ class MemoryUsers(UserViews):
             user.seats[intern(channel)] = packed + to.id.encode() if to.id else packed
             if (ledger := shelf.get(channel)) is not None:
                 ledger.read(to.seq)
-                _drop_if_empty(shelf, channel, ledger)
+                shelf.put(channel, ledger)
             pointer = Pointer(epoch, to.seq, apart, to.id, to.at, now, number)
         return Moved(
             move.user_id,
@@ -150,12 +150,12 @@ class MemoryUsers(UserViews):
             del user.apart[channel]
         shelf = user.shelf(row.flags)
         if after.epoch != before.epoch:
-            shelf[intern(channel)] = None
+            shelf.unload(channel)
         elif (ledger := shelf.get(channel)) is not None:
             ledger.read(after.seq)
             for seq in after.apart - before.apart:
                 ledger.remove(seq)
-            _drop_if_empty(shelf, channel, ledger)
+            shelf.put(channel, ledger)
         user.put(channel, row, next(self._numbers))
 
     # ------------------------------------------------------------ what happened in channels
@@ -197,7 +197,7 @@ class MemoryUsers(UserViews):
             self._fan_put(user, row, fan, mention, now)
         elif fan.remove and (ledger := user.shelf(row.flags).get(fan.channel_id)) is not None:
             ledger.remove(fan.remove)
-            _drop_if_empty(user.shelf(row.flags), fan.channel_id, ledger)
+            user.shelf(row.flags).put(fan.channel_id, ledger)
         self._look(user, fan, row)
         user.put(fan.channel_id, row, next(self._numbers))
 
@@ -218,21 +218,21 @@ class MemoryUsers(UserViews):
         if entry.seq <= row.seq or entry.seq in user.apart.get(channel, _NOTHING):
             return
         shelf = user.shelf(row.flags)
-        ledger = shelf.get(channel)
-        if ledger is None and channel in shelf:
+        if channel in shelf.missing:
             return
+        ledger = shelf.get(channel)
         only_mentions = bool(row.flags & TIMELINE)
         if fan.edit and not only_mentions:
             if ledger is not None and entry.seq in ledger:
                 ledger.set_mention(entry.seq, mention)
         elif mention or not only_mentions:
-            if ledger is None:
-                ledger = shelf[intern(channel)] = Ledger(self._cap)
+            ledger = ledger or Ledger(self._cap)
             ledger.put(entry, mention)
             ledger.touched = now
+            shelf.put(channel, ledger)
         elif ledger is not None:
             ledger.remove(entry.seq)
-            _drop_if_empty(shelf, channel, ledger)
+            shelf.put(channel, ledger)
 
     def _own_read(self, step: OwnRead) -> Iterator[Moved]:
         user = self._loaded(step.user_id)
@@ -269,7 +269,7 @@ class MemoryUsers(UserViews):
             row.latest = step.latest_at
             user.seat_flags(channel, row, flags_of(channel, True, step.mode, step.archived))
             if max(pointer.seq, row.seq) < step.last_seq:
-                user.shelf(row.flags)[intern(channel)] = None
+                user.shelf(row.flags).unload(channel)
             user.put(channel, row, next(self._numbers))
         before = ReadState(row.epoch, row.seq, user.apart.get(channel, _NOTHING))
         yield from self._merged(user, user_id, channel, row, before, merge(before, pointer.state), pointer)
@@ -285,10 +285,10 @@ class MemoryUsers(UserViews):
         _reorder(user, channel, row.latest, None)
         match step:
             case Switched():
-                perhaps_unread = channel in user.live
+                perhaps_unread = channel in user.live or channel in user.live.missing
                 user.seat_flags(channel, row, row.flags | TIMELINE)
                 if perhaps_unread:
-                    user.named[intern(channel)] = None
+                    user.named.unload(channel)
             case Left():
                 user.seat_flags(channel, row, row.flags & ~MEMBER)
             case Gone():
@@ -354,7 +354,7 @@ class MemoryUsers(UserViews):
         if load.preferences != _DEFAULTS:
             user.preferences[channel] = load.preferences
         if load.member and not load.empty:
-            user.shelf(row.flags)[channel] = None
+            user.shelf(row.flags).unload(channel)
 
     async def install_ledgers(self, loads: Sequence[LedgerLoad]) -> list[bool]:
         """Take loaded ledgers; False where a newer change or another epoch has passed: load again."""
@@ -377,10 +377,9 @@ class MemoryUsers(UserViews):
         if load.capped and load.entries and row.seq < load.entries[0].seq - 1:
             ledger.floor = max(ledger.floor, load.entries[0].seq - 1)
         row.filled = load.change
-        channel, shelf = intern(load.channel_id), user.shelf(row.flags)
+        channel = intern(load.channel_id)
         user.seats[channel] = row.pack()
-        shelf[channel] = ledger
-        _drop_if_empty(shelf, channel, ledger)
+        user.shelf(row.flags).put(channel, ledger)
         return True
 
     async def forget(self, user: str, channel: str | None = None) -> None:
@@ -389,7 +388,7 @@ class MemoryUsers(UserViews):
         if channel is None:
             self._users.pop(user, None)
         elif (known := self._users.get(user)) is not None and channel in known.seats:
-            known.shelf(known.row(channel).flags)[intern(channel)] = None
+            known.shelf(known.row(channel).flags).unload(channel)
 
     # ------------------------------------------------------------ memory
 
@@ -397,7 +396,7 @@ class MemoryUsers(UserViews):
         """About how much memory the users take."""
         seats = sum(len(user.seats) for user in self._users.values())
         shelves = (shelf for user in self._users.values() for shelf in (user.live, user.named, user.threads))
-        entries = sum(len(ledger) for shelf in shelves for ledger in shelf.values() if ledger)
+        entries = sum(len(ledger.seqs) for shelf in shelves for ledger in shelf.values())
         return len(self._users) * USER_BYTES + seats * SEAT_BYTES + entries * ENTRY_BYTES
 
     async def generation(self) -> int:
@@ -422,19 +421,10 @@ class MemoryUsers(UserViews):
 
 def _size(shelf: Shelf, channel: str) -> int | None:
     """How much a ledger holds; None if it must be loaded, or holds only the newest."""
-    if channel not in shelf:
-        return 0
-    ledger = shelf[channel]
-    return None if ledger is None or ledger.floor else len(ledger.seqs)
-
-
-def _drop_if_empty(shelf: Shelf, channel: str, ledger: Ledger) -> None:
-    """An empty ledger is not kept; if messages were let go of, it must be loaded again."""
-    if not ledger:
-        if ledger.floor:
-            shelf[channel] = None
-        else:
-            del shelf[channel]
+    ledger = shelf.get(channel)
+    if ledger is None:
+        return None if channel in shelf.missing else 0
+    return None if ledger.floor else len(ledger.seqs)
 
 
 def _reorder(user: User, channel: str, before: int, after: int | None) -> None:

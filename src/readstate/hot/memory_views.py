@@ -36,7 +36,14 @@ class UserViews:
             channels = [name for name, raw in known.seats.items() if number(raw, NUMBER_AT)[0] > which]
         else:
             channels = [channel for channel in which if channel in known.seats]
-        return UserView(known.change, known.since, [self._seat(known, channel) for channel in channels])
+        return UserView(
+            change=known.change,
+            complete_since=known.since,
+            seats=[self._seat(known, channel) for channel in channels],
+            unloaded=[*known.live.missing, *known.threads.missing],
+            timelines=known.timelines,
+            preferences=known.preferences,
+        )
 
     def _seat(self, user: User, channel: str) -> Seat:
         row = unpack(user.seats[channel])
@@ -52,23 +59,21 @@ class UserViews:
 
     def _ledger_view(self, user: User, channel: str, row: Row) -> LedgerView | None:
         shelf = user.shelf(row.flags)
-        if channel not in shelf:
-            return _EMPTY
         ledger = self._fresh(shelf, channel)
         if ledger is None:
-            return None
+            return None if channel in shelf.missing else _EMPTY
         named = tuple(ledger.named) if row.flags & TIMELINE else ()
         first = ledger.place(0) if ledger else None
         return LedgerView(len(ledger), len(ledger.named), first, ledger.floor > 0, named)
 
     def _fresh(self, shelf: Shelf, channel: str) -> Ledger | None:
-        """The ledger, unless it is not loaded or has expired."""
-        ledger = shelf[channel]
+        """The ledger, unless it is empty, not loaded, or has expired."""
+        ledger = shelf.get(channel)
         if ledger is None:
             return None
         now = self._clock()
         if ledger.touched and now - ledger.touched > self._ttl:
-            shelf[channel] = None
+            shelf.unload(channel)
             return None
         ledger.touched = now
         return ledger
@@ -80,7 +85,7 @@ class UserViews:
             return None
         known.used = self._clock()
         live, threads = known.live, known.threads
-        loaded = [ledger for ledger in live.values() if ledger is not None]
+        loaded = live.values()
         unread = sum([len(ledger.seqs) for ledger in loaded])
         mentions = sum([len(ledger.named) for ledger in loaded])
         floors = sum([ledger.floor > 0 for ledger in loaded])
@@ -95,10 +100,7 @@ class UserViews:
             change=known.change,
             plain=(unread, mentions, channels, floors > 0),
             special=special,
-            unloaded=[name for shelf in (live, threads) for name, ledger in shelf.items() if ledger is None],
-            timelines=list(known.timelines),
-            threads=[(name, len(one), one.floor > 0) for name, one in threads.items() if one is not None],
-            preferences=known.preferences,
+            threads=[(name, len(one), one.floor > 0) for name, one in threads.items()],
         )
 
     async def inbox(
@@ -111,7 +113,8 @@ class UserViews:
         known.used = self._clock()
         live, latest = known.live, U64.unpack_from
         if only_unread and 8 * len(live) < len(known.seats):
-            keys = sorted((-latest(known.seats[name], LATEST_AT)[0], name) for name in live)
+            seats = known.seats
+            keys = sorted([(-latest(seats[name], LATEST_AT)[0], name) for name in live])
             start = 0 if after is None else bisect_right(keys, after)
             return keys[start : start + limit]
         if known.inbox is None:

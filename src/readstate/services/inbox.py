@@ -90,8 +90,8 @@ class UserInbox:
 
     async def _keys(self, user: str, after: Key | None, limit: int, order: Order, filter_: Filter) -> list[Key]:
         """The keys of the next conversations, in order: pinned, then perhaps unread, then the rest."""
-        survey = await self._loader.survey(user)
-        special = [name for name, wanted in survey.preferences.items() if wanted.pinned or wanted.archived_seq >= 0]
+        view = await self._loader.view(user, [])
+        special = [name for name, wanted in view.preferences.items() if wanted.pinned or wanted.archived_seq >= 0]
         marked = [seat for seat in (await self._loader.view(user, special)).seats if seat.member]
         archived = await self._preferences.archived(user, marked)
         pinned = {seat.channel_id for seat in marked if seat.preferences.pinned}
@@ -104,7 +104,7 @@ class UserInbox:
         if source.unread_first or source.only_unread:
             keys += await self._unread_part(source)
         if not source.only_unread and len(keys) < limit:
-            keys += await self._rest(source, survey.timelines)
+            keys += await self._rest(source, view.timelines)
         return sorted(key for key in keys if after is None or key > after)[:limit]
 
     async def _pinned(self, source: _Source) -> list[Key]:

@@ -76,17 +76,23 @@ class Loader:
             await self._load_ledgers(user, missing)
         raise overtaken(user)
 
-    async def survey(self, user: str) -> Survey:
-        """What may be unread, with every ledger loaded."""
+    async def ready(self, user: str) -> UserView:
+        """The user without any seat, when every ledger is loaded."""
         for _ in range(MAX_TRIES):
+            view = await self.view(user, [])
+            if not view.unloaded:
+                return view
+            seats = (await self.view(user, view.unloaded)).seats
+            await self._load_ledgers(user, [seat for seat in seats if seat.ledger is None])
+        raise overtaken(user)
+
+    async def survey(self, user: str) -> Survey:
+        """What is unread, with every ledger loaded."""
+        for _ in range(MAX_TRIES):
+            await self.ready(user)
             survey = await self._users.survey(user)
-            if survey is None:
-                await self.load_users([user])
-            elif not survey.unloaded:
+            if survey is not None:
                 return survey
-            else:
-                seats = (await self.view(user, survey.unloaded)).seats
-                await self._load_ledgers(user, [seat for seat in seats if seat.ledger is None])
         raise overtaken(user)
 
     async def seat(self, user: str, channel: str) -> Seat:

@@ -19,6 +19,8 @@ from .reads import Reads
 MAX_LOOKS = 5
 """An answer is made again if something moved while it was made: totals and rows are of one moment."""
 
+_DEFAULTS = Preferences()
+
 Key = tuple[bool, int, str]
 """(read, minus the time of the latest message, channel): unread first, then the latest activity, then by id."""
 
@@ -93,9 +95,9 @@ class UnreadCounts:
     async def _sums(self, user: str, survey: Survey) -> tuple[Totals, bool]:
         """Sums over the channels that are not muted or archived, and whether they are exact."""
         unread, mentions, channels, capped = survey.plain
-        wanted = survey.preferences
-        lines = [Line(*count, wanted[count[0]]) for count in survey.special]
-        lines += await self._timeline_lines(user, survey.timelines)
+        view = await self._loader.view(user, [])
+        lines = [Line(*count, view.preferences.get(count[0], _DEFAULTS)) for count in survey.special]
+        lines += await self._timeline_lines(user, view.timelines)
         for line in lines:
             if not self._counting.muted(line.preferences):
                 unread += shown(line.preferences, line.unread, line.mentions)
@@ -136,15 +138,11 @@ class UnreadCounts:
 
     async def unread_keys(self, user: str, after: tuple[int, str] | None, limit: int) -> list[tuple[int, str]]:
         """Channels with anything unread by latest activity, as (minus the time, channel), after such a pair."""
-        return await self._unread_keys(user, await self._loader.survey(user), after, limit)
-
-    async def _unread_keys(
-        self, user: str, survey: Survey, after: tuple[int, str] | None, limit: int
-    ) -> list[tuple[int, str]]:
+        timelines = (await self._loader.ready(user)).timelines
         found = await self.recent(user, after, limit, only_unread=True)
-        if not survey.timelines:
+        if not timelines:
             return found
-        seats, channels = await self.seats(user, survey.timelines)
+        seats, channels = await self.seats(user, timelines)
         counts = await self._counting.counts(user, seats, channels)
         found += [
             (-_latest_at(channel), channel.channel_id)
@@ -213,14 +211,19 @@ class UnreadCounts:
         removed: list[str] = []
         if q.start is None and q.wanted is None and q.only_unread:
             after = None if q.after is None else q.after[1:]
-            names = [name for _, name in await self._unread_keys(q.user, survey, after, q.limit + 1)]
-        elif q.start is not None:
+            names = [name for _, name in await self.unread_keys(q.user, after, q.limit + 1)]
+            seats, channels = await self.seats(q.user, names)
+            rows = await self._counting.unread(q.user, seats, channels)
+            return await self._made(q, survey, [row for row in rows if row.has_unread], removed)
+        if q.start is not None:
             names, removed = await self._changed(q.user, q.start)
             removed = [name for name in removed if q.wanted is None or name in q.wanted]
         else:
             names = await self._member_of(q.user, q.wanted)
             removed = sorted(q.wanted - set(names)) if q.wanted is not None else []
-        rows = await self._rows(q, names)
+        return await self._made(q, survey, await self._rows(q, names), removed)
+
+    async def _made(self, q: _Question, survey: Survey, rows: list[Unread], removed: list[str]) -> Sync:
         return Sync(
             totals=(await self._sums(q.user, survey))[0],
             threads=await self._thread_totals(q.user, survey),
@@ -269,7 +272,7 @@ class UnreadCounts:
             return (await self._loader.view(user, "all")).seats
         changed = (await self._loader.view(user, start.change)).seats
         known = {seat.channel_id for seat in changed}
-        timelines = [name for name in (await self._loader.survey(user)).timelines if name not in known]
+        timelines = [name for name in (await self._loader.view(user, [])).timelines if name not in known]
         return changed + (await self._loader.view(user, timelines)).seats
 
     async def _position(self, channel: str) -> int:
