@@ -45,7 +45,7 @@ class Side:
 
 def run(setting: Setting) -> Result:
     """1% unread, and all unread, in turns."""
-    channels, rounds = (2_000, 3) if setting.quick else (100_000, 15)
+    channels, rounds = (2_000, 3) if setting.quick else (100_000, 11)
     servers = [readstate(setting.directory / "readstate", hot_memory="2048"), plain(setting.directory / "plain")]
     setting.say(f"making {channels:,} channels")
     child("bench.seed", setting.directory / "readstate", channels)

@@ -21,7 +21,7 @@ ABOUT = (
 
 def run(setting: Setting) -> Result:
     """Reads by seq and reads by message id, in turns."""
-    rounds, messages = (1, 4) if setting.quick else (3, 20)
+    rounds, messages = (1, 4) if setting.quick else (3, 14)
     server = readstate(setting.directory)
     server.start()
     try:

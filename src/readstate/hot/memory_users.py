@@ -109,7 +109,8 @@ class MemoryUsers(UserViews):
             user.seats[intern(channel)] = packed + to.id.encode() if to.id else packed
             if (ledger := shelf.get(channel)) is not None:
                 ledger.read(to.seq)
-                shelf.put(channel, ledger)
+                if not ledger.seqs:
+                    shelf.put(channel, ledger)
             pointer = Pointer(epoch, to.seq, apart, to.id, to.at, now, number)
         return Moved(
             move.user_id,

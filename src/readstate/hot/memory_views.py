@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from heapq import nsmallest
 from itertools import islice
 
 from ..model import Pointer, Preferences
@@ -114,9 +115,8 @@ class UserViews:
         live, latest = known.live, U64.unpack_from
         if only_unread and 8 * len(live) < len(known.seats):
             seats = known.seats
-            keys = sorted([(-latest(seats[name], LATEST_AT)[0], name) for name in live])
-            start = 0 if after is None else bisect_right(keys, after)
-            return keys[start : start + limit]
+            keys = [(-latest(seats[name], LATEST_AT)[0], name) for name in live]
+            return nsmallest(limit, keys if after is None else [key for key in keys if key > after])
         if known.inbox is None:
             rows = ((name, raw) for name, raw in known.seats.items() if raw[HEAD - 1] & ~ARCHIVED == MEMBER)
             known.inbox = sorted((-latest(raw, LATEST_AT)[0], name) for name, raw in rows)
