@@ -90,7 +90,7 @@ class Shelf(dict[str, Ledger]):
     def put(self, channel: str, ledger: Ledger) -> None:
         """Keep a ledger if it holds anything; one that had to let go of messages and is empty must be loaded."""
         if ledger:
-            self.missing.discard(channel)
+            self._found(channel)
             self[intern(channel)] = ledger
         elif ledger.floor:
             self.unload(channel)
@@ -100,7 +100,13 @@ class Shelf(dict[str, Ledger]):
     def drop(self, channel: str) -> None:
         """From now on it is known to be empty."""
         self.pop(channel, None)
-        self.missing.discard(channel)
+        self._found(channel)
+
+    def _found(self, channel: str) -> None:
+        if self.missing:
+            self.missing.discard(channel)
+            if not self.missing:
+                self.missing.clear()  # an emptied set keeps its size, and costs that much to look through
 
 
 class User:
