@@ -12,38 +12,12 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from .errors import ChannelNotFound, MessageDeleted, MessageNotFound, ReadstateError, ReplyToReply, ThreadNotFound
-from .events import ChannelEvent, DeleteEvent, Delivery, EditEvent, MembersEvent, MessageEvent, ReadEvent
-from .facts import Changes, Effect, Facts, Key, has_no_replies, named_by_id
+from .events import ChannelEvent, DeleteEvent, Delivery, EditEvent, MembersEvent, MessageEvent
+from .facts import Changes, Effect, Facts, has_no_replies, named_by_id
 from .model import START, Channel, Entry, Latest, Member, Message, Mode, Pointer, Position, ReadState, Undelivered
 from .rooms import thread_room
-from .rules import EVERYONE, HERE, advance, merge, pointer_at, skipped_by_join
+from .rules import EVERYONE, HERE, advance, pointer_at, skipped_by_join
 from .steps import ChannelStep, Fan, Gone, Joined, Left, OwnRead, Switched
-
-
-def fold_reads(events: Sequence[ReadEvent]) -> list[ReadEvent]:
-    """The same states with each (user, channel) once."""
-    folded: dict[Key, ReadEvent] = {}
-    for event in events:
-        key = (event.user_id, event.channel_id)
-        known = folded.get(key)
-        folded[key] = event if known is None else _merge_events(known, event)
-    return list(folded.values())
-
-
-def _merge_events(a: ReadEvent, b: ReadEvent) -> ReadEvent:
-    further, other = (a, b) if (a.epoch, a.last_read_seq) >= (b.epoch, b.last_read_seq) else (b, a)
-    state = merge(_state(further), _state(other))
-    same = (a.epoch, a.last_read_seq) == (b.epoch, b.last_read_seq)
-    return replace(
-        further,
-        apart=tuple(sorted(state.apart)),
-        read_at=max(a.read_at, b.read_at) if same else further.read_at,
-        change=max(a.change, b.change),
-    )
-
-
-def _state(event: ReadEvent) -> ReadState:
-    return ReadState(event.epoch, event.last_read_seq, frozenset(event.apart))
 
 
 def fold(

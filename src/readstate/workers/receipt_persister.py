@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from time import perf_counter
 
 from ..events import ReadEvent
-from ..fold import fold_reads
+from ..fold_reads import fold_reads
 from ..ports import DurableWrites
 from ..telemetry import DEDUP_RATIO, PERSIST_BATCH, PERSIST_SECONDS
 
