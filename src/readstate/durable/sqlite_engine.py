@@ -1,8 +1,8 @@
 """SQLite off the event loop: one thread writes and commits in groups, two threads read.
 
 Everything that waits while a commit is under way shares the next one, so concurrent requests share an fsync.
-A read sees every write that was asked for before it. Statements take and give JSON (see queries.sql): with a
-busy event loop, a statement per row reached 7,000 rows/s, because each row had to get the interpreter's lock
+A read sees every write that was asked for before it. Statements take and give many rows (see queries.sql): with
+a busy event loop, a statement per row reached 7,000 rows/s, because each row had to get the interpreter's lock
 back; one statement for all rows reached 139,000 rows/s.
 """
 
