@@ -9,9 +9,6 @@ from .model import ChannelType, Pointer
 
 VERSION = 1
 
-READ_RECEIPTS = "read-receipts"
-MESSAGES = "messages"
-
 
 class ReadEvent(Struct, frozen=True, gc=False, omit_defaults=True):
     """A read state as it stands after a read. Carries the state, not the operation: it merges."""

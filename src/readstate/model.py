@@ -140,6 +140,10 @@ class Preferences(Struct, frozen=True, gc=False, array_like=True):
     """Archived until somebody else writes after this seq; -1: not archived."""
 
 
+NO_PREFERENCES = Preferences()
+"""Of a user who has asked for nothing."""
+
+
 class Member(Struct, frozen=True, gc=False):
     """A user in a channel, or one who has left it (`active` false)."""
 

@@ -14,6 +14,7 @@ from .api import Minus
 from .events import AnyChannelEvent, Delivery, ReadEvent
 from .facts import Effect
 from .model import (
+    NO_PREFERENCES,
     Channel,
     Entry,
     Member,
@@ -90,7 +91,7 @@ class Moved(Struct, frozen=True, gc=False):
     pointer: Pointer
     changed: bool
     mode: Mode = Mode.LEDGER
-    preferences: Preferences = Preferences()
+    preferences: Preferences = NO_PREFERENCES
     unread: int | None = None
     """What the user's ledger holds then, if it is loaded."""
 
@@ -122,7 +123,6 @@ class Seat(Struct, frozen=True, gc=False):
 class Survey(Struct, frozen=True, gc=False):
     """What may be unread for a user, in brief: one moment, without a value per read channel."""
 
-    change: int
     plain: tuple[int, int, int, bool]
     """(unread, mentions, channels, capped) over the ledger channels that nothing sets apart: sums of set sizes."""
     special: list[tuple[str, int, int, bool]]

@@ -14,13 +14,25 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from .facts import Key
-from .model import FOREVER, START, Channel, Latest, Member, Message, Mode, Pointer, Position, Preferences, ReadState
+from .model import (
+    FOREVER,
+    NO_PREFERENCES,
+    START,
+    Channel,
+    Latest,
+    Member,
+    Message,
+    Mode,
+    Pointer,
+    Position,
+    Preferences,
+    ReadState,
+)
 from .rooms import channel_and_thread, is_thread, thread_room
 from .rules import merge
 from .transfer_records import Given, GivenRead, GivenSeat, GivenUser, Numbered, Refused
 
 Place = tuple[str, int]
-_DEFAULTS = Preferences()
 
 
 class KnownMessage(Struct, frozen=True, gc=False, array_like=True):
@@ -39,7 +51,7 @@ class KnownSeat(Struct, frozen=True, gc=False):
     """A user in a room as it stands."""
 
     member: Member | None = None
-    preferences: Preferences = _DEFAULTS
+    preferences: Preferences = NO_PREFERENCES
     pointer: Pointer | None = None
 
 

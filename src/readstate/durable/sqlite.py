@@ -2,7 +2,6 @@
 
 import sqlite3
 from collections.abc import Container, Iterable, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +26,14 @@ from ..model import (
 from ..ports import Activity, Breakdown, LedgerLoad, SeatLoad, TimelineLoad, UndoItem, UnreadSource
 from ..rooms import SEPARATOR, channel_and_thread, is_thread
 from ..rules import receipt_seq
-from .sql import queries
-from .sqlite_engine import SqliteEngine, connect, migrate
+from .sql import for_rows, queries
+from .sqlite_engine import SqliteEngine, connect, execute_rows, migrate
 from .transfer import SqliteTransfer
 
 MAX_OWN = 10_000
 """Of a joiner's own messages, the newest that can be unread at all."""
 SQL = queries("sqlite")
-_ONE_ROW = "(?, ?, ?, ?, ?, ?, ?, ?, ?)"
-MERGES = {n: SQL["merge_receipts"].replace(_ONE_ROW, ", ".join([_ONE_ROW] * n)) for n in (500, 100, 20, 5, 1)}
+MERGES = for_rows(SQL["merge_receipts"], (500, 100, 20, 5, 1))
 """The same statement for so many rows."""
 
 _channels = msgspec.json.Decoder(list[Channel], strict=False)
@@ -123,7 +121,7 @@ class SqliteStore:
             )
             for e in events
         )
-        await self._engine.write(lambda db: _merge_receipts(db, rows))
+        await self._engine.write(lambda db: execute_rows(db, MERGES, rows))
 
     async def save_preferences(self, user: str, channel: str, preferences: Preferences, change: int) -> None:
         """Keep a member's preferences."""
@@ -407,21 +405,12 @@ def _store(db: sqlite3.Connection, changes: Changes) -> None:
     ):
         if rows:
             db.execute(SQL[name], {"rows": _json(list(rows))})
-    _merge_receipts(db, [_receipt(key, pointer) for key, pointer in changes.pointers.items()])
+    execute_rows(db, MERGES, [_receipt(key, pointer) for key, pointer in changes.pointers.items()])
 
 
 def _with_threads(channel: str) -> dict[str, str]:
     """A channel, and the range of names that the rooms of its threads have."""
     return {"channel": channel, "first": channel + SEPARATOR, "last": channel + chr(ord(SEPARATOR) + 1)}
-
-
-def _merge_receipts(db: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Merges many rows with few statements: in chunks of a few sizes, so that statements are prepared once."""
-    start = 0
-    for size, statement in MERGES.items():
-        while len(rows) - start >= size:
-            db.execute(statement, tuple(chain.from_iterable(rows[start : start + size])))
-            start += size
 
 
 def _receipt(key: Key, pointer: Pointer) -> tuple[Any, ...]:

@@ -3,7 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from itertools import chain, groupby
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,12 @@ from ..transfer_records import (
     Refused,
     Taken,
 )
-from .sql import queries
-from .sqlite_engine import SqliteEngine, connect
+from .sql import for_rows, queries
+from .sqlite_engine import SqliteEngine, connect, execute_rows
 
 SQL = queries("sqlite") | queries("sqlite", "transfer.sql")
 PAGE = 500
-_ROW = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_ADDS = {n: SQL["add_messages"].replace(_ROW, ", ".join([_ROW] * n)) for n in (500, 50, 5, 1)}
+_ADDS = for_rows(SQL["add_messages"], (500, 50, 5, 1))
 STALLED_SECONDS = 60
 """Whoever takes longer over a page has lost the export: its snapshot keeps the file from being tidied up."""
 _PARTS = ("rooms", "unplaced", "messages", "replies", "members", "pointers", "users")
@@ -297,7 +296,7 @@ def _by_time(db: sqlite3.Connection, room: str, time: int) -> Position | None:
 def _store(db: sqlite3.Connection, rows: Rows, known: Known, position: int) -> None:
     if rows.deleted:
         _ask_nothing(db, "delete_messages", keys=rows.deleted)
-    _add_messages(db, [_message_row(message) for message in rows.messages])
+    execute_rows(db, _ADDS, [_message_row(message) for message in rows.messages])
     for name, values in (
         ("put_seats", [_seat_row(key, seat) for key, seat in rows.seats.items()]),
         ("put_pointers", [_receipt_row(key, pointer) for key, pointer in rows.pointers.items()]),
@@ -340,15 +339,6 @@ def _newest(db: sqlite3.Connection, room: str) -> Latest | None:
         if seq is not None:
             return Latest(m.id, seq, m.at, m.sender_id, m.preview)
     return None
-
-
-def _add_messages(db: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Many rows with few statements, of a few sizes, so that they are prepared once."""
-    start = 0
-    for size, statement in _ADDS.items():
-        while len(rows) - start >= size:
-            db.execute(statement, tuple(chain.from_iterable(rows[start : start + size])))
-            start += size
 
 
 def _message_row(m: Message) -> tuple[Any, ...]:

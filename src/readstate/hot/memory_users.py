@@ -12,12 +12,11 @@ from sys import intern
 
 from msgspec import Struct, field
 
-from ..model import Mode, Pointer, Position, Preferences, ReadState
+from ..model import NO_PREFERENCES, Mode, Pointer, Position, Preferences, ReadState
 from ..ports import (
     Absent,
     Clock,
     LedgerLoad,
-    LedgerView,
     Move,
     Moved,
     Read,
@@ -50,9 +49,7 @@ SEAT_BYTES = 190
 ENTRY_BYTES = 30
 NUMBERS_PER_GENERATION = 2**32
 
-_DEFAULTS = Preferences()
 _NOTHING: frozenset[int] = frozenset()
-_EMPTY = LedgerView()
 
 
 class _Loading(Struct):
@@ -119,7 +116,7 @@ class MemoryUsers(UserViews):
             pointer,
             pointer is not before,
             Mode.TIMELINE if flags & TIMELINE else Mode.LEDGER,
-            user.preferences.get(channel, _DEFAULTS),
+            user.preferences.get(channel, NO_PREFERENCES),
             _size(shelf, channel),
         )
 
@@ -313,7 +310,7 @@ class MemoryUsers(UserViews):
         if known is None or channel not in known.seats:
             return None
         known.preferences.pop(channel, None)
-        if preferences != _DEFAULTS:
+        if preferences != NO_PREFERENCES:
             known.preferences[intern(channel)] = preferences
         row = known.row(channel)
         known.put(channel, row, next(self._numbers))
@@ -352,7 +349,7 @@ class MemoryUsers(UserViews):
         user.seats[channel] = row.pack()
         if pointer.apart:
             user.apart[channel] = pointer.apart
-        if load.preferences != _DEFAULTS:
+        if load.preferences != NO_PREFERENCES:
             user.preferences[channel] = load.preferences
         if load.member and not load.empty:
             user.shelf(row.flags).unload(channel)

@@ -5,12 +5,11 @@ from collections.abc import Iterable
 from heapq import nsmallest
 from itertools import islice
 
-from ..model import Pointer, Preferences
+from ..model import NO_PREFERENCES, Pointer
 from ..ports import Clock, LedgerView, Seat, Survey, UserView, Which
 from .ledger import Ledger
 from .memory_seats import ARCHIVED, HEAD, LATEST_AT, MEMBER, NUMBER_AT, TIMELINE, U64, Row, Shelf, User, unpack
 
-_DEFAULTS = Preferences()
 _NOTHING: frozenset[int] = frozenset()
 _EMPTY = LedgerView()
 
@@ -54,7 +53,7 @@ class UserViews:
             member=bool(row.flags & MEMBER),
             mode=row.mode,
             pointer=Pointer(row.epoch, row.seq, apart, row.place.id, row.place.at, 0, row.number),
-            preferences=user.preferences.get(channel, _DEFAULTS),
+            preferences=user.preferences.get(channel, NO_PREFERENCES),
             ledger=self._ledger_view(user, channel, row),
         )
 
@@ -102,7 +101,6 @@ class UserViews:
                 if name not in known.set_aside:
                     special.append((name, len(ledger), len(ledger.named), ledger.floor > 0))
         return Survey(
-            change=known.change,
             plain=(unread, mentions, channels, floors > 0),
             special=special,
             threads=[(name, len(one), one.floor > 0) for name, one in threads.items()],

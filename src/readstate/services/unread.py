@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from ..api import Sync, ThreadTotals, Totals, Unread, UserTotals
 from ..errors import TooLarge
-from ..model import Channel, Preferences
+from ..model import NO_PREFERENCES, Channel, Preferences
 from ..ports import HotChannels, HotUsers, Seat, Survey
 from ..rooms import channel_and_thread, is_thread
 from ..rules import check_id, check_user_id
@@ -19,7 +19,6 @@ from .reads import Reads
 MAX_LOOKS = 5
 """An answer is made again if something moved while it was made: totals and rows are of one moment."""
 
-_DEFAULTS = Preferences()
 
 Key = tuple[bool, int, str]
 """(read, minus the time of the latest message, channel): unread first, then the latest activity, then by id."""
@@ -96,7 +95,7 @@ class UnreadCounts:
         """Sums over the channels that are not muted or archived, and whether they are exact."""
         unread, mentions, channels, capped = survey.plain
         view = await self._loader.view(user, [])
-        lines = [Line(*count, view.preferences.get(count[0], _DEFAULTS)) for count in survey.special]
+        lines = [Line(*count, view.preferences.get(count[0], NO_PREFERENCES)) for count in survey.special]
         lines += await self._timeline_lines(user, view.timelines)
         for line in lines:
             if not self._counting.muted(line.preferences):

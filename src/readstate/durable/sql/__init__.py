@@ -1,9 +1,11 @@
 """SQL in files: queries by name, and migrations by number."""
 
 import re
+from collections.abc import Sequence
 from importlib.resources import files
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_ROW = re.compile(r"\(\?(?:, \?)*\)")
 _MIGRATION = re.compile(r"(\d{4})_\w+\.sql")
 
 
@@ -28,3 +30,9 @@ def schema(dialect: str) -> str:
 
 def _read(dialect: str, name: str) -> str:
     return (files(__package__) / dialect / name).read_text("utf8")
+
+
+def for_rows(statement: str, sizes: Sequence[int]) -> dict[int, str]:
+    """An `INSERT … VALUES (?, …)` for many rows at once, in a few sizes, so that each is prepared once."""
+    row = _ROW.findall(statement)[0]
+    return {size: statement.replace(row, ", ".join([row] * size)) for size in sizes}
