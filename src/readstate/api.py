@@ -231,6 +231,8 @@ class Unread(Struct, frozen=True, gc=False):
     latest: Latest | None
     muted: bool
     reason: Literal["capped", "stale"] | UnsetType = UNSET
+    archived: bool | UnsetType = UNSET
+    """Only there if it is true: the channel is archived, and left out of the totals."""
 
 
 class ReadResult(Struct, frozen=True, gc=False):

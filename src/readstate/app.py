@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from .bus.local import LocalBus
 from .durable.sqlite import SqliteStore
 from .durable.sqlite_engine import connect, migrations_missing
 from .durable.sqlite_engine import migrate as migrate_sqlite
@@ -23,7 +24,9 @@ from .services.badge import OfflineBadge
 from .services.channels import Channels
 from .services.counting import Counting
 from .services.explain import Explain
+from .services.figures import Figures
 from .services.inbox import UserInbox
+from .services.live import Live
 from .services.loading import Loader
 from .services.messages import Messages
 from .services.places import Places
@@ -31,9 +34,11 @@ from .services.preferences import ChannelPreferences
 from .services.presence import UserPresence
 from .services.reads import Reads
 from .services.receipts import ReadReceipts
+from .services.resume import Missed
 from .services.threads import ThreadPanel
 from .services.transfer import Transfer
 from .services.transfer_lines import Checks
+from .services.under_way import UnderWay
 from .services.unread_messages import UnreadView
 from .settings import Settings, make_settings
 from .workers.message_writer import MessageWriter
@@ -62,6 +67,8 @@ class Readstate:
     receipts: ReadReceipts
     presence: UserPresence
     explain: Explain
+    figures: Figures
+    live: Live
     transfer: Transfer
     durable: SqliteStore
 
@@ -134,24 +141,30 @@ class Readstate:
             max_bytes=s.hot_memory * 2**20,
         )
         persister = ReceiptPersister(durable)
+        bus = LocalBus()
         writer = MessageWriter(
             durable,
             hot.users,
             hot.channels,
             hot.badges,
             hot.presence,
+            bus,
             persister.handle,
             self._read_in_focus,
             self.clock,
+            self.instance_id,
         )
         log = LocalLog(position, writer.handle, persister.handle)
         self._stack.push_async_callback(log.close)
-        self._assemble(log, hot, durable)
+        self._assemble(log, hot, durable, bus)
+        bus.subscribe(self.live.hear)
+        self._stack.push_async_callback(self.live.close)
         self._stack.push_async_callback(self.reads.close)
         self._stack.push_async_callback(_cancel, asyncio.create_task(self._housekeeping()))
 
-    def _assemble(self, log: LocalLog, hot: MemoryHot, durable: SqliteStore) -> None:
+    def _assemble(self, log: LocalLog, hot: MemoryHot, durable: SqliteStore, bus: LocalBus) -> None:
         s = self.settings
+        under_way = UnderWay()
         loader = self._loader = Loader(hot.users, hot.channels, durable, s.unread_cap, hot.loaded)
         places = Places(durable)
         counting = Counting(loader, places, self.clock, s.display_cap)
@@ -186,19 +199,25 @@ class Readstate:
             places,
             counting,
             hot.presence,
+            bus,
+            under_way,
             self.clock,
+            instance_id=self.instance_id,
             max_batch=s.max_batch,
             unread_cap=s.unread_cap,
             undo_ttl=s.undo_ttl,
         )
-        self.badge = OfflineBadge(hot.badges, durable, counting, acceptance, mode=s.badge_mode, max_messages=s.max_page)
+        self.badge = OfflineBadge(
+            hot.badges, durable, counting, acceptance, bus, mode=s.badge_mode, max_messages=s.max_page
+        )
         self.unread = UnreadView(
             hot.users,
             hot.channels,
             loader,
             counting,
-            self.reads,
+            under_way,
             self.badge.count,
+            self.clock,
             durable,
             max_page=s.max_page,
             max_batch=s.max_batch,
@@ -206,9 +225,9 @@ class Readstate:
         self.threads = ThreadPanel(log, loader, durable, self.reads, counting, self.clock, max_page=s.max_page)
         self.receipts = ReadReceipts(durable, loader, receipts_max_members=s.receipts_max_members)
         self.presence = UserPresence(hot.presence, loader, durable, self.clock)
-        self.preferences = ChannelPreferences(hot.users, durable, loader, self.clock)
+        self.preferences = ChannelPreferences(hot.users, durable, loader, bus, under_way, self.clock)
         self.inbox = UserInbox(loader, counting, self.unread, self.preferences, max_page=s.max_page)
-        self.explain = Explain(hot.users, hot.channels, durable, loader, counting, self.reads, self.unread)
+        self.explain = Explain(hot.users, hot.channels, durable, loader, counting, under_way, bus, self.unread)
         checks = Checks(
             self.clock,
             max_text=s.max_text,
@@ -216,7 +235,33 @@ class Readstate:
             preview_length=s.preview_length,
             store_text=s.store_text,
         )
-        self.transfer = Transfer(durable.transfer, log, hot, places, self.reads, self.clock, checks)
+        self.transfer = Transfer(durable.transfer, log, hot, places, under_way, bus, self.clock, checks)
+        self.figures = Figures(
+            hot.users,
+            hot.channels,
+            loader,
+            counting,
+            self.unread,
+            self.inbox,
+            self.preferences,
+            self.threads,
+            self.badge,
+        )
+        missed = Missed(durable, hot.users, self.unread, self.figures, receipts_max_members=s.receipts_max_members)
+        self.live = Live(
+            hot.users,
+            hot.channels,
+            hot.badges,
+            hot.presence,
+            durable,
+            loader,
+            self.unread,
+            self.receipts,
+            self.figures,
+            missed,
+            under_way,
+            self.clock,
+        )
 
     async def _read_in_focus(self, places: Sequence[tuple[str, str, Position]]) -> None:
         """The writer is there before the service that it reads through."""

@@ -44,6 +44,12 @@ class BrokenJson(BadRequest):
     code = "broken_json"
 
 
+class UnknownFrame(BadRequest):
+    """There is no such type of frame."""
+
+    code = "unknown_frame"
+
+
 class BadPath(BadRequest):
     """The path is not percent-encoded UTF-8."""
 

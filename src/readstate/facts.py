@@ -79,6 +79,11 @@ class Effect(Struct):
     channel_steps: list[ChannelStep] = field(default_factory=list)
     user_steps: list[UserStep] = field(default_factory=list)
     undelivered: list[Undelivered] = field(default_factory=list)
+    """To those who were away."""
+    reached: list[Undelivered] = field(default_factory=list)
+    """To those who were online: it counts as undelivered if it doesn't get through to them."""
+    read_before: bool = False
+    """The message's sender has read what others wrote before it by sending it."""
 
 
 def runs(deliveries: Sequence[Delivery]) -> Iterator[Sequence[Delivery]]:

@@ -53,7 +53,7 @@ class _Folding:
             case DeleteEvent():
                 return self._delete(event, replace(channel, position=delivery.position))
             case MembersEvent(thread_id=str()):
-                return self._follows(event, channel)
+                return self._follows(event, channel, delivery.position)
             case MembersEvent():
                 return self._members(event, replace(channel, position=delivery.position))
 
@@ -86,6 +86,7 @@ class _Folding:
             silent=event.silent,
             backfill=event.backfill,
             change=channel.change,
+            position=position,
         )
         self._store(message)
         if event.backfill:
@@ -94,6 +95,8 @@ class _Folding:
         self._set_channel(channel)
         effect = Effect(message=message, channel=channel)
         if in_channel:
+            known_pointer = self.facts.pointers.get((channel.channel_id, event.sender_id)) or Pointer()
+            effect.read_before = known_pointer.seq < channel.last_seq - 1
             self._deliver(effect, message, channel, self._own_pointer(channel.channel_id, message, message.seq, event))
         else:
             effect.channel_steps.append(ChannelStep(channel, channel.change))
@@ -179,7 +182,7 @@ class _Folding:
         followers = self.facts.followers.setdefault(name, {})
         told = dict(followers)
         before = room.end
-        room = replace(room, change=message.change, **_end(message, message.thread_seq))
+        room = replace(room, change=message.change, position=message.position, **_end(message, message.thread_seq))
         own = self._own_pointer(name, message, message.thread_seq, event)
         joined: dict[str, Pointer] = {}
         for user, start in self._new_followers(message, event, before, own).items():
@@ -215,7 +218,7 @@ class _Folding:
         self.facts.followers.setdefault(room, {})[user] = True
         return pointer
 
-    def _follows(self, event: MembersEvent, channel: Channel) -> Effect:
+    def _follows(self, event: MembersEvent, channel: Channel, position: int) -> Effect:
         """Follow or unfollow by hand. Following begins with everything read."""
         assert event.thread_id is not None
         error = self._thread_error(event.channel_id, event.thread_id)
@@ -236,7 +239,8 @@ class _Folding:
         if not joined and not left:
             return effect
         self._set_channel(channel)
-        room = replace(room, change=channel.change, member_count=room.member_count + len(joined) - len(left))
+        count = room.member_count + len(joined) - len(left)
+        room = replace(room, change=channel.change, position=position, member_count=count)
         self._set_channel(room)
         effect.channel_steps += [ChannelStep(channel, channel.change), ChannelStep(room, room.change)]
         if joined:
@@ -258,12 +262,12 @@ class _Folding:
         if pointer is not None:
             effect.user_steps.append(OwnRead(room.channel_id, message.sender_id, message.thread_seq, pointer))
 
-    def _change_reply(self, effect: Effect, message: Message, change: int) -> None:
+    def _change_reply(self, effect: Effect, message: Message, channel: Channel) -> None:
         """An edited or deleted reply, as its thread's followers see it."""
         if message.thread_id is None or message.thread_seq is None:
             return
-        name = thread_room(message.channel_id, message.thread_id)
-        room = replace(self.facts.channels[name], change=change)
+        name, change = thread_room(message.channel_id, message.thread_id), channel.change
+        room = replace(self.facts.channels[name], change=change, position=channel.position)
         if room.latest is not None and room.latest.id == message.id:
             newest = self.facts.newest_but.get((name, message.id)) if message.deleted else message
             room = replace(room, latest=None if newest is None else _latest(newest, newest.thread_seq))
@@ -289,11 +293,9 @@ class _Folding:
         if message.thread_id is not None and message.thread_seq is not None:
             followers = self.facts.followers.get(thread_room(name, message.thread_id), {})
             receivers.update(user for user, member in followers.items() if member)
-        effect.undelivered = [
-            Undelivered(user, event.created_at, message.sender_id, name, message.id)
-            for user in sorted(receivers)
-            if user != message.sender_id and user not in self.online
-        ]
+        for user in sorted(receivers - {message.sender_id}):
+            noted = Undelivered(user, event.created_at, message.sender_id, name, message.id)
+            (effect.reached if user in self.online else effect.undelivered).append(noted)
         self.changes.undelivered += effect.undelivered
 
     # ------------------------------------------------------------ edits and deletes
@@ -316,7 +318,7 @@ class _Folding:
         if channel.latest is not None and channel.latest.id == message.id:
             channel = replace(channel, latest=_latest(message, message.seq))
         effect = self._recounted(known, message, channel)
-        self._change_reply(effect, message, channel.change)
+        self._change_reply(effect, message, channel)
         return effect
 
     def _recounted(self, before: Message, message: Message, channel: Channel) -> Effect:
@@ -359,7 +361,7 @@ class _Folding:
             remove, latest_at = message.seq or 0, _latest_at(channel)
             fan = Fan(channel.channel_id, channel.change, users, remove=remove, latest_at=latest_at)
             effect.user_steps.append(replace(fan, archived=channel.archived))
-        self._change_reply(effect, message, channel.change)
+        self._change_reply(effect, message, channel)
         return effect
 
     # ------------------------------------------------------------ members and channels

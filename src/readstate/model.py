@@ -127,6 +127,8 @@ class Message(Struct, frozen=True, gc=False):
     backfill: bool = False
     change: int = 0
     """The channel's change number that brought it."""
+    position: int = 0
+    """Where in the log it stands."""
 
 
 class Preferences(Struct, frozen=True, gc=False, array_like=True):
@@ -154,6 +156,17 @@ class Member(Struct, frozen=True, gc=False):
     joined_at: int = 0
     skipped: tuple[tuple[int, int], ...] = ()
     """(after, up to): ranges of seqs that joins alone marked as read, and that are no receipts."""
+
+
+class SeenPlace(Struct, frozen=True, gc=False):
+    """How far somebody has read in a channel, as others may see it."""
+
+    channel_id: str
+    user_id: str
+    last_read_id: str | None
+    """None where it isn't known."""
+    last_read_seq: int
+    read_at: int
 
 
 class Undelivered(Struct, frozen=True, gc=False):

@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
+from .announcements import Announcement
 from .api import Minus
 from .events import AnyChannelEvent, Delivery, ReadEvent
 from .facts import Effect
@@ -25,6 +26,7 @@ from .model import (
     Preferences,
     ReadState,
     ReceiptsPreference,
+    SeenPlace,
     Undelivered,
 )
 from .steps import ChannelStep, UserStep
@@ -45,6 +47,8 @@ class Read(Struct, frozen=True, gc=False):
     to: Position
     apart: tuple[int, ...] = ()
     epoch: int | None = None
+    origin: str | None = None
+    """The connection it came from."""
 
 
 class Rewind(Struct, frozen=True, gc=False):
@@ -58,6 +62,8 @@ class Rewind(Struct, frozen=True, gc=False):
     own: tuple[int, ...]
     """The user's own messages from there on."""
     epoch: int | None = None
+    origin: str | None = None
+    """The connection it came from."""
 
 
 class Restore(Struct, frozen=True, gc=False):
@@ -69,6 +75,7 @@ class Restore(Struct, frozen=True, gc=False):
     to: Position
     """Where `before` points."""
     after: ReadState
+    origin: str | None = None
 
 
 Move = Read | Rewind | Restore
@@ -106,6 +113,16 @@ class LedgerView(Struct, frozen=True, gc=False):
     capped: bool = False
     named: tuple[int, ...] = ()
     """The seqs of the unread mentions, in a timeline channel."""
+
+
+class Standing(Enum):
+    """What a message that has just come does to a user's unread count."""
+
+    NOTHING = 0
+    ONE_MORE = 1
+    """It adds one, to the mentions too if it names the user; nothing else changes."""
+    LOOK = 2
+    """It adds none, but something else may have changed, or it can't be told: count."""
 
 
 class Seat(Struct, frozen=True, gc=False):
@@ -205,6 +222,17 @@ class HotUsers(Protocol):
         self, user: str, after: tuple[int, str] | None, limit: int, only_unread: bool = False
     ) -> list[tuple[int, str]] | None:
         """The user's ledger channels by latest activity, as (minus the time, channel), after such a pair."""
+
+    async def standing(
+        self, channel: str, seq: int, named: frozenset[str] | None, users: Sequence[str]
+    ) -> list[Standing]:
+        """What a message that has just come does to the counts of these users. `named`: whom it mentions, or None."""
+
+    async def changes(self, users: Sequence[str]) -> list[int | None]:
+        """The change numbers of users; None: not loaded."""
+
+    async def rooms(self, user: str) -> list[str] | None:
+        """The channels that a user is in, and the threads that the user follows."""
 
     async def prefer(self, user: str, channel: str, preferences: Preferences) -> int | None:
         """Set preferences; returns the user's change number."""
@@ -310,6 +338,16 @@ class HotBadges(Protocol):
         """Drop a badge; loaded again on use."""
 
 
+# ---------------------------------------------------------------- live updates
+
+
+class Bus(Protocol):
+    """Reaches the instances that hold users' devices, in order. Best effort: what was missed is resumed."""
+
+    async def publish(self, announcements: Sequence[Announcement]) -> None:
+        """Tell what is durable. Never fails."""
+
+
 # ---------------------------------------------------------------- presence
 
 
@@ -332,11 +370,17 @@ class Devices(Protocol):
     def devices(self, user: str) -> list[str]:
         """The devices of a user that are connected."""
 
-    def connect(self, user: str, device: str, until: int, focus: str | None) -> None:
-        """A device is connected, until then at least, with a channel open or none."""
+    def connect(self, user: str, device: str, until: int, focus: str | None, connection: str = "") -> None:
+        """A device is connected, until then at least, with a channel open or none.
 
-    def disconnect(self, user: str, device: str) -> bool:
-        """A device is gone; True if it was the user's last one."""
+        One that has several connections is connected, and has open, what any of them says.
+        """
+
+    def disconnect(self, user: str, device: str, connection: str = "") -> bool:
+        """A connection of a device is gone; True if it was the user's last one."""
+
+    def drop(self, user: str) -> None:
+        """All devices of a user are gone."""
 
     def expire(self, user: str | None = None) -> list[tuple[str, int]]:
         """Drop devices (of one user) that are overdue; (user, since when) of those who went offline by it."""
@@ -440,6 +484,9 @@ class DurableQueries(Protocol):
     ) -> list[Message]:
         """Unread messages with a time strictly between `after` and `before`."""
 
+    async def messages_since(self, channel: str, position: int, limit: int) -> list[Message]:
+        """Messages that came after a place in the log, in order; one more than `limit` says that there are more."""
+
     async def members(self, channel: str, after: str, limit: int) -> list[Member]:
         """Members by id."""
 
@@ -465,6 +512,9 @@ class DurableUsers(Protocol):
     async def badge_senders(self, user: str) -> tuple[int, frozenset[str]]:
         """(last tap, who wrote since)."""
 
+    async def save_undelivered(self, undelivered: Sequence[Undelivered]) -> None:
+        """Note messages that did not reach their receivers after all."""
+
     async def tap(self, user: str, at: int, limit: int, keep_since: int) -> tuple[int, list[Message]]:
         """Set the badge to 0; (how many people wrote before, what they wrote, newest first)."""
 
@@ -480,6 +530,14 @@ class DurableReceipts(Protocol):
 
     async def receipts(self, channel: str) -> list[tuple[str, int, int]]:
         """(user, seq, read at) of the members who have read anything."""
+
+    async def public_readers(
+        self, keys: Sequence[tuple[str, str]]
+    ) -> dict[tuple[str, str], tuple[tuple[int, int], ...]]:
+        """Of these (user, channel), the members whose receipts others may see, and what joins alone marked."""
+
+    async def receipts_since(self, user: str, since: int, most_members: int, limit: int) -> list[SeenPlace]:
+        """Receipts of others since a time, in the user's channels of up to so many members, in order."""
 
     async def cut_skipped(self, user: str, channel: str, seq: int) -> None:
         """The user marks unread from a seq on: what comes after it is no longer marked by a join."""

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from functools import reduce
 
 from .errors import Invalid, InvalidId, TooLarge
-from .model import MAX_NUMBER, Pointer, Position, ReadState
+from .model import MAX_NUMBER, Pointer, Position, ReadState, SeenPlace
 
 EVERYONE = "@channel"
 HERE = "@here"
@@ -75,6 +75,12 @@ def receipt_seq(seq: int, skipped: Sequence[Sequence[int]]) -> int:
         if after < seq <= up_to:
             seq = after
     return seq
+
+
+def seen_place(user: str, channel: str, place: Position, read_at: int, skipped: Sequence[Sequence[int]]) -> SeenPlace:
+    """A pointer as others see it."""
+    seq = receipt_seq(place.seq, skipped)
+    return SeenPlace(channel, user, place.id if seq == place.seq else None, seq, read_at)
 
 
 def pointer_at(state: ReadState, place: Position, read_at: int = 0, change: int = 0) -> Pointer:

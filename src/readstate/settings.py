@@ -21,6 +21,7 @@ COMMAND_LINE_ONLY = frozenset({"READSTATE_CONFIG", "READSTATE_URL", "READSTATE_K
 
 BadgeMode = Literal["precomputed", "on_the_fly"]
 StoreText = Literal["full", "preview", "none"]
+Demo = Literal["auto", "on", "off"]
 Value = str | int | tuple[str, ...]
 
 
@@ -76,8 +77,20 @@ class Settings:
     log_level: Annotated[str, About("Least level that is logged", choices=("debug", "info", "warning", "error"))] = (
         "info"
     )
+    demo: Annotated[
+        Demo, About("The demo page at /demo; auto: when the host is this machine alone", choices=("auto", "on", "off"))
+    ] = "auto"
     rate_limit: Annotated[int, About("Requests per second of one user; 0: no limit", 0, 1_000_000)] = 0
     service_rate_limit: Annotated[int, About("Requests per second of one service key; 0: no limit", 0, 10_000_000)] = 0
+    heartbeat: Annotated[int, About("Seconds between pings of a live connection; two missed end it", 1, 3_600)] = 20
+    hello_timeout: Annotated[int, About("Seconds that a live connection has to say who it is", 1, 600)] = 10
+    frame_rate_limit: Annotated[
+        int, About("Frames per second that a live connection may send; 0: no limit", 0, 1_000_000)
+    ] = 200
+    max_frame: Annotated[int, About("Largest frame of a live connection in bytes", 1_024, 2**24)] = 65_536
+    max_queue: Annotated[int, About("Bytes that may wait for a slow device; past this it is closed", 16_384, 2**30)] = (
+        1_048_576
+    )
     max_body: Annotated[int, About("Largest request body in bytes", 1_024, 2**30)] = 1_048_576
     max_text: Annotated[int, About("Longest text of a message in bytes", 1, 2**30)] = 8_192
     max_batch: Annotated[int, About("Most items in one request", 1, 100_000)] = 1_000

@@ -86,6 +86,21 @@ RATE_LIMITED = Counter(
     ("kind",),
     registry=REGISTRY,
 )
+WS_CONNECTIONS = Gauge("readstate_ws_connections", "Live connections that are open now.", registry=REGISTRY)
+WS_CLOSED = Counter(
+    "readstate_ws_closed_total",
+    "Live connections that have ended, by close code; 4408 are devices that were too slow.",
+    ("code",),
+    registry=REGISTRY,
+)
+WS_RECEIVED = Counter("readstate_ws_frames_received_total", "Frames that devices have sent.", registry=REGISTRY)
+WS_SENT = Counter("readstate_ws_events_total", "Events given to devices.", registry=REGISTRY)
+WS_RESUMED = Counter(
+    "readstate_ws_resumed_total",
+    "Devices that have come back with a cursor, by outcome: whole, or sync_required.",
+    ("outcome",),
+    registry=REGISTRY,
+)
 
 
 # ---------------------------------------------------------------- logs

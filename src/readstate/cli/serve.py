@@ -23,6 +23,7 @@ from ..app import Readstate
 from ..errors import ConfigurationError
 from ..gateway import asgi_app
 from ..gateway.auth import SERVICE_KEY_FILE
+from ..gateway.live_protocol import LiveProtocol
 from ..settings import Settings, load_settings
 from ..telemetry import setup_logging
 from .help import examples
@@ -144,7 +145,11 @@ def _server_config(service: Readstate) -> uvicorn.Config:
     return uvicorn.Config(
         asgi_app(service),
         http="httptools",
-        ws="none",
+        ws=LiveProtocol,
+        ws_max_size=service.settings.max_frame,
+        ws_ping_interval=service.settings.heartbeat,
+        ws_ping_timeout=service.settings.heartbeat,
+        ws_per_message_deflate=False,
         lifespan="off",
         interface="asgi3",
         log_config=None,

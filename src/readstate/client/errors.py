@@ -1,7 +1,7 @@
 """What a client raises, as one tree: the service's own errors, each by its code, and faults on the way to it.
 
     ApiError                    everything below; itself for codes that this version does not know
-    ├── BadRequest (400)        BrokenJson, BadPath, WrongContentType
+    ├── BadRequest (400)        BrokenJson, BadPath, WrongContentType, UnknownFrame
     ├── Unauthenticated (401)   InvalidToken, TokenExpired
     ├── Forbidden (403)
     ├── NotFound (404)          ChannelNotFound, MessageNotFound, ThreadNotFound, NotAMember, UndoNotFound
@@ -51,6 +51,10 @@ class BadRequest(ApiError):
 
 class BrokenJson(BadRequest):
     """The body is not JSON in UTF-8."""
+
+
+class UnknownFrame(BadRequest):
+    """There is no such type of frame."""
 
 
 class BadPath(BadRequest):

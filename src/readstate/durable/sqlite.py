@@ -22,14 +22,18 @@ from ..model import (
     Preferences,
     ReadState,
     ReceiptsPreference,
+    SeenPlace,
+    Undelivered,
 )
 from ..ports import Activity, Breakdown, LedgerLoad, SeatLoad, TimelineLoad, UndoItem, UnreadSource
 from ..rooms import SEPARATOR, channel_and_thread, is_thread
-from ..rules import receipt_seq
+from ..rules import receipt_seq, seen_place
 from .sql import for_rows, queries
 from .sqlite_engine import SqliteEngine, connect, execute_rows, migrate
 from .transfer import SqliteTransfer
 
+FEW = 50
+"""So many of the newest messages are looked at first."""
 MAX_OWN = 10_000
 """Of a joiner's own messages, the newest that can be unread at all."""
 SQL = queries("sqlite")
@@ -245,6 +249,22 @@ class SqliteStore:
         )
         return _messages.decode(text)
 
+    async def messages_since(self, channel: str, position: int, limit: int) -> list[Message]:
+        """Messages that came after a place in the log, in order; one more than `limit` says that there are more."""
+        values = {"channel": channel, "position": position}
+
+        def work(db: sqlite3.Connection) -> tuple[list[Message], str]:
+            for few in (FEW, limit + 1):
+                rows = db.execute(SQL["messages_since"], values | {"limit": few}).fetchone()[0]
+                newest = _messages.decode(rows)
+                if len(newest) < few:
+                    break
+            return newest, db.execute(SQL["replies_since"], values | {"limit": limit + 1}).fetchone()[0]
+
+        newest, replies = await self._engine.read(work)
+        found = newest + _messages.decode(replies)
+        return sorted(found, key=lambda message: message.position)[: limit + 1]
+
     async def members(self, channel: str, after: str, limit: int) -> list[Member]:
         """Members by id."""
         return _members.decode(await self._text("members_page", channel=channel, after=after, limit=limit))
@@ -294,6 +314,11 @@ class SqliteStore:
 
         return await self._engine.read(work)
 
+    async def save_undelivered(self, undelivered: Sequence[Undelivered]) -> None:
+        """Note messages that did not reach their receivers after all."""
+        rows = {"rows": _json(list(undelivered))}
+        await self._engine.write(lambda db: db.execute(SQL["put_undelivered"], rows) and None)
+
     async def tap(self, user: str, at: int, limit: int, keep_since: int) -> tuple[int, list[Message]]:
         """Set the badge to 0; (how many people wrote before, what they wrote, newest first)."""
 
@@ -334,6 +359,19 @@ class SqliteStore:
         """Of these (channel, seq), those in which somebody else has written since."""
         found: list[str] = _anything.decode(await self._text("wrote_since", user=user, keys=_json(places)))
         return found
+
+    async def public_readers(self, keys: Sequence[Key]) -> dict[Key, tuple[tuple[int, int], ...]]:
+        """Of these (user, channel), the members whose receipts others may see, and what joins alone marked."""
+        rows = _anything.decode(await self._text("public_readers", keys=_json(keys)))
+        return {(user, channel): tuple((a, b) for a, b in skipped) for user, channel, skipped in rows}
+
+    async def receipts_since(self, user: str, since: int, most_members: int, limit: int) -> list[SeenPlace]:
+        """Receipts of others since a time, in the user's channels of up to so many members, in order."""
+        text = await self._text("receipts_since", user=user, since=since, most=most_members, limit=limit)
+        return [
+            seen_place(reader, channel, Position(seq, id_, None), read_at, skipped)
+            for channel, reader, seq, id_, read_at, skipped in _anything.decode(text)
+        ]
 
     async def _text(self, name: str, **values: object) -> str:
         text: str = await self._engine.read(lambda db: db.execute(SQL[name], values).fetchone()[0])

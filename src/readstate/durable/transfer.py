@@ -359,6 +359,7 @@ def _message_row(m: Message) -> tuple[Any, ...]:
         m.deleted,
         m.backfill,
         m.change,
+        m.position,
     )
 
 

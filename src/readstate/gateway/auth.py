@@ -32,6 +32,8 @@ class Principal(NamedTuple):
 
     user: str | None
     bucket: str
+    expires: float | None = None
+    """When the token does, in seconds since 1970."""
 
 
 class _Verified(NamedTuple):
@@ -129,7 +131,7 @@ class Authenticator:
         except Exception as error:
             # Also what PyJWT lets through on junk: overflows, deep nesting, claims of odd types.
             raise _refusal(error) from None
-        return _Verified(self._principal(claims), expires, keys)
+        return _Verified(self._principal(claims)._replace(expires=expires), expires, keys)
 
     def _check_times(self, claims: Mapping[str, Any]) -> float:
         now = self._clock()

@@ -108,7 +108,7 @@ def decode(make: Decode, body: bytes, content_type: bytes | None) -> Any:
     try:
         return make(body)
     except (DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _explain(error, body) from None
+        raise explain(error, body) from None
 
 
 def lines(body: bytes, content_type: bytes | None) -> bytes:
@@ -126,8 +126,8 @@ def _check_content_type(value: bytes | None, wanted: bytes = b"application/json"
         raise WrongContentType(f"Send the body with 'Content-Type: {wanted.decode()}', in UTF-8.")
 
 
-def _explain(error: Exception, body: bytes) -> ReadstateError:
-    """A fault of type may hide that the rest is no JSON at all, which then is what to tell."""
+def explain(error: Exception, body: bytes) -> ReadstateError:
+    """What is wrong with a body. A fault of type may hide that the rest is no JSON, which then is what to tell."""
     if isinstance(error, ValidationError):
         try:
             _anything(body)

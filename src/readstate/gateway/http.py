@@ -24,6 +24,7 @@ from .problems import TooOften, problem
 from .ratelimit import RateLimiter
 from .routes import routes
 from .routing import Router
+from .websocket import LiveGateway
 
 if TYPE_CHECKING:
     from ..app import Readstate
@@ -73,16 +74,16 @@ class Gateway:
         self._service_limit = RateLimiter(settings.service_rate_limit) if settings.service_rate_limit else None
         self._cors = Cors(settings.cors_origins) if settings.cors_origins else None
         self._max_body = settings.max_body
+        self._live = LiveGateway(rs, authenticator)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection of ASGI."""
         if scope["type"] == "http":
             await self._serve(scope, receive, send)
         elif scope["type"] == "lifespan":
-            await _live(receive, send)
+            await _lifespan(receive, send)
         elif scope["type"] == "websocket":
-            await receive()
-            await send({"type": "websocket.close", "code": 1000})
+            await self._live(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = perf_counter()
@@ -208,7 +209,7 @@ def _log_failure(route: Route | None) -> None:
     log.error("a request failed", action="http.request", route=where, traceback=traceback.format_exc())
 
 
-async def _live(receive: Receive, send: Send) -> None:
+async def _lifespan(receive: Receive, send: Send) -> None:
     """Nothing to start or stop: who opened the service closes it."""
     while True:
         event = await receive()

@@ -7,7 +7,8 @@ from msgspec import Struct
 from ..ports import Clock
 
 
-class _Device(Struct):
+class _Connection(Struct):
+    device: str
     until: int
     reported: str | None
     """The channel that the device says is open."""
@@ -15,12 +16,17 @@ class _Device(Struct):
     """The channel whose messages are read at once: the same, unless the user has marked it unread since."""
 
 
+Key = tuple[str, str]
+
+
 class MemoryPresence:
     """A user is online while at least one device is connected and not overdue."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._users: dict[str, dict[str, _Device]] = {}
+        self._users: dict[str, dict[Key, _Connection]] = {}
+        self._open: dict[str, dict[str, int]] = {}
+        """Who has a channel open, on how many connections."""
 
     def online(self) -> Container[str]:
         """Everyone who is online, at the moment of asking."""
@@ -28,54 +34,77 @@ class MemoryPresence:
 
     def focused(self, channel: str) -> Sequence[str]:
         """Who has the channel open on a device."""
+        users = self._open.get(channel)
+        if not users:
+            return ()
         now = self._clock()
         return [
             user
-            for user, devices in self._users.items()
-            if any(device.focus == channel and device.until > now for device in devices.values())
+            for user in users
+            if any(one.focus == channel and one.until > now for one in self._users[user].values())
         ]
 
     def devices(self, user: str) -> list[str]:
         """The devices of a user that are connected."""
         now = self._clock()
-        return sorted(name for name, device in self._users.get(user, {}).items() if device.until > now)
+        return sorted({one.device for one in list(self._users.get(user, {}).values()) if one.until > now})
 
-    def connect(self, user: str, device: str, until: int, focus: str | None) -> None:
+    def connect(self, user: str, device: str, until: int, focus: str | None, connection: str = "") -> None:
         """A device is connected, until then at least."""
-        devices = self._users.setdefault(user, {})
-        known = devices.get(device)
+        connections = self._users.setdefault(user, {})
+        known = connections.get((device, connection))
         if known is not None and known.reported == focus:
             known.until = until
-        else:
-            devices[device] = _Device(until, focus, focus)
+            return
+        if known is not None:
+            self._close(user, known)
+        connections[device, connection] = _Connection(device, until, focus, focus)
+        if focus is not None:
+            users = self._open.setdefault(focus, {})
+            users[user] = users.get(user, 0) + 1
 
-    def disconnect(self, user: str, device: str) -> bool:
-        """A device is gone; True if it was the user's last one."""
-        devices = self._users.get(user, {})
-        known = devices.pop(device, None) is not None
-        if not devices:
-            self._users.pop(user, None)
-        return known and not devices
+    def disconnect(self, user: str, device: str, connection: str = "") -> bool:
+        """A connection of a device is gone; True if it was the user's last one."""
+        connections = self._users.get(user, {})
+        known = connections.pop((device, connection), None)
+        if known is None:
+            return False
+        self._close(user, known)
+        if not connections:
+            self._users.pop(user)
+        return not connections
+
+    def drop(self, user: str) -> None:
+        """All devices of a user are gone."""
+        for device, connection in list(self._users.get(user, {})):
+            self.disconnect(user, device, connection)
 
     def blur(self, user: str, channel: str) -> None:
         """What arrives in the channel is read at once no more, until a device opens it again."""
-        for device in self._users.get(user, {}).values():
-            if device.focus == channel:
-                device.focus = None
+        for one in self._users.get(user, {}).values():
+            if one.focus == channel:
+                self._close(user, one)
 
     def expire(self, user: str | None = None) -> list[tuple[str, int]]:
         """Drop devices (of one user) that are overdue; (user, since when) of those who went offline by it."""
         now = self._clock()
         gone = []
         for name in list(self._users) if user is None else [user]:
-            devices = self._users.get(name, {})
-            late = {key: device.until for key, device in devices.items() if device.until <= now}
-            for key in late:
-                del devices[key]
-            if late and not devices:
-                del self._users[name]
-                gone.append((name, max(late.values())))
+            late = [(key, one.until) for key, one in self._users.get(name, {}).items() if one.until <= now]
+            if [self.disconnect(name, *key) for key, _ in late][-1:] == [True]:
+                gone.append((name, max(until for _, until in late)))
         return gone
+
+    def _close(self, user: str, connection: _Connection) -> None:
+        if (channel := connection.focus) is None:
+            return
+        connection.focus = None
+        users = self._open[channel]
+        users[user] -= 1
+        if not users[user]:
+            del users[user]
+            if not users:
+                del self._open[channel]
 
 
 class _Online:

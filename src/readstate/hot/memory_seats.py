@@ -12,7 +12,7 @@ from .ledger import Ledger
 PACKING = Packing("<QQQIIQQB")
 HEAD = PACKING.size
 U64 = Packing("<Q")
-NUMBER_AT, LATEST_AT = 32, 40
+SEQ_AT, NUMBER_AT, LATEST_AT = 8, 32, 40
 MEMBER, TIMELINE, THREAD, ARCHIVED = 1, 2, 4, 8
 
 

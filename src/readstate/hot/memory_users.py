@@ -63,8 +63,7 @@ class MemoryUsers(UserViews):
     """Hot state of users; everything is atomic because nothing here waits."""
 
     def __init__(self, *, unread_cap: int, generation: int, clock: Clock, ledger_ttl: int) -> None:
-        super().__init__(clock, ledger_ttl)
-        self._cap = unread_cap
+        super().__init__(clock, ledger_ttl, unread_cap)
         self._generation = generation
         self._numbers = count(generation * NUMBERS_PER_GENERATION + 1)
         self._loading: dict[str, _Loading] = {}

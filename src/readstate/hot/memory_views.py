@@ -1,14 +1,14 @@
 """What the hot state of users shows, at one moment."""
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from heapq import nsmallest
 from itertools import islice
 
 from ..model import NO_PREFERENCES, Pointer
-from ..ports import Clock, LedgerView, Seat, Survey, UserView, Which
+from ..ports import Clock, LedgerView, Seat, Standing, Survey, UserView, Which
 from .ledger import Ledger
-from .memory_seats import ARCHIVED, HEAD, LATEST_AT, MEMBER, NUMBER_AT, TIMELINE, U64, Row, Shelf, User, unpack
+from .memory_seats import ARCHIVED, HEAD, LATEST_AT, MEMBER, NUMBER_AT, SEQ_AT, TIMELINE, U64, Row, Shelf, User, unpack
 
 _NOTHING: frozenset[int] = frozenset()
 _EMPTY = LedgerView()
@@ -17,8 +17,9 @@ _EMPTY = LedgerView()
 class UserViews:
     """Looks at users without changing them."""
 
-    def __init__(self, clock: Clock, ledger_ttl: int) -> None:
+    def __init__(self, clock: Clock, ledger_ttl: int, unread_cap: int) -> None:
         self._clock = clock
+        self._cap = unread_cap
         self._ttl = ledger_ttl * 1000
         self._users: dict[str, User] = {}
 
@@ -105,6 +106,48 @@ class UserViews:
             special=special,
             threads=[(name, len(one), one.floor > 0) for name, one in threads.items()],
         )
+
+    async def rooms(self, user: str) -> list[str] | None:
+        """The channels that a user is in, and the threads that the user follows."""
+        known = self._users.get(user)
+        if known is None:
+            return None
+        return [name for name, raw in known.seats.items() if raw[HEAD - 1] & MEMBER]
+
+    async def standing(
+        self, channel: str, seq: int, named: frozenset[str] | None, users: Sequence[str]
+    ) -> list[Standing]:
+        """What a message that has just come does to the counts of these users."""
+        found = []
+        for name in users:
+            user = self._users.get(name)
+            mention = named is None or name in named
+            found.append(Standing.LOOK if user is None else self._standing(user, channel, seq, mention))
+        return found
+
+    async def changes(self, users: Sequence[str]) -> list[int | None]:
+        """The change numbers of users; None: not loaded."""
+        found = map(self._users.get, users)
+        return [None if user is None else user.change for user in found]
+
+    def _standing(self, user: User, channel: str, seq: int, mention: bool) -> Standing:
+        raw = user.seats.get(channel)
+        if raw is None or not raw[HEAD - 1] & MEMBER:
+            return Standing.NOTHING
+        read = U64.unpack_from(raw, SEQ_AT)[0]
+        if seq <= read or seq in user.apart.get(channel, _NOTHING):
+            return Standing.NOTHING
+        if raw[HEAD - 1] & TIMELINE:
+            if seq - read > self._cap:
+                return Standing.LOOK
+        elif channel in user.live.missing:
+            return Standing.LOOK
+        elif (ledger := user.live.get(channel)) is None or seq not in ledger:
+            return Standing.NOTHING
+        elif ledger.floor:
+            return Standing.LOOK
+        count = user.preferences.get(channel, NO_PREFERENCES).count
+        return Standing.ONE_MORE if count == "all" or (count == "mentions" and mention) else Standing.LOOK
 
     async def inbox(
         self, user: str, after: tuple[int, str] | None, limit: int, only_unread: bool = False

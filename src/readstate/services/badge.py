@@ -2,10 +2,11 @@
 
 from typing import Literal
 
+from ..announcements import BadgeChanged
 from ..api import Badge, FromSender, Tap
 from ..errors import Unavailable
 from ..model import Message
-from ..ports import DurableUsers, HotBadges
+from ..ports import Bus, DurableUsers, HotBadges
 from ..rules import check_user_id
 from .acceptance import Acceptance
 from .counting import Counting
@@ -25,6 +26,7 @@ class OfflineBadge:
         durable: DurableUsers,
         counting: Counting,
         acceptance: Acceptance,
+        bus: Bus,
         *,
         mode: Literal["precomputed", "on_the_fly"],
         max_messages: int,
@@ -33,6 +35,7 @@ class OfflineBadge:
         self._durable = durable
         self._counting = counting
         self._acceptance = acceptance
+        self._bus = bus
         self._mode = mode
         self._max_messages = max_messages
 
@@ -62,6 +65,7 @@ class OfflineBadge:
         at = self._acceptance.tap()
         count, messages = await self._durable.tap(user, at, self._max_messages, at - KEEP_MS)
         await self._badges.tap(user, at)
+        await self._bus.publish([BadgeChanged(user)])
         return Tap(count, at, _by_sender(messages))
 
 

@@ -80,6 +80,7 @@ class Counting:
             latest=channel.latest,
             muted=self.muted(seat.preferences),
             reason="capped" if count.capped else UNSET,
+            archived=True if channel.archived else UNSET,
         )
 
     async def _first_places(self, seats: Sequence[Seat], counts: Sequence[Count]) -> list[Position | None]:

@@ -16,6 +16,8 @@ class SyncCursor(msgspec.Struct, frozen=True, array_like=True, tag="s", forbid_u
 
     change: int
     position: int
+    at: int
+    """When it was: what ends by itself, like a mute, has no number."""
 
 
 class SyncPage(msgspec.Struct, frozen=True, array_like=True, tag="p", forbid_unknown_fields=True):

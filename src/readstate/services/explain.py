@@ -1,10 +1,11 @@
 """Why a count is what it is, and how to repair one."""
 
+from ..announcements import SeatTouched
 from ..api import Explanation, Recount
-from ..ports import DurableQueries, HotChannels, HotUsers
+from ..ports import Bus, DurableQueries, HotChannels, HotUsers
 from .counting import Counting, last_read
 from .loading import Loader
-from .reads import Reads
+from .under_way import UnderWay
 from .unread import UnreadCounts
 
 MAX_LOOKS = 20
@@ -20,7 +21,8 @@ class Explain:
         durable: DurableQueries,
         loader: Loader,
         counting: Counting,
-        reads: Reads,
+        under_way: UnderWay,
+        bus: Bus,
         unread: UnreadCounts,
     ) -> None:
         self._users = users
@@ -28,7 +30,8 @@ class Explain:
         self._durable = durable
         self._loader = loader
         self._counting = counting
-        self._reads = reads
+        self._under_way = under_way
+        self._bus = bus
         self._unread = unread
 
     async def explain(self, user: str, channel: str) -> Explanation:
@@ -66,8 +69,9 @@ class Explain:
     async def recount(self, user: str, channel: str) -> Recount:
         """Drop what is hot and count again from the durable store."""
         before = await self._unread.of_channel(user, channel)
-        await self._reads.settled(user)
+        await self._under_way.settled(user)
         await self._users.forget(user)
         await self._channels.forget(channel)
         after = await self._unread.of_channel(user, channel)
+        await self._bus.publish([SeatTouched(user, channel)])
         return Recount(before.unread, after.unread)

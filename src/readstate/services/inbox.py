@@ -84,7 +84,7 @@ class UserInbox:
         sync = await self._unread.moment(user) if start is None else start.sync
         after = None if start is None else (start.pinned, start.read, start.at, start.channel_id)
         keys = await self._keys(user, after, limit + 1, order, filter)
-        rows = await self._rows(user, [key[3] for key in keys[:limit]])
+        rows = await self.rows(user, [key[3] for key in keys[:limit]])
         more = encode(InboxAfter(order, filter, sync, *keys[limit - 1]), user) if len(keys) > limit else None
         return Inbox(rows, more, sync)
 
@@ -138,7 +138,7 @@ class UserInbox:
         found = found + [(-_at(channel), channel.channel_id) for channel in big if channel is not None]
         return [(1, rank, at, name) for at, name in found if name not in leave_out]
 
-    async def _rows(self, user: str, names: Sequence[str]) -> list[Conversation]:
+    async def rows(self, user: str, names: Sequence[str]) -> list[Conversation]:
         """The conversations by name: one batched fetch of just these."""
         seats, channels = await self._unread.seats(user, names)
         counts = await self._counting.unread(user, seats, channels)

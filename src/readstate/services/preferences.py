@@ -4,28 +4,37 @@ from collections.abc import Sequence
 
 from msgspec import UNSET
 
+from ..announcements import SeatTouched
 from ..api import PreferencesView, PutPreferences, PutUserPreferences, UserPreferencesView
 from ..errors import Unavailable
 from ..model import FOREVER, Preferences
-from ..ports import Clock, Durable, DurableReceipts, DurableUsers, DurableWrites, HotUsers, Seat
+from ..ports import Bus, Clock, Durable, DurableReceipts, DurableUsers, DurableWrites, HotUsers, Seat
 from ..rules import check_user_id, parse_time
 from .loading import Loader
+from .under_way import UnderWay
 
 
 class ChannelPreferences:
     """Mutes, counting, receipts, pins and archives."""
 
-    def __init__(self, users: HotUsers, durable: Durable, loader: Loader, clock: Clock) -> None:
+    def __init__(
+        self, users: HotUsers, durable: Durable, loader: Loader, bus: Bus, under_way: UnderWay, clock: Clock
+    ) -> None:
         self._users = users
         self._durable: DurableWrites = durable
         self._activity: DurableUsers = durable
         self._receipts: DurableReceipts = durable
         self._loader = loader
+        self._bus = bus
+        self._under_way = under_way
         self._clock = clock
 
     async def get(self, user: str, channel: str) -> PreferencesView:
         """What holds now."""
-        seat = await self._loader.seat(user, channel)
+        return await self.view(user, await self._loader.seat(user, channel))
+
+    async def view(self, user: str, seat: Seat) -> PreferencesView:
+        """The preferences of a seat, as callers see them."""
         wanted = seat.preferences
         until = wanted.muted_until
         muted = until > self._clock()
@@ -68,12 +77,14 @@ class ChannelPreferences:
         if change is None:
             raise Unavailable("the user's state changed meanwhile; try again")
         try:
-            await self._durable.save_preferences(user, channel, wanted, change)
-            if await self._users.generation() != generation:
-                await self._users.forget(user)
+            with self._under_way.of({user}):
+                await self._durable.save_preferences(user, channel, wanted, change)
+                if await self._users.generation() != generation:
+                    await self._users.forget(user)
         except BaseException:
             await self._users.forget(user)
             raise
+        await self._bus.publish([SeatTouched(user, channel, conversation=True)])
 
     async def get_user(self, user: str) -> UserPreferencesView:
         """What a user wants of all channels."""

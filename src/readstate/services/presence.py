@@ -2,6 +2,7 @@
 
 from ..api import PresenceView, PutPresence
 from ..errors import Invalid
+from ..model import FOREVER
 from ..ports import Clock, Devices, DurableUsers
 from ..rules import check_id, check_user_id
 from .loading import Loader
@@ -38,6 +39,22 @@ class UserPresence:
         elif self._devices.disconnect(user, device):
             await self._durable.save_seen(user, now)
         return await self.get(user)
+
+    def connected(self, user: str, device: str, connection: str) -> None:
+        """A device has a connection to this instance, until it says otherwise."""
+        self._devices.connect(user, device, FOREVER, None, connection)
+
+    async def focus(self, user: str, device: str, connection: str, channel: str | None) -> None:
+        """A device has a channel open, or none; anew, also if it was the same."""
+        if channel is not None:
+            await self._loader.seat(user, channel)
+        self._devices.connect(user, device, FOREVER, None, connection)
+        self._devices.connect(user, device, FOREVER, channel, connection)
+
+    async def disconnected(self, user: str, device: str, connection: str) -> None:
+        """A connection to this instance has ended."""
+        if self._devices.disconnect(user, device, connection):
+            await self._durable.save_seen(user, self._clock())
 
     async def expire(self, user: str | None = None) -> None:
         """Let go of devices (of one user) that were not reported in time."""

@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+import structlog
 from msgspec.structs import replace
 
+from ..announcements import PointerMoved, SeatTouched
 from ..api import (
     AllRead,
     ChannelRead,
@@ -33,6 +35,7 @@ from ..events import read_event
 from ..model import START, Channel, Mode, Position
 from ..ports import (
     Absent,
+    Bus,
     Clock,
     CountQuery,
     Durable,
@@ -52,6 +55,9 @@ from ..telemetry import RECEIPTS
 from .counting import Counting, last_read, shown
 from .loading import MAX_TRIES, Loader
 from .places import Places
+from .under_way import UnderWay
+
+log = structlog.get_logger()
 
 MAX_MOVES = 5_000
 _TARGETS = ("up_to", "up_to_seq", "up_to_time", "messages")
@@ -71,8 +77,11 @@ class Reads:
         places: Places,
         counting: Counting,
         presence: Presence,
+        bus: Bus,
+        under_way: UnderWay,
         clock: Clock,
         *,
+        instance_id: str,
         max_batch: int,
         unread_cap: int,
         undo_ttl: int,
@@ -84,21 +93,25 @@ class Reads:
         self._places = places
         self._counting = counting
         self._presence = presence
+        self._bus = bus
+        self._under_way = under_way
         self._clock = clock
+        self._instance = instance_id
         self._max_batch = max_batch
         self._cap = unread_cap
         self._undo_ttl = undo_ttl * 1000
         self._moves: Batcher[Move, Moved | Absent] = Batcher(self._move, max_items=MAX_MOVES, concurrency=2)
-        self._under_way: list[tuple[set[str], asyncio.Future[None]]] = []
+        self._in_focus: list[tuple[list[Move], list[Moved | Absent], Callable[[], None]]] = []
+        self._gathering: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------ what callers can do
 
-    async def mark_read(self, user: str, channel: str, target: ReadTarget) -> ReadResult:
+    async def mark_read(self, user: str, channel: str, target: ReadTarget, origin: str | None = None) -> ReadResult:
         """Read everything, up to a place, or exactly these messages."""
-        read = await self._resolve(user, channel, target)
+        read = replace(await self._resolve(user, channel, target), origin=origin)
         return await self._answer(await self._move_one(read))
 
-    async def mark_unread(self, user: str, channel: str, request: MarkUnread) -> ReadResult:
+    async def mark_unread(self, user: str, channel: str, request: MarkUnread, origin: str | None = None) -> ReadResult:
         """Make a message and every later one by somebody else unread, as a new epoch."""
         seat = await self._loader.seat(user, channel)
         id_ = check_id(request.from_, "from")
@@ -115,28 +128,49 @@ class Reads:
         own = await self._durable.own_seqs(user, channel, message.seq, self._cap)
         if request.epoch in {None, seat.pointer.epoch}:
             await self._durable.cut_skipped(user, channel, message.seq)
-        moved = await self._move_one(Rewind(user, channel, message.seq, before, own, request.epoch))
+        moved = await self._move_one(Rewind(user, channel, message.seq, before, own, request.epoch, origin))
         if moved.changed:
             self._presence.blur(user, channel)
-            moved = await self._read_own(moved)
+            moved = await self._read_own(moved, origin)
         return await self._answer(moved)
 
-    async def read_place(self, user: str, room: str, to: Position) -> Moved:
+    async def read_place(self, user: str, room: str, to: Position, origin: str | None = None) -> Moved:
         """Read a room up to a place that is known."""
-        return await self._move_one(Read(user, room, to))
+        return await self._move_one(Read(user, room, to, origin=origin))
 
     async def read_in_focus(self, places: Sequence[tuple[str, str, Position]]) -> None:
-        """Read (user, channel, place) that came while the user had the channel open."""
-        await self._moves.submit([Read(user, channel, place) for user, channel, place in places])
+        """Read (user, channel, place) that came while the user had the channel open.
 
-    async def _read_own(self, rewound: Moved) -> Moved:
+        Counts see it at once; it is written while the next ones are gathered.
+        """
+        reads: list[Move] = [Read(user, channel, place) for user, channel, place in places]
+        done = self._under_way.begin({read.user_id for read in reads})
+        self._in_focus.append((reads, await self._users.move(reads), done))
+        if self._gathering is None:
+            self._gathering = asyncio.create_task(self._write_in_focus())
+
+    async def _write_in_focus(self) -> None:
+        while self._in_focus:
+            gathered, self._in_focus = self._in_focus, []
+            reads = [read for some, _, _ in gathered for read in some]
+            results = [result for _, some, _ in gathered for result in some]
+            try:
+                await self._finish(reads, results)
+            except ReadstateError as error:  # devices are told by _persist that it is unread after all
+                log.warning("a read by focus was not written", action="read", code=error.code)
+            finally:
+                for _, _, done in gathered:
+                    done()
+        self._gathering = None
+
+    async def _read_own(self, rewound: Moved, origin: str | None) -> Moved:
         """A message of one's own that was stored while the rewind was under way is read all the same."""
         user, channel, pointer = rewound.user_id, rewound.channel_id, rewound.pointer
         own = await self._durable.own_seqs(user, channel, pointer.seq + 1, self._cap)
         late = tuple(seq for seq in own if seq not in pointer.apart)
         if not late:
             return rewound
-        moved = await self._move_one(Read(user, channel, START, late, pointer.epoch))
+        moved = await self._move_one(Read(user, channel, START, late, pointer.epoch, origin))
         return replace(moved, before=rewound.before, changed=True)
 
     async def mark_many(self, reads: Sequence[UserRead]) -> list[ReadOutcome]:
@@ -207,15 +241,11 @@ class Reads:
             await self._durable.drop_undo(token)
         return Undone(sum(isinstance(result, Moved) and result.changed for result in results))
 
-    async def settled(self, user: str) -> None:
-        """Wait until what the hot state shows of a user is durable."""
-        for users, done in list(self._under_way):
-            if user in users:
-                await asyncio.wait([done])
-
     async def close(self) -> None:
         """Finish what was taken."""
         await self._moves.close()
+        if self._gathering is not None:
+            await self._gathering
 
     # ------------------------------------------------------------ from targets to moves
 
@@ -334,7 +364,10 @@ class Reads:
 
         What changed nothing is written too: the state that it found may not be durable yet.
         """
-        results = await self._users.move(moves)
+        return await self._finish(moves, await self._users.move(moves))
+
+    async def _finish(self, moves: Sequence[Move], results: list[Moved | Absent]) -> list[Moved | Absent]:
+        """Applies what could not be applied without loading, and makes all of it durable."""
         for _ in range(MAX_TRIES):
             absent = [index for index, result in enumerate(results) if result is Absent.NOT_LOADED]
             if not absent:
@@ -343,29 +376,30 @@ class Reads:
             again = await self._users.move([moves[index] for index in absent])
             for index, result in zip(absent, again, strict=True):
                 results[index] = result
-        moved = [result for result in results if isinstance(result, Moved)]
-        if moved:
-            await self._persist(moved)
-            RECEIPTS.inc(len(moved))
+        done = [(move, moved) for move, moved in zip(moves, results, strict=True) if isinstance(moved, Moved)]
+        if done:
+            await self._persist(done)
         return results
 
-    async def _persist(self, moved: Sequence[Moved]) -> None:
-        """Brings states to the log; if it refuses them, the hot state that is ahead of it is dropped."""
+    async def _persist(self, done: Sequence[tuple[Move, Moved]]) -> None:
+        """Brings states to the log, then tells; if it refuses them, the hot state that is ahead of it is dropped."""
         now = self._clock()
         generation = await self._users.generation()
-        users = {one.user_id for one in moved}
-        under_way = (users, asyncio.get_running_loop().create_future())
-        self._under_way.append(under_way)
+        users = {moved.user_id for _, moved in done}
         try:
-            await self._log.reads([read_event(m.user_id, m.channel_id, m.pointer, now) for m in moved])
-            if await self._users.generation() != generation:
-                await self._forget(users)
+            with self._under_way.of(users):
+                await self._log.reads([read_event(m.user_id, m.channel_id, m.pointer, now) for _, m in done])
+                if await self._users.generation() != generation:
+                    await self._forget(users)
         except BaseException:
             await self._forget(users)
+            await self._bus.publish([SeatTouched(moved.user_id, moved.channel_id) for _, moved in done])
             raise
-        finally:
-            self._under_way.remove(under_way)
-            under_way[1].set_result(None)
+        RECEIPTS.inc(len(done))
+        await self._bus.publish([self._announcement(move, moved) for move, moved in done if moved.changed])
+
+    def _announcement(self, move: Move, moved: Moved) -> PointerMoved:
+        return PointerMoved(moved.user_id, moved.channel_id, moved.before, moved.pointer, self._instance, move.origin)
 
     async def _forget(self, users: Iterable[str]) -> None:
         """What is hot of these may differ from what is durable: they are loaded again on use."""

@@ -1,9 +1,13 @@
 """Read receipts: who has seen what."""
 
+from collections.abc import Sequence
+
+from ..announcements import PointerMoved
 from ..api import Reader, Receipt, Receipts, Seen
 from ..errors import MessageDeleted, MessageNotFound, MessageWithoutSeq
+from ..model import SeenPlace
 from ..ports import Durable
-from ..rules import check_id
+from ..rules import check_id, seen_place
 from .loading import Loader
 
 
@@ -32,6 +36,21 @@ class ReadReceipts:
             return Seen(await self._durable.seen_count(channel, message.sender_id, message.seq), of, None)
         readers = await self._durable.seen_by(channel, message.sender_id, message.seq)
         return Seen(len(readers), of, [Reader(user, read_at) for user, read_at in readers])
+
+    async def visible(self, moved: Sequence[PointerMoved]) -> list[SeenPlace]:
+        """How far these have read, as the other members may see it: not above the limit, not if it is private."""
+        channels = await self._loader.channels([one.channel_id for one in moved])
+        small = [
+            one
+            for one, channel in zip(moved, channels, strict=True)
+            if channel is not None and channel.member_count <= self._limit
+        ]
+        public = await self._durable.public_readers([(one.user_id, one.channel_id) for one in small]) if small else {}
+        return [
+            seen_place(one.user_id, one.channel_id, one.pointer.place, one.pointer.read_at, skipped)
+            for one in small
+            if (skipped := public.get((one.user_id, one.channel_id))) is not None
+        ]
 
     async def of_channel(self, channel: str) -> Receipts:
         """How far everyone has read, for a whole screen of messages; empty in large channels."""

@@ -49,7 +49,9 @@ class ThreadPanel:
         if effect is not None and effect.error is not None:
             raise effect.error
 
-    async def read(self, user: str, channel: str, thread: str, request: ThreadRead) -> ReadResult:
+    async def read(
+        self, user: str, channel: str, thread: str, request: ThreadRead, origin: str | None = None
+    ) -> ReadResult:
         """Mark a followed thread read: everything, or up to a reply."""
         await self._check(user, channel, thread)
         room = thread_room(channel, thread)
@@ -57,7 +59,7 @@ class ThreadPanel:
         to = (await self._loader.channel(room)).end
         if request.up_to is not None:
             to = await self._place(channel, thread, check_id(request.up_to, "up_to"))
-        moved = await self._reads.read_place(user, room, to)
+        moved = await self._reads.read_place(user, room, to, origin)
         seat = await self._followed(user, room)
         count = 0 if seat.ledger is None else seat.ledger.count
         return ReadResult(last_read(moved.pointer), count, self._counting.label(count), moved.changed)
@@ -89,7 +91,7 @@ class ThreadPanel:
                 continue
             key = (-(room.latest.at if room.latest else 0), seat.channel_id)
             if after is None or key > (after.at, after.room):
-                rows.append((key, self._view(seat, room.latest)))
+                rows.append((key, self.view(seat, room.latest)))
         rows.sort(key=lambda row: row[0])
         page = rows[:limit]
         more = encode(ThreadsAfter(*page[-1][0]), user) if len(rows) > limit else None
@@ -110,7 +112,8 @@ class ThreadPanel:
         ]
         return (await self._loader.counted(user, rooms)).seats
 
-    def _view(self, seat: Seat, latest: Latest | None) -> ThreadView:
+    def view(self, seat: Seat, latest: Latest | None) -> ThreadView:
+        """A followed thread, as callers see it."""
         channel, thread = channel_and_thread(seat.channel_id)
         count = 0 if seat.ledger is None else seat.ledger.count
         return ThreadView(thread, channel, count, self._counting.label(count), latest, last_read(seat.pointer))

@@ -7,15 +7,16 @@ from typing import Protocol
 
 import msgspec
 
+from ..announcements import StateReplaced
 from ..errors import Invalid
 from ..events import MembersEvent
-from ..ports import Clock, Devices, DurableTransfer, HotBadges, HotChannels, HotUsers, Log
+from ..ports import Bus, Clock, Devices, DurableTransfer, HotBadges, HotChannels, HotUsers, Log
 from ..rooms import channel_and_thread
 from ..rules import check_user_id
 from ..transfer_records import VERSION, Erased, Header, ImportReport, Numbered, Refused
 from .places import Places
-from .reads import Reads
 from .transfer_lines import Checks, count_lines, lines_of, wrong_header
+from .under_way import UnderWay
 
 MAX_LINES = 10_000
 """Lines that are taken in one call; the answer says where to go on."""
@@ -50,7 +51,8 @@ class Transfer:
         log: Log,
         hot: Hot,
         places: Places,
-        reads: Reads,
+        under_way: UnderWay,
+        bus: Bus,
         clock: Clock,
         checks: Checks,
     ) -> None:
@@ -61,7 +63,8 @@ class Transfer:
         self._badges = hot.badges
         self._devices = hot.presence
         self._places = places
-        self._reads = reads
+        self._under_way = under_way
+        self._bus = bus
         self._clock = clock
         self._checks = checks
         self._turn = asyncio.Lock()
@@ -100,6 +103,7 @@ class Transfer:
         async with self._turn:
             taken = await self._durable.take(records, stop)
             await self._look_again(taken.rooms, taken.users)
+        await self._bus.publish([StateReplaced(tuple(taken.users), "imported")])
         misfits = taken.refused
         if stop and misfits:
             first = misfits[0]
@@ -114,12 +118,12 @@ class Transfer:
         """
         check_user_id(user, "user")
         async with self._turn:
-            for device in self._devices.devices(user):
-                self._devices.disconnect(user, device)
+            self._devices.drop(user)
             first = await self._erase(user)
-            await self._reads.settled(user)
+            await self._under_way.settled(user)
             await self._pass("any channel will do")
             await self._erase(user)
+        await self._bus.publish([StateReplaced((user,), "erased")])
         return first
 
     async def _erase(self, user: str) -> Erased:

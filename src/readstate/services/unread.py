@@ -8,13 +8,13 @@ from msgspec import Struct
 from ..api import Sync, ThreadTotals, Totals, Unread, UserTotals
 from ..errors import TooLarge
 from ..model import NO_PREFERENCES, Channel, Preferences
-from ..ports import HotChannels, HotUsers, Seat, Survey
+from ..ports import Clock, HotChannels, HotUsers, Seat, Survey
 from ..rooms import channel_and_thread, is_thread
 from ..rules import check_id, check_user_id
 from .counting import Counting, shown
 from .cursors import SyncCursor, SyncPage, decode, encode, page_size
 from .loading import MAX_TRIES, Loader, overtaken
-from .reads import Reads
+from .under_way import UnderWay
 
 MAX_LOOKS = 5
 """An answer is made again if something moved while it was made: totals and rows are of one moment."""
@@ -32,6 +32,16 @@ class Line(NamedTuple):
     mentions: int
     capped: bool
     preferences: Preferences
+
+
+class Changed(NamedTuple):
+    """What changed for a user."""
+
+    channels: list[str]
+    removed: list[str]
+    """Channels left or deleted."""
+    threads: list[str]
+    """The rooms of threads, also of those that are followed no more."""
 
 
 class _Question(Struct, frozen=True):
@@ -56,8 +66,9 @@ class UnreadCounts:
         channels: HotChannels,
         loader: Loader,
         counting: Counting,
-        reads: Reads,
+        under_way: UnderWay,
         badge: Callable[[str], Awaitable[int]],
+        clock: Clock,
         *,
         max_page: int,
         max_batch: int,
@@ -66,8 +77,9 @@ class UnreadCounts:
         self._channels = channels
         self._loader = loader
         self._counting = counting
-        self._reads = reads
+        self._under_way = under_way
         self._badge = badge
+        self._clock = clock
         self._max_page = max_page
         self._max_batch = max_batch
 
@@ -196,10 +208,14 @@ class UnreadCounts:
 
     async def moment(self, user: str) -> str:
         """A cursor for `since`: everything up to it is in what is answered after it, and durable."""
+        return encode(await self.cursor(user), user)
+
+    async def cursor(self, user: str) -> SyncCursor:
+        """The same, not yet as text."""
         position = await self._channels.position()
-        await self._reads.settled(user)
+        await self._under_way.settled(user)
         change = (await self._loader.view(user, [])).change
-        return encode(SyncCursor(change, position), user)
+        return SyncCursor(change, position, self._clock())
 
     async def _now(self, user: str) -> tuple[int, int]:
         """Changes when anything does that the user may see."""
@@ -215,8 +231,9 @@ class UnreadCounts:
             rows = await self._counting.unread(q.user, seats, channels)
             return await self._made(q, survey, [row for row in rows if row.has_unread], removed)
         if q.start is not None:
-            names, removed = await self._changed(q.user, q.start)
-            removed = [name for name in removed if q.wanted is None or name in q.wanted]
+            found = await self.changed(q.user, q.start)
+            names = found.channels
+            removed = [name for name in found.removed if q.wanted is None or name in q.wanted]
         else:
             names = await self._member_of(q.user, q.wanted)
             removed = sorted(q.wanted - set(names)) if q.wanted is not None else []
@@ -251,28 +268,33 @@ class UnreadCounts:
         view = await self._loader.view(user, "all" if wanted is None else list(wanted))
         return [seat.channel_id for seat in view.seats if seat.member and not is_thread(seat.channel_id)]
 
-    async def _changed(self, user: str, start: SyncCursor) -> tuple[list[str], list[str]]:
-        """Channels that changed for the user since a moment: those the user is in, and those left or deleted."""
-        seats = [seat for seat in await self._perhaps_changed(user, start) if not is_thread(seat.channel_id)]
+    async def changed(self, user: str, start: SyncCursor) -> Changed:
+        """What changed for the user since a moment."""
+        seats = await self._perhaps_changed(user, start)
         channels = await self._loader.channels([seat.channel_id for seat in seats])
-        names, removed = [], []
+        found = Changed([], [], [])
         for seat, channel in zip(seats, channels, strict=True):
-            changed = seat.pointer.change > start.change
+            name = seat.channel_id
+            here = seat.pointer.change > start.change or self._unmuted(seat.preferences, start)
             if channel is None or not seat.member:
-                if changed or await self._position(seat.channel_id) > start.position:
-                    removed.append(seat.channel_id)
-            elif changed or channel.position > start.position:
-                names.append(seat.channel_id)
-        return names, removed
+                if here or await self._position(name) > start.position:
+                    (found.threads if is_thread(name) else found.removed).append(name)
+            elif here or channel.position > start.position:
+                (found.threads if is_thread(name) else found.channels).append(name)
+        return found
+
+    def _unmuted(self, preferences: Preferences, start: SyncCursor) -> bool:
+        """Whether a mute has ended by itself since."""
+        return start.at < preferences.muted_until <= self._clock()
 
     async def _perhaps_changed(self, user: str, start: SyncCursor) -> list[Seat]:
         """The seats to look at: all, if the user was loaded later than that moment."""
-        if start.change < (await self._loader.view(user, [])).complete_since:
+        view = await self._loader.view(user, start.change)
+        if start.change < view.complete_since:
             return (await self._loader.view(user, "all")).seats
-        changed = (await self._loader.view(user, start.change)).seats
-        known = {seat.channel_id for seat in changed}
-        timelines = [name for name in (await self._loader.view(user, [])).timelines if name not in known]
-        return changed + (await self._loader.view(user, timelines)).seats
+        known = {seat.channel_id for seat in view.seats}
+        others = [name for name in (*view.timelines, *view.preferences) if name not in known]
+        return view.seats + (await self._loader.view(user, others)).seats
 
     async def _position(self, channel: str) -> int:
         found = (await self._channels.channels([channel]))[0]

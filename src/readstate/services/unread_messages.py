@@ -6,13 +6,13 @@ from typing import Literal
 from ..api import UnreadMessages
 from ..errors import Invalid
 from ..model import MAX_NUMBER, Message
-from ..ports import DurableQueries, HotChannels, HotUsers, Seat, UnreadSource
+from ..ports import Clock, DurableQueries, HotChannels, HotUsers, Seat, UnreadSource
 from ..rules import check_user_id
 from .counting import Counting
 from .cursors import MessagesAfter, decode, encode, page_size
 from .loading import Loader
 from .messages import message_view
-from .reads import Reads
+from .under_way import UnderWay
 from .unread import UnreadCounts
 
 Order = Literal["newest", "oldest", "channel"]
@@ -27,14 +27,17 @@ class UnreadView(UnreadCounts):
         channels: HotChannels,
         loader: Loader,
         counting: Counting,
-        reads: Reads,
+        under_way: UnderWay,
         badge: Callable[[str], Awaitable[int]],
+        clock: Clock,
         durable: DurableQueries,
         *,
         max_page: int,
         max_batch: int,
     ) -> None:
-        super().__init__(users, channels, loader, counting, reads, badge, max_page=max_page, max_batch=max_batch)
+        super().__init__(
+            users, channels, loader, counting, under_way, badge, clock, max_page=max_page, max_batch=max_batch
+        )
         self._durable = durable
 
     async def messages(

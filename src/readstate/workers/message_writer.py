@@ -5,8 +5,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from ..events import Delivery, ReadEvent, read_event
 from ..facts import Effect
 from ..model import Position
-from ..ports import Clock, DurableWrites, HotBadges, HotChannels, HotUsers, Presence
+from ..ports import Bus, Clock, DurableWrites, HotBadges, HotChannels, HotUsers, Presence
 from ..steps import Gone
+from .announcing import announcements
 
 
 class MessageWriter:
@@ -19,18 +20,22 @@ class MessageWriter:
         channels: HotChannels,
         badges: HotBadges,
         presence: Presence,
+        bus: Bus,
         log_reads: Callable[[Sequence[ReadEvent]], Awaitable[None]],
         read_in_focus: Callable[[Sequence[tuple[str, str, Position]]], Awaitable[None]],
         clock: Clock,
+        instance_id: str,
     ) -> None:
         self._durable = durable
         self._users = users
         self._channels = channels
         self._badges = badges
         self._presence = presence
+        self._bus = bus
         self._log_reads = log_reads
         self._read_in_focus = read_in_focus
         self._clock = clock
+        self._instance = instance_id
 
     async def handle(self, deliveries: Sequence[Delivery]) -> list[Effect]:
         """Apply a batch, and say what became of each event."""
@@ -41,11 +46,15 @@ class MessageWriter:
             for user in gone.users:
                 await self._badges.forget(user)
         await self._badges.add([one for effect in effects for one in effect.undelivered])
+        if places := self._in_focus(effects):
+            await self._read_in_focus(places)
+        told = zip(deliveries, effects, strict=True)
+        await self._bus.publish(
+            [one for delivery, effect in told for one in announcements(delivery.event, effect, self._instance)]
+        )
         if moved:
             now = self._clock()
             await self._log_reads([read_event(one.user_id, one.channel_id, one.pointer, now) for one in moved])
-        if places := self._in_focus(effects):
-            await self._read_in_focus(places)
         return effects
 
     def _in_focus(self, effects: Sequence[Effect]) -> list[tuple[str, str, Position]]:

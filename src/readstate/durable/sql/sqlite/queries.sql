@@ -108,7 +108,8 @@ FROM json_each(:rows);
 INSERT INTO messages
 SELECT value ->> 'channel_id', value ->> 'id', value ->> 'seq', value ->> 'sender_id', value ->> 'at',
     value ->> 'sent_at', value ->> 'text', value ->> 'preview', value ->> 'thread_id', value ->> 'thread_seq',
-    value -> 'mentions', value ->> 'silent', value ->> 'deleted', value ->> 'backfill', value ->> 'change'
+    value -> 'mentions', value ->> 'silent', value ->> 'deleted', value ->> 'backfill', value ->> 'change',
+    value ->> 'position'
 FROM json_each(:rows) WHERE true
 ON CONFLICT (channel_id, id) DO UPDATE SET
     text = excluded.text, preview = excluded.preview, mentions = excluded.mentions, deleted = excluded.deleted;
@@ -341,6 +342,50 @@ UPDATE meta SET value = value WHERE key = 'generation';
 -- name: last_position
 -- Where in the log the last change stands.
 SELECT coalesce(max(position), 0) FROM channels;
+
+-- name: messages_since
+-- The newest of a channel's messages that came after a place in the log, newest first: order by seq is order in
+-- the log, so that none is read but the newest.
+SELECT json_group_array(json_object(
+    'channel_id', m.channel_id, 'id', m.id, 'seq', m.seq, 'sender_id', m.sender_id, 'at', m.at,
+    'preview', m.preview, 'thread_id', m.thread_id, 'thread_seq', m.thread_seq, 'mentions', json(m.mentions),
+    'silent', m.silent, 'deleted', m.deleted, 'position', m.position))
+FROM (SELECT * FROM messages WHERE channel_id = :channel AND seq > 0 ORDER BY seq DESC LIMIT :limit) AS m
+WHERE m.position > :position;
+
+-- name: replies_since
+-- A channel's replies in threads only that came after a place in the log, in order.
+SELECT json_group_array(json_object(
+    'channel_id', m.channel_id, 'id', m.id, 'seq', m.seq, 'sender_id', m.sender_id, 'at', m.at,
+    'preview', m.preview, 'thread_id', m.thread_id, 'thread_seq', m.thread_seq, 'mentions', json(m.mentions),
+    'silent', m.silent, 'deleted', m.deleted, 'position', m.position))
+FROM (SELECT * FROM messages
+      WHERE channel_id = :channel AND seq IS NULL AND position > :position AND NOT backfill
+      ORDER BY position LIMIT :limit) AS m;
+
+-- name: receipts_since
+-- Pointers that others moved since a time in the channels of a user that have few enough members, without those
+-- who keep theirs private: (channel, user, seq, id, read at, what joins alone marked).
+SELECT json_group_array(json_array(channel_id, user_id, last_read_seq, last_read_id, read_at, json(skipped)))
+FROM (SELECT r.*, o.skipped
+      FROM members AS m
+      JOIN channels AS c ON c.channel_id = m.channel_id AND c.member_count <= :most AND NOT c.deleted
+          AND c.type <> 'thread'
+      JOIN read_receipts AS r ON r.channel_id = m.channel_id AND r.read_at >= :since AND r.user_id <> :user
+      JOIN members AS o ON o.user_id = r.user_id AND o.channel_id = r.channel_id AND o.active = 1
+          AND o.receipts = 'public'
+      LEFT JOIN user_activity AS u ON u.user_id = r.user_id
+      WHERE m.user_id = :user AND m.active = 1 AND coalesce(u.receipts, 'public') = 'public'
+      ORDER BY r.read_at LIMIT :limit);
+
+-- name: public_readers
+-- Of these (user, channel), the members who don't keep receipts private, and what joins alone marked for them.
+SELECT json_group_array(json_array(m.user_id, m.channel_id, json(m.skipped)))
+FROM json_each(:keys) AS k
+JOIN members AS m ON m.user_id = k.value ->> 0 AND m.channel_id = k.value ->> 1 AND m.active = 1
+    AND m.receipts = 'public'
+LEFT JOIN user_activity AS u ON u.user_id = m.user_id
+WHERE coalesce(u.receipts, 'public') = 'public';
 
 -- name: wrote_since
 -- Of these (channel, seq), those in which somebody other than the user has written after the seq.

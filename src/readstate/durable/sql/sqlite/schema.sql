@@ -67,13 +67,15 @@ CREATE TABLE messages (
     silent INTEGER NOT NULL,
     deleted INTEGER NOT NULL,
     backfill INTEGER NOT NULL,
-    change INTEGER NOT NULL
+    change INTEGER NOT NULL,
+    position INTEGER NOT NULL
 ) STRICT;
 
 CREATE UNIQUE INDEX messages_by_id ON messages (channel_id, id);
 CREATE UNIQUE INDEX messages_by_seq ON messages (channel_id, seq);
 CREATE INDEX messages_by_sender ON messages (channel_id, sender_id, seq);
 CREATE INDEX messages_by_thread ON messages (channel_id, thread_id, thread_seq) WHERE thread_id IS NOT NULL;
+CREATE INDEX messages_in_threads_only ON messages (channel_id, position) WHERE seq IS NULL;
 
 -- `apart`: the seqs read one by one beyond last_read_seq, as a JSON array in ascending order.
 CREATE TABLE read_receipts (

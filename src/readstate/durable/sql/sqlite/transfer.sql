@@ -105,7 +105,7 @@ SELECT coalesce(max(position), 0) + 1 FROM channels;
 
 -- name: add_messages
 -- New messages, many in one statement.
-INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: put_seats
 -- Memberships with preferences.

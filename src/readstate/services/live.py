@@ -1,0 +1,485 @@
+"""Live updates: what is announced goes to the devices of this instance that may see it.
+
+A user's frames leave in one order, and every figure in them is exact at its place in that order:
+- `message.new` is sent at once, while the hot state has just taken the message and nothing else has happened;
+- whatever carries figures is only noted then (`Dirty`), and rendered from the hot state when its turn comes.
+
+The cursor that an event carries says: everything up to here was sent before. So it stays where it was while
+figures are still to be rendered, or while something of the user's own is not durable yet. A device that comes
+back with it may hear something twice, but never misses anything.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, Protocol
+
+import structlog
+from msgspec import json
+
+from ..announcements import (
+    Announcement,
+    BadgeChanged,
+    ChannelTouched,
+    MembersChanged,
+    MessageCame,
+    PointerMoved,
+    SeatTouched,
+    StateReplaced,
+    ThreadTouched,
+)
+from ..errors import ReadstateError
+from ..frames import ChannelRemoved, Event, SyncRequired
+from ..model import FOREVER, Pointer, Undelivered
+from ..ports import Clock, DurableUsers, HotBadges, HotChannels, HotUsers, Presence, Standing
+from ..rooms import channel_and_thread, is_thread
+from ..rules import EVERYONE
+from ..telemetry import WS_SENT
+from .cursors import SyncCursor, encode
+from .figures import LATER, Dirty, Figures, mentions, message_new
+from .loading import Loader
+from .receipts import ReadReceipts
+from .resume import Missed, receipt_updated
+from .under_way import UnderWay
+from .unread import UnreadCounts
+
+log = structlog.get_logger()
+
+MAX_PASSES = 10
+"""A device that comes back is told what it missed, then what it missed meanwhile, and so on: so often at most."""
+MAX_UNPROVEN = 1_000
+RETRY_SECONDS = 1.0
+MAX_TIMER_SECONDS = 86_400.0
+
+_encode = json.Encoder().encode
+_NO_CURSOR = b'"resume":""'
+
+
+class Device(Protocol):
+    """A connection, as live updates see it."""
+
+    connection_id: str
+
+    def push(self, frame: bytes) -> None:
+        """Send a frame after all that were pushed before. Never waits: a device that is too slow is closed."""
+
+
+class LiveUser:
+    """A user with a device on this instance."""
+
+    __slots__ = ("catching_up", "cursor", "devices", "dirty", "drawing", "id", "mute_timer", "out", "rooms", "unproven")
+
+    def __init__(self, user: str) -> None:
+        self.id = user
+        self.devices: dict[str, Device] = {}
+        self.catching_up: dict[str, list[Event]] = {}
+        """Connections that are being told what they missed, and the receipts that came meanwhile."""
+        self.rooms: set[str] = set()
+        self.cursor = SyncCursor(0, 0, 0)
+        self.out: list[tuple[bytes, str | None]] = []
+        """Events without their cursors, and the connection that each doesn't go to."""
+        self.dirty = Dirty()
+        self.drawing: asyncio.Task[None] | None = None
+        self.mute_timer: asyncio.TimerHandle | None = None
+        self.unproven: list[Undelivered] = []
+        """What was sent since the last sign of life."""
+
+
+class Live:
+    """The devices of this instance, and what they are told."""
+
+    def __init__(
+        self,
+        users: HotUsers,
+        channels: HotChannels,
+        badges: HotBadges,
+        presence: Presence,
+        durable: DurableUsers,
+        loader: Loader,
+        unread: UnreadCounts,
+        receipts: ReadReceipts,
+        figures: Figures,
+        missed: Missed,
+        under_way: UnderWay,
+        clock: Clock,
+    ) -> None:
+        self._hot_users = users
+        self._hot_channels = channels
+        self._badges = badges
+        self._presence = presence
+        self._durable = durable
+        self._loader = loader
+        self._unread = unread
+        self._seen = receipts
+        self._figures = figures
+        self._missed = missed
+        self._under_way = under_way
+        self._clock = clock
+        self._users: dict[str, LiveUser] = {}
+        self._rooms: dict[str, set[LiveUser]] = {}
+        """Who of them is in a channel."""
+        self._touched: dict[LiveUser, None] = {}
+        self._receipts: dict[tuple[str, str], PointerMoved] = {}
+        self._telling_receipts: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # ------------------------------------------------------------ devices
+
+    async def attach(self, user_id: str, device: Device, start: SyncCursor | None) -> bool:
+        """Tell a device what it missed since a moment, and from then on what happens.
+
+        False if what it missed can't be given whole (None: it is not known what that is): the device is told
+        to sync, and hears what happens.
+        """
+        await self._loader.ready(user_id)
+        user = self._users.setdefault(user_id, LiveUser(user_id))
+        user.catching_up[device.connection_id] = []
+        await self._enter_rooms(user)
+        reached, whole = await self._catch_up(user, device, start)
+        if not whole:
+            event = SyncRequired(reason="what was missed can't be given whole", resume=LATER)
+            self._tell(user_id, device, [event], reached, reached)
+        self._join(user, device, reached)
+        return whole
+
+    async def _catch_up(self, user: LiveUser, device: Device, start: SyncCursor | None) -> tuple[SyncCursor, bool]:
+        """Tell what was missed, pass after pass, until nothing was while the last pass was made."""
+        for _ in range(MAX_PASSES):
+            reached = await self._unread.cursor(user.id)
+            if start is None or start.change > reached.change or start.position > reached.position:
+                break
+            events = await self._missed.since(user.id, start)
+            if events is None:
+                break
+            self._tell(user.id, device, events, start, reached)
+            start = reached
+            if not any(await self._unread.changed(user.id, reached)):
+                return reached, True
+        return await self._unread.cursor(user.id), False
+
+    @staticmethod
+    def _tell(user: str, device: Device, events: Sequence[Event], start: SyncCursor, reached: SyncCursor) -> None:
+        """Only the last event says that all were told."""
+        for index, event in enumerate(events):
+            cursor = reached if index == len(events) - 1 else start
+            device.push(_encode(event).replace(_NO_CURSOR, _resume(user, cursor), 1))
+
+    def _join(self, user: LiveUser, device: Device, reached: SyncCursor) -> None:
+        """From now on the device hears what the others do; the badge is the first."""
+        receipts = user.catching_up.pop(device.connection_id, None)
+        if receipts is None:  # it has gone meanwhile
+            return
+        if not user.devices:
+            user.cursor = reached
+        user.devices[device.connection_id] = device
+        self._tell(user.id, device, receipts, reached, reached)
+        self._schedule_unmute(user)
+        user.dirty.badge = True
+        self._draw(user)
+
+    async def _enter_rooms(self, user: LiveUser) -> None:
+        for room in await self._hot_users.rooms(user.id) or ():
+            if not is_thread(room):
+                self._enter(user, room)
+
+    def _enter(self, user: LiveUser, channel: str) -> None:
+        user.rooms.add(channel)
+        self._rooms.setdefault(channel, set()).add(user)
+
+    def _leave(self, user: LiveUser, channel: str) -> None:
+        user.rooms.discard(channel)
+        if (there := self._rooms.get(channel)) is not None:
+            there.discard(user)
+            if not there:
+                del self._rooms[channel]
+
+    def alive(self, user_id: str) -> None:
+        """A device of the user has given a sign of life: what was sent has got through."""
+        if (user := self._users.get(user_id)) is not None:
+            user.unproven.clear()
+
+    def detach(self, user_id: str, device: Device) -> None:
+        """A device is gone. What it may not have got counts as undelivered, if it was the user's last one."""
+        user = self._users.get(user_id)
+        if user is None:
+            return
+        user.devices.pop(device.connection_id, None)
+        user.catching_up.pop(device.connection_id, None)
+        if user.devices or user.catching_up:
+            return
+        del self._users[user_id]
+        for room in list(user.rooms):
+            self._leave(user, room)
+        if user.mute_timer is not None:
+            user.mute_timer.cancel()
+        if user.unproven and user_id not in self._presence.online():
+            self._spawn(self._undelivered(user.unproven))
+
+    async def flushed(self, user_id: str) -> None:
+        """Wait until what was announced to a user is sent."""
+        user = self._users.get(user_id)
+        if user is not None and user.drawing is not None:
+            await asyncio.wait([user.drawing])
+
+    async def close(self) -> None:
+        """Finish what must be kept."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    # ------------------------------------------------------------ announcements
+
+    async def hear(self, announcements: Sequence[Announcement]) -> None:
+        """Tell devices what was announced. Never fails: a device that can't be told must sync."""
+        for one in announcements:
+            match one:
+                case MessageCame():
+                    await self._message(one)
+                case PointerMoved():
+                    self._pointer(one)
+                case MembersChanged():
+                    await self._members(one)
+                case StateReplaced():
+                    await self._replaced(one)
+                case _:
+                    self._note(one)
+        await self._send()
+
+    def _note(self, one: ChannelTouched | ThreadTouched | SeatTouched | BadgeChanged) -> None:
+        """Only figures change."""
+        match one:
+            case ChannelTouched():
+                for user in self._rooms.get(one.channel_id, ()):
+                    self._mark(user, one.channel_id, conversation=one.what == "conversation")
+            case ThreadTouched():
+                for user in self._known(one.users):
+                    self._mark(user, one.room)
+            case SeatTouched():
+                for user in self._known([one.user_id]):
+                    self._mark(user, one.channel_id, one.conversation)
+                    self._schedule_unmute(user)
+            case BadgeChanged():
+                for user in self._known([one.user_id]):
+                    user.dirty.badge = True
+                    self._touched[user] = None
+
+    def _known(self, users: Iterable[str]) -> list[LiveUser]:
+        return [user for name in users if (user := self._users.get(name)) is not None]
+
+    def _mark(self, user: LiveUser, channel: str, conversation: bool = False) -> None:
+        if is_thread(channel):
+            user.dirty.threads.add(channel)
+        else:
+            marks = user.dirty.of(channel)
+            marks.counts = True
+            marks.conversation |= conversation
+        self._touched[user] = None
+
+    async def _message(self, came: MessageCame) -> None:
+        message = came.message
+        lost = []
+        for noted in came.reached:
+            if (user := self._users.get(noted.receiver_id)) is not None:
+                user.unproven.append(noted)
+                del user.unproven[:-MAX_UNPROVEN]
+            elif noted.receiver_id not in self._presence.online():
+                lost.append(noted)
+        if lost:
+            self._spawn(self._undelivered(lost))
+        members = list(self._rooms.get(message.channel_id, ()))
+        if not members:
+            return
+        standings = [Standing.NOTHING] * len(members)
+        if message.seq is not None and not message.silent:
+            named = None if EVERYONE in message.mentions else frozenset(message.mentions)
+            names = [user.id for user in members]
+            standings = await self._hot_users.standing(message.channel_id, message.seq, named, names)
+        variants: dict[tuple[bool, bool], bytes] = {}
+        for user, standing in zip(members, standings, strict=True):
+            variant = (standing is Standing.ONE_MORE, mentions(message, user.id))
+            if (event := variants.get(variant)) is None:
+                event = variants[variant] = _encode(message_new(message, *variant))
+            user.out.append((event, None))
+            self._touched[user] = None
+            if standing is Standing.LOOK:
+                self._mark(user, message.channel_id)
+        if message.seq is not None:
+            self._own_message(came)
+
+    def _own_message(self, came: MessageCame) -> None:
+        """To send is to read: the sender's other devices hear of it, and others if it read anything."""
+        message = came.message
+        for user in self._known([message.sender_id]):
+            user.dirty.pointer(message.channel_id, came.instance_id, None)
+            self._touched[user] = None
+        if came.read_before and message.seq is not None:
+            pointer = Pointer(0, message.seq, id=message.id, at=message.at, read_at=message.at)
+            self._receipt(PointerMoved(message.sender_id, message.channel_id, Pointer(), pointer, came.instance_id))
+
+    def _pointer(self, moved: PointerMoved) -> None:
+        for user in self._known([moved.user_id]):
+            if is_thread(moved.channel_id):
+                user.dirty.threads.add(moved.channel_id)
+            else:
+                user.dirty.pointer(moved.channel_id, moved.instance_id, moved.origin)
+            self._touched[user] = None
+        self._receipt(moved)
+
+    async def _members(self, changed: MembersChanged) -> None:
+        for user in self._known(changed.left):
+            self._leave(user, changed.channel_id)
+            user.dirty.channels.pop(changed.channel_id, None)
+            user.out.append((_encode(ChannelRemoved(channel_id=changed.channel_id, resume=LATER)), None))
+            self._touched[user] = None
+        for user in self._known(changed.joined):
+            self._enter(user, changed.channel_id)
+            self._mark(user, changed.channel_id, conversation=True)
+            rooms = await self._hot_users.rooms(user.id) or ()
+            user.dirty.threads.update(room for room in rooms if _is_thread_of(room, changed.channel_id))
+
+    async def _replaced(self, replaced: StateReplaced) -> None:
+        event = _encode(SyncRequired(reason=replaced.reason, resume=LATER))
+        for user in self._known(replaced.users):
+            for room in list(user.rooms):
+                self._leave(user, room)
+            await self._loader.view(user.id, [])
+            await self._enter_rooms(user)
+            user.dirty = Dirty()
+            user.out.append((event, None))
+            self._touched[user] = None
+
+    # ------------------------------------------------------------ sending
+
+    async def _send(self) -> None:
+        """Sends what is ready, and has the rest rendered."""
+        touched, self._touched = list(self._touched), {}
+        ready = [user for user in touched if user.out]
+        if ready:
+            changes = await self._hot_users.changes([user.id for user in ready])
+            position, now = await self._hot_channels.position(), self._clock()
+            for user, change in zip(ready, changes, strict=True):
+                self._push(user, change, position, now)
+        for user in touched:
+            if user.dirty:
+                self._draw(user)
+
+    def _push(self, user: LiveUser, change: int | None, position: int, now: int) -> None:
+        """Gives a user's events to all devices. The last one moves the cursor on, if all was told."""
+        out, user.out = user.out, []
+        before = last = _resume(user.id, user.cursor)
+        if change is not None and not user.dirty and not self._under_way.has(user.id):
+            user.cursor = SyncCursor(change, position, now)
+            last = _resume(user.id, user.cursor)
+        end = len(out) - 1
+        WS_SENT.inc(len(out) * len(user.devices))
+        for index, (event, not_to) in enumerate(out):
+            frame = event.replace(_NO_CURSOR, last if index == end else before, 1)
+            for name, device in user.devices.items():
+                if name != not_to:
+                    device.push(frame)
+
+    def _draw(self, user: LiveUser) -> None:
+        if user.drawing is None and user.devices:
+            user.drawing = self._spawn(self._draw_all(user))
+
+    async def _draw_all(self, user: LiveUser) -> None:
+        """Renders what is dirty, until nothing is."""
+        try:
+            while user.dirty and user.devices:
+                await self._under_way.quiet(user.id)
+                dirty, user.dirty = user.dirty, Dirty()
+                try:
+                    rendered = await self._figures.render(user.id, dirty)
+                except ReadstateError as error:
+                    log.warning("figures could not be rendered yet", action="live", code=error.code)
+                    user.dirty.add(dirty)
+                    await asyncio.sleep(RETRY_SECONDS)
+                    continue
+                user.out += [(_encode(event), not_to) for event, not_to in rendered]
+                if user.out:
+                    change = (await self._hot_users.changes([user.id]))[0]
+                    self._push(user, change, await self._hot_channels.position(), self._clock())
+        finally:
+            user.drawing = None
+
+    # ------------------------------------------------------------ receipts
+
+    def _receipt(self, moved: PointerMoved) -> None:
+        """Somebody has read: others in the channel may see it."""
+        if (moved.before.epoch, moved.before.seq) == (moved.pointer.epoch, moved.pointer.seq):
+            return
+        if all(user.id == moved.user_id for user in self._rooms.get(moved.channel_id, ())):
+            return
+        self._receipts[moved.user_id, moved.channel_id] = moved
+        if self._telling_receipts is None:
+            self._telling_receipts = self._spawn(self._tell_receipts())
+
+    async def _tell_receipts(self) -> None:
+        try:
+            while self._receipts:
+                moved, self._receipts = self._receipts, {}
+                try:
+                    seen = await self._seen.visible(list(moved.values()))
+                except ReadstateError as error:
+                    log.warning("receipts were not told", action="live", code=error.code)
+                    continue
+                for one in seen:
+                    event = receipt_updated(one)
+                    encoded = _encode(event)
+                    for user in self._rooms.get(one.channel_id, ()):
+                        if user.id != one.user_id:
+                            user.out.append((encoded, None))
+                            self._touched[user] = None
+                            for waiting in user.catching_up.values():
+                                waiting.append(event)
+                await self._send()
+        finally:
+            self._telling_receipts = None
+
+    # ------------------------------------------------------------ what time brings
+
+    def _schedule_unmute(self, user: LiveUser) -> None:
+        if user.mute_timer is not None:
+            user.mute_timer.cancel()
+            user.mute_timer = None
+        self._spawn(self._await_unmute(user))
+
+    async def _await_unmute(self, user: LiveUser) -> None:
+        """Sets the clock for the next mute that ends by itself."""
+        preferences = (await self._loader.view(user.id, [])).preferences
+        now = self._clock()
+        ends = [(p.muted_until, name) for name, p in preferences.items() if now < p.muted_until < FOREVER]
+        if not ends or self._users.get(user.id) is not user:
+            return
+        until, channel = min(ends)
+        delay = min((until - now) / 1000, MAX_TIMER_SECONDS)
+        if user.mute_timer is not None:
+            user.mute_timer.cancel()
+        user.mute_timer = asyncio.get_running_loop().call_later(delay, self._unmuted, user, channel)
+
+    def _unmuted(self, user: LiveUser, channel: str) -> None:
+        user.mute_timer = None
+        self._mark(user, channel)
+        self._draw(user)
+        self._schedule_unmute(user)
+
+    async def _undelivered(self, noted: Sequence[Undelivered]) -> None:
+        """What did not get through counts for the badge."""
+        try:
+            await self._durable.save_undelivered(noted)
+            await self._badges.add(noted)
+        except ReadstateError as error:
+            log.error("undelivered messages were not noted", action="live", count=len(noted), code=error.code)
+        await self.hear([BadgeChanged(user) for user in {one.receiver_id for one in noted}])
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _resume(user: str, cursor: SyncCursor) -> bytes:
+    return b'"resume":"%b"' % encode(cursor, user).encode()
+
+
+def _is_thread_of(room: str, channel: str) -> bool:
+    return is_thread(room) and channel_and_thread(room)[0] == channel

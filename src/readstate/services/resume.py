@@ -1,0 +1,75 @@
+"""What a device has missed since a cursor, as events: delta sync told as a story."""
+
+from collections.abc import Sequence
+
+from ..frames import ChannelRemoved, Event, MessageNew, ReceiptUpdated
+from ..model import SeenPlace
+from ..ports import Durable, HotUsers
+from ..rooms import channel_and_thread, is_thread
+from .cursors import SyncCursor
+from .figures import LATER, Dirty, Figures, Marks, mentions, message_new
+from .unread import Changed, UnreadCounts
+
+MAX_EVENTS = 1_000
+
+
+class Missed:
+    """Per changed channel the new messages by seq, then how it stands; then threads and receipts."""
+
+    def __init__(
+        self,
+        durable: Durable,
+        users: HotUsers,
+        unread: UnreadCounts,
+        figures: Figures,
+        *,
+        receipts_max_members: int,
+    ) -> None:
+        self._durable = durable
+        self._users = users
+        self._unread = unread
+        self._figures = figures
+        self._receipts_limit = receipts_max_members
+
+    async def since(self, user: str, start: SyncCursor) -> list[Event] | None:
+        """The events, in order, without their cursors; None if they are too many to be given whole."""
+        changed = await self._unread.changed(user, start)
+        room = MAX_EVENTS - 2 * len(changed.channels) - len(changed.removed) - len(changed.threads)
+        events: list[Event] = [ChannelRemoved(channel_id=name, resume=LATER) for name in changed.removed]
+        for name in changed.channels:
+            messages = await self._messages(user, name, start.position, room) if room >= 0 else None
+            if messages is None:
+                return None
+            events += messages
+            room -= len(messages)
+        events += await self._standing(user, changed)
+        seen = await self._durable.receipts_since(user, start.at, self._receipts_limit, MAX_EVENTS)
+        events += map(receipt_updated, seen)
+        return events if len(events) <= MAX_EVENTS else None
+
+    async def _messages(self, user: str, channel: str, position: int, most: int) -> list[MessageNew] | None:
+        found = await self._durable.messages_since(channel, position, most)
+        if len(found) > most:
+            return None
+        return [message_new(m, counts=False, mentions_me=mentions(m, user)) for m in found if not m.deleted]
+
+    async def _standing(self, user: str, changed: Changed) -> Sequence[Event]:
+        """How everything that changed stands now; a thread may be back with its channel."""
+        channels = set(changed.channels)
+        rooms = [room for room in await self._users.rooms(user) or () if is_thread(room)]
+        threads = {room for room in rooms if channel_and_thread(room)[0] in channels}
+        marks = {name: Marks(counts=True, conversation=True) for name in changed.channels}
+        dirty = Dirty(marks, threads | set(changed.threads))
+        return [event for event, _ in await self._figures.render(user, dirty)]
+
+
+def receipt_updated(seen: SeenPlace) -> ReceiptUpdated:
+    """A receipt as others are told of it."""
+    return ReceiptUpdated(
+        channel_id=seen.channel_id,
+        user_id=seen.user_id,
+        last_read_id=seen.last_read_id,
+        last_read_seq=seen.last_read_seq,
+        read_at=seen.read_at,
+        resume=LATER,
+    )

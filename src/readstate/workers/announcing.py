@@ -1,0 +1,50 @@
+"""What members and followers are told of an event of the log."""
+
+from collections.abc import Iterator
+
+from ..announcements import (
+    Announcement,
+    BadgeChanged,
+    ChannelTouched,
+    MembersChanged,
+    MessageCame,
+    ThreadTouched,
+)
+from ..events import AnyChannelEvent, ChannelEvent, DeleteEvent, EditEvent, MembersEvent, MessageEvent
+from ..facts import Effect
+from ..rooms import is_thread
+from ..steps import Fan, Gone, Joined, Left, UserStep
+
+
+def announcements(event: AnyChannelEvent, effect: Effect, instance_id: str) -> Iterator[Announcement]:
+    """In the order in which devices must see them. A repeat that changed nothing is not told again."""
+    if effect.error is not None or effect.duplicate or effect.channel is None:
+        return
+    match event:
+        case MessageEvent() if effect.message is not None:
+            yield MessageCame(effect.message, instance_id, tuple(effect.reached), effect.read_before)
+        case EditEvent() | DeleteEvent():
+            yield ChannelTouched(event.channel_id, "counts")
+        case ChannelEvent(action="put"):
+            yield ChannelTouched(event.channel_id, "conversation")
+        case MembersEvent(thread_id=None) if effect.channel.type == "direct":
+            yield ChannelTouched(event.channel_id, "conversation")
+    for step in effect.user_steps:
+        if is_thread(step.channel_id):
+            if users := _concerned(step):
+                yield ThreadTouched(step.channel_id, users)
+        elif isinstance(step, Joined):
+            yield MembersChanged(step.channel_id, joined=_concerned(step))
+        elif isinstance(step, Left | Gone):
+            yield MembersChanged(step.channel_id, left=step.users)
+    yield from (BadgeChanged(one.receiver_id) for one in effect.undelivered)
+
+
+def _concerned(step: UserStep) -> tuple[str, ...]:
+    match step:
+        case Joined():
+            return tuple(user for user, _ in step.pointers)
+        case Fan() | Left() | Gone():
+            return step.users
+        case _:
+            return ()
