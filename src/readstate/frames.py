@@ -148,6 +148,8 @@ class MessageNew(Event, frozen=True, kw_only=True, tag="message.new"):
     """Whether it adds one to this user's unread."""
     mentions_me: bool
     silent: bool
+    epoch: int | UnsetType = UNSET
+    """The user's epoch in the channel, for a read that answers this message."""
     thread_id: str | UnsetType = UNSET
     thread_seq: int | UnsetType = UNSET
 

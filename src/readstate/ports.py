@@ -121,7 +121,9 @@ class Standing(Enum):
     NOTHING = 0
     ONE_MORE = 1
     """It adds one, to the mentions too if it names the user; nothing else changes."""
-    LOOK = 2
+    ONE_MORE_MUTED = 2
+    """It adds one, but not to the totals."""
+    LOOK = 3
     """It adds none, but something else may have changed, or it can't be told: count."""
 
 
@@ -225,8 +227,11 @@ class HotUsers(Protocol):
 
     async def standing(
         self, channel: str, seq: int, named: frozenset[str] | None, users: Sequence[str]
-    ) -> list[Standing]:
-        """What a message that has just come does to the counts of these users. `named`: whom it mentions, or None."""
+    ) -> list[tuple[Standing, int]]:
+        """What a message that has just come does to the counts of these users, and the epoch that each is in.
+
+        `named`: whom it mentions; None is everyone.
+        """
 
     async def changes(self, users: Sequence[str]) -> list[int | None]:
         """The change numbers of users; None: not loaded."""

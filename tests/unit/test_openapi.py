@@ -126,7 +126,11 @@ def test_what_does_not_fit_is_found(api: Json, wrong: Any) -> None:
 
 
 def test_every_route_is_in_the_document(api: Json) -> None:
-    served = {(route.pattern, route.method.lower()) for route in routes() if route.method != "HEAD"}
+    served = {
+        (route.pattern, route.method.lower())
+        for route in routes()
+        if route.method != "HEAD" and not route.pattern.startswith("/demo")  # a page, not the API
+    }
 
     assert {(path, method) for path, method, _ in operations(api)} == served
 
@@ -185,7 +189,13 @@ def test_errors_are_those_of_the_tree(api: Json) -> None:
     assert told == set(all_codes()) == codes(ReadstateError) - {"configuration"}
     assert set(api["components"]["examples"]) <= told
     # A wrong method has no operation, a fault of ours is in none, and the general ones have special ones.
-    assert told - set(api["components"]["examples"]) == {"method_not_allowed", "internal", "not_found", "conflict"}
+    assert told - set(api["components"]["examples"]) == {
+        "method_not_allowed",
+        "internal",
+        "not_found",
+        "conflict",
+        "unknown_frame",
+    }
 
 
 def test_every_field_is_explained_and_no_explanation_is_left_over(api: Json) -> None:

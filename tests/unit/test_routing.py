@@ -344,10 +344,10 @@ async def test_lifespan_is_answered(chat: Chat) -> None:
     assert [event["type"] for event in chat.sent] == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
 
 
-async def test_a_websocket_is_closed_politely(chat: Chat) -> None:
+async def test_a_websocket_of_another_path_is_refused(chat: Chat) -> None:
     chat.events = iter([{"type": "websocket.connect"}])
 
-    await chat.run({"type": "websocket", "path": "/v1/ws"})
+    await chat.run({"type": "websocket", "path": "/v1/live"})
 
     assert chat.sent == [{"type": "websocket.close", "code": 1000}]
 

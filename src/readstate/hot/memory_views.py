@@ -116,13 +116,19 @@ class UserViews:
 
     async def standing(
         self, channel: str, seq: int, named: frozenset[str] | None, users: Sequence[str]
-    ) -> list[Standing]:
-        """What a message that has just come does to the counts of these users."""
+    ) -> list[tuple[Standing, int]]:
+        """What a message that has just come does to the counts of these users, and the epoch that each is in."""
         found = []
         for name in users:
             user = self._users.get(name)
-            mention = named is None or name in named
-            found.append(Standing.LOOK if user is None else self._standing(user, channel, seq, mention))
+            raw = None if user is None else user.seats.get(channel)
+            if user is None:
+                found.append((Standing.LOOK, 0))
+            elif raw is None:
+                found.append((Standing.NOTHING, 0))
+            else:
+                mention = named is None or name in named
+                found.append((self._standing(user, channel, raw, seq, mention), U64.unpack_from(raw)[0]))
         return found
 
     async def changes(self, users: Sequence[str]) -> list[int | None]:
@@ -130,9 +136,8 @@ class UserViews:
         found = map(self._users.get, users)
         return [None if user is None else user.change for user in found]
 
-    def _standing(self, user: User, channel: str, seq: int, mention: bool) -> Standing:
-        raw = user.seats.get(channel)
-        if raw is None or not raw[HEAD - 1] & MEMBER:
+    def _standing(self, user: User, channel: str, raw: bytes, seq: int, mention: bool) -> Standing:
+        if not raw[HEAD - 1] & MEMBER:
             return Standing.NOTHING
         read = U64.unpack_from(raw, SEQ_AT)[0]
         if seq <= read or seq in user.apart.get(channel, _NOTHING):
@@ -146,8 +151,10 @@ class UserViews:
             return Standing.NOTHING
         elif ledger.floor:
             return Standing.LOOK
-        count = user.preferences.get(channel, NO_PREFERENCES).count
-        return Standing.ONE_MORE if count == "all" or (count == "mentions" and mention) else Standing.LOOK
+        wanted = user.preferences.get(channel, NO_PREFERENCES)
+        if wanted.count == "none" or (wanted.count == "mentions" and not mention):
+            return Standing.LOOK
+        return Standing.ONE_MORE_MUTED if wanted.muted_until > self._clock() else Standing.ONE_MORE
 
     async def inbox(
         self, user: str, after: tuple[int, str] | None, limit: int, only_unread: bool = False

@@ -188,8 +188,8 @@ def _pointer_updated(unread: Unread, instance: str) -> ReadPointerUpdated:
     )
 
 
-def message_new(message: Message, counts: bool, mentions_me: bool) -> MessageNew:
-    """A message as it is told to users for whom it counts, and whom it mentions, or not."""
+def message_new(message: Message, counts: bool, mentions_me: bool, epoch: int | None = None) -> MessageNew:
+    """A message as it is told to users for whom it counts, and whom it mentions, or not, in this epoch."""
     m = message
     return MessageNew(
         channel_id=m.channel_id,
@@ -201,6 +201,7 @@ def message_new(message: Message, counts: bool, mentions_me: bool) -> MessageNew
         counts=counts,
         mentions_me=mentions_me,
         silent=m.silent,
+        epoch=UNSET if epoch is None else epoch,
         thread_id=UNSET if m.thread_id is None else m.thread_id,
         thread_seq=UNSET if m.thread_seq is None else m.thread_seq,
         resume=LATER,

@@ -29,7 +29,7 @@ from ..announcements import (
 )
 from ..errors import ReadstateError
 from ..frames import ChannelRemoved, Event, SyncRequired
-from ..model import FOREVER, Pointer, Undelivered
+from ..model import FOREVER, Message, Pointer, Undelivered
 from ..ports import Clock, DurableUsers, HotBadges, HotChannels, HotUsers, Presence, Standing
 from ..rooms import channel_and_thread, is_thread
 from ..rules import EVERYONE
@@ -287,22 +287,27 @@ class Live:
         members = list(self._rooms.get(message.channel_id, ()))
         if not members:
             return
-        standings = [Standing.NOTHING] * len(members)
-        if message.seq is not None and not message.silent:
-            named = None if EVERYONE in message.mentions else frozenset(message.mentions)
-            names = [user.id for user in members]
-            standings = await self._hot_users.standing(message.channel_id, message.seq, named, names)
-        variants: dict[tuple[bool, bool], bytes] = {}
-        for user, standing in zip(members, standings, strict=True):
-            variant = (standing is Standing.ONE_MORE, mentions(message, user.id))
+        variants: dict[tuple[bool, bool, int | None], bytes] = {}
+        for user, (standing, epoch) in zip(members, await self._standings(message, members), strict=True):
+            counts = standing is Standing.ONE_MORE or standing is Standing.ONE_MORE_MUTED
+            variant = (counts, mentions(message, user.id), epoch)
             if (event := variants.get(variant)) is None:
                 event = variants[variant] = _encode(message_new(message, *variant))
             user.out.append((event, None))
             self._touched[user] = None
-            if standing is Standing.LOOK:
+            if standing is Standing.LOOK or standing is Standing.ONE_MORE_MUTED:
                 self._mark(user, message.channel_id)
         if message.seq is not None:
             self._own_message(came)
+
+    async def _standings(self, message: Message, members: Sequence[LiveUser]) -> Sequence[tuple[Standing, int | None]]:
+        """What the message does to the counts of these members, and the epochs that they are in."""
+        if message.seq is None:
+            return [(Standing.NOTHING, None)] * len(members)
+        named = None if EVERYONE in message.mentions else frozenset(message.mentions)
+        names = [user.id for user in members]
+        found = await self._hot_users.standing(message.channel_id, message.seq, named, names)
+        return [(Standing.NOTHING, epoch) for _, epoch in found] if message.silent else found
 
     def _own_message(self, came: MessageCame) -> None:
         """To send is to read: the sender's other devices hear of it, and others if it read anything."""
