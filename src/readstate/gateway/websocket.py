@@ -55,6 +55,9 @@ TOO_MANY_FRAMES = 4429
 TOO_LARGE = 1009
 RESTARTING = 1012
 
+LOST = frozenset({1005, 1006, 1011, TOO_SLOW})
+"""Codes of connections that ended without a word: what was sent last may not have got through."""
+
 VERSION = version("readstate")
 
 _TYPES = frozenset(one.__struct_config__.tag for one in get_args(frames.AnyClientFrame))
@@ -169,7 +172,7 @@ class _Connection:
         if not self._device:
             return
         if not self._observes:
-            if self._outlet.said_goodbye:
+            if self._outlet.said_goodbye or self.code not in LOST:
                 self._rs.live.alive(self._user)
             with contextlib.suppress(ReadstateError):  # only "last seen" is lost, and it is logged where it failed
                 await self._rs.presence.disconnected(self._user, self._device, self.connection_id)

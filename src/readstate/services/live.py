@@ -66,7 +66,18 @@ class Device(Protocol):
 class LiveUser:
     """A user with a device on this instance."""
 
-    __slots__ = ("catching_up", "cursor", "devices", "dirty", "drawing", "id", "mute_timer", "out", "rooms", "unproven")
+    __slots__ = (
+        "catching_up",
+        "devices",
+        "dirty",
+        "drawing",
+        "id",
+        "mute_timer",
+        "out",
+        "resume",
+        "rooms",
+        "unproven",
+    )
 
     def __init__(self, user: str) -> None:
         self.id = user
@@ -74,7 +85,8 @@ class LiveUser:
         self.catching_up: dict[str, list[Event]] = {}
         """Connections that are being told what they missed, and the receipts that came meanwhile."""
         self.rooms: set[str] = set()
-        self.cursor = SyncCursor(0, 0, 0)
+        self.resume = _NO_CURSOR
+        """The field of the last cursor that was sent."""
         self.out: list[tuple[bytes, str | None]] = []
         """Events without their cursors, and the connection that each doesn't go to."""
         self.dirty = Dirty()
@@ -169,7 +181,7 @@ class Live:
         if receipts is None:  # it has gone meanwhile
             return
         if not user.devices:
-            user.cursor = reached
+            user.resume = _resume(user.id, reached)
         user.devices[device.connection_id] = device
         self._tell(user.id, device, receipts, reached, reached)
         self._schedule_unmute(user)
@@ -369,14 +381,13 @@ class Live:
     def _push(self, user: LiveUser, change: int | None, position: int, now: int) -> None:
         """Gives a user's events to all devices. The last one moves the cursor on, if all was told."""
         out, user.out = user.out, []
-        before = last = _resume(user.id, user.cursor)
+        before = user.resume
         if change is not None and not user.dirty and not self._under_way.has(user.id):
-            user.cursor = SyncCursor(change, position, now)
-            last = _resume(user.id, user.cursor)
+            user.resume = _resume(user.id, SyncCursor(change, position, now))
         end = len(out) - 1
         WS_SENT.inc(len(out) * len(user.devices))
         for index, (event, not_to) in enumerate(out):
-            frame = event.replace(_NO_CURSOR, last if index == end else before, 1)
+            frame = event.replace(_NO_CURSOR, user.resume if index == end else before, 1)
             for name, device in user.devices.items():
                 if name != not_to:
                     device.push(frame)
