@@ -1,0 +1,96 @@
+"""The ports: what the services need of the world, and what every adapter promises. All methods take lists.
+
+Hot state is two ports, because in a cluster a user's keys and a channel's keys live on different servers:
+no step spans both, and nothing here asks for it.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from ..events import AnyChannelEvent, ReadEvent
+from ..facts import Effect
+from .channels import Count, CountQuery, HotChannels, TimelineLoad
+from .durable import (
+    Activity,
+    Breakdown,
+    Durable,
+    DurableLoads,
+    DurableQueries,
+    DurableReceipts,
+    DurableTransfer,
+    DurableUsers,
+    DurableWrites,
+    UndoItem,
+    UnreadSource,
+)
+from .people import Bus, Devices, HotBadges, Presence
+from .users import (
+    Absent,
+    HotUsers,
+    LedgerLoad,
+    LedgerView,
+    Move,
+    Moved,
+    Read,
+    Restore,
+    Rewind,
+    Seat,
+    SeatLoad,
+    Standing,
+    Survey,
+    UserView,
+    Which,
+)
+
+Clock = Callable[[], int]
+"""Milliseconds since 1970."""
+
+
+class Log(Protocol):
+    """Acknowledged is durable; ordered per channel; at least once."""
+
+    async def channel_events(self, events: Sequence[AnyChannelEvent]) -> Sequence[Effect | None]:
+        """Append. A log that consumes at once answers with the effects; another one with None for each."""
+
+    async def reads(self, events: Sequence[ReadEvent]) -> None:
+        """Append read states."""
+
+
+__all__ = [
+    "Absent",
+    "Activity",
+    "Breakdown",
+    "Bus",
+    "Clock",
+    "Count",
+    "CountQuery",
+    "Devices",
+    "Durable",
+    "DurableLoads",
+    "DurableQueries",
+    "DurableReceipts",
+    "DurableTransfer",
+    "DurableUsers",
+    "DurableWrites",
+    "HotBadges",
+    "HotChannels",
+    "HotUsers",
+    "LedgerLoad",
+    "LedgerView",
+    "Log",
+    "Move",
+    "Moved",
+    "Presence",
+    "Read",
+    "Restore",
+    "Rewind",
+    "Seat",
+    "SeatLoad",
+    "Standing",
+    "Survey",
+    "TimelineLoad",
+    "UndoItem",
+    "UnreadSource",
+    "UserView",
+    "Which",
+]

@@ -1,0 +1,66 @@
+"""The hot state of channels."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from ..model import Channel, Entry, Position, ReadState
+from ..steps import ChannelStep
+
+
+class Count(Struct, frozen=True, gc=False):
+    """What is unread in a timeline channel for a user."""
+
+    count: int
+    mentions: int
+    first: Position | None
+    capped: bool
+
+
+class CountQuery(Struct, frozen=True, gc=False):
+    """A user's state, as counting needs it."""
+
+    user_id: str
+    channel_id: str
+    state: ReadState
+    named: tuple[int, ...] = ()
+    """Unread messages that name the user."""
+
+
+class TimelineLoad(Struct, frozen=True, gc=False):
+    """The last countable messages of a channel, oldest first."""
+
+    channel_id: str
+    change: int
+    entries: list[Entry]
+    floor: int
+    """The newest countable seq that is not among them; 0: none was left out."""
+
+
+class HotChannels(Protocol):
+    """Latest messages and timelines of channels. Atomic per channel; loaded again when lost."""
+
+    async def channels(self, ids: Sequence[str]) -> list[Channel | None]:
+        """Channels as they stand; None: not loaded."""
+
+    async def apply(self, steps: Sequence[ChannelStep]) -> None:
+        """Take what happened in channels, in order. A repeat does nothing."""
+
+    async def count(self, queries: Sequence[CountQuery]) -> list[Count | None]:
+        """Count timelines; None: not loaded."""
+
+    async def generation(self) -> int:
+        """Changes whenever something was dropped: a load that began before it may be too old."""
+
+    async def install(self, channels: Sequence[Channel]) -> None:
+        """Take loaded channels; an older change number than the one known is ignored."""
+
+    async def install_timeline(self, load: TimelineLoad) -> bool:
+        """Take a loaded timeline; False if a newer change has passed: load again."""
+
+    async def position(self) -> int:
+        """Where in the log everything is applied up to."""
+
+    async def forget(self, channel: str) -> None:
+        """Drop a channel; loaded again on use."""

@@ -1,0 +1,217 @@
+"""The durable store."""
+
+from collections.abc import AsyncGenerator, Container, Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from ..api import Minus
+from ..events import Delivery, ReadEvent
+from ..facts import Effect
+from ..model import (
+    Channel,
+    Member,
+    Message,
+    Mode,
+    Position,
+    Preferences,
+    ReadState,
+    ReceiptsPreference,
+    SeenPlace,
+    Undelivered,
+)
+from ..transfer_records import ErasedRows, Numbered, Record, Taken
+from .channels import TimelineLoad
+from .users import LedgerLoad, SeatLoad
+
+
+class Activity(Struct, frozen=True, gc=False):
+    """What is kept of a user."""
+
+    last_tap: int = 0
+    last_seen: int = 0
+    receipts: ReceiptsPreference = "public"
+
+
+class Breakdown(Struct, frozen=True, gc=False):
+    """A count from the durable store, and why it is what it is."""
+
+    unread: int
+    mentions: int
+    after_pointer: int
+    minus: Minus
+    latest_seq: int
+    joined_seq: int
+    change: int
+    """The channel's change number when it was counted."""
+
+
+class UndoItem(Struct, frozen=True, gc=False, array_like=True):
+    """What a mark-all-read did to one channel."""
+
+    channel_id: str
+    before: ReadState
+    to: Position
+    after: ReadState
+
+
+class DurableWrites(Protocol):
+    """What it acknowledged survives. Everything that is asked together shares one commit."""
+
+    async def apply(self, deliveries: Sequence[Delivery], online: Container[str]) -> list[Effect]:
+        """Fold events of channels, in order, in one transaction; who is not `online` then is away."""
+
+    async def merge(self, events: Sequence[ReadEvent]) -> None:
+        """Merge read states; each (user, channel) at most once."""
+
+    async def save_preferences(self, user: str, channel: str, preferences: Preferences, change: int) -> None:
+        """Keep a member's preferences."""
+
+    async def save_undo(self, token: str, user: str, expires_at: int, now: int, items: Sequence[UndoItem]) -> None:
+        """Keep what an undo needs; drops what is over."""
+
+    async def drop_undo(self, token: str) -> None:
+        """The token is used."""
+
+
+class DurableLoads(Protocol):
+    """What the hot state is made of. Sees every write that was acknowledged or asked for before."""
+
+    async def load_user(self, user: str) -> list[SeatLoad]:
+        """Every channel that the user is in, has left, or has a pointer in."""
+
+    async def load_ledgers(self, wanted: Sequence[tuple[str, str, Mode, ReadState]], cap: int) -> list[LedgerLoad]:
+        """The newest `cap` unread messages of each (user, channel)."""
+
+    async def load_channels(self, ids: Sequence[str]) -> Mapping[str, Channel]:
+        """Channels, also deleted ones; unknown ones are left out."""
+
+    async def load_timeline(self, channel: str, cap: int) -> TimelineLoad:
+        """The newest `cap` countable messages."""
+
+    async def load_undo(self, token: str, user: str, now: int) -> list[UndoItem] | None:
+        """None: unknown, or over."""
+
+
+class UnreadSource(Struct, frozen=True, gc=False):
+    """Where to look for a user's unread messages."""
+
+    channel_id: str
+    state: ReadState
+
+
+class DurableQueries(Protocol):
+    """Questions that only the durable store can answer."""
+
+    async def by_id(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Message]:
+        """Messages by (channel, id)."""
+
+    async def by_seq(self, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Position]:
+        """Places by (channel, seq)."""
+
+    async def by_time(self, channel: str, time: int) -> Position:
+        """The newest place at or before a time."""
+
+    async def own_seqs(self, user: str, channel: str, since: int, cap: int) -> tuple[int, ...]:
+        """The newest of the user's own messages from `since` on."""
+
+    async def unread_messages(
+        self, user: str, source: UnreadSource, after: int, before: int, newest_first: bool, limit: int
+    ) -> list[Message]:
+        """Unread messages with a time strictly between `after` and `before`."""
+
+    async def messages_since(self, channel: str, position: int, limit: int) -> list[Message]:
+        """Messages that came after a place in the log, in order; one more than `limit` says that there are more."""
+
+    async def members(self, channel: str, after: str, limit: int) -> list[Member]:
+        """Members by id."""
+
+    async def breakdown(self, user: str, channel: str, state: ReadState) -> Breakdown:
+        """Count from scratch."""
+
+
+class DurableUsers(Protocol):
+    """What is kept of users besides their read states."""
+
+    async def activity(self, user: str) -> Activity:
+        """What is kept of a user."""
+
+    async def save_seen(self, user: str, at: int) -> None:
+        """When a user was last online."""
+
+    async def save_receipts(self, user: str, receipts: ReceiptsPreference) -> None:
+        """Whether a user's receipts are public."""
+
+    async def badge_count(self, user: str) -> int:
+        """How many different people wrote to a user while away, since the last tap."""
+
+    async def badge_senders(self, user: str) -> tuple[int, frozenset[str]]:
+        """(last tap, who wrote since)."""
+
+    async def save_undelivered(self, undelivered: Sequence[Undelivered]) -> None:
+        """Note messages that did not reach their receivers after all."""
+
+    async def tap(self, user: str, at: int, limit: int, keep_since: int) -> tuple[int, list[Message]]:
+        """Set the badge to 0; (how many people wrote before, what they wrote, newest first)."""
+
+
+class DurableReceipts(Protocol):
+    """Who has read what. Leaves out what joins alone marked as read, and who keeps receipts private."""
+
+    async def seen_by(self, channel: str, sender: str, seq: int) -> list[tuple[str, int]]:
+        """(user, read at) of the members other than the sender who have read a place."""
+
+    async def seen_count(self, channel: str, sender: str, seq: int) -> int:
+        """How many they are."""
+
+    async def receipts(self, channel: str) -> list[tuple[str, int, int]]:
+        """(user, seq, read at) of the members who have read anything."""
+
+    async def public_readers(
+        self, keys: Sequence[tuple[str, str]]
+    ) -> dict[tuple[str, str], tuple[tuple[int, int], ...]]:
+        """Of these (user, channel), the members whose receipts others may see, and what joins alone marked."""
+
+    async def receipts_since(self, user: str, since: int, most_members: int, limit: int) -> list[SeenPlace]:
+        """Receipts of others since a time, in the user's channels of up to so many members, in order."""
+
+    async def cut_skipped(self, user: str, channel: str, seq: int) -> None:
+        """The user marks unread from a seq on: what comes after it is no longer marked by a join."""
+
+    async def wrote_since(self, user: str, places: Sequence[tuple[str, int]]) -> list[str]:
+        """Of these (channel, seq), those in which somebody else has written since."""
+
+
+class Durable(DurableWrites, DurableLoads, DurableQueries, DurableUsers, DurableReceipts, Protocol):
+    """The durable store."""
+
+    async def next_generation(self) -> int:
+        """A number that was never given before: the hot state begins empty."""
+
+    async def last_position(self) -> int:
+        """Where in the log the last change stands."""
+
+    async def ping(self) -> None:
+        """Raise StorageUnavailable if it can't be written."""
+
+    async def close(self) -> None:
+        """Finish what was asked for, then stop."""
+
+
+# ---------------------------------------------------------------- moving in and out
+
+
+class DurableTransfer(Protocol):
+    """Everything that is kept, out and in again; and one user's traces, gone."""
+
+    def export(self) -> AsyncGenerator[Sequence[Record], None]:
+        """All records, a page at a time, as of one moment, in an order in which they can be taken in."""
+
+    async def take(self, records: Sequence[Numbered], stop: bool) -> Taken:
+        """Merge records in, in order, in one transaction; one that does not fit is refused and leaves nothing.
+
+        `stop`: none after the first refused one is taken.
+        """
+
+    async def erase(self, user: str) -> ErasedRows:
+        """Remove whatever is kept of a user, but for the messages, in one transaction."""
