@@ -4,7 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup run test lint types imports pytest fmt fuzz bench lock clean
+TOOLS := chromium:chromium node:nodejs
+
+.PHONY: help setup tools run test lint types imports pytest screenshots fmt fuzz bench lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -17,6 +19,15 @@ $(READY): requirements.txt pyproject.toml
 	$(BIN)/pip install --quiet --require-hashes --requirement requirements.txt
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $(READY)
+
+tools: ## Install the Debian packages that tests need (a browser, Node.js), where they are missing
+	@missing=; for tool in $(TOOLS); do command -v "$${tool%%:*}" >/dev/null || missing="$$missing $${tool##*:}"; done; \
+	if [ -n "$$missing" ] && command -v apt-get >/dev/null; then \
+		as_root=$$([ "$$(id -u)" = 0 ] || echo sudo); \
+		$$as_root apt-get update --quiet --quiet && \
+		$$as_root apt-get install --quiet --yes --no-install-recommends $$missing >/dev/null || \
+		echo "not installed:$$missing; tests that need them are skipped, or fail where CI is set"; \
+	fi
 
 run: setup ## Start the service on http://127.0.0.1:8080 with its data in ./readstate-data
 	$(BIN)/readstate serve
@@ -33,7 +44,7 @@ types: setup
 imports: setup
 	$(BIN)/lint-imports
 
-pytest: setup
+pytest: setup tools
 	$(BIN)/pytest --numprocesses=2
 
 fmt: setup ## Format the code and mend what can be mended
