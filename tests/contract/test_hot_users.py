@@ -107,6 +107,20 @@ async def test_a_read_in_an_epoch_that_is_over_changes_nothing(users: HotUsers) 
     assert late.pointer.seq == 1
 
 
+async def test_whoever_has_left_has_no_ledger_whatever_comes_late(users: HotUsers) -> None:
+    await load(users)
+    await users.apply([fan(1), fan(2), Left("c", 3, ("bob",))])
+    late = OwnRead("c", "bob", 2, Pointer(7, 1))
+    await users.apply([late])
+    await users.install_ledgers([LedgerLoad("bob", "c", ReadState(7, 1), 3, [entry(2)])])
+    await users.forget("bob", "c")
+    survey, view = await users.survey("bob"), await users.view("bob", [])
+    assert survey is not None
+    assert survey.plain == (0, 0, 0, False)
+    assert view is not None
+    assert view.unloaded == []
+
+
 async def test_marking_unread_needs_the_ledger_again(users: HotUsers) -> None:
     await load(users)
     await users.apply([fan(1), fan(2)])

@@ -146,7 +146,9 @@ class MemoryUsers(UserViews):
         elif before.apart:
             del user.apart[channel]
         shelf = user.shelf(row.flags)
-        if after.epoch != before.epoch:
+        if not row.flags & MEMBER:
+            pass  # whoever has left has no ledger
+        elif after.epoch != before.epoch:
             shelf.unload(channel)
         elif (ledger := shelf.get(channel)) is not None:
             ledger.read(after.seq)
@@ -364,6 +366,8 @@ class MemoryUsers(UserViews):
         if user is None or raw is None:
             return False
         row = unpack(raw)
+        if not row.flags & MEMBER:
+            return True
         if load.change < row.filled or load.state.epoch != row.epoch:
             return False
         apart = user.apart.get(load.channel_id, _NOTHING)
@@ -384,8 +388,8 @@ class MemoryUsers(UserViews):
         self._drops += 1
         if channel is None:
             self._users.pop(user, None)
-        elif (known := self._users.get(user)) is not None and channel in known.seats:
-            known.shelf(known.row(channel).flags).unload(channel)
+        elif (known := self._users.get(user)) is not None and (flags := known.row(channel).flags) & MEMBER:
+            known.shelf(flags).unload(channel)
 
     # ------------------------------------------------------------ memory
 
