@@ -341,7 +341,7 @@ class _Connection:
         raise Invalid("hello was said", field="type")
 
     async def _on_focus(self, frame: frames.Focus) -> None:
-        """Open a channel. The answer has what was unread before, for the red line."""
+        """Open a channel. The answer has what was unread before, for the red line, and what is after."""
         if self._observes:
             raise Forbidden("Who only watches has nothing open.")
         channel = check_id(frame.channel_id, "channel_id")
@@ -350,7 +350,7 @@ class _Connection:
         self._focus = channel
         if frame.read:
             await self._rs.reads.mark_read(self._user, channel, ReadTarget(), self.connection_id)
-        self._ack(frame, structs.asdict(before))
+        self._ack(frame, {**structs.asdict(before), "after": await self._figures(channel)})
 
     async def _on_blur(self, frame: frames.Blur) -> None:
         if check_id(frame.channel_id, "channel_id") == self._focus:
@@ -381,9 +381,11 @@ class _Connection:
 
     async def _ack_read(self, frame: frames.ClientFrame, channel: str, changed: bool) -> None:
         """With the figures as they stand at this place among the frames."""
+        self._ack(frame, {"channel_id": channel, **await self._figures(channel), "changed": changed})
+
+    async def _figures(self, channel: str) -> dict[str, Any]:
         now = await self._rs.figures.unread(self._user, channel)
-        answer = {name: getattr(now, name) for name in _READ_FIELDS}
-        self._ack(frame, {**answer, "changed": changed})
+        return {name: getattr(now, name) for name in _READ_FIELDS}
 
     async def _on_auth(self, frame: frames.Auth) -> None:
         principal = await self._verify(b"Bearer " + frame.token.encode())
@@ -402,7 +404,7 @@ class _Connection:
 
 
 _Handlers = dict[type, Callable[[Any], Awaitable[None]]]
-_READ_FIELDS = ("channel_id", "last_read", "unread", "label", "has_unread", "mentions", "first_unread")
+_READ_FIELDS = ("last_read", "unread", "label", "has_unread", "mentions", "first_unread")
 
 
 class _Gone(Exception):
