@@ -23,6 +23,7 @@ from ..app import Readstate
 from ..errors import ConfigurationError
 from ..gateway import asgi_app
 from ..gateway.auth import SERVICE_KEY_FILE
+from ..gateway.demo import is_on as demo_is_on
 from ..gateway.live_protocol import LiveProtocol
 from ..settings import Settings, load_settings
 from ..telemetry import setup_logging
@@ -184,8 +185,9 @@ def _url(host: str, port: int) -> str:
 def _greet(settings: Settings, url: str) -> None:
     """Tell a person at a terminal what to do next; tell a log where it listens."""
     key_file = None if settings.service_keys else Path(settings.data_dir) / SERVICE_KEY_FILE
+    demo = f"{url}/demo" if demo_is_on(settings) else None
     if not sys.stderr.isatty():
-        log.info("listening", action="start", url=url, data_dir=settings.data_dir, service_key_file=key_file)
+        log.info("listening", action="start", url=url, data_dir=settings.data_dir, service_key_file=key_file, demo=demo)
         return
     bearer = f"$(cat {shlex.quote(str(key_file))})" if key_file else "$READSTATE_KEY"
     out = console(stderr=True)
@@ -193,6 +195,7 @@ def _greet(settings: Settings, url: str) -> None:
     out.print(
         fields(
             {
+                "demo page": demo or "off (demo)",
                 "data": settings.data_dir,
                 "service key": key_file or "as configured (service_keys)",
                 "stop": "Ctrl+C",
