@@ -12,7 +12,7 @@ from sys import intern
 
 from msgspec import Struct, field
 
-from ..model import NO_PREFERENCES, Mode, Pointer, Position, Preferences, ReadState
+from ..model import NO_PREFERENCES, Entry, Mode, Pointer, Position, Preferences, ReadState
 from ..ports import (
     Absent,
     Clock,
@@ -184,43 +184,35 @@ class MemoryUsers(UserViews):
             if (loading := self._loading.get(user_id)) is not None:
                 loading.fans.append(fan)
             return
-        raw = user.seats.get(fan.channel_id)
+        channel = fan.channel_id
+        raw = user.seats.get(channel)
         if raw is None:
             return
-        row = unpack(raw)
-        if fan.change <= row.filled or not row.flags & MEMBER:
+        epoch, seq, at, change, filled, _, latest, flags = PACKING.unpack_from(raw)
+        if fan.change <= filled or not flags & MEMBER:
             return
-        row.filled = fan.change
         if fan.put is not None and user_id != fan.sender:
-            mention = fan.named is None or user_id in fan.named
-            self._fan_put(user, row, fan, mention, now)
-        elif fan.remove and (ledger := user.shelf(row.flags).get(fan.channel_id)) is not None:
+            if fan.put.seq > seq and fan.put.seq not in user.apart.get(channel, _NOTHING):
+                self._fan_put(user, flags, fan, fan.put, fan.named is None or user_id in fan.named, now)
+        elif fan.remove and (ledger := user.shelf(flags).get(channel)) is not None:
             ledger.remove(fan.remove)
-            user.shelf(row.flags).put(fan.channel_id, ledger)
-        self._look(user, fan, row)
-        user.put(fan.channel_id, row, next(self._numbers))
+            user.shelf(flags).put(channel, ledger)
+        if user.inbox is not None and not flags & TIMELINE:
+            _reorder(user, channel, latest, fan.latest_at)
+        if fan.archived != bool(flags & ARCHIVED):
+            flags ^= ARCHIVED
+            if not flags & TIMELINE:
+                user.set_aside.symmetric_difference_update({intern(channel)})
+        number = user.change = next(self._numbers)
+        packed = PACKING.pack(epoch, seq, at, change, fan.change, number, fan.latest_at, flags)
+        user.seats[channel] = packed + raw[HEAD:]
 
-    @staticmethod
-    def _look(user: User, fan: Fan, row: Row) -> None:
-        """How the channel itself stands: its place in the inbox, and whether it is archived."""
-        if not row.flags & TIMELINE:
-            _reorder(user, fan.channel_id, row.latest, fan.latest_at)
-        row.latest = fan.latest_at
-        if fan.archived != bool(row.flags & ARCHIVED):
-            row.flags ^= ARCHIVED
-            if not row.flags & TIMELINE:
-                user.set_aside.symmetric_difference_update({intern(fan.channel_id)})
-
-    def _fan_put(self, user: User, row: Row, fan: Fan, mention: bool, now: int) -> None:
-        entry, channel = fan.put, fan.channel_id
-        assert entry is not None
-        if entry.seq <= row.seq or entry.seq in user.apart.get(channel, _NOTHING):
-            return
-        shelf = user.shelf(row.flags)
+    def _fan_put(self, user: User, flags: int, fan: Fan, entry: Entry, mention: bool, now: int) -> None:
+        channel, shelf = fan.channel_id, user.shelf(flags)
         if channel in shelf.missing:
             return
         ledger = shelf.get(channel)
-        only_mentions = bool(row.flags & TIMELINE)
+        only_mentions = bool(flags & TIMELINE)
         if fan.edit and not only_mentions:
             if ledger is not None and entry.seq in ledger:
                 ledger.set_mention(entry.seq, mention)
