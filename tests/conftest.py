@@ -10,6 +10,10 @@ from urllib.parse import quote
 
 import httpx
 import jwt
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared machine")
 
 SERVICE_KEY = "the-service-key-of-the-tests"
 JWT_SECRET = "the-jwt-secret-of-the-tests-with-32-bytes-or-more"

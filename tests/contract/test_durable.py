@@ -234,13 +234,17 @@ async def test_a_ledger_is_what_is_unread(durable: Durable) -> None:
     assert ledger.change == named.change > 0
 
 
-async def test_a_ledger_holds_the_newest_and_says_that_there_are_more(durable: Durable) -> None:
-    await apply(durable, *[say(f"m{i}") for i in range(1, CAP + 3)])
+async def test_a_ledger_holds_the_newest_and_the_newest_that_it_left_out(durable: Durable) -> None:
+    await apply(durable, *[say(f"m{i}") for i in range(1, CAP + 4)])
     ledger = (await durable.load_ledgers([("bob", "c", Mode.LEDGER, ReadState())], CAP))[0]
-    assert ledger.capped
-    assert [entry.seq for entry in ledger.entries] == list(range(3, CAP + 3))
-    exact = (await durable.load_ledgers([("bob", "c", Mode.LEDGER, ReadState(0, 2))], CAP))[0]
-    assert not exact.capped
+    assert [entry.seq for entry in ledger.entries] == list(range(4, CAP + 4))
+    assert ledger.floor == 3
+    read_apart = ReadState(0, 0, frozenset({3}))
+    ledger = (await durable.load_ledgers([("bob", "c", Mode.LEDGER, read_apart)], CAP))[0]
+    assert [entry.seq for entry in ledger.entries] == list(range(4, CAP + 4))
+    assert ledger.floor == 2
+    exact = (await durable.load_ledgers([("bob", "c", Mode.LEDGER, ReadState(0, 2, frozenset({3})))], CAP))[0]
+    assert exact.floor == 0
 
 
 async def test_a_timeline_holds_the_newest_and_where_it_begins(durable: Durable) -> None:
@@ -320,6 +324,17 @@ async def test_hard_case_12_a_deleted_channel_created_again_begins_empty_and_goe
     assert (effect.message.seq, effect.duplicate) == (3, False)
     pointer = (await seat(durable)).pointer
     assert (await durable.breakdown("bob", "c", pointer.state)).unread == 1
+
+
+async def test_hard_case_12_a_deleted_channel_takes_along_the_pointers_of_those_who_wrote_from_outside(
+    durable: Durable,
+) -> None:
+    await apply(durable, say("m1"), say("m2", "zoe"))
+    await durable.merge([read(2)])
+    await apply(durable, ChannelEvent(channel_id="c", created_at=NOW, action="delete"))
+    for user in ("bob", "zoe"):
+        pointer = (await seat(durable, user)).pointer
+        assert (pointer.state, pointer.id, pointer.at) == (ReadState(1, 0), None, None)
 
 
 async def test_undo_is_kept_until_it_is_over_or_used(durable: Durable) -> None:

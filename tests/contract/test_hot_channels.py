@@ -96,6 +96,13 @@ async def test_only_the_newest_are_kept_and_the_count_says_so(channels: HotChann
     assert not (await count(channels, 2)).capped
 
 
+async def test_a_lower_bound_is_not_sure_if_the_newest_that_was_let_go_is_read(channels: HotChannels) -> None:
+    await loaded(channels, *[step(seq) for seq in range(1, CAP + 3)])
+    assert (await count(channels, 0, apart=(1,))).sure
+    read = await count(channels, 0, apart=(2,))
+    assert (read.count, read.capped, read.sure) == (CAP, True, False)
+
+
 async def test_a_load_that_was_overtaken_is_refused(channels: HotChannels) -> None:
     await channels.apply([step(1), step(2)])
     assert not await channels.install_timeline(TimelineLoad("c", 1, [entry(1)], 0))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from readstate.model import START, Entry, Mode, Pointer, Position, Preferences
-from readstate.ports import HotUsers, Read, SeatLoad
+from readstate.ports import HotUsers, LedgerLoad, Moved, Read, Rewind, SeatLoad
 from readstate.rooms import thread_room
 from readstate.steps import Fan, Gone, Joined, Left
 
@@ -57,6 +57,28 @@ async def test_a_repeat_moves_nothing(users: HotUsers) -> None:
     await users.apply([moved, message("b", 1, 40)])
     await users.apply([moved])
     assert await names(users) == ["b", "a"]
+
+
+async def test_a_message_moves_its_channel_also_if_a_loaded_ledger_holds_it_already(users: HotUsers) -> None:
+    """Stored, then loaded with the ledger, and only then told to the user."""
+    await load(users, seat_load("a", 10), seat_load("b", 20))
+    [rewound] = await users.move([Rewind("bob", "a", 1, START, ())])
+    assert isinstance(rewound, Moved)
+    entries = [Entry(1, "m1", 30, False)]
+    assert await users.install_ledgers([LedgerLoad("bob", "a", rewound.pointer.state, 1, entries)]) == [True]
+    assert await names(users) == ["b", "a"]
+    before = await users.view("bob", [])
+    assert before is not None
+
+    await users.apply([message("a", 1, 30)])
+
+    assert await names(users) == ["a", "b"]
+    changed = await users.view("bob", before.change)
+    assert changed is not None
+    [told] = changed.seats
+    assert told.channel_id == "a"
+    assert told.ledger is not None
+    assert told.ledger.count == 1
 
 
 async def test_channels_come_with_joining_and_go_with_leaving_and_deleting(users: HotUsers) -> None:

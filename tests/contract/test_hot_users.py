@@ -249,6 +249,22 @@ async def test_only_the_newest_are_kept_and_the_count_says_so(users: HotUsers) -
     assert not (await ledger(users)).capped
 
 
+async def test_a_loaded_ledger_is_a_lower_bound_until_the_pointer_passes_what_was_left_out(users: HotUsers) -> None:
+    await load(users)
+    rewound = await moved(users, Rewind("bob", "c", 1, START, ()))
+    newest = [entry(seq) for seq in range(9, 9 + CAP)]
+    loads = [LedgerLoad("bob", "c", rewound.pointer.state, 3, newest, floor=6)]
+    assert await users.install_ledgers(loads) == [True]
+    assert (await ledger(users)).capped
+    await moved(users, Read("bob", "c", place(5)))
+    assert (await ledger(users)).capped
+    await moved(users, Read("bob", "c", place(6)))
+    view = await ledger(users)
+    assert (view.count, view.capped) == (CAP, False)
+    assert await users.install_ledgers(loads) == [True]
+    assert not (await ledger(users)).capped
+
+
 async def test_an_edit_gives_and_takes_a_mention(users: HotUsers) -> None:
     await load(users)
     await users.apply([fan(1), fan(2)])
@@ -269,6 +285,16 @@ async def test_in_a_timeline_channel_only_messages_by_name_are_kept(users: HotUs
     assert (survey.plain, list(view.timelines)) == ((0, 0, 0, False), ["c"])
     await users.apply([Fan("c", 3, ("bob",), entry(1), frozenset(), "alice", edit=True)])
     assert (await ledger(users)).named == ()
+
+
+async def test_a_view_stays_as_it_was_when_the_user_joins_another_channel(users: HotUsers) -> None:
+    await load(users, mode=Mode.TIMELINE)
+    view = await users.view("bob", [])
+    assert view is not None
+    await users.apply([Joined("d", 1, Mode.TIMELINE, 0, 0, False, (("bob", Pointer()),))])
+    assert list(view.timelines) == ["c"]
+    await users.apply([Left("c", 1, ("bob",))])
+    assert list(view.timelines) == ["c"]
 
 
 async def test_a_switch_to_the_timeline_is_noted_once(users: HotUsers) -> None:

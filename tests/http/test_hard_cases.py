@@ -134,6 +134,20 @@ async def test_case_12_late_reads_of_a_deleted_channel_hide_nothing_in_the_new_o
     assert await chat.count("bob") == 1
 
 
+async def test_case_12_nothing_of_a_deleted_channel_is_left_to_a_bot_that_wrote_in_it_from_outside(chat: Chat) -> None:
+    await chat.open_channel("alice", "bob")
+    await chat.send("bot", "m1", outside=True)
+    await chat.delete_channel()
+
+    await chat.open_channel("alice", "bob")
+    await chat.evict()
+    await chat.join("bot", history="unread")
+
+    last = (await chat.unread("bot"))["last_read"]
+    assert (last["id"], last["seq"], last["at"]) == (None, 0, None)
+    assert last["epoch"] > 0
+
+
 async def test_case_13_what_hangs_on_an_unknown_message_is_not_found(chat: Chat) -> None:
     await chat.open_channel("alice", "bob")
     reply = {"channel_id": "general", "sender_id": "alice", "thread_id": "unknown"}

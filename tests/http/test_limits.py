@@ -144,6 +144,36 @@ async def test_a_count_over_the_cap_says_that_it_is_a_lower_bound(tmp_path: Path
         assert "reason" not in await chat.unread("bob")
 
 
+@pytest.mark.parametrize("fanout", [100, 1])
+async def test_a_count_is_exact_again_when_all_that_was_let_go_is_read(tmp_path: Path, fanout: int) -> None:
+    """Also if the pointer stops before a message that was read one by one."""
+    async with in_process(tmp_path, unread_cap=6, fanout_max_members=fanout) as chat:
+        await chat.open_channel("alice", "bob")
+        await chat.post_all(MESSAGE | {"id": f"m{number}"} for number in range(1, 13))
+        await chat.read("bob", messages=["m6"])
+        await chat.evict()
+        assert (await chat.unread("bob"))["reason"] == "capped"
+
+        await chat.read("bob", up_to="m5")
+
+        assert await chat.count("bob") == 6
+
+
+@pytest.mark.parametrize("fanout", [100, 1])
+async def test_the_unread_view_shows_also_what_a_count_over_the_cap_let_go(tmp_path: Path, fanout: int) -> None:
+    async with in_process(tmp_path, unread_cap=2, fanout_max_members=fanout) as chat:
+        for channel in ("long", "short"):
+            await chat.open_channel("alice", "bob", channel=channel)
+        everything = ["long1", "short1", "long2", "short2", "long3", "long4"]
+        for second, name in enumerate(everything):
+            await chat.send("alice", name, channel=name[:-1], at=1_700_000_000_000 + second * 1000)
+        assert (await chat.unread("bob", "long"))["reason"] == "capped"
+
+        for shown in range(1, 7):
+            assert await chat.waiting("bob", order="oldest", limit=shown) == everything[:shown]
+            assert await chat.waiting("bob", order="newest", limit=shown) == everything[::-1][:shown]
+
+
 @pytest.mark.parametrize(
     ("keep", "text", "preview"),
     [("full", "Hello, this is long", "Hello"), ("preview", None, "Hello"), ("none", None, None)],

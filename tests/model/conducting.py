@@ -9,6 +9,7 @@ CALLS = [
     "apply",
     "merge",
     "save_preferences",
+    "cut_skipped",
     "load_user",
     "load_ledgers",
     "load_channels",

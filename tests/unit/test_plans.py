@@ -11,6 +11,7 @@ from readstate.durable.sqlite_engine import connect, migrate
 
 SQL = queries("sqlite")
 VALUES = {"user": "bob", "channel": "c", "sender": "alice", "seq": 1, "at": 1, "limit": 1, "before": 1, "keys": "[]"}
+VALUES |= {"first": "c", "last": "d"}
 
 
 @pytest.fixture
@@ -35,7 +36,16 @@ def test_the_badge_is_counted_from_its_index_alone(db: sqlite3.Connection, name:
 
 @pytest.mark.parametrize(
     "name",
-    ["badge_count", "badge_senders", "undelivered_messages", "expire_undelivered", "seen_by", "seen_count", "receipts"],
+    [
+        "badge_count",
+        "badge_senders",
+        "undelivered_messages",
+        "expire_undelivered",
+        "seen_by",
+        "seen_count",
+        "receipts",
+        "purge_receipts",
+    ],
 )
 def test_no_table_is_read_from_end_to_end(db: sqlite3.Connection, name: str) -> None:
     """What is scanned is a JSON array that was handed in, or what an inner query gives."""

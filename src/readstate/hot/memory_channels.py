@@ -80,7 +80,7 @@ class MemoryChannels:
             beyond = (index for index in range(start, len(messages)) if messages.seqs[index] not in apart)
             first = next(beyond, None)
         place = None if first is None else messages.place(first)
-        return Count(count, len(named), place, seq < messages.floor)
+        return Count(count, len(named), place, seq < messages.floor, messages.floor not in apart)
 
     async def install(self, channels: Sequence[Channel]) -> None:
         """Take loaded channels; an older change number than the one known is ignored."""

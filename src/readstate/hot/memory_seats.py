@@ -19,8 +19,8 @@ MEMBER, TIMELINE, THREAD, ARCHIVED = 1, 2, 4, 8
 class Row(Struct, gc=False):
     """A seat, unpacked.
 
-    `change`: passed by membership and mode; `filled`: by the ledger; `number`: the user's; `latest`: when the
-    channel's latest message came.
+    `change`: the channel's, passed by the seat; `filled`: by its ledger, which may be loaded ahead of the seat;
+    `number`: the user's; `latest`: when the channel's latest message came.
     """
 
     epoch: int = 0

@@ -189,14 +189,16 @@ class MemoryUsers(UserViews):
         if raw is None:
             return
         epoch, seq, at, change, filled, _, latest, flags = PACKING.unpack_from(raw)
-        if fan.change <= filled or not flags & MEMBER:
+        if fan.change <= change or not flags & MEMBER:
             return
-        if fan.put is not None and user_id != fan.sender:
-            if fan.put.seq > seq and fan.put.seq not in user.apart.get(channel, _NOTHING):
-                self._fan_put(user, flags, fan, fan.put, fan.named is None or user_id in fan.named, now)
-        elif fan.remove and (ledger := user.shelf(flags).get(channel)) is not None:
-            ledger.remove(fan.remove)
-            user.shelf(flags).put(channel, ledger)
+        if fan.change > filled:  # a ledger that was loaded later holds it; all else about it is still news
+            filled = fan.change
+            if fan.put is not None and user_id != fan.sender:
+                if fan.put.seq > seq and fan.put.seq not in user.apart.get(channel, _NOTHING):
+                    self._fan_put(user, flags, fan, fan.put, fan.named is None or user_id in fan.named, now)
+            elif fan.remove and (ledger := user.shelf(flags).get(channel)) is not None:
+                ledger.remove(fan.remove)
+                user.shelf(flags).put(channel, ledger)
         if user.inbox is not None and not flags & TIMELINE:
             _reorder(user, channel, latest, fan.latest_at)
         if fan.archived != bool(flags & ARCHIVED):
@@ -204,7 +206,7 @@ class MemoryUsers(UserViews):
             if not flags & TIMELINE:
                 user.set_aside.symmetric_difference_update({intern(channel)})
         number = user.change = next(self._numbers)
-        packed = PACKING.pack(epoch, seq, at, change, fan.change, number, fan.latest_at, flags)
+        packed = PACKING.pack(epoch, seq, at, fan.change, filled, number, fan.latest_at, flags)
         user.seats[channel] = packed + raw[HEAD:]
 
     def _fan_put(self, user: User, flags: int, fan: Fan, entry: Entry, mention: bool, now: int) -> None:
@@ -367,8 +369,8 @@ class MemoryUsers(UserViews):
         for entry in load.entries:
             if entry.seq > row.seq and entry.seq not in apart:
                 ledger.put(entry, entry.mention)
-        if load.capped and load.entries and row.seq < load.entries[0].seq - 1:
-            ledger.floor = max(ledger.floor, load.entries[0].seq - 1)
+        if load.floor > row.seq:
+            ledger.floor = load.floor
         row.filled = load.change
         channel = intern(load.channel_id)
         user.seats[channel] = row.pack()

@@ -42,7 +42,7 @@ class UserViews:
             complete_since=known.since,
             seats=[self._seat(known, channel) for channel in channels],
             unloaded=[*known.live.missing, *known.threads.missing],
-            timelines=known.timelines,
+            timelines=known.timelines.copy(),  # a join must not reach into a view that somebody works with
             preferences=known.preferences,
         )
 

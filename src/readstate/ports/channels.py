@@ -16,6 +16,8 @@ class Count(Struct, frozen=True, gc=False):
     mentions: int
     first: Position | None
     capped: bool
+    sure: bool = True
+    """False: the newest message that was let go is one that the user has read, so perhaps all of them are."""
 
 
 class CountQuery(Struct, frozen=True, gc=False):

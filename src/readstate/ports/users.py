@@ -165,7 +165,8 @@ class LedgerLoad(Struct, frozen=True, gc=False):
     change: int
     entries: list[Entry]
     """`mention`: the message names the user or everyone (in a timeline channel: only those that name the user)."""
-    capped: bool = False
+    floor: int = 0
+    """The newest unread seq that is not among them; 0: none was left out."""
 
 
 Which = Literal["all"] | Sequence[str] | int

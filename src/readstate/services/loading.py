@@ -39,7 +39,7 @@ class Loader:
     async def load_users(self, users: Iterable[str]) -> None:
         """Load users; many callers share one load."""
         tasks = []
-        for user in set(users):
+        for user in dict.fromkeys(users):
             task = self._under_way.get(user)
             if task is None:
                 task = self._under_way[user] = asyncio.create_task(self._load_user(user))
@@ -163,14 +163,14 @@ class Loader:
         raise overtaken("a timeline")
 
     async def _sure(self, query: CountQuery, count: Count) -> Count:
-        """A timeline that had to let go, but holds little for this user, cannot tell: the durable store can."""
-        if not count.capped or count.count >= self._cap:
+        """Whether there are more than a timeline holds is for the durable store to tell, unless it is plain."""
+        if not count.capped or (count.sure and count.count >= self._cap):
             return count
         wanted = [(query.user_id, query.channel_id, Mode.LEDGER, query.state)]
         load = (await self._durable.load_ledgers(wanted, self._cap))[0]
         first = load.entries[0] if load.entries else None
         place = None if first is None else Position(first.seq, first.id, first.at)
-        return Count(len(load.entries), sum(entry.mention for entry in load.entries), place, load.capped)
+        return Count(len(load.entries), sum(entry.mention for entry in load.entries), place, load.floor > 0)
 
     async def _load_timeline(self, channel: str) -> None:
         await self.channels([channel])

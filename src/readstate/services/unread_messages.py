@@ -125,9 +125,11 @@ def _source(seat: Seat) -> UnreadSource:
 
 
 def _first_at(seat: Seat) -> int:
-    """When the first unread message came, as far as is known without asking the durable store."""
-    known = None if seat.ledger is None or seat.ledger.named else seat.ledger.first
-    return known.at if known is not None and known.at is not None else seat.pointer.at or 0
+    """The earliest that the first unread message can have come, without asking the durable store."""
+    ledger = seat.ledger
+    if ledger is None or ledger.named or ledger.capped or ledger.first is None or ledger.first.at is None:
+        return seat.pointer.at or 0
+    return ledger.first.at
 
 
 def _bounds(after: MessagesAfter | None, newest: bool) -> tuple[int, int]:

@@ -499,9 +499,14 @@ WHERE channel_id = :channel OR (channel_id > :first AND channel_id < :last);
 
 -- name: purge_receipts
 -- Nothing of a deleted channel and its threads is read any more; a new epoch, so that late reads do nothing.
+-- Whoever wrote from outside has a pointer without a membership.
 INSERT INTO read_receipts
-SELECT user_id, channel_id, 1, 0, '[]', NULL, NULL, 0, 0 FROM members
-WHERE channel_id = :channel OR (channel_id > :first AND channel_id < :last)
+SELECT user_id, channel_id, 1, 0, '[]', NULL, NULL, 0, 0
+FROM (SELECT user_id, channel_id FROM members
+      WHERE channel_id = :channel OR (channel_id > :first AND channel_id < :last)
+      UNION
+      SELECT user_id, channel_id FROM read_receipts
+      WHERE channel_id = :channel OR (channel_id > :first AND channel_id < :last)) WHERE true
 ON CONFLICT (user_id, channel_id) DO UPDATE SET
     epoch = epoch + 1, last_read_seq = 0, apart = '[]', last_read_id = NULL, last_read_at = NULL, read_at = 0;
 

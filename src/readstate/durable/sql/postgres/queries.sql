@@ -1,0 +1,522 @@
+-- The same statements as for SQLite, under the same names, with the same values and results: keys come as one
+-- JSON array, and rows go out as one JSON array. Values are named as in :user; the engine numbers them.
+
+-- name: lock_channels
+-- Nobody else changes these channels until the end of the transaction. Gives those that are there.
+SELECT coalesce(json_agg(channel_id), '[]')
+FROM (SELECT channel_id FROM channels WHERE channel_id = ANY (:ids::text[]) ORDER BY channel_id FOR UPDATE) AS c;
+
+-- name: lock_new_channels
+-- Of those who want to create a channel, one does, and the others see it.
+SELECT count(pg_advisory_xact_lock(:space::int, number))
+FROM (SELECT DISTINCT hashtext(id) AS number FROM unnest(:ids::text[]) AS id ORDER BY number) AS n;
+
+-- name: lock_members
+-- Nobody else changes these (channel, user) until the end of the transaction.
+SELECT count(*)
+FROM (SELECT FROM members
+      WHERE (user_id, channel_id) IN (SELECT k ->> 1, k ->> 0 FROM jsonb_array_elements(:keys::jsonb) AS k)
+      ORDER BY user_id, channel_id FOR UPDATE) AS m;
+
+-- name: lock_pointers
+-- Nobody else changes the read pointers of these (channel, user) until the end of the transaction.
+SELECT count(*)
+FROM (SELECT FROM read_receipts
+      WHERE (user_id, channel_id) IN (SELECT k ->> 1, k ->> 0 FROM jsonb_array_elements(:keys::jsonb) AS k)
+      ORDER BY user_id, channel_id FOR UPDATE) AS r;
+
+-- name: channels
+-- Channels by id.
+SELECT coalesce(json_agg(json_build_object(
+    'channel_id', c.channel_id, 'type', c.type, 'name', c.name, 'avatar', c.avatar, 'archived', c.archived,
+    'deleted', c.deleted, 'mode', c.mode, 'member_count', c.member_count, 'last_seq', c.last_seq,
+    'last_id', c.last_id, 'last_at', c.last_at, 'change', c.change, 'position', c.position,
+    'latest', CASE WHEN c.latest_id IS NOT NULL THEN json_build_object(
+        'id', c.latest_id, 'seq', c.latest_seq, 'at', c.latest_at, 'sender_id', c.latest_sender,
+        'preview', c.latest_preview) END, 'peers', c.peers)), '[]')
+FROM jsonb_array_elements_text(:keys::jsonb) AS k
+JOIN channels AS c ON c.channel_id = k;
+
+-- name: messages
+-- Messages by (channel, id).
+SELECT coalesce(json_agg(found), '[]')
+FROM (SELECT m.channel_id, m.id, m.seq, m.sender_id, m.at, m.sent_at, m.text, m.preview, m.thread_id, m.thread_seq,
+          m.mentions, m.silent, m.deleted, m.backfill, m.change
+      FROM jsonb_array_elements(:keys::jsonb) AS k
+      JOIN messages AS m ON m.channel_id = k ->> 0 AND m.id = k ->> 1) AS found;
+
+-- name: newest_but
+-- The newest message of each channel that is not deleted, other than the one named.
+SELECT coalesce(json_agg(found), '[]')
+FROM jsonb_array_elements(:keys::jsonb) AS k
+CROSS JOIN LATERAL (
+    SELECT m.channel_id, m.id, m.seq, m.sender_id, m.at, m.preview FROM messages AS m
+    WHERE m.channel_id = k ->> 0 AND m.seq > 0 AND NOT m.deleted AND m.id <> k ->> 1
+    ORDER BY m.seq DESC LIMIT 1) AS found;
+
+-- name: newest_reply_but
+-- The newest reply of each thread (channel, thread) that is not deleted, other than the one named.
+SELECT coalesce(json_agg(found), '[]')
+FROM jsonb_array_elements(:keys::jsonb) AS k
+CROSS JOIN LATERAL (
+    SELECT m.channel_id, m.id, m.seq, m.sender_id, m.at, m.preview, m.thread_id, m.thread_seq FROM messages AS m
+    WHERE m.channel_id = k ->> 0 AND m.thread_id = k ->> 1 AND m.thread_seq > 0 AND NOT m.deleted
+        AND m.id <> k ->> 2
+    ORDER BY m.thread_seq DESC LIMIT 1) AS found;
+
+-- name: members
+-- Members, also those who left, by (channel, user); locked, because they are about to change.
+SELECT coalesce(json_agg(found), '[]')
+FROM (SELECT m.channel_id, m.user_id, m.active, m.joined_seq, m.joined_at, m.skipped
+      FROM jsonb_array_elements(:keys::jsonb) AS k
+      JOIN members AS m ON m.user_id = k ->> 1 AND m.channel_id = k ->> 0
+      ORDER BY m.user_id, m.channel_id FOR UPDATE OF m) AS found;
+
+-- name: pointers
+-- Read pointers by (channel, user); locked, because they are about to change.
+SELECT coalesce(json_agg(json_build_array(channel_id, user_id, json_build_array(
+    epoch, last_read_seq, apart, last_read_id, last_read_at, read_at, user_change))), '[]')
+FROM (SELECT r.*
+      FROM jsonb_array_elements(:keys::jsonb) AS k
+      JOIN read_receipts AS r ON r.user_id = k ->> 1 AND r.channel_id = k ->> 0
+      ORDER BY r.user_id, r.channel_id FOR UPDATE OF r) AS found;
+
+-- name: audience
+-- The members of those of these channels that are counted by ledger, and until when they have muted it.
+SELECT coalesce(json_agg(json_build_array(m.channel_id, m.user_id, m.muted_until)), '[]')
+FROM jsonb_array_elements_text(:keys::jsonb) AS k
+JOIN channels AS c ON c.channel_id = k AND c.mode = 'ledger'
+JOIN members AS m ON m.channel_id = c.channel_id AND m.active;
+
+-- name: followers
+-- The followers of these threads (room, channel), and whether they are still in the channel.
+SELECT coalesce(json_agg(json_build_array(f.channel_id, f.user_id, coalesce(m.active, false))), '[]')
+FROM jsonb_array_elements(:keys::jsonb) AS k
+JOIN members AS f ON f.channel_id = k ->> 0 AND f.active
+LEFT JOIN members AS m ON m.user_id = f.user_id AND m.channel_id = k ->> 1;
+
+-- name: everyone
+-- Everyone who ever had a membership or a pointer in a channel or in one of its threads.
+SELECT coalesce(json_agg(json_build_array(channel_id, user_id)), '[]')
+FROM (SELECT channel_id, user_id FROM members WHERE channel_id = :channel
+      UNION
+      SELECT channel_id, user_id FROM read_receipts WHERE channel_id = :channel
+      UNION
+      SELECT channel_id, user_id FROM members WHERE channel_id > :first AND channel_id < :last
+      UNION
+      SELECT channel_id, user_id FROM read_receipts WHERE channel_id > :first AND channel_id < :last) AS e;
+
+-- name: before_last
+-- The seq of the n-th newest message that is not deleted.
+SELECT seq FROM messages
+WHERE channel_id = :channel AND seq > 0 AND NOT deleted
+ORDER BY seq DESC LIMIT 1 OFFSET :n::bigint - 1;
+
+-- name: put_channels
+-- Channels as they stand now.
+INSERT INTO channels
+SELECT channel_id, type, name, avatar, archived, deleted, mode, member_count, last_seq, last_id, last_at, change,
+    position, latest ->> 'id', (latest ->> 'seq')::bigint, (latest ->> 'at')::bigint, latest ->> 'sender_id',
+    latest ->> 'preview', peers
+FROM jsonb_to_recordset(:rows::jsonb) AS r (
+    channel_id text, type text, name text, avatar text, archived boolean, deleted boolean, mode text,
+    member_count bigint, last_seq bigint, last_id text, last_at bigint, change bigint, position bigint, latest jsonb,
+    peers text[])
+ON CONFLICT (channel_id) DO UPDATE SET
+    type = excluded.type, name = excluded.name, avatar = excluded.avatar, archived = excluded.archived,
+    deleted = excluded.deleted, mode = excluded.mode, member_count = excluded.member_count,
+    last_seq = excluded.last_seq, last_id = excluded.last_id, last_at = excluded.last_at, change = excluded.change,
+    position = excluded.position, latest_id = excluded.latest_id, latest_seq = excluded.latest_seq,
+    latest_at = excluded.latest_at, latest_sender = excluded.latest_sender,
+    latest_preview = excluded.latest_preview, peers = excluded.peers;
+
+-- name: put_messages
+-- New messages, and what edits and deletes make of known ones; id, place and sender never change.
+INSERT INTO messages
+SELECT channel_id, id, seq, sender_id, at, sent_at, text, preview, thread_id, thread_seq, mentions, silent, deleted,
+    backfill, change, position
+FROM jsonb_to_recordset(:rows::jsonb) AS r (
+    channel_id text, id text, seq bigint, sender_id text, at bigint, sent_at bigint, text text, preview text,
+    thread_id text, thread_seq bigint, mentions text[], silent boolean, deleted boolean, backfill boolean,
+    change bigint, position bigint)
+ON CONFLICT (channel_id, id) DO UPDATE SET
+    text = excluded.text, preview = excluded.preview, mentions = excluded.mentions, deleted = excluded.deleted;
+
+-- name: put_members
+-- Memberships; preferences stay as they are.
+INSERT INTO members (user_id, channel_id, active, joined_seq, joined_at, skipped)
+SELECT user_id, channel_id, active, joined_seq, joined_at, skipped
+FROM jsonb_to_recordset(:rows::jsonb) AS r (
+    channel_id text, user_id text, active boolean, joined_seq bigint, joined_at bigint, skipped jsonb)
+ON CONFLICT (user_id, channel_id) DO UPDATE SET
+    active = excluded.active, joined_seq = excluded.joined_seq, joined_at = excluded.joined_at,
+    skipped = excluded.skipped;
+
+-- name: put_undelivered
+-- Who wrote to whom while away.
+INSERT INTO undelivered
+SELECT receiver_id, accepted_at, sender_id, channel_id, message_id
+FROM jsonb_to_recordset(:rows::jsonb) AS r (
+    receiver_id text, accepted_at bigint, sender_id text, channel_id text, message_id text)
+ON CONFLICT DO NOTHING;
+
+-- name: merge_receipts
+-- The merge of read states: the higher epoch wins whole; in the same epoch the larger seq, and both `apart`.
+-- Rows come sorted by their keys, so that two of these never wait for each other in a circle.
+INSERT INTO read_receipts AS r
+SELECT user_id, channel_id, epoch, seq, translate(apart, '[]', '{}')::bigint[], id, at, read_at, change
+FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::bigint[], $8::bigint[],
+    $9::bigint[]) AS n (user_id, channel_id, epoch, seq, apart, id, at, read_at, change)
+ON CONFLICT (user_id, channel_id) DO UPDATE SET
+    apart = CASE
+        WHEN excluded.epoch > r.epoch THEN excluded.apart
+        WHEN r.apart = '{}' AND excluded.apart = '{}' THEN r.apart
+        ELSE ARRAY(SELECT DISTINCT s FROM unnest(r.apart || excluded.apart) AS s
+                   WHERE s > greatest(r.last_read_seq, excluded.last_read_seq) ORDER BY s) END,
+    last_read_id = CASE WHEN excluded.epoch > r.epoch OR excluded.last_read_seq > r.last_read_seq
+        THEN excluded.last_read_id ELSE r.last_read_id END,
+    last_read_at = CASE WHEN excluded.epoch > r.epoch OR excluded.last_read_seq > r.last_read_seq
+        THEN excluded.last_read_at ELSE r.last_read_at END,
+    read_at = CASE WHEN excluded.epoch > r.epoch OR excluded.last_read_seq > r.last_read_seq THEN excluded.read_at
+        WHEN EXISTS (SELECT FROM unnest(excluded.apart) AS s WHERE s > r.last_read_seq AND s <> ALL (r.apart))
+        THEN greatest(r.read_at, excluded.read_at) ELSE r.read_at END,
+    last_read_seq = CASE WHEN excluded.epoch > r.epoch THEN excluded.last_read_seq
+        ELSE greatest(r.last_read_seq, excluded.last_read_seq) END,
+    epoch = excluded.epoch,
+    user_change = greatest(r.user_change, excluded.user_change)
+WHERE excluded.epoch > r.epoch
+    OR (excluded.epoch = r.epoch AND (excluded.last_read_seq > r.last_read_seq OR excluded.apart <> '{}'));
+
+-- name: put_preferences
+-- What a member wants of a channel.
+UPDATE members SET muted_until = :muted_until, count = :count, receipts = :receipts, pinned = :pinned,
+    archived_seq = :archived_seq, user_change = greatest(user_change, :change)
+WHERE user_id = :user AND channel_id = :channel;
+
+-- name: load_user
+-- Every channel that a user is in, has left, or has a pointer in.
+SELECT coalesce(json_agg(json_build_array(
+    c.channel_id, coalesce(m.active, false), c.mode, c.change, coalesce(r.last_read_seq, 0) >= c.last_seq,
+    json_build_array(
+        coalesce(r.epoch, 0), coalesce(r.last_read_seq, 0), coalesce(r.apart, '{}'), r.last_read_id, r.last_read_at,
+        coalesce(r.read_at, 0), greatest(m.user_change, r.user_change)),
+    json_build_array(coalesce(m.muted_until, 0), coalesce(m.count, 'all'), coalesce(m.receipts, 'public'),
+        coalesce(m.pinned, false), coalesce(m.archived_seq, -1)),
+    coalesce(c.latest_at, 0), c.archived)), '[]')
+FROM (SELECT * FROM members WHERE user_id = :user) AS m
+FULL JOIN (SELECT * FROM read_receipts WHERE user_id = :user) AS r ON r.channel_id = m.channel_id
+JOIN channels AS c ON c.channel_id = coalesce(m.channel_id, r.channel_id);
+
+-- name: ledger_entries
+-- The newest unread messages of each (index, user, channel, seq, only by name, apart), oldest first. So many more
+-- are taken as were read one by one, which are then left out all at once.
+WITH k AS MATERIALIZED (
+    SELECT (v ->> 0)::int AS i, v ->> 1 AS "user", v ->> 2 AS channel, (v ->> 3)::bigint AS seq,
+        v ->> 4 = '1' AS only_named, v -> 5 AS apart
+    FROM jsonb_array_elements(:keys::jsonb) AS v),
+found AS (
+    SELECT k.i, m.seq, m.id, m.at, k.only_named,
+        m.mentions <> '{}' AND (k."user" = ANY (m.mentions) OR (NOT k.only_named AND '@channel' = ANY (m.mentions)))
+            AS mention
+    FROM k
+    CROSS JOIN LATERAL (
+        SELECT x.seq, x.id, x.at, x.mentions FROM messages AS x
+        WHERE x.channel_id = k.channel AND x.seq > k.seq AND NOT x.deleted AND NOT x.silent
+            AND x.sender_id <> k."user"
+        ORDER BY x.seq DESC LIMIT :cap::bigint + 1 + jsonb_array_length(k.apart)) AS m)
+SELECT coalesce(json_agg(json_build_array(i, json_build_array(seq, id, at, mention)) ORDER BY i, seq), '[]')
+FROM found
+WHERE (mention OR NOT only_named)
+    AND (i, seq) NOT IN (SELECT i, s::bigint FROM k CROSS JOIN jsonb_array_elements_text(k.apart) AS s);
+
+-- name: thread_entries
+-- The newest unread replies of each (index, user, channel, seq, thread, apart), oldest first.
+WITH k AS MATERIALIZED (
+    SELECT (v ->> 0)::int AS i, v ->> 1 AS "user", v ->> 2 AS channel, (v ->> 3)::bigint AS seq, v ->> 4 AS thread,
+        v -> 5 AS apart
+    FROM jsonb_array_elements(:keys::jsonb) AS v),
+found AS (
+    SELECT k.i, m.thread_seq AS seq, m.id, m.at, k."user" = ANY (m.mentions) AS mention
+    FROM k
+    CROSS JOIN LATERAL (
+        SELECT x.thread_seq, x.id, x.at, x.mentions FROM messages AS x
+        WHERE x.channel_id = k.channel AND x.thread_id = k.thread AND x.thread_seq > k.seq
+            AND NOT x.deleted AND NOT x.silent AND x.sender_id <> k."user"
+        ORDER BY x.thread_seq DESC LIMIT :cap::bigint + 1 + jsonb_array_length(k.apart)) AS m)
+SELECT coalesce(json_agg(json_build_array(i, json_build_array(seq, id, at, mention)) ORDER BY i, seq), '[]')
+FROM found
+WHERE (i, seq) NOT IN (SELECT i, s::bigint FROM k CROSS JOIN jsonb_array_elements_text(k.apart) AS s);
+
+-- name: changes
+-- The change numbers of channels.
+SELECT coalesce(json_agg(json_build_array(c.channel_id, c.change)), '[]')
+FROM jsonb_array_elements_text(:keys::jsonb) AS k
+JOIN channels AS c ON c.channel_id = k;
+
+-- name: timeline
+-- The newest countable messages of a channel, newest first.
+SELECT coalesce(json_agg(json_build_array(seq, id, at, '@channel' = ANY (mentions)) ORDER BY seq DESC), '[]')
+FROM (SELECT seq, id, at, mentions FROM messages
+      WHERE channel_id = :channel AND seq > 0 AND NOT deleted AND NOT silent
+      ORDER BY seq DESC LIMIT :limit) AS m;
+
+-- name: by_seq
+-- Places by (channel, seq).
+SELECT coalesce(json_agg(json_build_array(m.channel_id, m.seq, m.id, m.at)), '[]')
+FROM jsonb_array_elements(:keys::jsonb) AS k
+JOIN messages AS m ON m.channel_id = k ->> 0 AND m.seq = (k ->> 1)::bigint;
+
+-- name: seq_range
+-- The first and the last seq that a channel has a message for.
+SELECT coalesce(min(seq), 0), coalesce(max(seq), 0) FROM messages WHERE channel_id = :channel;
+
+-- name: own_seqs
+-- The newest of a user's own messages in a channel.
+SELECT coalesce(json_agg(seq ORDER BY seq DESC), '[]')
+FROM (SELECT seq FROM messages
+      WHERE channel_id = :channel AND sender_id = :user AND seq >= :since
+      ORDER BY seq DESC LIMIT :cap) AS m;
+
+-- name: unread_oldest
+-- Unread messages of a user in a channel, oldest first.
+SELECT coalesce(json_agg(found ORDER BY seq), '[]')
+FROM (SELECT channel_id, id, seq, sender_id, at, sent_at, text, preview, thread_id, thread_seq, mentions, silent,
+          deleted, backfill, change
+      FROM messages
+      WHERE channel_id = :channel AND seq > :seq AND sender_id <> :user AND NOT deleted AND NOT silent
+          AND seq <> ALL (translate(:apart::text, '[]', '{}')::bigint[]) AND at > :after AND at < :before
+      ORDER BY seq LIMIT :limit) AS found;
+
+-- name: unread_newest
+-- Unread messages of a user in a channel, newest first.
+SELECT coalesce(json_agg(found ORDER BY seq DESC), '[]')
+FROM (SELECT channel_id, id, seq, sender_id, at, sent_at, text, preview, thread_id, thread_seq, mentions, silent,
+          deleted, backfill, change
+      FROM messages
+      WHERE channel_id = :channel AND seq > :seq AND sender_id <> :user AND NOT deleted AND NOT silent
+          AND seq <> ALL (translate(:apart::text, '[]', '{}')::bigint[]) AND at > :after AND at < :before
+      ORDER BY seq DESC LIMIT :limit) AS found;
+
+-- name: members_page
+-- Members of a channel by id.
+SELECT coalesce(json_agg(found ORDER BY user_id), '[]')
+FROM (SELECT channel_id, user_id, active, joined_seq, joined_at, skipped FROM members
+      WHERE channel_id = :channel AND active AND user_id > :after
+      ORDER BY user_id LIMIT :limit) AS found;
+
+-- name: breakdown
+-- The messages after a pointer, each in one group: own, deleted, silent, read one by one, unread; and mentions.
+SELECT json_build_array(
+    count(*),
+    count(*) FILTER (WHERE own),
+    count(*) FILTER (WHERE NOT own AND deleted),
+    count(*) FILTER (WHERE NOT own AND NOT deleted AND silent),
+    count(*) FILTER (WHERE NOT own AND NOT deleted AND NOT silent AND apart),
+    count(*) FILTER (WHERE NOT own AND NOT deleted AND NOT silent AND NOT apart),
+    count(*) FILTER (WHERE NOT own AND NOT deleted AND NOT silent AND NOT apart AND mention))
+FROM (SELECT sender_id = :user AS own, deleted, silent,
+          seq = ANY (translate(:apart::text, '[]', '{}')::bigint[]) AS apart,
+          mentions && ARRAY[:user, '@channel'] AS mention
+      FROM messages WHERE channel_id = :channel AND seq > :seq) AS m;
+
+-- name: explain_facts
+-- What explain shows besides the count.
+SELECT json_build_array(c.last_seq, coalesce(m.joined_seq, 0), c.change)
+FROM channels AS c
+LEFT JOIN members AS m ON m.user_id = :user AND m.channel_id = c.channel_id
+WHERE c.channel_id = :channel;
+
+-- name: save_undo
+-- What an undo needs.
+INSERT INTO undo (token, user_id, expires_at, items) VALUES (:token, :user, :expires_at, :items::jsonb)
+ON CONFLICT (token) DO UPDATE SET
+    user_id = excluded.user_id, expires_at = excluded.expires_at, items = excluded.items;
+
+-- name: expire_undo
+-- Undo tokens that are over.
+DELETE FROM undo WHERE token IN (
+    SELECT token FROM undo WHERE expires_at <= :now ORDER BY token FOR UPDATE SKIP LOCKED);
+
+-- name: drop_undo
+-- An undo token that was used.
+DELETE FROM undo WHERE token = :token;
+
+-- name: load_undo
+-- What an undo needs, if it is not over.
+SELECT items FROM undo WHERE token = :token AND user_id = :user AND expires_at > :now;
+
+-- name: next_generation
+-- Counts the times that the hot state began empty.
+UPDATE meta SET value = value + 1 WHERE key = 'generation' RETURNING value;
+
+-- name: touch
+-- A write that changes nothing: fails if the store cannot be written.
+UPDATE meta SET value = value WHERE key = 'generation';
+
+-- name: last_position
+-- Where in the log the last change stands.
+SELECT coalesce(max(position), 0) FROM channels;
+
+-- name: messages_since
+-- The newest of a channel's messages that came after a place in the log: order by seq is order in the log, so
+-- that none is read but the newest.
+SELECT coalesce(json_agg(found), '[]')
+FROM (SELECT channel_id, id, seq, sender_id, at, preview, thread_id, thread_seq, mentions, silent, deleted, position
+      FROM messages WHERE channel_id = :channel AND seq > 0 ORDER BY seq DESC LIMIT :limit) AS found
+WHERE position > :position;
+
+-- name: replies_since
+-- A channel's replies in threads only that came after a place in the log, in order.
+SELECT coalesce(json_agg(found ORDER BY position), '[]')
+FROM (SELECT channel_id, id, seq, sender_id, at, preview, thread_id, thread_seq, mentions, silent, deleted, position
+      FROM messages
+      WHERE channel_id = :channel AND seq IS NULL AND position > :position AND NOT backfill
+      ORDER BY position LIMIT :limit) AS found;
+
+-- name: receipts_since
+-- Pointers that others moved since a time in the channels of a user that have few enough members, without those
+-- who keep theirs private: (channel, user, seq, id, read at, what joins alone marked).
+SELECT coalesce(json_agg(json_build_array(channel_id, user_id, last_read_seq, last_read_id, read_at, skipped)
+    ORDER BY read_at), '[]')
+FROM (SELECT r.*, o.skipped
+      FROM members AS m
+      JOIN channels AS c ON c.channel_id = m.channel_id AND c.member_count <= :most AND NOT c.deleted
+          AND c.type <> 'thread'
+      JOIN read_receipts AS r ON r.channel_id = m.channel_id AND r.read_at >= :since AND r.user_id <> :user
+      JOIN members AS o ON o.user_id = r.user_id AND o.channel_id = r.channel_id AND o.active
+          AND o.receipts = 'public'
+      LEFT JOIN user_activity AS u ON u.user_id = r.user_id
+      WHERE m.user_id = :user AND m.active AND coalesce(u.receipts, 'public') = 'public'
+      ORDER BY r.read_at LIMIT :limit) AS found;
+
+-- name: public_readers
+-- Of these (user, channel), the members who don't keep receipts private, and what joins alone marked for them.
+SELECT coalesce(json_agg(json_build_array(m.user_id, m.channel_id, m.skipped)), '[]')
+FROM jsonb_array_elements(:keys::jsonb) AS k
+JOIN members AS m ON m.user_id = k ->> 0 AND m.channel_id = k ->> 1 AND m.active AND m.receipts = 'public'
+LEFT JOIN user_activity AS u ON u.user_id = m.user_id
+WHERE coalesce(u.receipts, 'public') = 'public';
+
+-- name: wrote_since
+-- Of these (channel, seq), those in which somebody other than the user has written after the seq.
+SELECT coalesce(json_agg(k ->> 0), '[]')
+FROM jsonb_array_elements(:keys::jsonb) AS k
+CROSS JOIN LATERAL (
+    SELECT FROM messages AS m
+    WHERE m.channel_id = k ->> 0 AND m.seq > (k ->> 1)::bigint AND m.sender_id <> :user
+    ORDER BY m.seq LIMIT 1) AS written;
+
+-- name: seen_by
+-- Members other than the sender who have read a place, unless a join alone marked it or they keep it private.
+SELECT coalesce(json_agg(json_build_array(m.user_id, r.read_at) ORDER BY r.read_at, m.user_id), '[]')
+FROM members AS m
+JOIN read_receipts AS r ON r.user_id = m.user_id AND r.channel_id = m.channel_id
+LEFT JOIN user_activity AS u ON u.user_id = m.user_id
+WHERE m.channel_id = :channel AND m.active AND m.user_id <> :sender
+    AND m.receipts = 'public' AND coalesce(u.receipts, 'public') = 'public'
+    AND (r.last_read_seq >= :seq OR :seq = ANY (r.apart))
+    AND NOT EXISTS (SELECT FROM jsonb_array_elements(m.skipped) AS s
+                    WHERE (s ->> 0)::bigint < :seq AND (s ->> 1)::bigint >= :seq);
+
+-- name: seen_count
+-- How many that are.
+SELECT count(*)
+FROM members AS m
+JOIN read_receipts AS r ON r.user_id = m.user_id AND r.channel_id = m.channel_id
+LEFT JOIN user_activity AS u ON u.user_id = m.user_id
+WHERE m.channel_id = :channel AND m.active AND m.user_id <> :sender
+    AND m.receipts = 'public' AND coalesce(u.receipts, 'public') = 'public'
+    AND (r.last_read_seq >= :seq OR :seq = ANY (r.apart))
+    AND NOT EXISTS (SELECT FROM jsonb_array_elements(m.skipped) AS s
+                    WHERE (s ->> 0)::bigint < :seq AND (s ->> 1)::bigint >= :seq);
+
+-- name: receipts
+-- The pointers of a channel's members, without those who keep theirs private, and what joins alone marked.
+SELECT coalesce(json_agg(json_build_array(m.user_id, r.last_read_seq, r.read_at, m.skipped)), '[]')
+FROM members AS m
+JOIN read_receipts AS r ON r.user_id = m.user_id AND r.channel_id = m.channel_id
+LEFT JOIN user_activity AS u ON u.user_id = m.user_id
+WHERE m.channel_id = :channel AND m.active
+    AND m.receipts = 'public' AND coalesce(u.receipts, 'public') = 'public';
+
+-- name: cut_skipped
+-- What joins marked, from a seq on, is marked by them no more: the user has marked it unread.
+UPDATE members SET skipped = coalesce((
+    SELECT jsonb_agg(jsonb_build_array(s -> 0, least((s ->> 1)::bigint, :seq::bigint - 1)) ORDER BY place)
+    FROM jsonb_array_elements(skipped) WITH ORDINALITY AS x (s, place) WHERE (s ->> 0)::bigint < :seq::bigint - 1), '[]')
+WHERE user_id = :user AND channel_id = :channel AND skipped <> '[]';
+
+-- name: activity
+-- What is kept of a user: last tap, last seen, receipts.
+SELECT last_tap, last_seen, receipts FROM user_activity WHERE user_id = :user;
+
+-- name: save_seen
+-- When a user was last online.
+INSERT INTO user_activity AS u (user_id, last_seen) VALUES (:user, :at)
+ON CONFLICT (user_id) DO UPDATE SET last_seen = greatest(u.last_seen, excluded.last_seen);
+
+-- name: save_receipts
+-- Whether a user's receipts are public.
+INSERT INTO user_activity (user_id, receipts) VALUES (:user, :receipts)
+ON CONFLICT (user_id) DO UPDATE SET receipts = excluded.receipts;
+
+-- name: save_tap
+-- The badge was tapped.
+INSERT INTO user_activity AS u (user_id, last_tap) VALUES (:user, :at)
+ON CONFLICT (user_id) DO UPDATE SET last_tap = greatest(u.last_tap, excluded.last_tap);
+
+-- name: badge_count
+-- How many different people wrote to a user while away, since the last tap.
+SELECT count(DISTINCT sender_id) FROM undelivered
+WHERE receiver_id = :user
+    AND accepted_at > coalesce((SELECT last_tap FROM user_activity WHERE user_id = :user), 0);
+
+-- name: badge_senders
+-- Who they are.
+SELECT coalesce(json_agg(DISTINCT sender_id), '[]') FROM undelivered
+WHERE receiver_id = :user
+    AND accepted_at > coalesce((SELECT last_tap FROM user_activity WHERE user_id = :user), 0);
+
+-- name: undelivered_messages
+-- What they wrote, newest first.
+SELECT coalesce(json_agg(found ORDER BY accepted_at DESC, at DESC), '[]')
+FROM (SELECT m.channel_id, m.id, m.seq, m.sender_id, m.at, m.sent_at, m.text, m.preview, m.thread_id, m.thread_seq,
+          m.mentions, m.silent, m.deleted, m.backfill, m.change, u.accepted_at
+      FROM undelivered AS u
+      JOIN messages AS m ON m.channel_id = u.channel_id AND m.id = u.message_id
+      WHERE u.receiver_id = :user AND u.accepted_at <= :at
+          AND u.accepted_at > coalesce((SELECT last_tap FROM user_activity WHERE user_id = :user), 0)
+      ORDER BY u.accepted_at DESC, m.at DESC LIMIT :limit) AS found;
+
+-- name: expire_undelivered
+-- What was tapped long ago.
+DELETE FROM undelivered WHERE receiver_id = :user AND accepted_at <= :before;
+
+-- name: purge_messages
+-- All messages of a deleted channel.
+DELETE FROM messages WHERE channel_id = :channel;
+
+-- name: purge_undelivered
+-- Nobody is told of messages in a deleted channel.
+DELETE FROM undelivered WHERE channel_id = :channel;
+
+-- name: purge_members
+-- Nobody is in a deleted channel or its threads; that somebody was is kept, so that devices are told.
+UPDATE members SET active = false, joined_seq = 0, joined_at = 0, skipped = '[]', muted_until = 0, count = 'all',
+    receipts = 'public', pinned = false, archived_seq = -1
+WHERE channel_id = :channel OR (channel_id > :first AND channel_id < :last);
+
+-- name: purge_receipts
+-- Nothing of a deleted channel and its threads is read any more; a new epoch, so that late reads do nothing.
+INSERT INTO read_receipts AS r
+SELECT user_id, channel_id, 1, 0, '{}', NULL, NULL, 0, 0 FROM members
+WHERE channel_id = :channel OR (channel_id > :first AND channel_id < :last)
+ORDER BY user_id, channel_id
+ON CONFLICT (user_id, channel_id) DO UPDATE SET
+    epoch = r.epoch + 1, last_read_seq = 0, apart = '{}', last_read_id = NULL, last_read_at = NULL, read_at = 0;
+
+-- name: purge_threads
+-- The threads of a deleted channel; their seqs go on.
+UPDATE channels SET deleted = true, latest_id = NULL, latest_seq = NULL, latest_at = NULL, latest_sender = NULL,
+    latest_preview = NULL, member_count = 0
+WHERE channel_id > :first AND channel_id < :last;

@@ -1,0 +1,140 @@
+-- Ids are compared by their bytes (COLLATE "C"), times are milliseconds since 1970.
+
+-- Counters of the store itself.
+CREATE TABLE meta (
+    key text COLLATE "C" PRIMARY KEY,
+    value bigint NOT NULL
+);
+
+INSERT INTO meta (key, value) VALUES ('generation', 0);
+
+-- A deleted channel keeps its row: its seqs and change numbers go on if it is created again. A thread has a
+-- row too: its id is the channel's and the root's, with 0x1F between, and so in members and read_receipts.
+-- Rows that are updated in place have room on their page to be.
+CREATE TABLE channels (
+    channel_id text COLLATE "C" PRIMARY KEY,
+    type text NOT NULL,
+    name text,
+    avatar text,
+    archived boolean NOT NULL,
+    deleted boolean NOT NULL,
+    mode text NOT NULL,
+    member_count bigint NOT NULL,
+    last_seq bigint NOT NULL,
+    last_id text COLLATE "C",
+    last_at bigint NOT NULL,
+    change bigint NOT NULL,
+    position bigint NOT NULL,
+    latest_id text COLLATE "C",
+    latest_seq bigint,
+    latest_at bigint,
+    latest_sender text COLLATE "C",
+    latest_preview text,
+    peers text[] NOT NULL
+) WITH (fillfactor = 80);
+
+CREATE INDEX channels_by_position ON channels (position);
+
+-- One row per user and channel, kept after leaving. `skipped`: what joins alone marked as read, as an array of
+-- (after, up to).
+CREATE TABLE members (
+    user_id text COLLATE "C" NOT NULL,
+    channel_id text COLLATE "C" NOT NULL,
+    active boolean NOT NULL,
+    joined_seq bigint NOT NULL,
+    joined_at bigint NOT NULL,
+    skipped jsonb NOT NULL,
+    muted_until bigint NOT NULL DEFAULT 0,
+    count text NOT NULL DEFAULT 'all',
+    receipts text NOT NULL DEFAULT 'public',
+    pinned boolean NOT NULL DEFAULT false,
+    archived_seq bigint NOT NULL DEFAULT -1,
+    user_change bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (user_id, channel_id)
+);
+
+CREATE INDEX members_by_channel ON members (channel_id, active, user_id);
+
+-- A deleted message keeps its row and its seq. A delete of an unknown id leaves a row without a sender.
+-- Everything that is asked of messages names a channel, so it is answered by one partition.
+CREATE TABLE messages (
+    channel_id text COLLATE "C" NOT NULL,
+    id text COLLATE "C" NOT NULL,
+    seq bigint,
+    sender_id text COLLATE "C" NOT NULL,
+    at bigint NOT NULL,
+    sent_at bigint,
+    text text,
+    preview text,
+    thread_id text COLLATE "C",
+    thread_seq bigint,
+    mentions text[] NOT NULL,
+    silent boolean NOT NULL,
+    deleted boolean NOT NULL,
+    backfill boolean NOT NULL,
+    change bigint NOT NULL,
+    position bigint NOT NULL,
+    PRIMARY KEY (channel_id, id)
+) PARTITION BY HASH (channel_id);
+
+DO $$
+BEGIN
+    FOR part IN 0..15 LOOP
+        EXECUTE format('CREATE TABLE messages_%s PARTITION OF messages FOR VALUES WITH (MODULUS 16, REMAINDER %s)',
+            lpad(part::text, 2, '0'), part);
+    END LOOP;
+END
+$$;
+
+CREATE UNIQUE INDEX messages_by_seq ON messages (channel_id, seq);
+CREATE INDEX messages_by_sender ON messages (channel_id, sender_id, seq);
+CREATE INDEX messages_by_thread ON messages (channel_id, thread_id, thread_seq) WHERE thread_id IS NOT NULL;
+CREATE INDEX messages_without_seq ON messages (channel_id, position, id) WHERE seq IS NULL;
+
+-- `apart`: the seqs read one by one beyond last_read_seq, in ascending order.
+CREATE TABLE read_receipts (
+    user_id text COLLATE "C" NOT NULL,
+    channel_id text COLLATE "C" NOT NULL,
+    epoch bigint NOT NULL,
+    last_read_seq bigint NOT NULL,
+    apart bigint[] NOT NULL,
+    last_read_id text COLLATE "C",
+    last_read_at bigint,
+    read_at bigint NOT NULL,
+    user_change bigint NOT NULL,
+    PRIMARY KEY (user_id, channel_id)
+) WITH (fillfactor = 80);
+
+CREATE INDEX read_receipts_by_channel ON read_receipts (channel_id, user_id);
+
+CREATE TABLE undo (
+    token text COLLATE "C" PRIMARY KEY,
+    user_id text COLLATE "C" NOT NULL,
+    expires_at bigint NOT NULL,
+    items jsonb NOT NULL
+);
+
+CREATE INDEX undo_by_expiry ON undo (expires_at);
+CREATE INDEX undo_by_user ON undo (user_id);
+
+-- Who wrote to whom while away. The key begins with what a badge counts, so it answers "how many different people
+-- since" by itself; and a note that comes again is the same one. An index answers alone only where pages are
+-- known to hold nothing but visible rows, so they are looked over early.
+CREATE TABLE undelivered (
+    receiver_id text COLLATE "C" NOT NULL,
+    accepted_at bigint NOT NULL,
+    sender_id text COLLATE "C" NOT NULL,
+    channel_id text COLLATE "C" NOT NULL,
+    message_id text COLLATE "C" NOT NULL,
+    PRIMARY KEY (receiver_id, accepted_at, sender_id, channel_id, message_id)
+) WITH (autovacuum_vacuum_insert_scale_factor = 0.02, autovacuum_vacuum_scale_factor = 0.05);
+
+CREATE INDEX undelivered_by_channel ON undelivered (channel_id);
+CREATE INDEX undelivered_by_sender ON undelivered (sender_id);
+
+CREATE TABLE user_activity (
+    user_id text COLLATE "C" PRIMARY KEY,
+    last_tap bigint NOT NULL DEFAULT 0,
+    last_seen bigint NOT NULL DEFAULT 0,
+    receipts text NOT NULL DEFAULT 'public'
+) WITH (fillfactor = 80);

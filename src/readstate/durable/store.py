@@ -1,0 +1,375 @@
+"""The durable store in SQL, whatever the database: see `session`. Rules are not here: see `fold`."""
+
+from collections.abc import Container, Mapping, Sequence
+
+import msgspec
+
+from ..api import Minus
+from ..events import Delivery, ReadEvent
+from ..facts import Effect, Facts, Key, runs, wants, wants_next
+from ..fold import fold
+from ..model import (
+    Channel,
+    Entry,
+    Member,
+    Message,
+    Mode,
+    Position,
+    Preferences,
+    ReadState,
+    ReceiptsPreference,
+    SeenPlace,
+    Undelivered,
+)
+from ..ports import Activity, Breakdown, LedgerLoad, SeatLoad, TimelineLoad, UndoItem, UnreadSource
+from ..rooms import channel_and_thread, is_thread
+from ..rules import receipt_seq, seen_place
+from . import gathering
+from .gathering import ask, gather, place, store
+from .session import Database, Session, as_json
+from .transfer import SqlTransfer
+
+FEW = 50
+"""So many of the newest messages are looked at first."""
+
+_seats = msgspec.json.Decoder(list[SeatLoad], strict=False)
+_ledger_entries = msgspec.json.Decoder(list[tuple[int, Entry]], strict=False)
+_timeline_entries = msgspec.json.Decoder(list[Entry], strict=False)
+_undo_items = msgspec.json.Decoder(list[UndoItem])
+_anything = msgspec.json.Decoder()
+
+
+class SqlStore:
+    """Every port of the durable store."""
+
+    def __init__(self, database: Database, fanout_max_members: int) -> None:
+        self._database = database
+        self._limit = fanout_max_members
+        self.transfer = SqlTransfer(database, fanout_max_members)
+
+    async def close(self) -> None:
+        """Finish what was asked for, then stop."""
+        await self._database.close()
+
+    async def ping(self) -> None:
+        """Raise StorageUnavailable if it can't be written."""
+        await self._run("touch")
+
+    async def next_generation(self) -> int:
+        """A number that was never given before."""
+        generation: int = await self._database.write(lambda session: session.value("next_generation"))
+        return generation
+
+    async def last_position(self) -> int:
+        """Where in the log the last change stands."""
+        position: int = await self._database.read(lambda session: session.value("last_position"))
+        return position
+
+    # ------------------------------------------------------------ writes
+
+    async def apply(self, deliveries: Sequence[Delivery], online: Container[str]) -> list[Effect]:
+        """Fold events of channels, in order, in one transaction."""
+        return await self._database.write(lambda session: self._apply(session, deliveries, online))
+
+    async def _apply(self, session: Session, deliveries: Sequence[Delivery], online: Container[str]) -> list[Effect]:
+        effects: list[Effect] = []
+        parts = [(run, wants(run)) for run in runs(deliveries)]
+        later = {key for _, needed in parts[1:] for key in needed.pointers | needed.members}
+        await session.lock({delivery.event.channel_id for delivery in deliveries}, later)
+        for run, needed in parts:
+            facts = Facts()
+            await gather(session, needed, facts)
+            await gather(session, wants_next(run, facts), facts)
+            changes, outcome = fold(run, facts, self._limit, online)
+            await store(session, changes)
+            effects += outcome
+        return effects
+
+    async def merge(self, events: Sequence[ReadEvent]) -> None:
+        """Merge read states; each (user, channel) at most once."""
+        rows = sorted(
+            (
+                e.user_id,
+                e.channel_id,
+                e.epoch,
+                e.last_read_seq,
+                as_json(e.apart) if e.apart else "[]",
+                e.last_read_id,
+                e.last_read_at,
+                e.read_at,
+                e.change,
+            )
+            for e in events
+        )
+        await self._database.write(lambda session: session.put("merge_receipts", rows))
+
+    async def save_preferences(self, user: str, channel: str, preferences: Preferences, change: int) -> None:
+        """Keep a member's preferences."""
+        await self._run(
+            "put_preferences",
+            user,
+            user=user,
+            channel=channel,
+            muted_until=preferences.muted_until,
+            count=preferences.count,
+            receipts=preferences.receipts,
+            pinned=preferences.pinned,
+            archived_seq=preferences.archived_seq,
+            change=change,
+        )
+
+    async def save_undo(self, token: str, user: str, expires_at: int, now: int, items: Sequence[UndoItem]) -> None:
+        """Keep what an undo needs; drops what is over."""
+
+        async def work(session: Session) -> None:
+            await session.run("expire_undo", now=now)
+            await session.run("save_undo", token=token, user=user, expires_at=expires_at, items=as_json(items))
+
+        await self._database.write(work)
+
+    async def drop_undo(self, token: str) -> None:
+        """The token is used."""
+        await self._run("drop_undo", token=token)
+
+    # ------------------------------------------------------------ loads
+
+    async def load_user(self, user: str) -> list[SeatLoad]:
+        """Every channel that the user is in, has left, or has a pointer in."""
+        return _seats.decode(await self._text("load_user", user=user))
+
+    async def load_ledgers(self, wanted: Sequence[tuple[str, str, Mode, ReadState]], cap: int) -> list[LedgerLoad]:
+        """The newest `cap` unread messages of each (user, channel)."""
+        keys, thread_keys = [], []
+        for index, (user, room, mode, state) in enumerate(wanted):
+            apart = sorted(state.apart)
+            if is_thread(room):
+                channel, thread = channel_and_thread(room)
+                thread_keys.append((index, user, channel, state.seq, thread, apart))
+            else:
+                keys.append((index, user, room, state.seq, int(mode is Mode.TIMELINE), apart))
+
+        async def work(session: Session) -> tuple[str, str, str]:
+            changes = await ask(session, "changes", {room for _, room, _, _ in wanted})
+            entries = replies = "[]"
+            if keys:
+                entries = await session.value("ledger_entries", keys=as_json(keys), cap=cap)
+            if thread_keys:
+                replies = await session.value("thread_entries", keys=as_json(thread_keys), cap=cap)
+            return changes, entries, replies
+
+        changes, entries, replies = await self._database.read(work)
+        numbers: dict[str, int] = dict(_anything.decode(changes))
+        loads = [LedgerLoad(user, channel, state, numbers.get(channel, 0), []) for user, channel, _, state in wanted]
+        for index, entry in _ledger_entries.decode(entries) + _ledger_entries.decode(replies):
+            loads[index].entries.append(entry)
+        return [_cut(load, cap) for load in loads]
+
+    async def load_channels(self, ids: Sequence[str]) -> Mapping[str, Channel]:
+        """Channels, also deleted ones; unknown ones are left out."""
+        found = gathering.channels.decode(await self._text("channels", keys=as_json(ids)))
+        return {channel.channel_id: channel for channel in found}
+
+    async def load_timeline(self, channel: str, cap: int) -> TimelineLoad:
+        """The newest `cap` countable messages."""
+
+        async def work(session: Session) -> tuple[str, str]:
+            changes = await ask(session, "changes", [channel])
+            return changes, await session.value("timeline", channel=channel, limit=cap + 1)
+
+        changes, rows = await self._database.read(work)
+        numbers: dict[str, int] = dict(_anything.decode(changes))
+        newest_first = _timeline_entries.decode(rows)
+        entries = newest_first[:cap][::-1]
+        floor = newest_first[cap].seq if len(newest_first) > cap else 0
+        return TimelineLoad(channel, numbers.get(channel, 0), entries, floor)
+
+    async def load_undo(self, token: str, user: str, now: int) -> list[UndoItem] | None:
+        """None: unknown, or over."""
+        items = await self._database.read(lambda session: session.value("load_undo", token=token, user=user, now=now))
+        return None if items is None else _undo_items.decode(items)
+
+    # ------------------------------------------------------------ queries
+
+    async def by_id(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Message]:
+        """Messages by (channel, id)."""
+        found = gathering.messages.decode(await self._text("messages", keys=as_json(keys)))
+        return {(message.channel_id, message.id): message for message in found}
+
+    async def by_seq(self, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Position]:
+        """Places by (channel, seq)."""
+        found = gathering.places.decode(await self._text("by_seq", keys=as_json(keys)))
+        return {(channel, seq): Position(seq, id_, at) for channel, seq, id_, at in found}
+
+    async def by_time(self, channel: str, time: int) -> Position:
+        """The newest place at or before a time."""
+        return await self._database.read(lambda session: _by_time(session, channel, time))
+
+    async def own_seqs(self, user: str, channel: str, since: int, cap: int) -> tuple[int, ...]:
+        """The newest of the user's own messages from `since` on."""
+        return tuple(_anything.decode(await self._text("own_seqs", user=user, channel=channel, since=since, cap=cap)))
+
+    async def unread_messages(
+        self, user: str, source: UnreadSource, after: int, before: int, newest_first: bool, limit: int
+    ) -> list[Message]:
+        """Unread messages with a time strictly between `after` and `before`."""
+        text = await self._text(
+            "unread_newest" if newest_first else "unread_oldest",
+            user=user,
+            channel=source.channel_id,
+            seq=source.state.seq,
+            apart=as_json(sorted(source.state.apart)),
+            after=after,
+            before=before,
+            limit=limit,
+        )
+        return gathering.messages.decode(text)
+
+    async def messages_since(self, channel: str, position: int, limit: int) -> list[Message]:
+        """Messages that came after a place in the log, in order; one more than `limit` says that there are more."""
+
+        async def work(session: Session) -> tuple[list[Message], str]:
+            for few in (FEW, limit + 1):
+                rows = await session.value("messages_since", channel=channel, position=position, limit=few)
+                newest = gathering.messages.decode(rows)
+                if len(newest) < few:
+                    break
+            return newest, await session.value("replies_since", channel=channel, position=position, limit=limit + 1)
+
+        newest, replies = await self._database.read(work)
+        found = newest + gathering.messages.decode(replies)
+        return sorted(found, key=lambda message: message.position)[: limit + 1]
+
+    async def members(self, channel: str, after: str, limit: int) -> list[Member]:
+        """Members by id."""
+        return gathering.members.decode(await self._text("members_page", channel=channel, after=after, limit=limit))
+
+    async def breakdown(self, user: str, channel: str, state: ReadState) -> Breakdown:
+        """Count from scratch."""
+
+        async def work(session: Session) -> tuple[str, str | None]:
+            apart = as_json(sorted(state.apart))
+            groups = await session.value("breakdown", user=user, channel=channel, seq=state.seq, apart=apart)
+            return groups, await session.value("explain_facts", user=user, channel=channel)
+
+        groups, facts = await self._database.read(work)
+        after, own, deleted, silent, apart, unread, mentions = _anything.decode(groups)
+        latest_seq, joined_seq, change = _anything.decode(facts or "[0,0,0]")
+        return Breakdown(unread, mentions, after, Minus(own, deleted, silent, apart), latest_seq, joined_seq, change)
+
+    # ------------------------------------------------------------ users: activity and badge
+
+    async def activity(self, user: str) -> Activity:
+        """What is kept of a user."""
+        row = await self._database.read(lambda session: session.row("activity", user=user))
+        return Activity(*row) if row else Activity()
+
+    async def save_seen(self, user: str, at: int) -> None:
+        """When a user was last online."""
+        await self._run("save_seen", user=user, at=at)
+
+    async def save_receipts(self, user: str, receipts: ReceiptsPreference) -> None:
+        """Whether a user's receipts are public."""
+        await self._run("save_receipts", user, user=user, receipts=receipts)
+
+    async def badge_count(self, user: str) -> int:
+        """How many different people wrote to a user while away, since the last tap: one scan of an index."""
+        count: int = await self._database.read(lambda session: session.value("badge_count", user=user))
+        return count
+
+    async def badge_senders(self, user: str) -> tuple[int, frozenset[str]]:
+        """(last tap, who wrote since)."""
+
+        async def work(session: Session) -> tuple[int, frozenset[str]]:
+            row = await session.row("activity", user=user)
+            senders = await session.value("badge_senders", user=user)
+            return (row[0] if row else 0), frozenset(_anything.decode(senders))
+
+        return await self._database.read(work)
+
+    async def save_undelivered(self, undelivered: Sequence[Undelivered]) -> None:
+        """Note messages that did not reach their receivers after all."""
+        await self._run("put_undelivered", rows=as_json(list(undelivered)))
+
+    async def tap(self, user: str, at: int, limit: int, keep_since: int) -> tuple[int, list[Message]]:
+        """Set the badge to 0; (how many people wrote before, what they wrote, newest first)."""
+
+        async def work(session: Session) -> tuple[int, str]:
+            count = await session.value("badge_count", user=user)
+            messages = await session.value("undelivered_messages", user=user, at=at, limit=limit)
+            await session.run("save_tap", user=user, at=at)
+            await session.run("expire_undelivered", user=user, before=min(at, keep_since))
+            return count, messages
+
+        count, messages = await self._database.write(work, user)
+        return count, gathering.messages.decode(messages)
+
+    # ------------------------------------------------------------ receipts
+
+    async def seen_by(self, channel: str, sender: str, seq: int) -> list[tuple[str, int]]:
+        """(user, read at) of the members who have read a place, the sender and private readers left out."""
+        text = await self._text("seen_by", channel=channel, sender=sender, seq=seq)
+        return [(user, read_at) for user, read_at in _anything.decode(text)]
+
+    async def seen_count(self, channel: str, sender: str, seq: int) -> int:
+        """How many they are."""
+        values = {"channel": channel, "sender": sender, "seq": seq}
+        count: int = await self._database.read(lambda session: session.value("seen_count", **values))
+        return count
+
+    async def receipts(self, channel: str) -> list[tuple[str, int, int]]:
+        """(user, seq, read at) of the members who have read anything and don't keep it private."""
+        rows = _anything.decode(await self._text("receipts", channel=channel))
+        found = [(user, receipt_seq(seq, skipped), read_at) for user, seq, read_at, skipped in rows]
+        return sorted(receipt for receipt in found if receipt[1] > 0)
+
+    async def cut_skipped(self, user: str, channel: str, seq: int) -> None:
+        """The user marks unread from a seq on: what comes after it is no longer marked by a join."""
+        await self._run("cut_skipped", user, user=user, channel=channel, seq=seq)
+
+    async def wrote_since(self, user: str, places: Sequence[tuple[str, int]]) -> list[str]:
+        """Of these (channel, seq), those in which somebody else has written since."""
+        found: list[str] = _anything.decode(await self._text("wrote_since", user=user, keys=as_json(places)))
+        return found
+
+    async def public_readers(self, keys: Sequence[Key]) -> dict[Key, tuple[tuple[int, int], ...]]:
+        """Of these (user, channel), the members whose receipts others may see, and what joins alone marked."""
+        rows = _anything.decode(await self._text("public_readers", keys=as_json(keys)))
+        return {(user, channel): tuple((a, b) for a, b in skipped) for user, channel, skipped in rows}
+
+    async def receipts_since(self, user: str, since: int, most_members: int, limit: int) -> list[SeenPlace]:
+        """Receipts of others since a time, in the user's channels of up to so many members, in order."""
+        text = await self._text("receipts_since", user=user, since=since, most=most_members, limit=limit)
+        return [
+            seen_place(reader, channel, Position(seq, id_, None), read_at, skipped)
+            for channel, reader, seq, id_, read_at, skipped in _anything.decode(text)
+        ]
+
+    # ------------------------------------------------------------ one statement
+
+    async def _text(self, name: str, **values: object) -> str:
+        text: str = await self._database.read(lambda session: session.value(name, **values))
+        return text
+
+    async def _run(self, name: str, order: str | None = None, **values: object) -> None:
+        await self._database.write(lambda session: session.run(name, **values), order)
+
+
+async def _by_time(session: Session, channel: str, time: int) -> Position:
+    """Halves the range of seqs until the place is found: order by time is order by seq."""
+    low, high = await session.row("seq_range", channel=channel) or (0, 0)
+    best = Position(0, None, None)
+    while 0 < low <= high:
+        middle = await place(session, channel, (low + high) // 2)
+        if middle.at is not None and middle.at <= time:
+            best, low = middle, middle.seq + 1
+        else:
+            high = middle.seq - 1
+    return best
+
+
+def _cut(load: LedgerLoad, cap: int) -> LedgerLoad:
+    """Keeps the newest `cap`; one more was asked for, to know whether there are more."""
+    if len(load.entries) <= cap:
+        return load
+    kept, floor = load.entries[-cap:], load.entries[-cap - 1].seq
+    return LedgerLoad(load.user_id, load.channel_id, load.state, load.change, kept, floor)
