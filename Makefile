@@ -47,6 +47,9 @@ imports: setup
 pytest: setup tools
 	$(BIN)/pytest --numprocesses=2
 
+screenshots: setup tools ## Take the pictures of the demo page in docs/images anew
+	$(BIN)/python -m tests.browser.screenshots
+
 fmt: setup ## Format the code and mend what can be mended
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix

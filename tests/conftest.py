@@ -323,10 +323,11 @@ async def in_process(data_dir: Path, **settings: Any) -> AsyncIterator[Chat]:
     # Imported late: tests of single modules share this file and need no whole service.
     from readstate import Readstate
     from readstate.gateway import asgi_app
+    from readstate.gateway.demo import is_on as demo_is_on
 
     options = {"service_keys": (SERVICE_KEY,), "jwt_secret": JWT_SECRET, "data_dir": str(data_dir)} | settings
     async with Readstate.open(**options) as rs:
-        transport = httpx.ASGITransport(app=asgi_app(rs))
+        transport = httpx.ASGITransport(app=asgi_app(rs, demo=demo_is_on(rs.settings)))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
             chat = Chat(http)
             chat.evict = rs.evict

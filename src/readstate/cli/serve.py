@@ -144,7 +144,7 @@ class _Server(uvicorn.Server):
 
 def _server_config(service: Readstate) -> uvicorn.Config:
     return uvicorn.Config(
-        asgi_app(service),
+        asgi_app(service, demo=demo_is_on(service.settings)),
         http="httptools",
         ws=LiveProtocol,
         ws_max_size=service.settings.max_frame,

@@ -20,6 +20,7 @@ from .auth import Authenticator, Principal, load_secrets
 from .calls import Call, For, Route
 from .cors import Cors
 from .decoding import parse_query, read_body
+from .demo import routes as demo_routes
 from .problems import TooOften, problem
 from .ratelimit import RateLimiter
 from .routes import routes
@@ -39,9 +40,12 @@ _WHOLE = (Answer, Stream)
 _encode = json.Encoder().encode
 
 
-def asgi_app(rs: "Readstate") -> ASGIApp:
-    """An ASGI application that serves `rs`, to be run or mounted. Who opened `rs` closes it."""
-    return Gateway(rs, Authenticator(rs.settings, load_secrets(rs.settings)))
+def asgi_app(rs: "Readstate", *, demo: bool = False) -> ASGIApp:
+    """An ASGI application that serves `rs`, to be run or mounted. Who opened `rs` closes it.
+
+    `demo` adds the demo page, which gives everyone who asks for it a sandbox of their own.
+    """
+    return Gateway(rs, Authenticator(rs.settings, load_secrets(rs.settings)), demo)
 
 
 class _Headers:
@@ -65,11 +69,11 @@ class _Headers:
 class Gateway:
     """Answers HTTP requests for one service."""
 
-    def __init__(self, rs: "Readstate", authenticator: Authenticator) -> None:
+    def __init__(self, rs: "Readstate", authenticator: Authenticator, demo: bool = False) -> None:
         settings = rs.settings
         self._rs = rs
         self._authenticator = authenticator
-        self._router = Router(routes())
+        self._router = Router(routes(*demo_routes()) if demo else routes())
         self._user_limit = RateLimiter(settings.rate_limit) if settings.rate_limit else None
         self._service_limit = RateLimiter(settings.service_rate_limit) if settings.service_rate_limit else None
         self._cors = Cors(settings.cors_origins) if settings.cors_origins else None

@@ -27,8 +27,8 @@ from ..errors import (
     Unavailable,
     UndoNotFound,
 )
-from . import demo, openapi
 from . import handlers as do
+from . import openapi
 from .asgi import Answer, content_type
 from .calls import JSON, JSON_LINES, LINES, ONE_OR_MANY, Call, For, Parameter, Route, json_of
 from .decoding import Nothing, Reads, Undo, Users, boolean, from_one, ids, one_of, text, whole
@@ -268,7 +268,7 @@ GROUPS = (
 )
 
 
-def routes() -> list[Route]:
-    """All routes; whatever answers GET answers HEAD."""
-    listed = [route for group in GROUPS for route in group.routes] + demo.routes()
+def routes(*more: Route) -> list[Route]:
+    """All routes of the API, and more; whatever answers GET answers HEAD."""
+    listed = [route for group in GROUPS for route in group.routes] + list(more)
     return listed + [replace(route, method="HEAD") for route in listed if route.method == "GET"]

@@ -1,6 +1,6 @@
 /** An open channel and an open thread: messages, the red line, menus, receipts, and a place to write. */
 
-import { h, roving } from "./dom.js";
+import { button, h, roving } from "./dom.js";
 import { icon } from "./icons.js";
 import { avatar, head } from "./parts.js";
 import { ago, label, plural } from "./session.js";
@@ -52,9 +52,8 @@ function tools(d, id) {
       },
       Object.entries(COUNTS).map(([value, text]) => h("option", { value, key: value }, text)),
     ),
-    h(
-      "button",
-      { type: "button", class: "quiet", "data-focus": "why-button", "aria-label": "Why this number?", onclick: () => d.explain(id) },
+    button(
+      { class: "quiet", "data-focus": "why-button", "aria-label": "Why this number?", onclick: () => d.explain(id) },
       icon("why"),
       h("span", { class: "wide" }, "Why this number?"),
     ),
@@ -62,8 +61,8 @@ function tools(d, id) {
 }
 
 function tool(name, drawing, on, flip) {
-  const props = { type: "button", class: "quiet", "aria-pressed": String(on), "aria-label": name, onclick: flip };
-  return h("button", { ...props, key: name }, icon(drawing));
+  const props = { class: "quiet", key: name, "aria-pressed": String(on), "aria-label": name, onclick: flip };
+  return button(props, icon(drawing));
 }
 
 /** The channel is on the screen and yet unread: somebody marked it so. */
@@ -74,7 +73,7 @@ function leftUnread(d, id) {
     "div",
     { class: "left", key: "left" },
     h("span", null, `${label(unread, d.cap)} left unread`),
-    h("button", { type: "button", class: "small", onclick: () => d.open(id) }, "Mark read"),
+    button({ class: "small", onclick: () => d.open(id) }, "Mark read"),
   );
 }
 
@@ -84,7 +83,8 @@ function lineAt(d, messages) {
 }
 
 function line() {
-  return h("li", { class: "line", key: "line", role: "separator", "aria-label": "New messages" }, h("span", null, "New"));
+  const props = { class: "line", key: "line", role: "separator", "aria-label": "New messages" };
+  return h("li", props, h("span", null, "New"));
 }
 
 // ------------------------------------------------------------ a message
@@ -120,14 +120,12 @@ function repliesButton(d, message) {
   const count = d.replies(message.channel_id, message.id).length;
   if (!count) return null;
   const open = () => d.openThread(message.channel_id, message.id);
-  return h("button", { type: "button", class: "replies", onclick: open }, icon("thread"), plural(count, "reply", "replies"));
+  return button({ class: "replies", onclick: open }, icon("thread"), plural(count, "reply", "replies"));
 }
 
 function menuButton(d, message, open, last) {
-  return h(
-    "button",
+  return button(
     {
-      type: "button",
       class: "quiet more",
       "data-rove": true,
       "data-focus": `menu-button ${message.id}`,
@@ -143,7 +141,7 @@ function menuButton(d, message, open, last) {
 
 function menu(d, message, own) {
   const close = () => d.toggleMenu(message.id);
-  const item = (text, action) => h("button", { type: "button", role: "menuitem", "data-rove": true, onclick: action }, text);
+  const item = (text, action) => button({ role: "menuitem", "data-rove": true, onclick: action }, text);
   const leaves = (event) => {
     event.stopPropagation();
     if (event.key === "Escape" || event.key === "Tab") close();
@@ -163,8 +161,10 @@ function menu(d, message, own) {
 /** Under the newest own message: who has seen it, as far as they let it be known. */
 function seenBy(d) {
   const { count, of, users } = d.seen;
-  const names = users?.length <= 3 ? users.map((reader) => d.session.nameOf(reader.user_id)).join(", ") : `${count} of ${of}`;
-  return h("li", { class: "seen", key: "seen" }, count > 0 && icon("check"), h("span", null, count ? `Seen by ${names}` : "Not seen yet"));
+  const names = users?.map((reader) => d.session.nameOf(reader.user_id)) ?? [];
+  const who = names.length === count && count <= 3 ? names.join(", ") : `${count} of ${of}`;
+  const text = count ? `Seen by ${who}` : "Not seen yet";
+  return h("li", { class: "seen", key: "seen" }, count > 0 && icon("check"), h("span", null, text));
 }
 
 // ------------------------------------------------------------ a thread

@@ -115,7 +115,8 @@ export class Device {
     this.#known.add(key(frame.channel_id, frame.message_id));
     const { view } = this;
     const here = frame.channel_id === view.channel;
-    if (here && frame.thread_id && frame.thread_id === view.thread && this.awake) this.readThread(view.channel, view.thread);
+    const inThread = here && view.thread && frame.thread_id === view.thread;
+    if (inThread && this.awake) this.readThread(view.channel, view.thread);
     if (here && frame.sender_id === this.person.id) this.#refresh("seen", () => this.#fetchSeen());
     this.changed();
   }
@@ -172,7 +173,6 @@ export class Device {
 
   /** Do something, and say so on the device when it can't be done. */
   async #try(action) {
-    this.menu = null;
     this.note = "";
     try {
       return await action();
@@ -185,6 +185,7 @@ export class Device {
   }
 
   #failed(error) {
+    if (error?.code === "disconnected") return; // the switch was turned off again meanwhile
     this.note = error?.detail ?? error?.message ?? "Something went wrong.";
     this.changed();
   }
@@ -246,7 +247,7 @@ export class Device {
     this.#leave();
     this.#go("thread", channel, thread);
     this.follow = "end";
-    if (this.rs.threads.size) await this.readThread(channel, thread);
+    await this.readThread(channel, thread);
   }
 
   showThreads() {
@@ -291,6 +292,7 @@ export class Device {
   }
 
   markUnread(message) {
+    this.#closeMenu(message);
     return this.#try(async () => {
       await this.rs.markUnread(message.channel_id, message.id);
       this.line = message.seq;
@@ -298,6 +300,7 @@ export class Device {
   }
 
   remove(message) {
+    this.#closeMenu(message);
     return this.#try(async () => {
       const place = `/v1/channels/${encodeURIComponent(message.channel_id)}`;
       await this.#http("DELETE", `${place}/messages/${encodeURIComponent(message.id)}`);
@@ -345,6 +348,11 @@ export class Device {
     this.menu = this.menu === id ? null : id;
     this.focusOn = this.menu === null ? `menu-button ${id}` : "menu";
     this.changed();
+  }
+
+  #closeMenu(message) {
+    this.menu = null;
+    this.focusOn = `menu-button ${message.id}`;
   }
 
   /** Esc: one step out of wherever one is. */

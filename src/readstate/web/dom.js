@@ -14,6 +14,11 @@ export function h(tag, props, ...children) {
   return { tag, key, props: rest, children: flat(children) };
 }
 
+/** A button that does something; it sends no form. */
+export function button(props, ...children) {
+  return h("button", { type: "button", ...props }, ...children);
+}
+
 function flat(children) {
   return children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
 }

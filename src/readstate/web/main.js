@@ -10,9 +10,15 @@ import { Wire } from "./wire.js";
 import { Writers, writingForm } from "./writer.js";
 
 const REFRESH_AGES = 20_000;
+const OVER = "This sandbox is over: its people live for an hour. Press “Fresh start” for another.";
 
 const $ = (selector) => document.querySelector(selector);
 const say = (text) => ($("#said").textContent = text);
+
+function trouble(text) {
+  $("#trouble").hidden = false;
+  $("#trouble").textContent = text;
+}
 
 async function start() {
   const session = await startSession();
@@ -63,6 +69,7 @@ function drawNow(device) {
   if (held) focus(device);
   device.focusOn = null;
   drawTab(device);
+  if (device.rs.state === "closed") trouble(OVER);
 }
 
 function drawTab(device) {
@@ -73,12 +80,14 @@ function drawTab(device) {
 
 /** Keep the focus with the person who acts: into what just opened, or back to where it came from. */
 function focus(device) {
-  const { root, focusOn } = device;
+  const { root, focusOn, view } = device;
   const within = focusOn === "menu" ? " [role=menuitem]" : "";
   const target = focusOn && root.querySelector(`[data-focus="${CSS.escape(focusOn)}"]${within}`);
   if (target) target.focus({ preventScroll: focusOn !== "menu" });
-  else if (focusOn || !root.contains(document.activeElement)) root.querySelector("h4")?.focus({ preventScroll: true });
+  else if (focusOn || !root.contains(document.activeElement)) heading(root, view.name)?.focus({ preventScroll: true });
 }
+
+const heading = (root, view) => root.querySelector(`h4[data-focus="${view}"]`);
 
 // ------------------------------------------------------------ scrolling
 
@@ -100,12 +109,15 @@ function scroll(device, before) {
 
 /** On a narrow screen one device is shown at a time. */
 function show(id) {
-  for (const element of document.querySelectorAll("[data-device]")) element.classList.toggle("shown", element.dataset.device === id);
-  for (const tab of document.querySelectorAll("[data-tab]")) tab.setAttribute("aria-pressed", String(tab.dataset.tab === id));
+  for (const device of document.querySelectorAll("[data-device]")) {
+    device.classList.toggle("shown", device.dataset.device === id);
+  }
+  for (const tab of document.querySelectorAll("[data-tab]")) {
+    tab.setAttribute("aria-pressed", String(tab.dataset.tab === id));
+  }
 }
 
 $("#fresh").onclick = () => location.reload();
 start().catch((error) => {
-  $("#trouble").hidden = false;
-  $("#trouble span").textContent = error.detail ?? error.message;
+  trouble(`This page could not start. ${error.detail ?? error.message}`);
 });

@@ -1,6 +1,6 @@
 /** What is not a conversation: followed threads, who wrote meanwhile, and why a number is what it is. */
 
-import { h } from "./dom.js";
+import { button, h } from "./dom.js";
 import { icon } from "./icons.js";
 import { avatar, head } from "./parts.js";
 import { ago, plural } from "./session.js";
@@ -23,21 +23,24 @@ export function threads(d) {
 function followedThread(d, thread) {
   const { channel_id: channel, thread_id: id, latest } = thread;
   const root = d.store.get(channel, id);
-  const read = { type: "button", class: "small", onclick: () => d.readThread(channel, id) };
   return h(
     "li",
     { class: "card", key: `${channel} ${id}`, "data-thread": id, "data-unread": thread.unread },
     h("p", { class: "where" }, icon("thread"), d.session.titleOf(channel, d.person.id)),
     h("p", { class: "root" }, root?.deleted ? "deleted" : (root?.text ?? id)),
-    latest && h("p", { class: "latest" }, `${d.session.nameOf(latest.sender_id)}: ${latest.preview ?? ""} · ${ago(latest.at)}`),
+    latest && h("p", { class: "latest" }, latestWords(d, latest)),
     h(
       "p",
       { class: "actions" },
-      h("button", { type: "button", class: "small", onclick: () => d.openThread(channel, id) }, "Open"),
-      thread.unread > 0 && h("button", read, "Mark thread read"),
+      button({ class: "small", onclick: () => d.openThread(channel, id) }, "Open"),
+      thread.unread > 0 && button({ class: "small", onclick: () => d.readThread(channel, id) }, "Mark thread read"),
       thread.unread > 0 && h("span", { class: "pill", "aria-label": `${thread.label} unread` }, thread.label),
     ),
   );
+}
+
+function latestWords(d, { sender_id: sender, preview, at }) {
+  return `${d.session.nameOf(sender)}: ${preview ?? ""} · ${ago(at)}`;
 }
 
 // ------------------------------------------------------------ who wrote meanwhile
@@ -56,14 +59,14 @@ export function away(d) {
 }
 
 function fromSender(d, { sender_id: sender, messages }) {
+  const count = plural(messages.length, "message");
   return h(
     "li",
     { class: "card", key: sender, "data-sender": sender },
-    h("p", { class: "where" }, avatar(d, sender), d.session.nameOf(sender), h("span", { class: "soft" }, plural(messages.length, "message"))),
+    h("p", { class: "where" }, avatar(d, sender), d.session.nameOf(sender), " ", h("span", { class: "soft" }, count)),
     messages.map((message) =>
-      h(
-        "button",
-        { type: "button", class: "said", key: message.id, onclick: () => visit(d, message) },
+      button(
+        { class: "said", key: `${message.channel_id} ${message.id}`, onclick: () => visit(d, message) },
         h("span", { class: "soft" }, d.session.titleOf(message.channel_id, d.person.id)),
         h("span", null, message.deleted ? "deleted" : (message.text ?? message.preview ?? "")),
       ),
@@ -90,14 +93,15 @@ export function why(d) {
   const w = d.why;
   const title = d.session.titleOf(w.channel_id, d.person.id);
   const count = d.preferences.get(w.channel_id)?.count ?? "all";
+  const named = { role: "dialog", "aria-label": `Why this number: ${title}`, "data-focus": "why", tabindex: "-1" };
   return h(
     "div",
-    { class: "sheet", key: "why", role: "dialog", "aria-label": `Why this number: ${title}`, "data-focus": "why", tabindex: "-1" },
+    { class: "sheet", key: "why", ...named },
     h(
       "div",
       { class: "app-bar" },
       h("h4", null, "Why this number?"),
-      h("button", { type: "button", class: "quiet", "aria-label": "Close", onclick: () => d.closeWhy() }, icon("close")),
+      button({ class: "quiet", "aria-label": "Close", onclick: () => d.closeWhy() }, icon("close")),
     ),
     h("p", { class: "soft" }, pointerWords(w)),
     h(
@@ -114,14 +118,19 @@ export function why(d) {
       w.agrees && icon("check"),
       w.agrees ? `The database counts the same: ${w.durable}.` : `The database counts ${w.durable}.`,
     ),
-    h("p", { class: "soft" }, `Counted by ${w.mode}, answered from the ${w.answered_by === "hot" ? "hot state" : "database"}${w.exact ? ", exact" : ", a lower bound"}.`),
+    h("p", { class: "soft" }, sourceWords(w)),
   );
 }
 
 function pointerWords({ pointer, latest_seq: latest }) {
-  const turn = pointer.epoch ? `, after ${plural(pointer.epoch, "mark-unread")}` : "";
-  if (!pointer.seq) return `The read pointer stands before the first of ${plural(latest, "message")}${turn}.`;
-  return `The read pointer stands at message ${pointer.seq} of ${latest}${turn}.`;
+  const first = `before the first of ${plural(latest, "message")}`;
+  const place = pointer.seq ? `at message ${pointer.seq} of ${latest}` : first;
+  return `The read pointer stands ${place}.${pointer.epoch ? " A mark-unread has moved it back before." : ""}`;
+}
+
+function sourceWords({ mode, answered_by: by, exact }) {
+  const source = by === "hot" ? "hot state" : "database";
+  return `Counted by ${mode}, answered from the ${source}, ${exact ? "exact" : "a lower bound"}.`;
 }
 
 function preferenceWords(count, u) {

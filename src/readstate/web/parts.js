@@ -1,6 +1,6 @@
 /** What several views are made of. */
 
-import { h } from "./dom.js";
+import { button, h } from "./dom.js";
 import { icon } from "./icons.js";
 
 /** A person's initial in the person's colour. */
@@ -20,11 +20,10 @@ export function marks(u) {
 
 /** The bar over what is open; the heading takes the focus when it opens. */
 export function head(d, title, name) {
-  const props = { type: "button", class: "quiet back", "aria-label": "Back to chats", onclick: () => d.back() };
   return h(
     "div",
     { class: "app-bar", key: "head" },
-    h("button", props, icon("back")),
+    button({ class: "quiet back", "aria-label": "Back to chats", onclick: () => d.back() }, icon("back")),
     h("h4", { tabindex: "-1", "data-focus": name }, title),
   );
 }

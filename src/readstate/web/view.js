@@ -1,7 +1,7 @@
 /** How a device looks: its frame, its two switches, and the list of conversations. */
 
 import { channel, empty, thread } from "./chat.js";
-import { h, roving } from "./dom.js";
+import { button, h, roving } from "./dom.js";
 import { icon } from "./icons.js";
 import { away, threads, why } from "./panels.js";
 import { avatar, marks } from "./parts.js";
@@ -19,13 +19,14 @@ const PANES = { channel, thread, threads, away, chats: empty };
 /** Everything of a device, from what it knows now. */
 export function device(d) {
   const state = d.online ? STATES[d.rs.state] : "offline";
-  const total = label(d.rs.totals.unread, d.cap);
+  const { unread } = d.rs.totals;
+  const total = { class: "total pill", "aria-hidden": "true" };
   return [
     h(
       "header",
       { class: "stand" },
       h("h3", { id: `${d.id}-name` }, icon(d.kind), h("span", null, d.kind === "phone" ? "Phone" : "Laptop")),
-      h("span", { class: "total pill", "data-total": d.rs.totals.unread, hidden: !total, "aria-hidden": "true" }, total),
+      h("span", { ...total, "data-total": unread, hidden: !unread }, label(unread, d.cap)),
       h("span", { class: "spoken", role: "status" }, `${d.name}: ${spokenTotal(d)}`),
       toggle("Online", d.online, () => (d.online ? d.disconnect() : d.connect())),
       toggle("Screen", d.awake, () => (d.awake ? d.sleep() : d.wake())),
@@ -53,8 +54,8 @@ function escape(event, d) {
 }
 
 function toggle(name, on, flip) {
-  const props = { class: "switch", type: "button", role: "switch", "aria-checked": String(on), onclick: flip };
-  return h("button", { ...props, key: name }, h("span", { class: "track", "aria-hidden": "true" }), name);
+  const props = { class: "switch", key: name, role: "switch", "aria-checked": String(on), onclick: flip };
+  return button(props, h("span", { class: "track", "aria-hidden": "true" }), name);
 }
 
 function note(d) {
@@ -62,13 +63,13 @@ function note(d) {
     d.note = "";
     d.changed();
   };
-  const close = h("button", { type: "button", class: "quiet", "aria-label": "Dismiss", onclick: dismiss }, icon("close"));
+  const close = button({ class: "quiet", "aria-label": "Dismiss", onclick: dismiss }, icon("close"));
   return h("div", { class: "note", role: "alert", key: "note" }, h("span", null, d.note), close);
 }
 
 function darkness(d) {
-  const text = [icon("phone"), h("span", null, "The screen is off. Tap to wake it.")];
-  return h("button", { type: "button", class: "darkness", key: "dark", onclick: () => d.wake() }, text);
+  const text = [icon(d.kind), h("span", null, "The screen is off. Tap to wake it.")];
+  return button({ class: "darkness", key: "dark", onclick: () => d.wake() }, text);
 }
 
 function spokenTotal(d) {
@@ -104,9 +105,8 @@ function side(d, state) {
 function badge(d) {
   const { senders, label: shown } = d.rs.badge;
   if (!senders) return null;
-  return h(
-    "button",
-    { type: "button", class: "badge", key: "badge", "data-senders": senders, onclick: () => d.tap() },
+  return button(
+    { class: "badge", key: "badge", "data-senders": senders, onclick: () => d.tap() },
     h("span", { class: "pill" }, shown),
     h("span", null, `${senders === 1 ? "person" : "people"} wrote while you were away`),
   );
@@ -116,14 +116,13 @@ function conversation(d, row, place) {
   const u = d.unread(row.channel_id);
   const open = d.view.channel === row.channel_id;
   const title = d.session.titleOf(row.channel_id, d.person.id);
+  const named = h("span", { class: "name" }, title);
   const first = d.inbox.some((other) => other.channel_id === d.view.channel) ? open : place === 0;
   return h(
     "li",
     { key: row.channel_id },
-    h(
-      "button",
+    button(
       {
-        type: "button",
         class: `chat${u.has_unread ? " unread" : ""}${u.muted ? " muted" : ""}`,
         "data-rove": true,
         "data-focus": `chat ${row.channel_id}`,
@@ -135,7 +134,7 @@ function conversation(d, row, place) {
         onclick: () => d.open(row.channel_id),
       },
       picture(d, row),
-      h("span", { class: "title" }, h("span", { class: "name" }, title), row.pinned && icon("pin"), u.muted && icon("muted")),
+      h("span", { class: "title" }, named, row.pinned && icon("pin"), u.muted && icon("muted")),
       h("span", { class: "when" }, row.last_message ? ago(row.last_message.at) : ""),
       h("span", { class: "preview" }, preview(d, row)),
       h("span", { class: "marks", key: "marks" }, marks(u)),
@@ -146,8 +145,9 @@ function conversation(d, row, place) {
 function preview(d, row) {
   const last = row.last_message;
   if (!last) return "";
-  const who = last.sender_id === d.person.id ? "You: " : row.type === "direct" ? "" : `${d.session.nameOf(last.sender_id)}: `;
-  return who + (last.preview ?? "");
+  const text = last.preview ?? "";
+  if (last.sender_id === d.person.id) return `You: ${text}`;
+  return row.type === "direct" ? text : `${d.session.nameOf(last.sender_id)}: ${text}`;
 }
 
 function spoken(u, row) {
@@ -170,10 +170,8 @@ function picture(d, row) {
 function threadsButton(d) {
   const { unread } = d.rs.threadTotals;
   const spokenCount = unread ? `${label(unread, d.cap)} unread` : "nothing unread";
-  return h(
-    "button",
+  return button(
     {
-      type: "button",
       class: "to-threads",
       "data-unread": unread,
       "aria-label": `Threads, ${spokenCount}`,

@@ -56,7 +56,7 @@ export class Wire {
 
   #show(device) {
     this.#shown = device;
-    for (const row of this.#rows) row.hidden = device !== "all" && row.dataset.device !== device;
+    for (const row of this.#rows) row.hidden = device !== "all" && row.dataset.of !== device;
   }
 
   #clear() {
@@ -67,7 +67,7 @@ export class Wire {
 
 function rowOf(device, up, type, json) {
   const row = document.createElement("li");
-  row.dataset.device = device.id;
+  row.dataset.of = device.id;
   row.className = up ? "up" : "down";
   const parts = [
     ["time", new Date().toLocaleTimeString("en-GB")],

@@ -72,8 +72,10 @@ export function writingForm(form, session, store, writers, say) {
     offerRoots();
   };
   const offerRoots = () => {
-    fill(under, [["", "as a new message"], ...rootsOf(store, where.value).map((root) => [root.id, `under “${cut(root.text)}”`])]);
-    const there = session.people.slice(0, 2).filter((person) => session.channel(where.value).members.includes(person.id));
+    const roots = rootsOf(store, where.value).map((root) => [root.id, `under “${cut(root.text)}”`]);
+    fill(under, [["", "as a new message"], ...roots]);
+    const { members } = session.channel(where.value);
+    const there = session.people.slice(0, 2).filter((person) => members.includes(person.id));
     fill(mention, [["", "nobody"], ...there.map((person) => [person.id, person.name]), ["@channel", "everybody"]]);
   };
   who.onchange = offerRooms;

@@ -1,0 +1,370 @@
+/**
+ * The read state of one user, as a client keeps it: counts by channel, followed threads, the badge.
+ *
+ * It is a fold of a bulk sync and the frames that follow it. The service sends every figure exact at its place
+ * in the order of frames, so counting is simple: a figure replaces, a `message.new` with `counts` adds one.
+ *
+ * Two things need more care:
+ * - *Reads under way.* Whoever opens a channel sees 0 at once. What the service has told stays untouched below
+ *   that, so a refused read brings the true figures back, and an answer needs no undoing.
+ * - *Details that a frame leaves open*, such as where the first unread message is after a partial read. They are
+ *   noted as unsure; `questions` names the channels to ask about, and `fill` takes the answer. What frames tell
+ *   in the meantime is never undone by it.
+ */
+
+const FIGURES = ["unread", "label", "has_unread", "mentions", "exact", "first_unread", "last_read", "latest", "muted"];
+const PERHAPS = ["reason", "archived"];
+const NONE = { unread: 0, mentions: 0, channels: 0 };
+
+/** A channel in which nothing is known to be unread. */
+export function nothing(channelId) {
+  return {
+    channel_id: channelId,
+    unread: 0,
+    label: "",
+    has_unread: false,
+    mentions: 0,
+    exact: true,
+    first_unread: null,
+    last_read: null,
+    latest: null,
+    muted: false,
+  };
+}
+
+/** The key of a thread: ids are printable, so a line break cannot be in one. */
+export function threadKey(channelId, threadId) {
+  return `${channelId}\n${threadId}`;
+}
+
+/** What `U` says, without what its frame says besides. */
+function figures(from) {
+  const entry = { channel_id: from.channel_id };
+  for (const name of FIGURES) entry[name] = from[name];
+  for (const name of PERHAPS) if (from[name]) entry[name] = from[name];
+  return entry;
+}
+
+/** The same channel with everything read. */
+function cleared({ reason, ...entry }) {
+  return { ...entry, unread: 0, label: "", has_unread: false, mentions: 0, exact: true, first_unread: null };
+}
+
+function share(entry) {
+  if (!entry?.has_unread || entry.muted || entry.archived) return NONE;
+  return { unread: entry.unread, mentions: entry.mentions, channels: 1 };
+}
+
+export class Counts {
+  channels = new Map();
+  totals = { ...NONE };
+  threads = new Map();
+  threadTotals = { unread: 0, threads: 0 };
+  badge = { senders: 0, label: "" };
+  /** The highest number that a label shows. */
+  cap = 99;
+
+  /** channel -> {told: what the service said, newest: seq, epoch, mark, unsure: names of fields, stamp, since: place} */
+  #rooms = new Map();
+  /** channel -> how many reads of all of it are under way */
+  #held = new Map();
+  /** channels with a question */
+  #open = new Set();
+  #stamps = 0;
+  #changed;
+
+  /** @param {(what: string, channelId?: string) => void} changed called after every change */
+  constructor(changed) {
+    this.#changed = changed;
+  }
+
+  // ---------------------------------------------------------------- what the service says
+
+  /** Start anew from a bulk sync. */
+  reset(channels, threads) {
+    this.#rooms.clear();
+    this.#open.clear();
+    this.channels.clear();
+    this.totals = { ...NONE };
+    for (const row of channels) this.#show(row.channel_id, this.#tell(figures(row)));
+    this.threads.clear();
+    for (const row of threads) this.threads.set(threadKey(row.channel_id, row.thread_id), row);
+    this.#sumThreads();
+    this.#changed("sync");
+  }
+
+  /**
+   * Take a frame in.
+   * @param {string} me the user
+   * @param {string | null} focus the channel that is open here
+   * @returns whether it is news: false for a message that was here already
+   */
+  apply(frame, me, focus) {
+    const { channel_id: id } = frame;
+    switch (frame.type) {
+      case "message.new":
+        return this.#message(frame, frame.sender_id === me, id === focus);
+      case "unread.updated":
+        this.#put(id, this.#tell(figures(frame)));
+        break;
+      case "read_pointer.updated": {
+        const { last_read_id, last_read_seq, last_read_at, epoch } = frame;
+        this.read(id, { ...frame, last_read: { id: last_read_id, seq: last_read_seq, at: last_read_at, epoch } });
+        break;
+      }
+      case "channel.updated":
+        this.#row(id, frame.conversation);
+        break;
+      case "channel.removed":
+        this.#remove(id);
+        break;
+      case "thread.updated":
+        this.#thread(frame);
+        break;
+      case "badge.updated":
+        this.badge = { senders: frame.senders, label: frame.label };
+        this.#changed("badge");
+    }
+    return true;
+  }
+
+  /** Figures after a read, or after a mark-unread: from an `ack`, or of another device. */
+  read(id, { last_read, unread, label, mentions, has_unread, first_unread }) {
+    const room = this.#room(id);
+    room.mark = ++this.#stamps;
+    const told = { ...room.told, last_read, unread, label, mentions };
+    room.unsure.delete("last_read");
+    if (has_unread !== undefined && first_unread !== undefined) {
+      Object.assign(told, { has_unread, first_unread });
+      room.unsure.delete("has_unread");
+      room.unsure.delete("first_unread");
+      room.since = null;
+    } else if (unread === 0 && room.newest > 0 && last_read.seq >= room.newest) {
+      this.#sure(room);
+      room.told = cleared(told);
+      return this.#put(id, room);
+    } else {
+      // Without it the place of the first unread message is open, and with a preference so is the dot.
+      told.has_unread = unread > 0 || told.has_unread;
+      told.first_unread = null;
+      this.#doubt(room, "has_unread", "first_unread");
+    }
+    if (told.has_unread && !told.exact) this.#doubt(room, "exact", "reason");
+    room.told = told.has_unread ? told : cleared(told);
+    this.#put(id, room);
+  }
+
+  /**
+   * A channel was opened: `before` is how it stood then, which may be a while ago.
+   * @param {number} mark of the channel when the request was made
+   * @returns whether that tells how it stands: false if other figures have come since
+   */
+  opened(id, before, read, mark) {
+    if (this.mark(id) !== mark) return false;
+    const newer = this.#rooms.get(id)?.told.latest;
+    const room = this.#tell(figures(before));
+    if (newer?.seq > (before.latest?.seq ?? 0)) room.told.latest = newer;
+    if (read) {
+      const { latest } = room.told;
+      room.told = cleared(room.told);
+      if (latest) room.told.last_read = { id: latest.id, seq: latest.seq, at: latest.at, epoch: before.last_read.epoch };
+      this.#doubt(room, "last_read"); // deleted messages may stand after the latest
+    }
+    this.#put(id, room);
+    return true;
+  }
+
+  /** Another one whenever figures of the channel have come. */
+  mark(id) {
+    return this.#rooms.get(id)?.mark ?? 0;
+  }
+
+  /** Figures of a thread after it was read here. */
+  threadRead(channelId, threadId, { last_read, unread, label }) {
+    const known = this.threads.get(threadKey(channelId, threadId));
+    if (known) this.#thread({ ...known, last_read, unread, label });
+  }
+
+  /** The badge was tapped. */
+  tapped() {
+    this.badge = { senders: 0, label: "" };
+    this.#changed("badge");
+  }
+
+  // ---------------------------------------------------------------- reads under way
+
+  /** Show a channel as read until `release`. */
+  hold(id) {
+    this.#held.set(id, (this.#held.get(id) ?? 0) + 1);
+    if (this.#rooms.has(id)) this.#put(id, this.#rooms.get(id));
+  }
+
+  /** A read is answered; `quietly` if figures follow at once. */
+  release(id, quietly = false) {
+    const left = (this.#held.get(id) ?? 0) - 1;
+    if (left > 0) this.#held.set(id, left);
+    else this.#held.delete(id);
+    if (!quietly && this.#rooms.has(id)) this.#put(id, this.#rooms.get(id));
+  }
+
+  /** The newest seq known in a channel; undefined if none is. */
+  newest(id) {
+    return this.#rooms.get(id)?.newest || undefined;
+  }
+
+  /** The epoch of the user's pointer in a channel, as last seen. */
+  epoch(id) {
+    const room = this.#rooms.get(id);
+    return room?.told.last_read?.epoch ?? room?.epoch;
+  }
+
+  // ---------------------------------------------------------------- what frames leave open
+
+  /** [channel, stamp] of the channels to ask about. What is not shown is not asked for. */
+  questions() {
+    return [...this.#open].map((id) => [id, this.#rooms.get(id).stamp]);
+  }
+
+  /** The answer to a question: `U`, or null if there is none. Void if new doubts have come since. */
+  fill(id, stamp, answer) {
+    const room = this.#rooms.get(id);
+    if (room?.stamp !== stamp) return;
+    const told = { ...room.told };
+    for (const name of answer ? room.unsure : []) {
+      if (answer[name] === undefined) delete told[name];
+      else told[name] = answer[name];
+    }
+    if (room.since) {
+      told.has_unread = true;
+      told.first_unread ??= room.since;
+    }
+    this.#sure(room);
+    room.told = told;
+    this.#put(id, room);
+  }
+
+  #doubt(room, ...names) {
+    for (const name of names) room.unsure.add(name);
+    if (names.includes("first_unread")) room.since = null;
+    room.stamp = ++this.#stamps;
+  }
+
+  #sure(room) {
+    room.unsure.clear();
+    room.since = null;
+  }
+
+  // ---------------------------------------------------------------- channels
+
+  /** What is known of a channel. Of one that no sync has named, the pointer is not. */
+  #room(id) {
+    let room = this.#rooms.get(id);
+    if (!room) {
+      room = { told: nothing(id), newest: 0, epoch: undefined, mark: 0, unsure: new Set(), stamp: 0, since: null };
+      this.#doubt(room, "last_read");
+      this.#rooms.set(id, room);
+    }
+    return room;
+  }
+
+  /** Everything about a channel was told. */
+  #tell(entry) {
+    const room = this.#room(entry.channel_id);
+    this.#sure(room);
+    room.mark = ++this.#stamps;
+    room.told = entry;
+    room.newest = Math.max(room.newest, entry.latest?.seq ?? 0);
+    return room;
+  }
+
+  #message(frame, own, focused) {
+    const { channel_id: id, message_id, seq, at, sender_id, preview } = frame;
+    if (seq === null || seq === undefined) return true; // a reply in its thread only
+    const room = this.#room(id);
+    if (seq <= room.newest) return false;
+    room.newest = seq;
+    room.epoch = frame.epoch ?? room.epoch;
+    const place = { id: message_id, seq, at };
+    const told = { ...room.told, latest: { ...place, sender_id, preview } };
+    if (frame.counts) {
+      told.unread += 1;
+      told.label = this.#label(told.unread);
+      told.has_unread = true;
+      told.mentions += frame.mentions_me ? 1 : 0;
+      if (room.unsure.has("first_unread")) room.since ??= place;
+      else told.first_unread ??= place;
+    } else if ((own || focused) && told.last_read) {
+      told.last_read = { ...place, epoch: told.last_read.epoch };
+    }
+    if (!frame.counts && !own && (focused || !frame.silent)) this.#doubt(room, "last_read");
+    room.told = told;
+    this.#put(id, room);
+    return true;
+  }
+
+  /** A row of the inbox: it has the counts, but neither pointer nor first unread message. */
+  #row(id, row) {
+    const room = this.#room(id);
+    room.mark = ++this.#stamps;
+    const { archived, ...known } = room.told;
+    const { unread, label, has_unread, mentions, muted, last_message: latest } = row;
+    const told = { ...known, unread, label, has_unread, mentions, muted, latest };
+    if (row.archived) told.archived = true;
+    room.newest = Math.max(room.newest, latest?.seq ?? 0);
+    if (known.unread !== unread || known.has_unread !== has_unread || known.mentions !== mentions) {
+      this.#doubt(room, "last_read", "first_unread", "exact", "reason");
+    }
+    room.told = has_unread ? told : cleared(told);
+    this.#put(id, room);
+  }
+
+  #remove(id) {
+    const threads = [...this.threads].filter(([, thread]) => thread.channel_id === id);
+    for (const [key] of threads) this.threads.delete(key);
+    this.#sumThreads();
+    this.#rooms.delete(id);
+    this.#show(id, null);
+    this.#changed("channel", id);
+    if (threads.length > 0) this.#changed("thread", id);
+  }
+
+  #put(id, room) {
+    this.#show(id, room);
+    this.#changed("channel", id);
+  }
+
+  /** Bring what is known to the map that everybody reads, and to the totals. */
+  #show(id, room) {
+    const before = share(this.channels.get(id));
+    if (room?.unsure.size && (room.told.has_unread || room.unsure.has("has_unread"))) this.#open.add(id);
+    else this.#open.delete(id);
+    if (room) this.channels.set(id, this.#held.has(id) ? cleared(room.told) : room.told);
+    else this.channels.delete(id);
+    const after = share(this.channels.get(id));
+    this.totals = {
+      unread: this.totals.unread + after.unread - before.unread,
+      mentions: this.totals.mentions + after.mentions - before.mentions,
+      channels: this.totals.channels + after.channels - before.channels,
+    };
+  }
+
+  #label(count) {
+    return count === 0 ? "" : count > this.cap ? `${this.cap}+` : `${count}`;
+  }
+
+  // ---------------------------------------------------------------- threads
+
+  #thread(frame) {
+    const { thread_id, channel_id, unread, label, latest, last_read } = frame;
+    const key = threadKey(channel_id, thread_id);
+    if (frame.followed === false) this.threads.delete(key);
+    else this.threads.set(key, { thread_id, channel_id, unread, label, latest, last_read });
+    this.#sumThreads();
+    this.#changed("thread", channel_id);
+  }
+
+  #sumThreads() {
+    const counts = [...this.threads.values()].map((thread) => thread.unread).filter((unread) => unread > 0);
+    this.threadTotals = { unread: counts.reduce((sum, unread) => sum + unread, 0), threads: counts.length };
+  }
+}

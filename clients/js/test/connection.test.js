@@ -1,0 +1,434 @@
+/** Coming and going: nothing is missed and nothing is done twice, whatever happens to the connection. */
+
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+
+import { agrees, Backend, device, Line, next, Service, tokenFor, until } from "./harness.js";
+
+let service;
+let backend;
+
+before(async () => {
+  service = await Service.start();
+  backend = new Backend(service);
+});
+after(() => service.close());
+
+/** Waits are shortened: how long they are is not what these tests are about. */
+const hurry = { setTimeout: (run, milliseconds) => setTimeout(run, milliseconds / 20) };
+
+let stories = 0;
+
+/** People and a channel of one story. */
+async function story() {
+  const n = ++stories;
+  const [alice, bob, general, side] = ["alice", "bob", "general", "side"].map((name) => `${name}${n}`);
+  await backend.channel(general, [alice, bob]);
+  await backend.channel(side, [alice, bob]);
+  return { alice, bob, general, side };
+}
+
+async function line(t) {
+  const made = await Line.to(service);
+  t.after(() => made.close());
+  return made;
+}
+
+const states = (rs) => {
+  const seen = [];
+  rs.on("state", (state) => seen.push(state));
+  return seen;
+};
+
+test("offline and back: what was missed comes as events, each once, and no sync is needed", async (t) => {
+  const { alice, bob, general } = await story();
+  const rs = device(t, bob, service.url);
+  await rs.connect();
+  await backend.send(general, alice);
+  await rs.settled();
+  const heard = [];
+  rs.on("message.new", ({ message_id }) => heard.push(message_id));
+  const syncs = [];
+  rs.on("change", ({ what }) => what === "sync" && syncs.push(what));
+
+  rs.disconnect();
+  assert.equal(rs.state, "offline");
+  assert.equal(rs.unread(general).unread, 1, "what was known stays");
+  const missed = [await backend.send(general, alice), await backend.send(general, alice)];
+  await rs.connect();
+
+  assert.deepEqual(heard, missed);
+  assert.deepEqual(syncs, []);
+  assert.equal(rs.unread(general).unread, 3);
+  await agrees(backend, rs);
+});
+
+test("a cut line heals by itself", async (t) => {
+  const { alice, bob, general } = await story();
+  const wire = await line(t);
+  const rs = device(t, bob, wire.url, hurry);
+  await rs.connect();
+  const seen = states(rs);
+
+  wire.cut();
+  await backend.send(general, alice);
+  await until("it is back", () => seen.includes("live"));
+
+  assert.deepEqual(seen.slice(0, 2), ["offline", "connecting"]);
+  await rs.settled();
+  assert.equal(rs.unread(general).unread, 1);
+  await agrees(backend, rs);
+});
+
+test("a line that has died silently is noticed", async (t) => {
+  const { alice, bob, general } = await story();
+  const wire = await line(t);
+  const rs = device(t, bob, wire.url, hurry);
+  await rs.connect();
+
+  const lost = next(rs, "state", (state) => state === "offline");
+  wire.freeze();
+  await backend.send(general, alice);
+  await lost;
+  await until("it is back", () => rs.state === "live");
+
+  assert.equal(rs.unread(general).unread, 1);
+  await agrees(backend, rs);
+});
+
+test("as long as the service cannot be reached, the client tries; connect() waits for it", async (t) => {
+  const { alice, bob, general } = await story();
+  const wire = await line(t);
+  const rs = device(t, bob, wire.url, hurry);
+  await rs.connect();
+  wire.shut = true;
+  wire.cut();
+  const tries = [];
+  rs.on("state", (state) => state === "connecting" && tries.push(state));
+
+  await backend.send(general, alice);
+  await until("it has tried", () => tries.length >= 3);
+  assert.notEqual(rs.state, "live");
+  wire.shut = false;
+  await rs.connect();
+
+  assert.equal(rs.unread(general).unread, 1);
+  await agrees(backend, rs);
+});
+
+test("who looks at the page again does not wait for the next try", async (t) => {
+  const { alice, bob, general } = await story();
+  const wire = await line(t);
+  const page = Object.assign(new EventTarget(), { visibilityState: "visible" });
+  const never = (run, milliseconds) => setTimeout(run, Math.min(milliseconds * 1000, 2 ** 31 - 1));
+  const rs = device(t, bob, wire.url, { page, setTimeout: never });
+  await rs.connect();
+  const lost = next(rs, "state", (state) => state === "offline");
+  wire.cut();
+  await lost;
+
+  await backend.send(general, alice);
+  page.dispatchEvent(new Event("visibilitychange"));
+  await until("it is back", () => rs.state === "live");
+  await agrees(backend, rs);
+
+  rs.disconnect();
+  page.dispatchEvent(new Event("visibilitychange"));
+  assert.equal(rs.state, "offline", "whoever went offline by hand stays so");
+});
+
+test("listeners may come and go with the connection", async (t) => {
+  const { bob } = await story();
+  const wire = await line(t);
+  const rs = device(t, bob, wire.url, hurry);
+  await rs.connect();
+  let ready = 0;
+  rs.on("ready", () => (ready += 1));
+  rs.on("state", (state) => state === "offline" && rs.connect());
+
+  wire.cut();
+  await until("it is back", () => rs.state === "live");
+  await rs.settled();
+  assert.equal(ready, 1, "it came back once");
+
+  const off = rs.on("state", (state) => state === "live" && rs.disconnect());
+  wire.cut();
+  await until("it is back", () => ready === 2);
+  off();
+  await rs.connect();
+  await agrees(backend, rs);
+});
+
+test("a first sync that fails is told, and can be tried again", async (t) => {
+  const { bob } = await story();
+  const wire = await line(t);
+  wire.shut = true;
+  const rs = device(t, bob, wire.url);
+
+  await assert.rejects(rs.connect(), { code: "unreachable", retry: true });
+  assert.equal(rs.state, "idle");
+  wire.shut = false;
+  await rs.connect();
+
+  assert.equal(rs.state, "live");
+});
+
+test("what is done offline is sent in order after coming back", async (t) => {
+  const { alice, bob, general, side } = await story();
+  const first = await backend.send(general, alice);
+  await backend.send(general, alice);
+  await backend.send(side, alice);
+  const rs = device(t, bob, service.url);
+  await rs.connect();
+
+  rs.disconnect();
+  const done = [rs.markRead(general), rs.markUnread(general, first), rs.markRead(side), rs.tap()];
+  assert.equal(rs.unread(side).unread, 0, "reading shows at once");
+  await rs.connect();
+
+  const [read, unread] = await Promise.all(done);
+  assert.deepEqual([read.unread, unread.unread], [0, 2]);
+  assert.equal(rs.unread(general).unread, 2);
+  assert.equal(rs.unread(side).unread, 0);
+  await agrees(backend, rs);
+});
+
+test("what came while a read waited was not seen, and stays unread", async (t) => {
+  const { alice, bob, general, side } = await story();
+  await backend.send(general, alice);
+  await backend.send(side, alice);
+  const rs = device(t, bob, service.url);
+  await rs.connect();
+
+  rs.disconnect();
+  const read = rs.markRead(general);
+  const opened = rs.focus(side);
+  const left = rs.blur();
+  await backend.send(general, alice);
+  await backend.send(side, alice);
+  await rs.connect();
+  await Promise.all([read, opened, left]);
+
+  assert.equal((await opened).unread, 1);
+  await rs.settled();
+  assert.equal(rs.unread(general).unread, 1);
+  assert.equal(rs.unread(side).unread, 1);
+  await agrees(backend, rs);
+});
+
+test("an answer that is lost with the connection is asked for again", async (t) => {
+  const { alice, bob, general } = await story();
+  const first = await backend.send(general, alice);
+  const wire = await line(t);
+  const rs = device(t, bob, wire.url, hurry);
+  await rs.connect();
+
+  const read = rs.markRead(general);
+  const unread = rs.markUnread(general, first);
+  wire.cut();
+
+  assert.equal((await read).unread, 0);
+  assert.equal((await unread).unread, 1);
+  await agrees(backend, rs);
+});
+
+test("too many requests that wait are refused", async (t) => {
+  const { alice, bob, general } = await story();
+  await backend.send(general, alice);
+  const rs = device(t, bob, service.url);
+  await rs.connect();
+  rs.disconnect();
+
+  const waiting = Array.from({ length: 1000 }, (_, seq) => rs.markRead(general, { upToSeq: seq }));
+  await assert.rejects(rs.markRead(general), { code: "queue_full", retry: true });
+  assert.equal(rs.unread(general).unread, 1, "a refused read shows nothing");
+  await rs.connect();
+
+  await Promise.all(waiting);
+  await agrees(backend, rs);
+});
+
+test("a channel that is open is opened again after coming back", async (t) => {
+  const { alice, bob, general } = await story();
+  const rs = device(t, bob, service.url);
+  await rs.connect();
+  await rs.focus(general);
+
+  rs.disconnect();
+  const missed = await backend.send(general, alice);
+  const again = next(rs, "focus");
+  await rs.connect();
+
+  assert.equal((await again).before.first_unread.id, missed);
+  await backend.send(general, alice);
+  await rs.settled();
+  assert.equal(rs.unread(general).unread, 0);
+  await agrees(backend, rs);
+});
+
+for (const [how, end] of [
+  ["is restarted", () => service.stop()],
+  ["crashes", () => service.kill()],
+]) {
+  test(`a service that ${how} loses nothing, and the client comes back`, async (t) => {
+    const { alice, bob, general, side } = await story();
+    const rs = device(t, bob, service.url, hurry);
+    await rs.connect();
+    await backend.send(general, alice);
+    const root = await backend.send(side, bob);
+    await rs.settled();
+    const lost = next(rs, "state", (state) => state === "offline");
+
+    await end();
+    await lost;
+    const read = rs.markRead(general);
+    await service.start();
+    await backend.send(general, alice);
+    await backend.send(side, alice, { thread_id: root });
+    await rs.connect();
+
+    await read;
+    await agrees(backend, rs);
+    assert.equal(rs.unread(general).unread, 1);
+    assert.equal(rs.thread(side, root).unread, 1);
+  });
+}
+
+test("the token is renewed before it expires, and the connection stays", async (t) => {
+  const { alice, bob, general } = await story();
+  const rs = device(t, bob, service.url, { getToken: async () => tokenFor(bob, { ttl: 3 }) });
+  const ready = next(rs, "ready");
+  await rs.connect();
+  const seen = states(rs);
+  const { expires_at } = await ready;
+
+  const { expires_at: later } = await next(rs, "ack", (ack) => ack.expires_at > expires_at);
+  await until("the first token has expired", () => Date.now() > expires_at + 500);
+  await backend.send(general, alice);
+  await rs.settled();
+
+  assert.ok(later > expires_at);
+  assert.deepEqual(seen, []);
+  await agrees(backend, rs);
+});
+
+test("a token that expires ends the connection, and a new one brings it back", async (t) => {
+  const { alice, bob, general } = await story();
+  let asked = 0;
+  const getToken = async () => {
+    asked += 1;
+    if (asked === 2) throw new Error("no token today"); // the renewal fails
+    return tokenFor(bob, { ttl: asked === 1 ? 2 : 3600 });
+  };
+  const rs = device(t, bob, service.url, { getToken });
+  const errors = [];
+  rs.on("error", (error) => errors.push(error.message));
+  await rs.connect();
+
+  await next(rs, "state", (state) => state === "offline");
+  await backend.send(general, alice);
+  await until("it is back", () => rs.state === "live");
+
+  assert.deepEqual(errors, ["no token today"]);
+  assert.equal(asked, 3);
+  await agrees(backend, rs);
+});
+
+test("a token that is refused ends it", async (t) => {
+  const { bob } = await story();
+  const forged = tokenFor(bob, { secret: "somebody else's secret of 32 bytes or more" });
+  const rs = device(t, bob, service.url, { getToken: async () => forged });
+  const errors = [];
+  rs.on("error", (error) => errors.push(error.status));
+
+  await assert.rejects(rs.connect(), { status: 401 });
+
+  assert.equal(rs.state, "closed");
+  assert.deepEqual(errors, [401]);
+});
+
+test("a session that ends while connected: the next token has one chance", async (t) => {
+  const { bob, general } = await story();
+  let asked = 0;
+  const forged = tokenFor(bob, { secret: "somebody else's secret of 32 bytes or more" });
+  const getToken = async () => (++asked === 1 ? tokenFor(bob, { ttl: 2 }) : forged);
+  const rs = device(t, bob, service.url, { getToken, ...hurry, setTimeout: skipRenewal });
+  await rs.connect();
+
+  const refused = next(rs, "error", (error) => error.status === 401);
+  await refused;
+
+  assert.equal(rs.state, "closed");
+  await assert.rejects(rs.markRead(general), { name: "ReadstateError" });
+  assert.ok(asked <= 3, `${asked} tokens were asked for`);
+});
+
+/** Leaves out the timer of the renewal: the token then expires on the connection. */
+function skipRenewal(run, milliseconds) {
+  const renewal = milliseconds >= 1_000 && milliseconds <= 2_000;
+  return setTimeout(renewal ? () => {} : run, milliseconds);
+}
+
+test("more than can be told again is fetched anew", async (t) => {
+  const { alice, bob, general, side } = await story();
+  const rs = device(t, bob, service.url, hurry);
+  await rs.connect();
+  await rs.settled();
+  const required = [];
+  rs.on("sync.required", ({ reason }) => required.push(reason));
+
+  rs.disconnect();
+  for (let batch = 0; batch < 3; batch += 1) {
+    const messages = Array.from({ length: 500 }, () => ({ channel_id: general, sender_id: alice, text: "…" }));
+    await backend.call("POST", "/v1/messages", { messages });
+  }
+  await backend.send(side, alice);
+  await rs.connect();
+
+  assert.equal(required.length, 1);
+  assert.equal(rs.unread(general).unread, 1500);
+  await agrees(backend, rs);
+});
+
+test("pages are fetched to the last, however small the service makes them", async (t) => {
+  const small = await Service.start({ MAX_PAGE: 10 });
+  t.after(() => small.close());
+  const chat = new Backend(small);
+  for (let n = 0; n < 25; n += 1) {
+    await chat.channel(`c${n}`, ["alice", "bob"]);
+    const root = await chat.send(`c${n}`, "bob");
+    await chat.send(`c${n}`, "alice", { thread_id: root });
+    await chat.send(`c${n}`, "alice");
+  }
+  const rs = device(t, "bob", small.url);
+
+  await rs.connect();
+
+  assert.deepEqual(rs.totals, { unread: 25, mentions: 0, channels: 25 });
+  assert.deepEqual(rs.threadTotals, { unread: 25, threads: 25 });
+});
+
+test("a closed client stays closed", async (t) => {
+  const { bob, general } = await story();
+  const rs = device(t, bob, service.url);
+  await rs.connect();
+  rs.disconnect();
+  const waiting = rs.markRead(general);
+
+  rs.close();
+
+  assert.equal(rs.state, "closed");
+  await assert.rejects(waiting, { code: "closed" });
+  await assert.rejects(rs.connect(), { code: "closed" });
+  await assert.rejects(rs.markRead(general), { code: "closed" });
+});
+
+test("connect() tells whoever waits that it was called off", async (t) => {
+  const { bob } = await story();
+  const rs = device(t, bob, service.url);
+
+  const connecting = rs.connect();
+  rs.disconnect();
+
+  await assert.rejects(connecting, { code: "disconnected" });
+});
