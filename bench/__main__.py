@@ -23,6 +23,7 @@ NAMES = (
     "inbox",
     "badge",
     "threads",
+    "live",
     "import_rows",
     "memory",
     "parts",

@@ -1,4 +1,4 @@
-"""Writes the pages of reference that follow from the code: settings, metrics, errors and commands.
+"""Writes the pages of reference that follow from the code: settings, metrics, errors, commands and frames.
 
 python docs/generate.py           writes them
 python docs/generate.py --check   writes nothing; exit code 1 and their names when some are not current
@@ -7,17 +7,20 @@ python docs/generate.py --check   writes nothing; exit code 1 and their names wh
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+from msgspec import Struct
+from msgspec import inspect as kinds
 from prometheus_client.metrics import MetricWrapperBase
 from rich.text import Text
 from typer.models import ArgumentInfo, CommandInfo, OptionInfo
 
-from readstate import errors, settings, telemetry
+from readstate import errors, frames, settings, telemetry
 from readstate.cli import app
+from readstate.gateway import schemas, websocket, words
 
 DOCS = Path(__file__).parent
 NOTE = "<!-- Written by docs/generate.py from the code. Change it there, then run: python docs/generate.py -->\n\n"
@@ -94,7 +97,7 @@ def _values(row: settings.Row) -> str:
 
 
 def _sentence(text: str) -> str:
-    return text if text.endswith(".") else f"{text}."
+    return text if text.endswith((".", "?")) else f"{text}."
 
 
 # ---------------------------------------------------------------- metrics
@@ -321,11 +324,185 @@ def _examples(epilog: str) -> str:
     return "\n".join(Text.from_markup(line).plain for line in epilog.split("\n\n")[1:])
 
 
+# ---------------------------------------------------------------- frames
+
+LIVE = """# Live updates: every frame
+
+A WebSocket at `/v1/ws`. Frames are text, each one JSON object with a `type`. [The guide](guide/live.md) shows how a
+client uses them; the [JavaScript client](../clients/js/README.md) does all of it.
+
+- **Token**: `Authorization: Bearer …`; or, from a browser, a subprotocol
+  (`new WebSocket(url, ["readstate", "bearer." + token])`); or `token` in `hello`. A page may connect if it is one of
+  the service's own, or if its origin is in the setting `cors_origins`.
+- **First** the device says `hello` and gets `ready`; then what it missed since `resume`, if it gave one; then
+  `badge.updated`; then what happens.
+- **Answers**: a frame is answered by `ack` or `error`. With a `ref` (text or number) the answer has the same one. An
+  `ack` means that it is on disk; an `error`, that nothing has changed. Frames are done one after the other.
+- **A service key** looks on: `/v1/ws?user=ID`. The user does not become online by it, and it can have nothing open.
+- Ids and times are given as in the HTTP API. A `?` marks fields that may be left out. Ignore frames and fields that
+  you don't know; the service refuses those that it does not know.
+"""
+LIVE_EVENTS = """
+## Events
+
+All carry `resume`, the cursor to come back with: everything up to it was told. It stays the same for a while where
+figures are still to come, so that something may come twice after a fault, but nothing is missed. A `message.new` with
+a `seq` that is not beyond the newest of its channel is such a repeat.
+
+**Every figure is exact at its place among the frames**: the numbers of an event replace those that a device has, and
+each later `message.new` with `counts` adds one to them. What a device missed comes per channel: the messages (with
+`counts: false`), `channel.updated` and `unread.updated`; then threads and receipts. Up to 1,000 such events are given
+whole."""
+LIVE_END = """
+## Limits
+
+They are [settings](settings.md). A frame that is not JSON, or not as described here, is answered by `error`; one that
+is too large, or one too many, closes the connection.
+"""
+ANSWERS = {
+    "hello": "`ready`. A second one is an `error`.",
+    "channel.focus": "the channel's figures as they stood before (the fields of `unread.updated`), for the red line, "
+    "and in `after` those of now: `last_read`, `unread`, `label`, `has_unread`, `mentions`, `first_unread`.",
+    "channel.blur": "nothing more. It is no fault if the channel was not open.",
+    "mark_read": "`channel_id`, `last_read`, `unread`, `label`, `has_unread`, `mentions`, `first_unread`, `changed`. "
+    "For a thread: `last_read`, `unread`, `label`, `changed`.",
+    "mark_unread": "the same as for `mark_read`. An open channel is then open no more.",
+    "auth": "`expires_at`.",
+    "badge.tap": "`senders`, `tapped_at` and `by_sender`, as `POST /v1/users/{user}/badge/tap`.",
+    "ping": "`pong`.",
+}
+ACK = """
+### ack
+
+A frame is done. The answer to each kind of frame is told with it.
+
+| field | type | what it is |
+| --- | --- | --- |
+| `ref?` | text or number | What the device called the frame. |"""
+FRAME_WORDS = {
+    "ref": "What the device called the frame.",
+    "Hello.device": "Which of the user's devices this is: an id that stays the same for it.",
+    "Hello.token": "If it came neither in the header nor as a subprotocol.",
+    "Hello.resume": "The newest cursor that the device has: a `resume`, or the `sync` of a bulk sync.",
+    "Focus.read": "False leaves the pointer where it is. Else everything that is there is read.",
+    "MarkRead.messages": "Exactly these are read, whatever stands before them.",
+    "MarkRead.thread_id": "Read this thread, not the channel: whole, or `up_to` a reply.",
+    "Auth.token": "A new token of the same user.",
+    "Ready.user_id": "Whose events these are.",
+    "Ready.version": "The service's version.",
+    "Ready.resume": "What the device came with; else the moment from which on it is told.",
+    "connection_id": "This connection.",
+    "Ready.instance_id": "The process that serves it.",
+    "Ready.expires_at": "When the token expires, in ms since 1970; null for a service key.",
+    "server_time": "The service's clock, in ms since 1970.",
+    "message_id": "The message.",
+    "mentions_me": "Whether it mentions the user.",
+    "last_read_id": "The message up to which everything is read.",
+    "last_read_at": "The time of that message.",
+    "ReceiptUpdated.user_id": "Who has read.",
+    "conversation": "The row of the inbox, as it stands now.",
+    "ChannelUpdated.preferences": "What the user wants of the channel.",
+    "UnreadUpdated.archived": "Only there if it is true: the channel is archived, and leaves the totals.",
+    "ThreadUpdated.latest": "The newest reply; its `seq` is its place in the thread.",
+    "ThreadUpdated.last_read": "The reply up to which the thread is read.",
+    "followed": "False: the thread is followed no more. Drop it.",
+    "SyncRequired.reason": "Why, for people.",
+    "Place.id": "The message.",
+    "Place.seq": "Its place in the channel.",
+    "Latest.id": "The message.",
+    "Latest.seq": "Its place in the channel, or in the thread.",
+    "LastRead.id": "The message; null when nothing is read.",
+}
+"""What fields mean where neither their struct nor the words of the HTTP API tell."""
+CLOSE_CODES = (
+    (websocket.NOT_AUTHENTICATED, "No token, not a good one, or no `hello` in time.", "Get a token, then connect."),
+    (websocket.TOKEN_EXPIRED, "The token has expired. `auth` in time prevents it.", "Get a token, then connect."),
+    (websocket.TOO_SLOW, "Too much waited for this device.", "Connect with `resume`; sync if that is asked for."),
+    (websocket.TOO_MANY_FRAMES, "The device sent too many frames.", "Mend the client. Connect after a while."),
+    (websocket.TOO_LARGE, "A frame was too large.", "Mend the client. Don't send it again."),
+    (websocket.RESTARTING, "The service stops or restarts.", "Connect with `resume`, soon, after a random pause."),
+    (1011, "A fault inside the service, or no answer to its pings.", "Connect with `resume`, after a pause."),
+    (1006, "The connection broke (no code came).", "Connect with `resume`, after a pause that grows."),
+)
+LIVE_SETTINGS = ("heartbeat", "hello_timeout", "frame_rate_limit", "max_frame", "max_queue")
+
+
+def live_page() -> str:
+    """Every frame with its fields, the shapes in them, and the close codes."""
+    sent = get_args(frames.AnyClientFrame)
+    events = frames.Event.__subclasses__()
+    parts = [NOTE + LIVE, "## What a device sends", *(_frame(one, ("ref",), _answer(one)) for one in sent)]
+    parts += ["\n## What the service answers", _frame(frames.Ready), ACK, _frame(frames.Error), _frame(frames.Pong)]
+    parts += [LIVE_EVENTS, *(_frame(one, ("resume",)) for one in events)]
+    parts += ["\n## What is in them", *(_frame(one) for one in _shapes(events))]
+    codes = [(f"`{code}`", why, what) for code, why, what in CLOSE_CODES]
+    parts += ["\n## Close codes\n", _table(("code", "why", "what to do"), codes)]
+    limits = [(f"`{row.name}`", _default(row.default), _sentence(row.about.help)) for row in settings.describe()]
+    kept = [row for row in limits if row[0].strip("`") in LIVE_SETTINGS]
+    return "\n".join([*parts, LIVE_END, _table(("setting", "default", "what it is"), kept)]) + "\n"
+
+
+def _answer(frame: type[Struct]) -> str:
+    return f"\n\nAnswer: {ANSWERS[_name(frame)]}"
+
+
+def _name(frame: type[Struct]) -> str:
+    return str(frame.__struct_config__.tag or re.sub(r"View$", "", frame.__name__))
+
+
+def _frame(frame: type[Struct], without: Collection[str] = (), ending: str = "") -> str:
+    info = kinds.type_info(frame)
+    assert isinstance(info, kinds.StructType)
+    rows = [_frame_field(frame, field) for field in info.fields if field.encode_name not in without]
+    table = f"\n\n{_table(('field', 'type', 'what it is'), rows)}" if rows else ""
+    return f"\n### {_name(frame)}\n\n{_doc(frame)}{ending}{table}"
+
+
+def _frame_field(frame: type[Struct], field: kinds.Field) -> tuple[str, str, str]:
+    name = field.encode_name
+    own = FRAME_WORDS.get(f"{frame.__name__}.{name}") or FRAME_WORDS.get(name)
+    about = own or schemas._docs_of_fields(frame).get(name) or schemas.word_of(frame, name).about
+    assert about, f"{frame.__name__}.{name}: say what it is, in FRAME_WORDS"
+    return f"`{name}{'' if field.required else '?'}`", _type(field.type, name, not field.required), about
+
+
+def _type(kind: kinds.Type, name: str, optional: bool = False) -> str:
+    """A type in words. `null` goes without saying where the field may be left out."""
+    match kind:
+        case kinds.StrType():
+            return "text"
+        case kinds.IntType():
+            return "number"
+        case kinds.BoolType():
+            return "true or false"
+        case kinds.NoneType():
+            return "null"
+        case kinds.LiteralType(values=values):
+            return ", ".join(f"`{value}`" for value in values)
+        case kinds.StructType(cls=cls):
+            return f"[{_name(cls)}](#{_name(cls).lower()})"
+        case kinds.VarTupleType(item_type=item):
+            return f"list of {_type(item, name)}s"
+        case kinds.UnionType(types=types):
+            left = [one for one in types if not (optional and isinstance(one, kinds.NoneType))]
+            if {type(one) for one in left} == {kinds.StrType, kinds.IntType} and name != "ref":
+                return "time" if name in words.TIMES else "id"
+            return " or ".join(_type(one, name) for one in left)
+    raise TypeError(f"{name} is of a type that has no word yet: {kind}")
+
+
+def _shapes(events: Iterable[type[Struct]]) -> list[type[Struct]]:
+    """The structs inside events, each once."""
+    own = [*events]
+    return sorted((one for one in schemas._structs(own) if one not in own), key=_name)
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings_page,
     "metrics.md": metrics_page,
     "errors.md": errors_page,
     "cli.md": commands_page,
+    "live.md": live_page,
 }
 
 

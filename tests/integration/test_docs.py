@@ -38,7 +38,7 @@ ADDRESS = "http://127.0.0.1:8080"
 """Where a service listens that nobody told otherwise; the one of a test listens elsewhere."""
 RUN = {"sh", "python"}
 DATA = {"json", "jsonl"}
-PROSE = {"", "text", "toml"}
+PROSE = {"", "text", "toml", "js"}
 ANY = "…"
 LONG_AGO = 10**12
 

@@ -71,6 +71,18 @@ class Place:
         async with Readstate.open(settings=settings) as service, self._inside(service) as client:
             yield client
 
+    def address(self) -> tuple[str, str]:
+        """Where the service listens now, and the key for it. After a restart it may listen elsewhere."""
+        if self.url:
+            return self.url, self._checked_key()
+        settings = self.settings()
+        if not is_running(settings):
+            raise Unavailable(
+                f"no service runs over {settings.data_dir}, and this needs one: "
+                "start one (readstate serve), or say where it is (--data-dir or --url)"
+            )
+        return running_url(settings), self._local_key(settings)
+
     def _inside(self, service: Readstate) -> Client:
         """A client of a service in this very process, over the same HTTP API."""
         key = self._local_key(service.settings)

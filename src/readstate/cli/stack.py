@@ -1,0 +1,177 @@
+"""`readstate stack`: real servers for development, in the background."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn
+from rich.text import Text
+
+from ..errors import ConfigurationError, ReadstateError
+from ..stack import VARIABLES, SoftwareMissing, Stack, Status, check_names, locked, read_state
+from .help import examples
+from .output import console, show, show_json, table
+from .place import Json
+
+app = typer.Typer()
+stack = typer.Typer(
+    no_args_is_help=True, help="Real servers for development: Valkey, PostgreSQL and Kafka on free ports."
+)
+app.add_typer(stack, name="stack", rich_help_panel="Run it")
+
+Directory = Annotated[Path, typer.Option("--dir", help="Where the servers and their data live.")]
+DEFAULT = Path("readstate-stack")
+OPTIONAL = frozenset({"kafka"})
+"""What the usual stack does without when something that it needs is not on the machine."""
+STYLES = {"running": "green", "not answering": "yellow", "died": "bold red", "stopped": "dim"}
+
+
+@stack.command(
+    rich_help_panel="Run it",
+    epilog=examples(
+        "export $(readstate stack up)",
+        "readstate stack up --with valkey-cluster,replica,postgres",
+        "readstate stack up --dir /var/tmp/servers --env .env",
+    ),
+)
+def up(
+    directory: Directory = DEFAULT,
+    names: Annotated[
+        str | None,
+        typer.Option(
+            "--with",
+            show_default="those it had before, else valkey,postgres,kafka",
+            help="Servers, comma separated: valkey, valkey-cluster, replica (the write replica), postgres, kafka.",
+        ),
+    ] = None,
+    env: Annotated[
+        Path | None, typer.Option("--env", help="File for the READSTATE_ lines; its other lines stay.")
+    ] = None,
+) -> None:
+    """Start the servers that do not run, wait until they answer, and print their READSTATE_ lines."""
+    named = _split(names)
+    check_names(named)
+    with locked(directory, _tell_waiting):
+        servers = Stack(directory)
+        with _Display() as display:
+            errors = servers.up(named, display.report)
+        lines = [f"{name}={value}\n" for name, value in servers.env.items()]
+    if env is None:
+        sys.stdout.write("".join(lines))
+    else:
+        _write_env(env, lines)
+    fatal = [_tell(name, error, name in named) for name, error in errors.items()]
+    if any(fatal):
+        raise typer.Exit(1)
+
+
+@stack.command(
+    rich_help_panel="Run it", epilog=examples("readstate stack down", "readstate stack down --dir servers --wipe")
+)
+def down(
+    directory: Directory = DEFAULT,
+    wipe: Annotated[bool, typer.Option("--wipe", help="Remove the data too.")] = False,
+) -> None:
+    """Stop the servers; their data and ports are kept for the next start."""
+    if read_state(directory) is None:
+        show(f"there are no servers in {directory}")
+        return
+    with locked(directory, _tell_waiting):
+        servers = Stack(directory)
+        with _Display() as display:
+            ran = servers.down(wipe=wipe, report=display.report)
+    show(f"stopped {', '.join(ran)}" if ran else "nothing was running")
+    if wipe:
+        show("the data are removed")
+
+
+@stack.command(rich_help_panel="Run it", epilog=examples("readstate stack status", "readstate stack status --json"))
+def status(directory: Directory = DEFAULT, as_json: Json = False) -> None:
+    """Show the servers; exit code 1 if one died or does not answer."""
+    if read_state(directory) is None:
+        raise ConfigurationError(
+            f"there are no servers in {directory}: start some (readstate stack up), or say where they are (--dir)"
+        )
+    found = Stack(directory).status()
+    if as_json:
+        show_json(found)
+    else:
+        _show_status(found)
+    if any(one.state in {"died", "not answering"} for one in found):
+        raise typer.Exit(1)
+
+
+def _split(names: str | None) -> list[str]:
+    if names is None:
+        return []
+    split = list(dict.fromkeys(name for name in (part.strip() for part in names.split(",")) if name))
+    if not split:
+        raise ConfigurationError(f"--with names no server: there are {', '.join(VARIABLES)}")
+    return split
+
+
+def _show_status(found: list[Status]) -> None:
+    rows = table("server", "state", "#port", "#pid", "version", "data")
+    for one in found:
+        state = Text(one.state, STYLES[one.state])
+        port = str(one.ports[0]) if one.ports else "-"
+        pid = str(one.pid) if one.pid is not None else "-"
+        rows.add_row(one.name, state, port, pid, one.version or "-", one.data)
+    show(rows)
+    if any(one.state == "died" for one in found):
+        show("readstate stack up starts again what died")
+
+
+def _tell_waiting() -> None:
+    console(stderr=True).print("another readstate stack works in this directory: waiting for it")
+
+
+def _tell(name: str, error: ReadstateError, was_named: bool) -> bool:
+    """Say why a server does not run; whether that makes the command fail."""
+    fatal = was_named or name not in OPTIONAL or not isinstance(error, SoftwareMissing)
+    head = Text("error: ", "bold red") if fatal else Text("left out: ", "yellow")
+    console(stderr=True).print(head + Text(f"{name}: {error.detail.removeprefix(f'{name}: ')} ({error.code})"))
+    return fatal
+
+
+def _write_env(path: Path, lines: list[str]) -> None:
+    """Put the lines into a file for their owner alone: one has a password. What else is in the file stays."""
+    ours = tuple(f"{variable}=" for variable in VARIABLES.values())
+    path = path.resolve()
+    old = path.read_text("utf-8").splitlines() if path.exists() else []
+    kept = [f"{line}\n" for line in old if not line.startswith(ours)]
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        file.write("".join(kept + lines))
+    fresh.replace(path)
+    console(stderr=True).print(f"wrote {path}")
+
+
+class _Display:
+    """One line per server on stderr: at a terminal with what happens now, in a pipe with how it ended."""
+
+    ENDS = frozenset({"running", "not started", "stopped", "removed"})
+
+    def __init__(self) -> None:
+        columns = (
+            SpinnerColumn(finished_text=" "),
+            TextColumn("{task.fields[server]}", markup=False),
+            TextColumn("{task.description}", markup=False),
+        )
+        self._progress = Progress(*columns, console=console(stderr=True))
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> "_Display":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def report(self, server: str, what: str) -> None:
+        """Show what happens to a server. Called from many threads."""
+        if server not in self._tasks:
+            self._tasks[server] = self._progress.add_task(what, total=1, server=server)
+        self._progress.update(self._tasks[server], description=what, completed=int(what in self.ENDS))

@@ -1,0 +1,38 @@
+"""Real servers for development and tests, each on a free port of this machine.
+
+    with servers("valkey", "postgres") as stack:
+        service = Readstate.open(hot_url=stack.valkey.url, database_url=stack.postgres.url)
+        stack.valkey.kill()
+        stack.valkey.start()
+
+Single ones take options: `with Valkey(tmp_path / "valkey", persistent=False) as valkey: …`. Calls block; in
+asynchronous code they belong in `asyncio.to_thread`.
+"""
+
+from .cluster import ClusterNode, ValkeyCluster
+from .kafka import Kafka
+from .maven import cache_directory
+from .postgres import Postgres
+from .running import USUAL, VARIABLES, Stack, Status, check_names, locked, read_state, servers
+from .server import Server, ServerFailed, SoftwareMissing
+from .valkey import Valkey
+
+__all__ = [
+    "USUAL",
+    "VARIABLES",
+    "ClusterNode",
+    "Kafka",
+    "Postgres",
+    "Server",
+    "ServerFailed",
+    "SoftwareMissing",
+    "Stack",
+    "Status",
+    "Valkey",
+    "ValkeyCluster",
+    "cache_directory",
+    "check_names",
+    "locked",
+    "read_state",
+    "servers",
+]

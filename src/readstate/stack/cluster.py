@@ -1,0 +1,164 @@
+"""Valkey Cluster: masters that share all slots, each with replicas if wanted."""
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from .ports import HOST
+from .processes import MOMENT
+from .server import START_SECONDS, Record, Report, ServerFailed
+from .valkey import Valkey
+
+MASTERS = 3
+SLOTS = 16_384
+FORMED = "formed"
+"""A file that is there when the slots were given out: from then on the nodes know each other by themselves."""
+
+
+class ClusterNode(Valkey):
+    """One Valkey that is part of a Cluster."""
+
+    kind = "valkey-cluster"
+    port_count = 2
+
+    def own_settings(self) -> Mapping[str, str]:
+        """A second port for the talk among the nodes. They miss each other quickly: this is one machine."""
+        return {
+            "cluster-enabled": "yes",
+            "cluster-config-file": "nodes.conf",
+            "cluster-port": str(self.record.ports[1]),
+            "cluster-node-timeout": "2000",
+        }
+
+    def demand(self, *words: str) -> str:
+        """Send a command that must succeed."""
+        answer = self.ask(*words)
+        if answer.startswith(("ERR", "CLUSTERDOWN")):
+            raise ServerFailed(f"valkey-cluster refuses {' '.join(words)}: {answer}")
+        return answer
+
+
+class ValkeyCluster:
+    """Three masters and `replicas` for each of them; `nodes` has the masters first. A node can be killed alone."""
+
+    kind = "valkey-cluster"
+
+    def __init__(
+        self, home: Path, *, replicas: int = 0, record_of: Callable[[str], Record] = lambda _: Record(), **how: Any
+    ) -> None:
+        self.home = home.absolute()
+        self.nodes = [
+            ClusterNode(self.home / str(number), name=(name := f"{self.kind}-{number}"), record=record_of(name), **how)
+            for number in range(1, MASTERS * (1 + replicas) + 1)
+        ]
+
+    @property
+    def members(self) -> Sequence[ClusterNode]:
+        """The processes it is made of."""
+        return self.nodes
+
+    @property
+    def url(self) -> str:
+        """All nodes, any of which tells a client about the others."""
+        return "redis+cluster://" + ",".join(f"{HOST}:{node.port}" for node in self.nodes)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether all nodes run."""
+        return all(node.is_running for node in self.nodes)
+
+    def start(self, report: Report = lambda _: None) -> Self:
+        """Start the nodes that do not run and return when the Cluster takes requests for all slots."""
+        with ThreadPoolExecutor(len(self.nodes)) as pool:
+            list(pool.map(lambda node: node.start(), self.nodes))
+        if not (self.home / FORMED).exists():
+            report("giving out the slots")
+            self._form()
+        _wait_until(self.is_whole, "the Cluster is whole")
+        return self
+
+    def stop(self) -> None:
+        """Stop all nodes cleanly."""
+        with ThreadPoolExecutor(len(self.nodes)) as pool:
+            list(pool.map(ClusterNode.stop, self.nodes))
+
+    def kill(self) -> None:
+        """End all nodes at once."""
+        for node in self.nodes:
+            node.kill()
+
+    def pause(self) -> None:
+        """Let all nodes stand still."""
+        for node in self.nodes:
+            node.pause()
+
+    def resume(self) -> None:
+        """Let all nodes go on."""
+        for node in self.nodes:
+            node.resume()
+
+    def wipe(self) -> None:
+        """Stop all nodes and remove all that they have stored."""
+        self.stop()
+        for node in self.nodes:
+            node.wipe()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def is_whole(self) -> bool:
+        """Whether every node sees all the others and takes requests for all slots."""
+        try:
+            states = [node.info("cluster info") for node in self.nodes]
+            links = [node.info("replication") for node in self.nodes]
+        except OSError:
+            return False
+        return all(
+            state.get("cluster_state") == "ok"
+            and state.get("cluster_known_nodes") == str(len(self.nodes))
+            and link.get("master_link_status", "up") == "up"
+            for state, link in zip(states, links, strict=True)
+        )
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _form(self) -> None:
+        """Make one Cluster of nodes that hold no data yet. Begins anew when an earlier try was interrupted."""
+        for node in self.nodes:
+            node.demand("CLUSTER", "RESET", "HARD")
+        for epoch, (node, (first, last)) in enumerate(zip(self.nodes, _slot_ranges(), strict=False), 1):
+            node.demand("CLUSTER", "ADDSLOTSRANGE", str(first), str(last))
+            node.demand("CLUSTER", "SET-CONFIG-EPOCH", str(epoch))
+        first_node, *others = self.nodes
+        for node in others:
+            first_node.demand("CLUSTER", "MEET", HOST, str(node.port), str(node.record.ports[1]))
+        _wait_until(self.is_whole, "the nodes know each other")
+        for number, node in enumerate(self.nodes[MASTERS:]):
+            node.demand("CLUSTER", "REPLICATE", self.nodes[number % MASTERS].demand("CLUSTER", "MYID"))
+        _wait_until(self._has_its_replicas, "the replicas follow their masters")
+        (self.home / FORMED).touch()
+
+    def _has_its_replicas(self) -> bool:
+        roles = [node.info("replication").get("role") for node in self.nodes[MASTERS:]]
+        return all(role == "slave" for role in roles) and self.is_whole()
+
+
+def _slot_ranges() -> Iterator[tuple[int, int]]:
+    for number in range(MASTERS):
+        yield SLOTS * number // MASTERS, SLOTS * (number + 1) // MASTERS - 1
+
+
+def _wait_until(condition: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + START_SECONDS
+    while not condition():
+        if time.monotonic() > end:
+            raise ServerFailed(f"valkey-cluster: waited {START_SECONDS:.0f} s in vain until {what}")
+        time.sleep(5 * MOMENT)

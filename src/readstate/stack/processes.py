@@ -1,0 +1,175 @@
+"""Processes that outlive the command that started them, and are never taken for others of the same number."""
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+DETACHED = '"$@" </dev/null >&2 & echo $!'
+"""The shell tells the number of the server and goes: nobody waits for it, its parent is init."""
+TIED = '"$@" </dev/null >&2 & echo $!; exec >&-; read -r _; kill -9 $!; wait'
+"""The shell stays, and ends the server when the pipe to whoever started it breaks, whatever the reason."""
+ENVIRON = {"PATH": os.defpath, "LC_ALL": "C"}
+"""What servers see: nothing of the person who starts them changes how they run."""
+LINUX = sys.platform == "linux"
+MOMENT = 0.01
+
+
+@dataclass(frozen=True)
+class User:
+    """An account that a process runs as."""
+
+    name: str
+    uid: int
+    gid: int
+
+    def options(self) -> dict[str, object]:
+        """What makes `subprocess` run something as this user."""
+        return {"user": self.uid, "group": self.gid, "extra_groups": []}
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process by its number and its birth. Numbers are given again, to others."""
+
+    pid: int
+    born: str
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it still runs (or is paused)."""
+        return bool(self.born) and birth(self.pid) == self.born
+
+    def send(self, sign: signal.Signals) -> None:
+        """Signal it alone, if it is still there."""
+        if self.is_alive:
+            _send(self.pid, sign)
+
+    def send_all(self, sign: signal.Signals) -> None:
+        """Signal it and all that it has started. It stands still meanwhile, so that it starts no more."""
+        if not self.is_alive:
+            return
+        _send(self.pid, signal.SIGSTOP)
+        for pid in [*_descendants(self.pid), self.pid]:
+            _send(pid, sign)
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it ends within so many seconds."""
+        end = time.monotonic() + seconds
+        while self.is_alive:
+            if time.monotonic() > end:
+                return False
+            time.sleep(MOMENT)
+        return True
+
+
+class Guard:
+    """What ends a server together with the process that has started it."""
+
+    def __init__(self, shell: subprocess.Popen[bytes]) -> None:
+        self._shell = shell
+
+    def release(self) -> None:
+        """Let go of a server that has ended."""
+        if self._shell.stdin is not None:
+            self._shell.stdin.close()
+        self._shell.wait()
+
+
+def launch(
+    command: Sequence[str | Path], *, directory: Path, log: BinaryIO, tied: bool, user: User | None = None
+) -> tuple[Process, Guard | None]:
+    """Start a server in a session of its own. One that is tied ends with this process."""
+    shell = subprocess.Popen(
+        ["/bin/sh", "-c", TIED if tied else DETACHED, "sh", *command],
+        cwd=directory,
+        env=ENVIRON,
+        stdin=subprocess.PIPE if tied else subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        start_new_session=True,
+        **(user.options() if user else {}),  # type: ignore[call-overload]
+    )
+    assert shell.stdout is not None
+    with shell.stdout as answer:
+        pid = int(answer.readline())
+    if tied:
+        return Process(pid, birth(pid) or ""), Guard(shell)
+    shell.wait()
+    return Process(pid, birth(pid) or ""), None
+
+
+def run(
+    command: Sequence[str | Path], *, directory: Path, user: User | None = None, environ: Mapping[str, str] = ENVIRON
+) -> subprocess.CompletedProcess[str]:
+    """Run a tool to its end and keep what it says."""
+    done: subprocess.CompletedProcess[str] = subprocess.run(
+        command,
+        cwd=directory,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+        **(user.options() if user else {}),  # type: ignore[call-overload]
+    )
+    return done
+
+
+def birth(pid: int) -> str | None:
+    """What tells a process from later ones with its number; None when it has ended."""
+    if LINUX:
+        fields = _stat(pid)
+        return f"{_boot()}/{fields[19]}" if fields and fields[0] not in "ZX" else None
+    told = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    state, _, since = told.stdout.strip().partition(" ")
+    return since.strip() or None if not state.startswith("Z") else None
+
+
+def _descendants(pid: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for one, parent in _parents():
+        children.setdefault(parent, []).append(one)
+    found, ahead = [], [pid]
+    while ahead:
+        below = children.get(ahead.pop(), [])
+        found += below
+        ahead += below
+    return found
+
+
+def _parents() -> list[tuple[int, int]]:
+    """Every process with its parent."""
+    if LINUX:
+        numbers = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+        return [(pid, int(fields[1])) for pid in numbers if (fields := _stat(pid))]
+    told = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True)
+    return [(int(pid), int(parent)) for pid, parent in map(str.split, told.stdout.splitlines())]
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat after the name, which may hold spaces and brackets itself."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+@functools.cache
+def _boot() -> str:
+    """Births are counted from the start of the machine: this tells which start."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _send(pid: int, sign: signal.Signals) -> None:
+    try:
+        os.kill(pid, sign)
+    except ProcessLookupError:
+        return

