@@ -299,16 +299,17 @@ class Live:
         members = list(self._rooms.get(message.channel_id, ()))
         if not members:
             return
-        variants: dict[tuple[bool, bool, int | None], bytes] = {}
+        names_anyone = bool(message.mentions)
+        variants: dict[tuple[Standing, int | None, bool], tuple[bytes, None]] = {}
         for user, (standing, epoch) in zip(members, await self._standings(message, members), strict=True):
-            counts = standing is Standing.ONE_MORE or standing is Standing.ONE_MORE_MUTED
-            variant = (counts, mentions(message, user.id), epoch)
+            variant = (standing, epoch, names_anyone and mentions(message, user.id))
             if (event := variants.get(variant)) is None:
-                event = variants[variant] = _encode(message_new(message, *variant))
-            user.out.append((event, None))
-            self._touched[user] = None
+                counts = standing is Standing.ONE_MORE or standing is Standing.ONE_MORE_MUTED
+                event = variants[variant] = (_encode(message_new(message, counts, variant[2], epoch)), None)
+            user.out.append(event)
             if standing is Standing.LOOK or standing is Standing.ONE_MORE_MUTED:
                 self._mark(user, message.channel_id)
+        self._touched.update(dict.fromkeys(members))
         if message.seq is not None:
             self._own_message(came)
 
@@ -372,6 +373,7 @@ class Live:
         if ready:
             changes = await self._hot_users.changes([user.id for user in ready])
             position, now = await self._hot_channels.position(), self._clock()
+            WS_SENT.inc(sum(len(user.out) * len(user.devices) for user in ready))
             for user, change in zip(ready, changes, strict=True):
                 self._push(user, change, position, now)
         for user in touched:
@@ -385,7 +387,6 @@ class Live:
         if change is not None and not user.dirty and not self._under_way.has(user.id):
             user.resume = _resume(user.id, SyncCursor(change, position, now))
         end = len(out) - 1
-        WS_SENT.inc(len(out) * len(user.devices))
         for index, (event, not_to) in enumerate(out):
             frame = event.replace(_NO_CURSOR, user.resume if index == end else before, 1)
             for name, device in user.devices.items():
@@ -411,6 +412,7 @@ class Live:
                     continue
                 user.out += [(_encode(event), not_to) for event, not_to in rendered]
                 if user.out:
+                    WS_SENT.inc(len(user.out) * len(user.devices))
                     change = (await self._hot_users.changes([user.id]))[0]
                     self._push(user, change, await self._hot_channels.position(), self._clock())
         finally:
