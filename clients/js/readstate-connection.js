@@ -179,9 +179,9 @@ export class Outbox {
     this.#pump();
   }
 
-  /** Whether any request of these types is not answered yet. */
-  holds(...types) {
-    return [...this.#sent, ...this.#waiting].some(({ frame }) => types.includes(frame.type));
+  /** Whether any such frame is not answered yet. */
+  holds(such) {
+    return [...this.#sent, ...this.#waiting].some(({ frame }) => such(frame));
   }
 
   /** Send over this connection from now on. */

@@ -7,7 +7,7 @@
  * Two things need more care:
  * - *Reads under way.* Whoever opens a channel sees 0 at once. What the service has told stays untouched below
  *   that, so a refused read brings the true figures back, and an answer needs no undoing.
- * - *Details that a frame leaves open*, such as where the first unread message is after a partial read. They are
+ * - *Details that a frame leaves open*, such as the pointer in a channel that no sync has named. They are
  *   noted as unsure; `questions` names the channels to ask about, and `fill` takes the answer. What frames tell
  *   in the meantime is never undone by it.
  */
@@ -64,7 +64,7 @@ export class Counts {
   /** The highest number that a label shows. */
   cap = 99;
 
-  /** channel -> {told: what the service said, newest: seq, epoch, mark, unsure: names of fields, stamp, since: place} */
+  /** channel -> {told: what the service said, newest: seq, epoch, unsure: names of fields, stamp, since: place} */
   #rooms = new Map();
   /** channel -> how many reads of all of it are under way */
   #held = new Map();
@@ -129,54 +129,22 @@ export class Counts {
   }
 
   /** Figures after a read, or after a mark-unread: from an `ack`, or of another device. */
-  read(id, { last_read, unread, label, mentions, has_unread, first_unread }) {
+  read(id, { last_read, unread, label, has_unread, mentions, first_unread }) {
     const room = this.#room(id);
-    room.mark = ++this.#stamps;
-    const told = { ...room.told, last_read, unread, label, mentions };
+    const told = { ...room.told, last_read, unread, label, has_unread, mentions, first_unread };
     room.unsure.delete("last_read");
-    if (has_unread !== undefined && first_unread !== undefined) {
-      Object.assign(told, { has_unread, first_unread });
-      room.unsure.delete("has_unread");
-      room.unsure.delete("first_unread");
-      room.since = null;
-    } else if (unread === 0 && room.newest > 0 && last_read.seq >= room.newest) {
-      this.#sure(room);
-      room.told = cleared(told);
-      return this.#put(id, room);
-    } else {
-      // Without it the place of the first unread message is open, and with a preference so is the dot.
-      told.has_unread = unread > 0 || told.has_unread;
-      told.first_unread = null;
-      this.#doubt(room, "has_unread", "first_unread");
-    }
-    if (told.has_unread && !told.exact) this.#doubt(room, "exact", "reason");
-    room.told = told.has_unread ? told : cleared(told);
+    room.unsure.delete("first_unread");
+    room.since = null;
+    if (has_unread && !told.exact) this.#doubt(room, "exact", "reason");
+    room.told = has_unread ? told : cleared(told);
     this.#put(id, room);
   }
 
-  /**
-   * A channel was opened: `before` is how it stood then, which may be a while ago.
-   * @param {number} mark of the channel when the request was made
-   * @returns whether that tells how it stands: false if other figures have come since
-   */
-  opened(id, before, read, mark) {
-    if (this.mark(id) !== mark) return false;
-    const newer = this.#rooms.get(id)?.told.latest;
-    const room = this.#tell(figures(before));
-    if (newer?.seq > (before.latest?.seq ?? 0)) room.told.latest = newer;
-    if (read) {
-      const { latest } = room.told;
-      room.told = cleared(room.told);
-      if (latest) room.told.last_read = { id: latest.id, seq: latest.seq, at: latest.at, epoch: before.last_read.epoch };
-      this.#doubt(room, "last_read"); // deleted messages may stand after the latest
-    }
-    this.#put(id, room);
-    return true;
-  }
-
-  /** Another one whenever figures of the channel have come. */
-  mark(id) {
-    return this.#rooms.get(id)?.mark ?? 0;
+  /** A channel was opened: it stands as `after` says. Of one never heard of, `before` tells the rest. */
+  opened(id, { after, ...before }) {
+    if (!this.#rooms.has(id)) this.#tell(figures(before));
+    this.read(id, after);
+    return before;
   }
 
   /** Figures of a thread after it was read here. */
@@ -234,10 +202,7 @@ export class Counts {
       if (answer[name] === undefined) delete told[name];
       else told[name] = answer[name];
     }
-    if (room.since) {
-      told.has_unread = true;
-      told.first_unread ??= room.since;
-    }
+    if (room.since) told.first_unread ??= room.since;
     this.#sure(room);
     room.told = told;
     this.#put(id, room);
@@ -260,7 +225,7 @@ export class Counts {
   #room(id) {
     let room = this.#rooms.get(id);
     if (!room) {
-      room = { told: nothing(id), newest: 0, epoch: undefined, mark: 0, unsure: new Set(), stamp: 0, since: null };
+      room = { told: nothing(id), newest: 0, epoch: undefined, unsure: new Set(), stamp: 0, since: null };
       this.#doubt(room, "last_read");
       this.#rooms.set(id, room);
     }
@@ -271,7 +236,6 @@ export class Counts {
   #tell(entry) {
     const room = this.#room(entry.channel_id);
     this.#sure(room);
-    room.mark = ++this.#stamps;
     room.told = entry;
     room.newest = Math.max(room.newest, entry.latest?.seq ?? 0);
     return room;
@@ -305,7 +269,6 @@ export class Counts {
   /** A row of the inbox: it has the counts, but neither pointer nor first unread message. */
   #row(id, row) {
     const room = this.#room(id);
-    room.mark = ++this.#stamps;
     const { archived, ...known } = room.told;
     const { unread, label, has_unread, mentions, muted, last_message: latest } = row;
     const told = { ...known, unread, label, has_unread, mentions, muted, latest };
@@ -336,7 +299,7 @@ export class Counts {
   /** Bring what is known to the map that everybody reads, and to the totals. */
   #show(id, room) {
     const before = share(this.channels.get(id));
-    if (room?.unsure.size && (room.told.has_unread || room.unsure.has("has_unread"))) this.#open.add(id);
+    if (room?.unsure.size && room.told.has_unread) this.#open.add(id);
     else this.#open.delete(id);
     if (room) this.channels.set(id, this.#held.has(id) ? cleared(room.told) : room.told);
     else this.channels.delete(id);

@@ -79,7 +79,10 @@ export interface ReadResult {
   unread: number;
   label: string;
   changed: boolean;
+  /** Not for threads, which have none of these. */
+  has_unread?: boolean;
   mentions?: number;
+  first_unread?: Place | null;
 }
 
 export interface Message {
@@ -151,9 +154,9 @@ export interface ReadPointerUpdated extends Event {
   epoch: number;
   unread: number;
   label: string;
+  has_unread: boolean;
   mentions: number;
-  has_unread?: boolean;
-  first_unread?: Place | null;
+  first_unread: Place | null;
   instance_id: string;
 }
 

@@ -56,7 +56,6 @@ export class Readstate {
   #cancelRetry = null;
   #cancelRenew = null;
   #cancelAsk = null;
-  #checks = new Set();
   /** How far the service's clock is ahead of this one. */
   #skew = 0;
   /** The channel that the user has open: {channelId, read}. */
@@ -185,7 +184,8 @@ export class Readstate {
     this.#refusals = 0;
     this.#become("live");
     if (this.state !== "live") return; // a listener went offline
-    if (this.#focus && !this.#hidden && !this.#outbox.holds("channel.focus", "channel.blur")) this.#focusAgain(true);
+    const moving = ({ type }) => type === "channel.focus" || type === "channel.blur";
+    if (this.#focus && !this.#hidden && !this.#outbox.holds(moving)) this.#focusAgain(true);
     this.#outbox.attach(this.#connection);
     this.#settle();
   }
@@ -352,7 +352,6 @@ export class Readstate {
   /** Resolves when everything that the service announced before this call is in what is known here. */
   async settled() {
     await this.#request({ type: "ping" });
-    await Promise.all(this.#checks);
     while (this.#counts.questions().length > 0) await this.#answers();
   }
 
@@ -362,8 +361,7 @@ export class Readstate {
   focus(channelId, { read = true } = {}) {
     this.#withdrawFocus();
     this.#focus = { channelId, read };
-    if (!this.#hidden) return this.#sendFocus();
-    return this.#http.unread(channelId); // nobody looks: it is opened when the page is visible
+    return this.#hidden ? this.#peek(channelId) : this.#sendFocus();
   }
 
   /** The open channel is left. */
@@ -377,8 +375,8 @@ export class Readstate {
   /** Mark read: everything, up to a message, a seq or a time, or exactly these messages. */
   markRead(channelId, { upTo, upToSeq, upToTime, messages } = {}) {
     const target = { up_to: upTo, up_to_seq: upToSeq, up_to_time: upToTime, messages };
-    const everything = Object.values(target).every((value) => value === undefined);
-    return this.#sendRead({ channel_id: channelId, ...target, epoch: this.#counts.epoch(channelId) }, everything);
+    const everything = Object.values(target).every((value) => value === undefined || value === null);
+    return this.#sendRead({ channel_id: channelId, ...target, epoch: this.#epoch(channelId) }, everything);
   }
 
   /** Mark a message and all later ones unread. */
@@ -423,17 +421,30 @@ export class Readstate {
     });
   }
 
+  /** The epoch that a read names; none after a mark-unread that is not answered yet, which makes a new one. */
+  #epoch(channelId) {
+    const renewing = ({ type, channel_id }) => type === "mark_unread" && channel_id === channelId;
+    return this.#outbox.holds(renewing) ? undefined : this.#counts.epoch(channelId);
+  }
+
+  /** Nobody looks: the channel is opened when the page is visible. */
+  async #peek(channelId) {
+    const before = await this.#http.unread(channelId);
+    if (before) return before;
+    if (this.#focus?.channelId === channelId) this.#focus = null;
+    throw new ReadstateError({ code: "forbidden", detail: `${this.user} is not a member of ${channelId}.`, status: 403 });
+  }
+
   #sendFocus(first = false) {
     const { channelId: id, read } = this.#focus;
     const before = this.unread(id);
-    const mark = this.#counts.mark(id);
-    const seen = { channel_id: id, up_to_seq: this.#counts.newest(id), epoch: this.#counts.epoch(id) };
+    const seen = { channel_id: id, up_to_seq: this.#counts.newest(id), epoch: this.#epoch(id) };
     return this.#request(
       { type: "channel.focus", channel_id: id, read },
       {
         first,
         hold: read ? id : undefined,
-        apply: (ack) => this.#counts.opened(id, ack, read, mark) || this.#check(id),
+        apply: (ack) => this.#counts.opened(id, ack),
         refused: () => {
           if (this.#focus?.channelId === id) this.#focus = null;
         },
@@ -443,15 +454,6 @@ export class Readstate {
         },
       },
     );
-  }
-
-  /** How a channel stands, at a place among the frames that is known: the answer to a read of nothing. */
-  #check(id) {
-    const frame = { type: "mark_read", channel_id: id, up_to_seq: 0 };
-    const check = this.#request(frame, { hold: id, apply: (ack) => this.#counts.read(id, ack) })
-      .catch(() => {}) // then it is no channel of the user any more
-      .finally(() => this.#checks.delete(check));
-    this.#checks.add(check);
   }
 
   /** The page or the connection is back: the channel that is open is read again. */
@@ -493,8 +495,7 @@ export class Readstate {
       later,
       answered: ({ type, ref, ...answer }) => {
         if (hold !== undefined) this.#counts.release(hold, true);
-        apply?.(answer);
-        resolve(answer);
+        resolve(apply?.(answer) ?? answer);
       },
       failed: (error) => {
         if (hold !== undefined) this.#counts.release(hold);

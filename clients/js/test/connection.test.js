@@ -193,6 +193,23 @@ test("what is done offline is sent in order after coming back", async (t) => {
   await agrees(backend, rs);
 });
 
+test("what is read after it was marked unread is read, whoever waits for the answers", async (t) => {
+  const { alice, bob, general } = await story();
+  const first = await backend.send(general, alice);
+  const rs = device(t, bob, service.url);
+  await rs.connect();
+
+  await Promise.all([rs.markUnread(general, first), rs.markRead(general)]);
+  assert.equal(rs.unread(general).unread, 0);
+  rs.disconnect();
+  const done = [rs.markUnread(general, first), rs.markRead(general)];
+  await rs.connect();
+  await Promise.all(done);
+
+  assert.equal(rs.unread(general).unread, 0);
+  await agrees(backend, rs);
+});
+
 test("what came while a read waited was not seen, and stays unread", async (t) => {
   const { alice, bob, general, side } = await story();
   await backend.send(general, alice);

@@ -173,6 +173,7 @@ test("a channel that is opened in a hidden page is read when the page is shown",
   const page = Object.assign(new EventTarget(), { visibilityState: "hidden" });
   const rs = await live(t, bob, { page });
 
+  await assert.rejects(rs.focus("no-such-channel"), { code: "forbidden" });
   assert.equal((await rs.focus(general)).unread, 1);
   await rs.settled();
   assert.equal(rs.unread(general).unread, 1);

@@ -60,7 +60,7 @@ class Plan {
     const { pick, roll } = this.dice;
     const kinds = [
       [34, "send"], [9, "reply"], [3, "edit"], [4, "remove"], [8, "read"], [6, "readElsewhere"], [5, "unread"],
-      [6, "prefer"], [4, "membership"], [2, "archive"], [6, "focus"], [4, "blur"], [4, "thread"], [2, "tap"],
+      [6, "prefer"], [4, "membership"], [5, "archive"], [6, "focus"], [4, "blur"], [4, "thread"], [2, "tap"],
       [2, "all"], [4, "cut"], [3, "leave"], [3, "comeBack"],
     ];
     let left = roll() * kinds.reduce((sum, [weight]) => sum + weight, 0);

@@ -74,6 +74,7 @@ class LiveUser:
         "id",
         "mute_timer",
         "out",
+        "rendering",
         "resume",
         "rooms",
         "unproven",
@@ -90,6 +91,8 @@ class LiveUser:
         self.out: list[tuple[bytes, str | None]] = []
         """Events without their cursors, and the connection that each doesn't go to."""
         self.dirty = Dirty()
+        self.rendering = False
+        """What was dirty is being rendered, and not sent yet."""
         self.drawing: asyncio.Task[None] | None = None
         self.mute_timer: asyncio.TimerHandle | None = None
         self.unproven: list[Undelivered] = []
@@ -384,7 +387,7 @@ class Live:
         """Gives a user's events to all devices. The last one moves the cursor on, if all was told."""
         out, user.out = user.out, []
         before = user.resume
-        if change is not None and not user.dirty and not self._under_way.has(user.id):
+        if change is not None and not user.dirty and not user.rendering and not self._under_way.has(user.id):
             user.resume = _resume(user.id, SyncCursor(change, position, now))
         end = len(out) - 1
         for index, (event, not_to) in enumerate(out):
@@ -403,6 +406,7 @@ class Live:
             while user.dirty and user.devices:
                 await self._under_way.quiet(user.id)
                 dirty, user.dirty = user.dirty, Dirty()
+                user.rendering = True
                 try:
                     rendered = await self._figures.render(user.id, dirty)
                 except ReadstateError as error:
@@ -410,6 +414,8 @@ class Live:
                     user.dirty.add(dirty)
                     await asyncio.sleep(RETRY_SECONDS)
                     continue
+                finally:
+                    user.rendering = False
                 user.out += [(_encode(event), not_to) for event, not_to in rendered]
                 if user.out:
                     WS_SENT.inc(len(user.out) * len(user.devices))
