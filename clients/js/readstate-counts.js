@@ -4,12 +4,8 @@
  * It is a fold of a bulk sync and the frames that follow it. The service sends every figure exact at its place
  * in the order of frames, so counting is simple: a figure replaces, a `message.new` with `counts` adds one.
  *
- * Two things need more care:
- * - *Reads under way.* Whoever opens a channel sees 0 at once. What the service has told stays untouched below
- *   that, so a refused read brings the true figures back, and an answer needs no undoing.
- * - *Details that a frame leaves open*, such as the pointer in a channel that no sync has named. They are
- *   noted as unsure; `questions` names the channels to ask about, and `fill` takes the answer. What frames tell
- *   in the meantime is never undone by it.
+ * One thing needs more care, *reads under way*: whoever opens a channel sees 0 at once. What the service has told
+ * stays untouched below that, so a refused read brings the true figures back, and an answer needs no undoing.
  */
 
 const FIGURES = ["unread", "label", "has_unread", "mentions", "exact", "first_unread", "last_read", "latest", "muted"];
@@ -64,13 +60,10 @@ export class Counts {
   /** The highest number that a label shows. */
   cap = 99;
 
-  /** channel -> {told: what the service said, newest: seq, epoch, unsure: names of fields, stamp, since: place} */
+  /** channel -> {told: what the service said, newest: seq, epoch} */
   #rooms = new Map();
   /** channel -> how many reads of all of it are under way */
   #held = new Map();
-  /** channels with a question */
-  #open = new Set();
-  #stamps = 0;
   #changed;
 
   /** @param {(what: string, channelId?: string) => void} changed called after every change */
@@ -83,7 +76,6 @@ export class Counts {
   /** Start anew from a bulk sync. */
   reset(channels, threads) {
     this.#rooms.clear();
-    this.#open.clear();
     this.channels.clear();
     this.totals = { ...NONE };
     for (const row of channels) this.#show(row.channel_id, this.#tell(figures(row)));
@@ -95,15 +87,13 @@ export class Counts {
 
   /**
    * Take a frame in.
-   * @param {string} me the user
-   * @param {string | null} focus the channel that is open here
    * @returns whether it is news: false for a message that was here already
    */
-  apply(frame, me, focus) {
+  apply(frame) {
     const { channel_id: id } = frame;
     switch (frame.type) {
       case "message.new":
-        return this.#message(frame, frame.sender_id === me, id === focus);
+        return this.#message(frame);
       case "unread.updated":
         this.#put(id, this.#tell(figures(frame)));
         break;
@@ -112,9 +102,6 @@ export class Counts {
         this.read(id, { ...frame, last_read: { id: last_read_id, seq: last_read_seq, at: last_read_at, epoch } });
         break;
       }
-      case "channel.updated":
-        this.#row(id, frame.conversation);
-        break;
       case "channel.removed":
         this.#remove(id);
         break;
@@ -129,14 +116,11 @@ export class Counts {
   }
 
   /** Figures after a read, or after a mark-unread: from an `ack`, or of another device. */
-  read(id, { last_read, unread, label, has_unread, mentions, first_unread }) {
+  read(id, { last_read, unread, label, has_unread, exact, reason, mentions, first_unread }) {
     const room = this.#room(id);
-    const told = { ...room.told, last_read, unread, label, has_unread, mentions, first_unread };
-    room.unsure.delete("last_read");
-    room.unsure.delete("first_unread");
-    room.since = null;
-    if (has_unread && !told.exact) this.#doubt(room, "exact", "reason");
-    room.told = has_unread ? told : cleared(told);
+    const { reason: _, ...known } = room.told;
+    room.told = { ...known, last_read, unread, label, has_unread, exact, mentions, first_unread };
+    if (reason) room.told.reason = reason;
     this.#put(id, room);
   }
 
@@ -186,62 +170,23 @@ export class Counts {
     return room?.told.last_read?.epoch ?? room?.epoch;
   }
 
-  // ---------------------------------------------------------------- what frames leave open
-
-  /** [channel, stamp] of the channels to ask about. What is not shown is not asked for. */
-  questions() {
-    return [...this.#open].map((id) => [id, this.#rooms.get(id).stamp]);
-  }
-
-  /** The answer to a question: `U`, or null if there is none. Void if new doubts have come since. */
-  fill(id, stamp, answer) {
-    const room = this.#rooms.get(id);
-    if (room?.stamp !== stamp) return;
-    const told = { ...room.told };
-    for (const name of answer ? room.unsure : []) {
-      if (answer[name] === undefined) delete told[name];
-      else told[name] = answer[name];
-    }
-    if (room.since) told.first_unread ??= room.since;
-    this.#sure(room);
-    room.told = told;
-    this.#put(id, room);
-  }
-
-  #doubt(room, ...names) {
-    for (const name of names) room.unsure.add(name);
-    if (names.includes("first_unread")) room.since = null;
-    room.stamp = ++this.#stamps;
-  }
-
-  #sure(room) {
-    room.unsure.clear();
-    room.since = null;
-  }
-
   // ---------------------------------------------------------------- channels
 
-  /** What is known of a channel. Of one that no sync has named, the pointer is not. */
+  /** What is known of a channel. Of one that no sync has named, only the epoch of the pointer is. */
   #room(id) {
-    let room = this.#rooms.get(id);
-    if (!room) {
-      room = { told: nothing(id), newest: 0, epoch: undefined, unsure: new Set(), stamp: 0, since: null };
-      this.#doubt(room, "last_read");
-      this.#rooms.set(id, room);
-    }
-    return room;
+    if (!this.#rooms.has(id)) this.#rooms.set(id, { told: nothing(id), newest: 0, epoch: undefined });
+    return this.#rooms.get(id);
   }
 
   /** Everything about a channel was told. */
   #tell(entry) {
     const room = this.#room(entry.channel_id);
-    this.#sure(room);
     room.told = entry;
     room.newest = Math.max(room.newest, entry.latest?.seq ?? 0);
     return room;
   }
 
-  #message(frame, own, focused) {
+  #message(frame) {
     const { channel_id: id, message_id, seq, at, sender_id, preview } = frame;
     if (seq === null || seq === undefined) return true; // a reply in its thread only
     const room = this.#room(id);
@@ -255,30 +200,11 @@ export class Counts {
       told.label = this.#label(told.unread);
       told.has_unread = true;
       told.mentions += frame.mentions_me ? 1 : 0;
-      if (room.unsure.has("first_unread")) room.since ??= place;
-      else told.first_unread ??= place;
-    } else if ((own || focused) && told.last_read) {
-      told.last_read = { ...place, epoch: told.last_read.epoch };
+      told.first_unread ??= place;
     }
-    if (!frame.counts && !own && (focused || !frame.silent)) this.#doubt(room, "last_read");
     room.told = told;
     this.#put(id, room);
     return true;
-  }
-
-  /** A row of the inbox: it has the counts, but neither pointer nor first unread message. */
-  #row(id, row) {
-    const room = this.#room(id);
-    const { archived, ...known } = room.told;
-    const { unread, label, has_unread, mentions, muted, last_message: latest } = row;
-    const told = { ...known, unread, label, has_unread, mentions, muted, latest };
-    if (row.archived) told.archived = true;
-    room.newest = Math.max(room.newest, latest?.seq ?? 0);
-    if (known.unread !== unread || known.has_unread !== has_unread || known.mentions !== mentions) {
-      this.#doubt(room, "last_read", "first_unread", "exact", "reason");
-    }
-    room.told = has_unread ? told : cleared(told);
-    this.#put(id, room);
   }
 
   #remove(id) {
@@ -299,8 +225,6 @@ export class Counts {
   /** Bring what is known to the map that everybody reads, and to the totals. */
   #show(id, room) {
     const before = share(this.channels.get(id));
-    if (room?.unsure.size && room.told.has_unread) this.#open.add(id);
-    else this.#open.delete(id);
     if (room) this.channels.set(id, this.#held.has(id) ? cleared(room.told) : room.told);
     else this.channels.delete(id);
     const after = share(this.channels.get(id));

@@ -19,9 +19,6 @@ const RESTARTED_WITHIN = 2_000;
 const RENEW_AGAIN = 5_000;
 const RENEW_AHEAD = 60_000;
 const LONGEST_TIMER = 2 ** 31 - 1;
-const ASK_WITHIN = 3_000;
-const ASK_AGAIN = 5_000;
-const LANES = 4;
 
 const TOO_LARGE = 1009;
 const RESTARTING = 1012;
@@ -55,7 +52,6 @@ export class Readstate {
   #ended = false;
   #cancelRetry = null;
   #cancelRenew = null;
-  #cancelAsk = null;
   /** How far the service's clock is ahead of this one. */
   #skew = 0;
   /** The channel that the user has open: {channelId, read}. */
@@ -267,7 +263,7 @@ export class Readstate {
 
   #frame(frame) {
     if (frame.type === "ready") this.#ready(frame);
-    const news = this.#counts.apply(frame, this.user, this.#hidden ? null : this.#focus?.channelId);
+    const news = this.#counts.apply(frame);
     if (frame.resume) this.#cursor = frame.resume;
     if (frame.type === "channel.removed" && this.#focus?.channelId === frame.channel_id) this.#focus = null;
     this.#listeners.emit("*", frame);
@@ -275,7 +271,6 @@ export class Readstate {
     else if (frame.type !== "error" && news) this.#listeners.emit(frame.type, frame);
     if (frame.type === "badge.updated" && this.state === "connecting") this.#live();
     if (frame.type === "sync.required") this.#syncAnew();
-    this.#ask();
   }
 
   #ready({ user_id, display_cap, server_time, expires_at }) {
@@ -324,35 +319,9 @@ export class Readstate {
     this.#listeners.emit("change", channelId === undefined ? { what } : { what, channel_id: channelId });
   }
 
-  // ---------------------------------------------------------------- what frames leave open
-
-  /** Soon, and not all clients at once: often the next frame has the answer already. */
-  #ask(wait = ASK_WITHIN) {
-    if (this.#cancelAsk || this.state !== "live" || this.#counts.questions().length === 0) return;
-    this.#cancelAsk = this.#timers.after(wait * (0.2 + 0.8 * this.#options.random()), () => {
-      this.#cancelAsk = null;
-      this.#answers().then(
-        () => this.#ask(),
-        () => this.#ask(ASK_AGAIN),
-      );
-    });
-  }
-
-  async #answers() {
-    const questions = this.#counts.questions();
-    const lane = async () => {
-      for (let next = questions.pop(); next; next = questions.pop()) {
-        const [channelId, stamp] = next;
-        this.#counts.fill(channelId, stamp, await this.#http.unread(channelId));
-      }
-    };
-    await Promise.all(Array.from({ length: LANES }, lane));
-  }
-
   /** Resolves when everything that the service announced before this call is in what is known here. */
   async settled() {
     await this.#request({ type: "ping" });
-    while (this.#counts.questions().length > 0) await this.#answers();
   }
 
   // ---------------------------------------------------------------- what users do

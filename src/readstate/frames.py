@@ -165,10 +165,12 @@ class ReadPointerUpdated(Event, frozen=True, kw_only=True, tag="read_pointer.upd
     unread: int
     label: str
     has_unread: bool
+    exact: bool
     mentions: int
     first_unread: Place | None
     instance_id: str
     """Where the change came from."""
+    reason: Literal["capped", "stale"] | UnsetType = UNSET
 
 
 class UnreadUpdated(Event, frozen=True, kw_only=True, tag="unread.updated"):

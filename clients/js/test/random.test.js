@@ -259,7 +259,7 @@ class World {
     for (const { rs } of this.devices) await rs.settled(); // what was done is done,
     for (const { rs } of this.devices) await rs.settled(); // and the others know
     const login = await this.backend.login(ME);
-    for (const { name, rs } of this.devices) assert.deepEqual(known(rs), login, `the ${name} differs from a login`);
+    for (const { name, rs } of this.devices) assert.deepEqual(known(rs, login), login, `the ${name} differs from a login`);
   }
 }
 

@@ -385,7 +385,8 @@ class _Connection:
 
     async def _figures(self, channel: str) -> dict[str, Any]:
         now = await self._rs.figures.unread(self._user, channel)
-        return {name: getattr(now, name) for name in _READ_FIELDS}
+        given = {name: getattr(now, name) for name in _READ_FIELDS}
+        return given if now.reason is UNSET else {**given, "reason": now.reason}
 
     async def _on_auth(self, frame: frames.Auth) -> None:
         principal = await self._verify(b"Bearer " + frame.token.encode())
@@ -404,7 +405,7 @@ class _Connection:
 
 
 _Handlers = dict[type, Callable[[Any], Awaitable[None]]]
-_READ_FIELDS = ("last_read", "unread", "label", "has_unread", "mentions", "first_unread")
+_READ_FIELDS = ("last_read", "unread", "label", "has_unread", "exact", "mentions", "first_unread")
 
 
 class _Gone(Exception):

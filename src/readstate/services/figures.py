@@ -181,6 +181,8 @@ def _pointer_updated(unread: Unread, instance: str) -> ReadPointerUpdated:
         unread=unread.unread,
         label=unread.label,
         has_unread=unread.has_unread,
+        exact=unread.exact,
+        reason=unread.reason,
         mentions=unread.mentions,
         first_unread=unread.first_unread,
         instance_id=instance,
