@@ -380,6 +380,7 @@ class _Folding:
         known = self.facts.audience.get(name, ())
         stayed = tuple(user for user in known if user not in left)
         members = (*stayed, *(user for user, _ in joined))
+        before = channel.peers
         channel = replace(channel, member_count=count, mode=mode, peers=_peers(channel.type, members))
         self._set_channel(channel)
         effect = Effect(channel=channel, added=len(joined), removed=len(left))
@@ -392,6 +393,9 @@ class _Folding:
             effect.user_steps.append(Left(channel.channel_id, channel.change, left))
         if stayed and outgrown:
             effect.user_steps.append(Switched(channel.channel_id, channel.change, stayed))
+        elif stayed and channel.peers != before:  # whoever stays has another peer, or none
+            fan = Fan(name, channel.change, stayed, latest_at=_latest_at(channel), archived=channel.archived)
+            effect.user_steps.append(fan)
         return effect
 
     def _is_active(self, channel: str, user: str) -> bool:

@@ -85,6 +85,8 @@ def down(
     show(f"stopped {', '.join(ran)}" if ran else "nothing was running")
     if wipe:
         show("the data are removed")
+        if not any(directory.iterdir()):
+            directory.rmdir()
 
 
 @stack.command(rich_help_panel="Run it", epilog=examples("readstate stack status", "readstate stack status --json"))

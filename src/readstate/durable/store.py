@@ -74,8 +74,8 @@ class SqlStore:
     async def _apply(self, session: Session, deliveries: Sequence[Delivery], online: Container[str]) -> list[Effect]:
         effects: list[Effect] = []
         parts = [(run, wants(run)) for run in runs(deliveries)]
-        later = {key for _, needed in parts[1:] for key in needed.pointers | needed.members}
-        await session.lock({delivery.event.channel_id for delivery in deliveries}, later)
+        seats = {key for _, needed in parts for key in needed.members | needed.pointers} if len(parts) > 1 else ()
+        await session.lock({delivery.event.channel_id for delivery in deliveries}, seats)
         for run, needed in parts:
             facts = Facts()
             await gather(session, needed, facts)
@@ -185,6 +185,8 @@ class SqlStore:
 
     async def load_undo(self, token: str, user: str, now: int) -> list[UndoItem] | None:
         """None: unknown, or over."""
+        if "\0" in token:  # a token may be anything that somebody sends, and PostgreSQL has no such text
+            return None
         items = await self._database.read(lambda session: session.value("load_undo", token=token, user=user, now=now))
         return None if items is None else _undo_items.decode(items)
 

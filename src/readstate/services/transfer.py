@@ -7,11 +7,11 @@ from typing import Protocol
 
 import msgspec
 
-from ..announcements import StateReplaced
+from ..announcements import BadgeChanged, ChannelTouched, StateReplaced
 from ..errors import Invalid
 from ..events import MembersEvent
 from ..ports import Bus, Clock, Devices, DurableTransfer, HotBadges, HotChannels, HotUsers, Log
-from ..rooms import channel_and_thread
+from ..rooms import channel_and_thread, is_thread
 from ..rules import check_user_id
 from ..transfer_records import VERSION, Erased, Header, ImportReport, Numbered, Refused
 from .places import Places
@@ -131,6 +131,8 @@ class Transfer:
         await self._look_again(gone.rooms, [user])
         for receiver in gone.receivers:
             await self._drop_badge(receiver)
+        touched = [ChannelTouched(room, "conversation") for room in gone.rooms if not is_thread(room)]
+        await self._bus.publish([*touched, *map(BadgeChanged, gone.receivers)])
         return gone.erased
 
     # ------------------------------------------------------------ hot state

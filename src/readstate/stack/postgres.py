@@ -84,8 +84,8 @@ class Postgres(Server):
 
     def prepare(self, report: Report) -> str:
         """Choose the version, and make a database at the first start."""
-        self._make_accessible()
         software = _choose_software(_major_of(self.data))
+        self._make_accessible()
         self._programs = self._accessible_programs(software)
         if not self.data.exists():
             report("making a database")
@@ -161,6 +161,11 @@ class Postgres(Server):
         self._place.chmod(0o711)
         if _has_access(user, self._place):
             return
+        if self.data.exists():
+            raise ServerFailed(
+                f"postgres runs as {user.name}, who cannot get to {self.data} any more: "
+                "allow everybody to pass through the directories above it (chmod o+x)"
+            )
         for place in OPEN_PLACES:
             if _has_access(user, Path(place)):
                 elsewhere = Path(tempfile.mkdtemp(prefix="readstate-postgres-", dir=place))

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -104,8 +105,6 @@ class Stack:
             self._state = State()
             for file in (STATE_FILE, LOCK_FILE):
                 (self.directory / file).unlink(missing_ok=True)
-            if self.directory.exists() and not any(self.directory.iterdir()):
-                self.directory.rmdir()
         return ran
 
     def status(self) -> list[Status]:
@@ -256,3 +255,5 @@ def servers(*names: str, directory: Path | None = None, keep: bool = False) -> I
             yield stack
         finally:
             stack.down(wipe=not keep)
+            if directory is None and not keep:
+                shutil.rmtree(home)

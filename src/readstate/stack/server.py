@@ -47,6 +47,7 @@ class Server(ABC):
 
     The ports are chosen at the first start and kept. One that is `tied` ends with the process that has started it,
     even if that is killed; the others go on until they are stopped. `changed` is called when the record has changed.
+    As a context manager it starts, and at the end it is wiped.
     """
 
     kind: ClassVar[str]
@@ -179,7 +180,7 @@ class Server(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
+        self.wipe()
 
     # ------------------------------------------------------------ how
 

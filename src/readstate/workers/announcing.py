@@ -37,6 +37,8 @@ def announcements(event: AnyChannelEvent, effect: Effect, instance_id: str) -> I
             yield MembersChanged(step.channel_id, joined=_concerned(step))
         elif isinstance(step, Left | Gone):
             yield MembersChanged(step.channel_id, left=step.users)
+            if isinstance(step, Gone):  # with what was written in it
+                yield from map(BadgeChanged, step.users)
     yield from (BadgeChanged(one.receiver_id) for one in effect.undelivered)
 
 

@@ -6,6 +6,7 @@ from importlib.resources import files
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _ROW = re.compile(r"\(\?(?:, \?)*\)")
+_VALUE = re.compile(r"(?<![:\w]):([a-z_]+)")
 _MIGRATION = re.compile(r"(\d{4})_\w+\.sql")
 
 
@@ -36,3 +37,10 @@ def for_rows(statement: str, sizes: Sequence[int]) -> dict[int, str]:
     """An `INSERT … VALUES (?, …)` for many rows at once, in a few sizes, so that each is prepared once."""
     row = _ROW.findall(statement)[0]
     return {size: statement.replace(row, ", ".join([row] * size)) for size in sizes}
+
+
+def numbered(statement: str) -> tuple[str, tuple[str, ...]]:
+    """A statement with its values numbered ($1, $2, …) instead of named (:user, …), and their names in order."""
+    names = tuple(dict.fromkeys(_VALUE.findall(statement)))
+    places = {name: f"${number}" for number, name in enumerate(names, 1)}
+    return _VALUE.sub(lambda match: places[match[1]], statement), names

@@ -1,5 +1,6 @@
 -- The same statements as for SQLite, under the same names, with the same values and results: keys come as one
 -- JSON array, and rows go out as one JSON array. Values are named as in :user; the engine numbers them.
+-- LATERAL with LIMIT or OFFSET looks each key up by itself: a join could be answered by reading everything instead.
 
 -- name: lock_channels
 -- Nobody else changes these channels until the end of the transaction. Gives those that are there.
@@ -40,10 +41,11 @@ JOIN channels AS c ON c.channel_id = k;
 -- name: messages
 -- Messages by (channel, id).
 SELECT coalesce(json_agg(found), '[]')
-FROM (SELECT m.channel_id, m.id, m.seq, m.sender_id, m.at, m.sent_at, m.text, m.preview, m.thread_id, m.thread_seq,
-          m.mentions, m.silent, m.deleted, m.backfill, m.change
-      FROM jsonb_array_elements(:keys::jsonb) AS k
-      JOIN messages AS m ON m.channel_id = k ->> 0 AND m.id = k ->> 1) AS found;
+FROM jsonb_array_elements(:keys::jsonb) AS k
+CROSS JOIN LATERAL (
+    SELECT m.channel_id, m.id, m.seq, m.sender_id, m.at, m.sent_at, m.text, m.preview, m.thread_id, m.thread_seq,
+        m.mentions, m.silent, m.deleted, m.backfill, m.change
+    FROM messages AS m WHERE m.channel_id = k ->> 0 AND m.id = k ->> 1 LIMIT 1) AS found;
 
 -- name: newest_but
 -- The newest message of each channel that is not deleted, other than the one named.
@@ -86,14 +88,17 @@ FROM (SELECT r.*
 SELECT coalesce(json_agg(json_build_array(m.channel_id, m.user_id, m.muted_until)), '[]')
 FROM jsonb_array_elements_text(:keys::jsonb) AS k
 JOIN channels AS c ON c.channel_id = k AND c.mode = 'ledger'
-JOIN members AS m ON m.channel_id = c.channel_id AND m.active;
+CROSS JOIN LATERAL (
+    SELECT x.channel_id, x.user_id, x.muted_until FROM members AS x
+    WHERE x.channel_id = c.channel_id AND x.active OFFSET 0) AS m;
 
 -- name: followers
 -- The followers of these threads (room, channel), and whether they are still in the channel.
-SELECT coalesce(json_agg(json_build_array(f.channel_id, f.user_id, coalesce(m.active, false))), '[]')
+SELECT coalesce(json_agg(json_build_array(f.channel_id, f.user_id, coalesce(
+    (SELECT m.active FROM members AS m WHERE m.user_id = f.user_id AND m.channel_id = k ->> 1), false))), '[]')
 FROM jsonb_array_elements(:keys::jsonb) AS k
-JOIN members AS f ON f.channel_id = k ->> 0 AND f.active
-LEFT JOIN members AS m ON m.user_id = f.user_id AND m.channel_id = k ->> 1;
+CROSS JOIN LATERAL (
+    SELECT x.channel_id, x.user_id FROM members AS x WHERE x.channel_id = k ->> 0 AND x.active OFFSET 0) AS f;
 
 -- name: everyone
 -- Everyone who ever had a membership or a pointer in a channel or in one of its threads.
@@ -110,7 +115,7 @@ FROM (SELECT channel_id, user_id FROM members WHERE channel_id = :channel
 -- The seq of the n-th newest message that is not deleted.
 SELECT seq FROM messages
 WHERE channel_id = :channel AND seq > 0 AND NOT deleted
-ORDER BY seq DESC LIMIT 1 OFFSET :n::bigint - 1;
+ORDER BY seq DESC LIMIT 1 OFFSET greatest(:n::bigint - 1, 0);
 
 -- name: put_channels
 -- Channels as they stand now.
@@ -264,7 +269,9 @@ FROM (SELECT seq, id, at, mentions FROM messages
 -- Places by (channel, seq).
 SELECT coalesce(json_agg(json_build_array(m.channel_id, m.seq, m.id, m.at)), '[]')
 FROM jsonb_array_elements(:keys::jsonb) AS k
-JOIN messages AS m ON m.channel_id = k ->> 0 AND m.seq = (k ->> 1)::bigint;
+CROSS JOIN LATERAL (
+    SELECT x.channel_id, x.seq, x.id, x.at FROM messages AS x
+    WHERE x.channel_id = k ->> 0 AND x.seq = (k ->> 1)::bigint LIMIT 1) AS m;
 
 -- name: seq_range
 -- The first and the last seq that a channel has a message for.
@@ -443,7 +450,8 @@ WHERE m.channel_id = :channel AND m.active
 -- What joins marked, from a seq on, is marked by them no more: the user has marked it unread.
 UPDATE members SET skipped = coalesce((
     SELECT jsonb_agg(jsonb_build_array(s -> 0, least((s ->> 1)::bigint, :seq::bigint - 1)) ORDER BY place)
-    FROM jsonb_array_elements(skipped) WITH ORDINALITY AS x (s, place) WHERE (s ->> 0)::bigint < :seq::bigint - 1), '[]')
+    FROM jsonb_array_elements(skipped) WITH ORDINALITY AS x (s, place)
+    WHERE (s ->> 0)::bigint < :seq::bigint - 1), '[]')
 WHERE user_id = :user AND channel_id = :channel AND skipped <> '[]';
 
 -- name: activity
@@ -483,7 +491,8 @@ SELECT coalesce(json_agg(found ORDER BY accepted_at DESC, at DESC), '[]')
 FROM (SELECT m.channel_id, m.id, m.seq, m.sender_id, m.at, m.sent_at, m.text, m.preview, m.thread_id, m.thread_seq,
           m.mentions, m.silent, m.deleted, m.backfill, m.change, u.accepted_at
       FROM undelivered AS u
-      JOIN messages AS m ON m.channel_id = u.channel_id AND m.id = u.message_id
+      CROSS JOIN LATERAL (
+          SELECT * FROM messages AS x WHERE x.channel_id = u.channel_id AND x.id = u.message_id LIMIT 1) AS m
       WHERE u.receiver_id = :user AND u.accepted_at <= :at
           AND u.accepted_at > coalesce((SELECT last_tap FROM user_activity WHERE user_id = :user), 0)
       ORDER BY u.accepted_at DESC, m.at DESC LIMIT :limit) AS found;
@@ -508,9 +517,14 @@ WHERE channel_id = :channel OR (channel_id > :first AND channel_id < :last);
 
 -- name: purge_receipts
 -- Nothing of a deleted channel and its threads is read any more; a new epoch, so that late reads do nothing.
+-- Whoever wrote from outside has a pointer without a membership.
 INSERT INTO read_receipts AS r
-SELECT user_id, channel_id, 1, 0, '{}', NULL, NULL, 0, 0 FROM members
-WHERE channel_id = :channel OR (channel_id > :first AND channel_id < :last)
+SELECT user_id, channel_id, 1, 0, '{}', NULL, NULL, 0, 0
+FROM (SELECT user_id, channel_id FROM members
+      WHERE channel_id = :channel OR (channel_id > :first AND channel_id < :last)
+      UNION
+      SELECT user_id, channel_id FROM read_receipts
+      WHERE channel_id = :channel OR (channel_id > :first AND channel_id < :last)) AS e
 ORDER BY user_id, channel_id
 ON CONFLICT (user_id, channel_id) DO UPDATE SET
     epoch = r.epoch + 1, last_read_seq = 0, apart = '{}', last_read_id = NULL, last_read_at = NULL, read_at = 0;

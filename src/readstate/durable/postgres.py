@@ -1,0 +1,35 @@
+"""The durable store in PostgreSQL."""
+
+from .postgres_engine import PostgresEngine, connect, explained
+from .postgres_migrations import migrate as apply_migrations
+from .postgres_migrations import migrations_missing
+from .store import SqlStore
+
+MAX_CONNECTIONS = 10
+STATEMENT_SECONDS = 30.0
+
+
+class PostgresStore(SqlStore):
+    """Every port of the durable store over one database, which many processes may share."""
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        fanout_max_members: int,
+        max_connections: int = MAX_CONNECTIONS,
+        statement_seconds: float = STATEMENT_SECONDS,
+    ) -> "PostgresStore":
+        """Connect, making and migrating the tables as needed."""
+        return cls(await PostgresEngine.open(url, max_connections, statement_seconds), fanout_max_members)
+
+
+async def migrate(url: str, check_only: bool = False) -> tuple[int, int]:
+    """Bring the schema up to date, or only tell: (from, to)."""
+    pool = await connect(url, 2, STATEMENT_SECONDS)
+    try:
+        with explained():
+            async with pool.acquire() as connection:
+                return await (migrations_missing if check_only else apply_migrations)(connection)
+    finally:
+        pool.terminate()

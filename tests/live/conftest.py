@@ -1,0 +1,105 @@
+"""The whole service on a real port in this process: HTTP for the backend, WebSockets for devices."""
+
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from readstate import Readstate
+from readstate.cli.serve import _server_config
+from tests.conftest import JWT_SECRET, SERVICE_KEY, Chat
+
+from .device import Device, open_device
+
+
+class Town:
+    """A service, the backend's view of it, and the devices that are connected to it."""
+
+    def __init__(self, rs: Readstate, chat: Chat, url: str) -> None:
+        self.rs = rs
+        self.chat = chat
+        self.url = url
+        self.devices: list[Device] = []
+
+    async def device(self, user: str, name: str = "phone", **options: Any) -> Device:
+        """A device of a user that is live, and has heard nothing but the start."""
+        device = await open_device(self.url, user, name, **options)
+        self.devices.append(device)
+        return device
+
+    async def fresh(self, user: str, name: str = "phone", **options: Any) -> Device:
+        """The same, and what was told at its start is forgotten."""
+        device = await self.device(user, name, **options)
+        await device.heard()
+        device.frames.clear()
+        return device
+
+    async def metric(self, name: str, **labels: str) -> float:
+        """The value of a metric, 0 if it was never counted."""
+        wanted = name + ("{" + ",".join(f'{k}="{v}"' for k, v in labels.items()) + "}" if labels else "")
+        lines = (await self.chat.http.get("/metrics")).text.splitlines()
+        return next((float(line.rpartition(" ")[2]) for line in lines if line.rpartition(" ")[0] == wanted), 0.0)
+
+
+class _Server(uvicorn.Server):
+    """Started and stopped by the test, not by signals or a loop of its own."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@asynccontextmanager
+async def a_town(
+    data_dir: Path, *, clock: Any = None, send_buffer: int | None = None, **settings: Any
+) -> AsyncIterator[Town]:
+    """The service as `readstate serve` runs it, but in this process."""
+    options: dict[str, Any] = {"service_keys": (SERVICE_KEY,), "jwt_secret": JWT_SECRET, "data_dir": str(data_dir)}
+    options |= settings | ({} if clock is None else {"clock": clock})
+    async with Readstate.open(**options) as rs:
+        listener = socket.socket(proto=socket.IPPROTO_TCP)  # so that asyncio sets TCP_NODELAY
+        if send_buffer is not None:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+        listener.bind(("127.0.0.1", 0))
+        config = _server_config(rs)
+        config.load()
+        server = _Server(config)
+        server.lifespan = config.lifespan_class(config)
+        await server.startup([listener])
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+            town = Town(rs, Chat(http), url)
+            try:
+                yield town
+            finally:
+                for device in town.devices:
+                    await device.close()
+        await server.shutdown([listener])
+
+
+@pytest.fixture(params=["ledger", "timeline"])
+def mode(request: pytest.FixtureRequest) -> str:
+    """How channels of two members and more are counted."""
+    return str(request.param)
+
+
+@pytest.fixture
+async def town(tmp_path: Path) -> AsyncIterator[Town]:
+    """A service with alice, bob and carol in the channel general."""
+    async with a_town(tmp_path) as town:
+        await town.chat.open_channel("alice", "bob", "carol")
+        yield town
+
+
+@pytest.fixture
+async def either(tmp_path: Path, mode: str) -> AsyncIterator[Town]:
+    """The same, told twice: once counting by ledgers, once by timelines."""
+    async with a_town(tmp_path, fanout_max_members=100 if mode == "ledger" else 1) as town:
+        await town.chat.open_channel("alice", "bob", "carol")
+        yield town
