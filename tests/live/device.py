@@ -17,6 +17,10 @@ ANSWERS = frozenset({"ack", "error", "pong"})
 Frame = dict[str, Any]
 
 
+class Cut(AssertionError):
+    """The connection ended before what was waited for came."""
+
+
 class Device:
     """What one device says and hears. Frames are taken off the socket at once, in order."""
 
@@ -77,7 +81,10 @@ class Device:
         """Sends a frame and returns its answer, whatever it is."""
         ref = fields.pop("ref", None) or f"{kind} {next(self._refs)}"
         self._asked[ref] = {"type": kind, "ref": ref} | fields
-        await self.say(kind, ref=ref, **fields)
+        try:
+            await self.say(kind, ref=ref, **fields)
+        except ConnectionClosed:
+            raise Cut(f"{self} was closed ({self.socket.close_code}) before {kind} was sent") from None
         await self.until(lambda: ref in self._answers, f"{kind} is answered")
         return self._answers.pop(ref)
 
@@ -102,7 +109,8 @@ class Device:
                 while not condition():
                     if self._fault is not None:
                         raise AssertionError(f"{self} can't take {self.frames[-1]}") from self._fault
-                    assert not self._reader.done(), f"{self} was closed ({self.socket.close_code}) before {what}"
+                    if self._reader.done():
+                        raise Cut(f"{self} was closed ({self.socket.close_code}) before {what}")
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
