@@ -247,7 +247,7 @@ class Readstate:
             self.threads,
             self.badge,
         )
-        missed = Missed(durable, hot.users, self.unread, self.figures, receipts_max_members=s.receipts_max_members)
+        missed = Missed(durable, self.unread, self.figures, receipts_max_members=s.receipts_max_members)
         self.live = Live(
             hot.users,
             hot.channels,

@@ -26,7 +26,7 @@ class PostgresStore(SqlStore):
 
 async def migrate(url: str, check_only: bool = False) -> tuple[int, int]:
     """Bring the schema up to date, or only tell: (from, to)."""
-    pool = await connect(url, 2, STATEMENT_SECONDS)
+    pool, _ = await connect(url, 2, STATEMENT_SECONDS)
     try:
         with explained():
             async with pool.acquire() as connection:

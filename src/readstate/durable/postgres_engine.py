@@ -1,7 +1,8 @@
-"""PostgreSQL over a pool of connections, in a way that also holds behind PgBouncer in transaction mode.
+"""PostgreSQL over a pool of connections, directly or behind a pooler such as PgBouncer in transaction mode.
 
-There, two statements see the same session only if they are in one transaction. So everything runs in one, reads too;
-nothing is prepared, and nothing is set for longer than a transaction.
+Behind one, two steps reach the same session only if they are in one transaction. So there everything runs in one,
+also a single read, nothing stays prepared, and nothing is set for longer. Without one, statements stay prepared: with
+16 partitions, to plan them takes up to ten times as long as to run them.
 
 A write that lost its connection before its commit left nothing behind and is done again; one that lost it while
 committing may have been done, says so, and is safe to repeat, as every write of the store is. A read sees every write
@@ -13,7 +14,7 @@ import contextlib
 import random
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -65,8 +66,13 @@ _LOST = (
     asyncpg.CannotConnectNowError,
     asyncpg.IdleInTransactionSessionTimeoutError,
 )
-_IN_THE_WAY = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.UniqueViolationError)
-"""Another transaction was there at the same time; the next try sees what it has done."""
+_IN_THE_WAY = (
+    asyncpg.SerializationError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.UniqueViolationError,
+    asyncpg.InvalidCachedStatementError,
+)
+"""Another transaction was there at the same time, or a migration; the next try sees what it has done."""
 _DOWN = (
     *_LOST,
     OSError,
@@ -89,20 +95,22 @@ log = structlog.get_logger()
 class PostgresEngine:
     """Runs work in transactions on one database."""
 
-    def __init__(self, pool: asyncpg.Pool, statement_seconds: float) -> None:
+    def __init__(self, pool: asyncpg.Pool, pooled: bool, statement_seconds: float) -> None:
         self._pool = pool
+        self._pooled = pooled
         self._rest = _Rest()
         self._under_way: set[asyncio.Task[Any]] = set()
         self._given_back: set[asyncio.Task[None]] = set()
         self._last: dict[str, asyncio.Task[Any]] = {}
-        self._read = begin("REPEATABLE READ READ ONLY", statement_seconds, IDLE_SECONDS)
-        self._write = begin("READ COMMITTED READ WRITE", statement_seconds, IDLE_SECONDS)
-        self._snapshot = begin("REPEATABLE READ READ ONLY", statement_seconds, SNAPSHOT_IDLE_SECONDS)
+        usual = settings(statement_seconds, IDLE_SECONDS) if pooled else {}
+        self._read = begin("REPEATABLE READ READ ONLY", usual)
+        self._write = begin("READ COMMITTED READ WRITE", usual)
+        self._snapshot = begin("REPEATABLE READ READ ONLY", settings(statement_seconds, SNAPSHOT_IDLE_SECONDS))
 
     @classmethod
     async def open(cls, url: str, max_connections: int, statement_seconds: float) -> "PostgresEngine":
         """Connect, and bring the schema up to date."""
-        pool = await connect(url, max_connections, statement_seconds)
+        pool, pooled = await connect(url, max_connections, statement_seconds)
         try:
             with explained():
                 async with pool.acquire() as connection:
@@ -110,7 +118,12 @@ class PostgresEngine:
         except BaseException:
             pool.terminate()
             raise
-        return cls(pool, statement_seconds)
+        return cls(pool, pooled, statement_seconds)
+
+    async def value(self, name: str, **values: object) -> Any:
+        """The one value that a statement gives which only reads; sees every write asked for before."""
+        await self._wait_for(self._under_way)
+        return await self._transact(self._read if self._pooled else None, lambda one: one.value(name, **values))
 
     async def read(self, work: Work[T]) -> T:
         """On one snapshot, which holds every write asked for before."""
@@ -161,7 +174,7 @@ class PostgresEngine:
         if waiting := list(tasks):
             await asyncio.wait(waiting)
 
-    async def _transact(self, begin: str, work: Work[T]) -> T:
+    async def _transact(self, begin: str | None, work: Work[T]) -> T:
         for pause in _PAUSES:
             try:
                 return await self._try(begin, work)
@@ -177,22 +190,28 @@ class PostgresEngine:
         except _DOWN as error:
             raise _unavailable("used", error) from error
 
-    async def _try(self, begin: str, work: Work[T]) -> T:
+    async def _try(self, begin: str | None, work: Work[T]) -> T:
         async with self._connection() as connection:
-            await connection.execute(begin)
+            if begin is not None:
+                await connection.execute(begin)
             try:
                 result = await work(PostgresSession(connection))
             except _NOT_TEXT as error:
                 raise Invalid("a text holds a character that cannot be stored, such as NUL") from error
-            try:
-                await connection.execute("COMMIT")
-            except _DOWN as error:
-                STORAGE_ERRORS.inc()
-                log.warning("storage unavailable", action="commit", error=str(error))
-                raise StorageUnavailable(
-                    f"the database was lost during a commit ({error}): it may have been done, and is safe to repeat"
-                ) from error
+            if begin is not None:
+                await self._commit(connection)
             return result
+
+    @staticmethod
+    async def _commit(connection: Connection) -> None:
+        try:
+            await connection.execute("COMMIT")
+        except _DOWN as error:
+            STORAGE_ERRORS.inc()
+            log.warning("storage unavailable", action="commit", error=str(error))
+            raise StorageUnavailable(
+                f"the database was lost during a commit ({error}): it may have been done, and is safe to repeat"
+            ) from error
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
@@ -312,20 +331,37 @@ class _Rest:
 # ---------------------------------------------------------------- connections
 
 
-async def connect(url: str, max_connections: int, statement_seconds: float) -> asyncpg.Pool:
-    """A pool that connects when it needs to. Password and TLS are in the URL (`?sslmode=verify-full&…`)."""
+async def connect(url: str, max_connections: int, statement_seconds: float) -> tuple[asyncpg.Pool, bool]:
+    """A pool that connects when it needs to, and whether there is a pooler at the other end.
+
+    Password and TLS are in the URL (`?sslmode=verify-full&…`).
+    """
     if max_connections < 2:
         raise ConfigurationError("the database needs at least 2 connections: an export keeps one for itself")
     with explained():
-        return await asyncpg.create_pool(
+        pooled = await is_pooled(url)
+        pool = await asyncpg.create_pool(
             url,
             min_size=0,  # what is not there is connected on use, with our errors and our pauses
             max_size=max_connections,
             timeout=CONNECT_SECONDS,
             command_timeout=statement_seconds + ANSWER_SECONDS,
-            statement_cache_size=0,
+            statement_cache_size=0 if pooled else 2 * len(SQL),
+            server_settings=None if pooled else settings(statement_seconds, IDLE_SECONDS),
             reset=_nothing,
         )
+    return pool, pooled
+
+
+async def is_pooled(url: str) -> bool:
+    """Whether the process that answers is another one than the connection was told at its beginning."""
+    connection = await asyncpg.connect(url, timeout=CONNECT_SECONDS, statement_cache_size=0)
+    try:
+        async with connection.transaction():
+            process = await connection.fetchval("SELECT pg_backend_pid()")
+        return bool(process != connection.get_server_pid())
+    finally:
+        connection.terminate()
 
 
 @contextlib.contextmanager
@@ -343,21 +379,23 @@ async def _nothing(_: asyncpg.Connection) -> None:
     """A session has nothing to be reset: what is set is set for a transaction."""
 
 
-def begin(mode: str, statement_seconds: float, idle_seconds: float) -> str:
-    """What begins a transaction.
+def settings(statement_seconds: float, idle_seconds: float) -> dict[str, str]:
+    """What holds for all statements.
 
-    Every statement has its index: a table must not be read from end to end because it has grown since PostgreSQL last
-    looked at it. Statements are many and small: to compile them costs more than it saves.
+    Each has its index: a table must not be read from end to end because it has grown since PostgreSQL last looked at
+    it. They are many and small: to compile them costs more than it saves.
     """
-    settings = {
-        "statement_timeout": round(statement_seconds * 1000),
-        "idle_in_transaction_session_timeout": round(idle_seconds * 1000),
+    return {
+        "statement_timeout": str(round(statement_seconds * 1000)),
+        "idle_in_transaction_session_timeout": str(round(idle_seconds * 1000)),
         "enable_seqscan": "off",
         "jit": "off",
     }
-    return "; ".join(
-        [f"BEGIN ISOLATION LEVEL {mode}", *(f"SET LOCAL {name} = {value}" for name, value in settings.items())]
-    )
+
+
+def begin(mode: str, local: Mapping[str, str]) -> str:
+    """What begins a transaction, and what is set for as long as it lasts."""
+    return "; ".join([f"BEGIN ISOLATION LEVEL {mode}", *(f"SET LOCAL {name} = {local[name]}" for name in local)])
 
 
 def _unavailable(what: str, error: BaseException) -> StorageUnavailable:

@@ -1,7 +1,6 @@
 """Migrations of the PostgreSQL store: forward only, one process at a time, while older versions may still run."""
 
 import asyncio
-import re
 from typing import TypeAlias
 
 import asyncpg  # type: ignore[import-untyped]
@@ -16,12 +15,13 @@ _LOCK = 0x7265616473746174
 """The advisory lock of whoever migrates."""
 TRIES = 12
 LOCK_SECONDS = 2.0
+_PATIENCE = 24 * 3600.0
+"""A step over large tables takes its time."""
 _BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL statement_timeout = 0"
 _TABLE = """CREATE TABLE IF NOT EXISTS schema_migrations (
     number integer PRIMARY KEY,
     applied_at timestamptz NOT NULL DEFAULT now()
 )"""
-_COMMENT = re.compile(r"^\s*--.*$", re.MULTILINE)
 
 
 async def migrations_missing(connection: Connection) -> tuple[int, int]:
@@ -62,11 +62,11 @@ async def _patiently(connection: Connection, number: int, script: str) -> None:
 
 async def _step(connection: Connection, number: int, script: str) -> None:
     await connection.execute(_BEGIN)
-    await connection.execute(f"SELECT pg_advisory_xact_lock({_LOCK})")
+    await connection.execute(f"SELECT pg_advisory_xact_lock({_LOCK})", timeout=_PATIENCE)
     if await _version(connection) < number:
         await connection.execute(f"SET LOCAL lock_timeout = {round(LOCK_SECONDS * 1000)}")
         await connection.execute(_TABLE)
-        await connection.execute(_COMMENT.sub("", script))
+        await connection.execute(script, timeout=_PATIENCE)
         await connection.execute(f"INSERT INTO schema_migrations (number) VALUES ({number:d})")
     await connection.execute("COMMIT")
 

@@ -50,6 +50,9 @@ class Snapshot(Protocol):
 class Database(Protocol):
     """Runs work in transactions. It may run twice: then the first time is undone."""
 
+    async def value(self, name: str, **values: object) -> Any:
+        """The one value that a statement gives which only reads; sees every write asked for before."""
+
     async def read(self, work: Work[T]) -> T:
         """On one snapshot, which holds every write asked for before."""
 

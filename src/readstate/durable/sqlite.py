@@ -53,6 +53,10 @@ class SqliteDatabase:
         self._engine = engine
         self._path = path
 
+    async def value(self, name: str, **values: object) -> Any:
+        """The one value that a statement gives which only reads."""
+        return await self.read(lambda session: session.value(name, **values))
+
     async def read(self, work: Work[T]) -> T:
         """On one snapshot, which holds every write asked for before."""
         return await self._engine.read(lambda db: _at_once(work(SqliteSession(db))))

@@ -62,7 +62,7 @@ class SqlStore:
 
     async def last_position(self) -> int:
         """Where in the log the last change stands."""
-        position: int = await self._database.read(lambda session: session.value("last_position"))
+        position: int = await self._database.value("last_position")
         return position
 
     # ------------------------------------------------------------ writes
@@ -187,7 +187,7 @@ class SqlStore:
         """None: unknown, or over."""
         if "\0" in token:  # a token may be anything that somebody sends, and PostgreSQL has no such text
             return None
-        items = await self._database.read(lambda session: session.value("load_undo", token=token, user=user, now=now))
+        items = await self._database.value("load_undo", token=token, user=user, now=now)
         return None if items is None else _undo_items.decode(items)
 
     # ------------------------------------------------------------ queries
@@ -275,7 +275,7 @@ class SqlStore:
 
     async def badge_count(self, user: str) -> int:
         """How many different people wrote to a user while away, since the last tap: one scan of an index."""
-        count: int = await self._database.read(lambda session: session.value("badge_count", user=user))
+        count: int = await self._database.value("badge_count", user=user)
         return count
 
     async def badge_senders(self, user: str) -> tuple[int, frozenset[str]]:
@@ -315,7 +315,7 @@ class SqlStore:
     async def seen_count(self, channel: str, sender: str, seq: int) -> int:
         """How many they are."""
         values = {"channel": channel, "sender": sender, "seq": seq}
-        count: int = await self._database.read(lambda session: session.value("seen_count", **values))
+        count: int = await self._database.value("seen_count", **values)
         return count
 
     async def receipts(self, channel: str) -> list[tuple[str, int, int]]:
@@ -349,7 +349,7 @@ class SqlStore:
     # ------------------------------------------------------------ one statement
 
     async def _text(self, name: str, **values: object) -> str:
-        text: str = await self._database.read(lambda session: session.value(name, **values))
+        text: str = await self._database.value(name, **values)
         return text
 
     async def _run(self, name: str, order: str | None = None, **values: object) -> None:

@@ -83,7 +83,8 @@ class LiveGateway:
             await send({"type": "websocket.close", "code": 1000})
             return
         offered = scope.get("subprotocols") or []
-        chosen = next((one for one in offered if one == SUBPROTOCOL or one.startswith(BEARER)), None)
+        token = next((one for one in offered if one.startswith(BEARER)), None)
+        chosen = SUBPROTOCOL if SUBPROTOCOL in offered else token
         await send({"type": "websocket.accept", "subprotocol": chosen})
         outlet, to_end = outlet_of(scope, send)
         connection = _Connection(self, scope, receive, outlet)
@@ -210,12 +211,12 @@ class _Connection:
 
     def _user_of(self, principal: Principal) -> str:
         """A service key watches the user that the query names."""
+        self._observes = principal.user is None
         if principal.user is not None:
             return principal.user
         named = parse_qs(self._scope.get("query_string", b"").decode("latin-1")).get("user")
         if not named:
             raise Unauthenticated("A service key must say whom it watches: /v1/ws?user=ID.")
-        self._observes = True
         return check_user_id(named[0], "user")
 
     def _take(self, principal: Principal) -> None:

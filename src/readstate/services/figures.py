@@ -1,6 +1,7 @@
 """Events that carry figures, rendered for one user so that they are exact at the moment they are handed over."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from typing import NamedTuple
 
 from msgspec import UNSET, Struct, field, structs
 
@@ -16,7 +17,7 @@ from ..frames import (
 )
 from ..model import Message
 from ..ports import HotChannels, HotUsers
-from ..rooms import channel_and_thread
+from ..rooms import channel_and_thread, is_thread
 from ..rules import EVERYONE
 from .badge import OfflineBadge
 from .counting import Counting
@@ -30,6 +31,20 @@ MAX_LOOKS = 5
 """Figures are made again if something moved while they were made."""
 LATER = ""
 """Stands for the cursor, which is known when an event is sent."""
+
+
+class To(NamedTuple):
+    """Which connections of a user an event goes to."""
+
+    all_but: str | None = None
+    only: frozenset[str] | None = None
+
+    def reaches(self, connection: str) -> bool:
+        """Whether it goes to this one."""
+        return connection != self.all_but and (self.only is None or connection in self.only)
+
+
+TO_ALL = To()
 
 
 class Marks(Struct, gc=False):
@@ -48,10 +63,14 @@ class Dirty(Struct):
 
     channels: dict[str, Marks] = field(default_factory=dict)
     threads: set[str] = field(default_factory=set)
+    rejoined: set[str] = field(default_factory=set)
+    """Channels with which the user's threads in them are back."""
     badge: bool = False
+    newcomers: set[str] = field(default_factory=set)
+    """Connections that have not heard of the badge yet."""
 
     def __bool__(self) -> bool:
-        return bool(self.channels or self.threads or self.badge)
+        return bool(self.channels or self.threads or self.badge or self.newcomers)
 
     def of(self, channel: str) -> Marks:
         """The marks of a channel."""
@@ -72,11 +91,12 @@ class Dirty(Struct):
             if marks.pointer_from is not None:
                 self.pointer(channel, marks.pointer_from, marks.not_to)
         self.threads |= other.threads
+        self.rejoined |= other.rejoined
         self.badge |= other.badge
+        self.newcomers |= other.newcomers
 
 
-Rendered = tuple[Event, str | None]
-"""An event, and the connection that it doesn't go to."""
+Rendered = tuple[Event, To]
 
 
 class Figures:
@@ -132,12 +152,15 @@ class Figures:
         rendered: list[Rendered] = []
         if dirty.channels:
             rendered += await self._of_channels(user, dirty.channels)
-        if dirty.threads:
-            rendered += [(event, None) for event in await self._of_threads(user, sorted(dirty.threads))]
-        if dirty.badge:
+        rooms = dirty.threads
+        if dirty.rejoined:
+            rooms = rooms | await self.threads_in(user, dirty.rejoined)
+        if rooms:
+            rendered += [(event, TO_ALL) for event in await self._of_threads(user, sorted(rooms))]
+        if dirty.badge or dirty.newcomers:
             senders = await self._badge.count(user)
-            label = self._counting.label(senders)
-            rendered.append((BadgeUpdated(senders=senders, label=label, resume=LATER), None))
+            event = BadgeUpdated(senders=senders, label=self._counting.label(senders), resume=LATER)
+            rendered.append((event, TO_ALL if dirty.badge else To(only=frozenset(dirty.newcomers))))
         return rendered
 
     async def _of_channels(self, user: str, dirty: dict[str, Marks]) -> list[Rendered]:
@@ -151,12 +174,18 @@ class Figures:
             if (row := rows.get(seat.channel_id)) is not None:
                 wanted = await self._preferences.view(user, seat)
                 event = ChannelUpdated(channel_id=row.channel_id, conversation=row, preferences=wanted, resume=LATER)
-                rendered.append((event, None))
+                rendered.append((event, TO_ALL))
             if marks.counts:
-                rendered.append((UnreadUpdated(**structs.asdict(unread), resume=LATER), None))
+                rendered.append((UnreadUpdated(**structs.asdict(unread), resume=LATER), TO_ALL))
             if marks.pointer_from is not None:
-                rendered.append((_pointer_updated(unread, marks.pointer_from), marks.not_to))
+                rendered.append((_pointer_updated(unread, marks.pointer_from), To(all_but=marks.not_to)))
         return rendered
+
+    async def threads_in(self, user: str, channels: Set[str]) -> set[str]:
+        """The rooms of the threads in these channels that the user follows."""
+        await self._loader.view(user, [])
+        rooms = await self._users.rooms(user) or ()
+        return {room for room in rooms if is_thread(room) and channel_and_thread(room)[0] in channels}
 
     async def _of_threads(self, user: str, rooms: Sequence[str]) -> list[ThreadUpdated]:
         names = list({channel_and_thread(room)[0] for room in rooms})

@@ -31,11 +31,11 @@ from ..errors import ReadstateError
 from ..frames import ChannelRemoved, Event, SyncRequired
 from ..model import FOREVER, Message, Pointer, Undelivered
 from ..ports import Clock, DurableUsers, HotBadges, HotChannels, HotUsers, Presence, Standing
-from ..rooms import channel_and_thread, is_thread
+from ..rooms import is_thread
 from ..rules import EVERYONE
 from ..telemetry import WS_SENT
 from .cursors import SyncCursor, encode
-from .figures import LATER, Dirty, Figures, mentions, message_new
+from .figures import LATER, TO_ALL, Dirty, Figures, To, mentions, message_new
 from .loading import Loader
 from .receipts import ReadReceipts
 from .resume import Missed, receipt_updated
@@ -88,8 +88,8 @@ class LiveUser:
         self.rooms: set[str] = set()
         self.resume = _NO_CURSOR
         """The field of the last cursor that was sent."""
-        self.out: list[tuple[bytes, str | None]] = []
-        """Events without their cursors, and the connection that each doesn't go to."""
+        self.out: list[tuple[bytes, To]] = []
+        """Events without their cursors, and where each goes."""
         self.dirty = Dirty()
         self.rendering = False
         """What was dirty is being rendered, and not sent yet."""
@@ -188,7 +188,7 @@ class Live:
         user.devices[device.connection_id] = device
         self._tell(user.id, device, receipts, reached, reached)
         self._schedule_unmute(user)
-        user.dirty.badge = True
+        user.dirty.newcomers.add(device.connection_id)
         self._draw(user)
 
     async def _enter_rooms(self, user: LiveUser) -> None:
@@ -303,12 +303,12 @@ class Live:
         if not members:
             return
         names_anyone = bool(message.mentions)
-        variants: dict[tuple[Standing, int | None, bool], tuple[bytes, None]] = {}
+        variants: dict[tuple[Standing, int | None, bool], tuple[bytes, To]] = {}
         for user, (standing, epoch) in zip(members, await self._standings(message, members), strict=True):
             variant = (standing, epoch, names_anyone and mentions(message, user.id))
             if (event := variants.get(variant)) is None:
                 counts = standing is Standing.ONE_MORE or standing is Standing.ONE_MORE_MUTED
-                event = variants[variant] = (_encode(message_new(message, counts, variant[2], epoch)), None)
+                event = variants[variant] = (_encode(message_new(message, counts, variant[2], epoch)), TO_ALL)
             user.out.append(event)
             if standing is Standing.LOOK or standing is Standing.ONE_MORE_MUTED:
                 self._mark(user, message.channel_id)
@@ -348,13 +348,12 @@ class Live:
         for user in self._known(changed.left):
             self._leave(user, changed.channel_id)
             user.dirty.channels.pop(changed.channel_id, None)
-            user.out.append((_encode(ChannelRemoved(channel_id=changed.channel_id, resume=LATER)), None))
+            user.out.append((_encode(ChannelRemoved(channel_id=changed.channel_id, resume=LATER)), TO_ALL))
             self._touched[user] = None
         for user in self._known(changed.joined):
             self._enter(user, changed.channel_id)
             self._mark(user, changed.channel_id, conversation=True)
-            rooms = await self._hot_users.rooms(user.id) or ()
-            user.dirty.threads.update(room for room in rooms if _is_thread_of(room, changed.channel_id))
+            user.dirty.rejoined.add(changed.channel_id)
 
     async def _replaced(self, replaced: StateReplaced) -> None:
         event = _encode(SyncRequired(reason=replaced.reason, resume=LATER))
@@ -364,7 +363,7 @@ class Live:
             await self._loader.view(user.id, [])
             await self._enter_rooms(user)
             user.dirty = Dirty()
-            user.out.append((event, None))
+            user.out.append((event, TO_ALL))
             self._touched[user] = None
 
     # ------------------------------------------------------------ sending
@@ -390,10 +389,10 @@ class Live:
         if change is not None and not user.dirty and not user.rendering and not self._under_way.has(user.id):
             user.resume = _resume(user.id, SyncCursor(change, position, now))
         end = len(out) - 1
-        for index, (event, not_to) in enumerate(out):
+        for index, (event, to) in enumerate(out):
             frame = event.replace(_NO_CURSOR, user.resume if index == end else before, 1)
             for name, device in user.devices.items():
-                if name != not_to:
+                if to is TO_ALL or to.reaches(name):
                     device.push(frame)
 
     def _draw(self, user: LiveUser) -> None:
@@ -416,7 +415,7 @@ class Live:
                     continue
                 finally:
                     user.rendering = False
-                user.out += [(_encode(event), not_to) for event, not_to in rendered]
+                user.out += [(_encode(event), to) for event, to in rendered]
                 if user.out:
                     WS_SENT.inc(len(user.out) * len(user.devices))
                     change = (await self._hot_users.changes([user.id]))[0]
@@ -450,7 +449,7 @@ class Live:
                     encoded = _encode(event)
                     for user in self._rooms.get(one.channel_id, ()):
                         if user.id != one.user_id:
-                            user.out.append((encoded, None))
+                            user.out.append((encoded, TO_ALL))
                             self._touched[user] = None
                             for waiting in user.catching_up.values():
                                 waiting.append(event)
@@ -503,7 +502,3 @@ class Live:
 
 def _resume(user: str, cursor: SyncCursor) -> bytes:
     return b'"resume":"%b"' % encode(cursor, user).encode()
-
-
-def _is_thread_of(room: str, channel: str) -> bool:
-    return is_thread(room) and channel_and_thread(room)[0] == channel

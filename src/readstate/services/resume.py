@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from ..frames import ChannelRemoved, Event, MessageNew, ReceiptUpdated
 from ..model import SeenPlace
-from ..ports import Durable, HotUsers
-from ..rooms import channel_and_thread, is_thread
+from ..ports import Durable
 from .cursors import SyncCursor
 from .figures import LATER, Dirty, Figures, Marks, mentions, message_new
 from .unread import Changed, UnreadCounts
@@ -19,14 +18,12 @@ class Missed:
     def __init__(
         self,
         durable: Durable,
-        users: HotUsers,
         unread: UnreadCounts,
         figures: Figures,
         *,
         receipts_max_members: int,
     ) -> None:
         self._durable = durable
-        self._users = users
         self._unread = unread
         self._figures = figures
         self._receipts_limit = receipts_max_members
@@ -55,11 +52,8 @@ class Missed:
 
     async def _standing(self, user: str, changed: Changed) -> Sequence[Event]:
         """How everything that changed stands now; a thread may be back with its channel."""
-        channels = set(changed.channels)
-        rooms = [room for room in await self._users.rooms(user) or () if is_thread(room)]
-        threads = {room for room in rooms if channel_and_thread(room)[0] in channels}
         marks = {name: Marks(counts=True, conversation=True) for name in changed.channels}
-        dirty = Dirty(marks, threads | set(changed.threads))
+        dirty = Dirty(marks, set(changed.threads), rejoined=set(changed.channels))
         return [event for event, _ in await self._figures.render(user, dirty)]
 
 
