@@ -44,8 +44,6 @@ from .unread import UnreadCounts
 
 log = structlog.get_logger()
 
-MAX_PASSES = 10
-"""A device that comes back is told what it missed, then what it missed meanwhile, and so on: so often at most."""
 MAX_UNPROVEN = 1_000
 RETRY_SECONDS = 1.0
 MAX_TIMER_SECONDS = 86_400.0
@@ -61,6 +59,16 @@ class Device(Protocol):
 
     def push(self, frame: bytes) -> None:
         """Send a frame after all that were pushed before. Never waits: a device that is too slow is closed."""
+
+
+class CatchingUp:
+    """What comes for a device while it is being found out what it missed."""
+
+    __slots__ = ("dirty", "out")
+
+    def __init__(self) -> None:
+        self.out: list[bytes] = []
+        self.dirty = Dirty()
 
 
 class LiveUser:
@@ -83,8 +91,8 @@ class LiveUser:
     def __init__(self, user: str) -> None:
         self.id = user
         self.devices: dict[str, Device] = {}
-        self.catching_up: dict[str, list[Event]] = {}
-        """Connections that are being told what they missed, and the receipts that came meanwhile."""
+        self.catching_up: dict[str, CatchingUp] = {}
+        """Connections for which it is being found out what they missed."""
         self.rooms: set[str] = set()
         self.resume = _NO_CURSOR
         """The field of the last cursor that was sent."""
@@ -147,48 +155,39 @@ class Live:
         """
         await self._loader.ready(user_id)
         user = self._users.setdefault(user_id, LiveUser(user_id))
-        user.catching_up[device.connection_id] = []
+        user.catching_up[device.connection_id] = CatchingUp()
         await self._enter_rooms(user)
-        reached, whole = await self._catch_up(user, device, start)
-        if not whole:
-            event = SyncRequired(reason="what was missed can't be given whole", resume=LATER)
-            self._tell(user_id, device, [event], reached, reached)
-        self._join(user, device, reached)
-        return whole
+        reached = await self._unread.cursor(user_id)
+        known = start is not None and start.change <= reached.change and start.position <= reached.position
+        missed = await self._missed.since(user_id, start) if known and start is not None else None
+        if missed is None:
+            start, missed = reached, [SyncRequired(reason="what was missed can't be given whole", resume=LATER)]
+            known = False
+        self._join(user, device, missed, start or reached, reached)
+        return known
 
-    async def _catch_up(self, user: LiveUser, device: Device, start: SyncCursor | None) -> tuple[SyncCursor, bool]:
-        """Tell what was missed, pass after pass, until nothing was while the last pass was made."""
-        for _ in range(MAX_PASSES):
-            reached = await self._unread.cursor(user.id)
-            if start is None or start.change > reached.change or start.position > reached.position:
-                break
-            events = await self._missed.since(user.id, start)
-            if events is None:
-                break
-            self._tell(user.id, device, events, start, reached)
-            start = reached
-            if not any(await self._unread.changed(user.id, reached)):
-                return reached, True
-        return await self._unread.cursor(user.id), False
+    def _join(
+        self, user: LiveUser, device: Device, missed: Sequence[Event], start: SyncCursor, reached: SyncCursor
+    ) -> None:
+        """Tells what was missed, then what came meanwhile; from now on the device hears what the others do.
 
-    @staticmethod
-    def _tell(user: str, device: Device, events: Sequence[Event], start: SyncCursor, reached: SyncCursor) -> None:
-        """Only the last event says that all were told."""
-        for index, event in enumerate(events):
-            cursor = reached if index == len(events) - 1 else start
-            device.push(_encode(event).replace(_NO_CURSOR, _resume(user, cursor), 1))
-
-    def _join(self, user: LiveUser, device: Device, reached: SyncCursor) -> None:
-        """From now on the device hears what the others do; the badge is the first."""
-        receipts = user.catching_up.pop(device.connection_id, None)
-        if receipts is None:  # it has gone meanwhile
+        What came meanwhile may be in what was missed already: it is told again, with its figures.
+        """
+        meanwhile = user.catching_up.pop(device.connection_id, None)
+        if meanwhile is None:  # it has gone
             return
+        before, after = _resume(user.id, start), _resume(user.id, reached)
+        for index, event in enumerate(missed):
+            told_all = index == len(missed) - 1
+            device.push(_encode(event).replace(_NO_CURSOR, after if told_all else before, 1))
+        for encoded in meanwhile.out:
+            device.push(encoded.replace(_NO_CURSOR, after, 1))
         if not user.devices:
-            user.resume = _resume(user.id, reached)
+            user.resume = after
         user.devices[device.connection_id] = device
-        self._tell(user.id, device, receipts, reached, reached)
-        self._schedule_unmute(user)
+        user.dirty.add(meanwhile.dirty)
         user.dirty.newcomers.add(device.connection_id)
+        self._schedule_unmute(user)
         self._draw(user)
 
     async def _enter_rooms(self, user: LiveUser) -> None:
@@ -310,7 +309,7 @@ class Live:
                 counts = standing is Standing.ONE_MORE or standing is Standing.ONE_MORE_MUTED
                 event = variants[variant] = (_encode(message_new(message, counts, variant[2], epoch)), TO_ALL)
             user.out.append(event)
-            if standing is Standing.LOOK or standing is Standing.ONE_MORE_MUTED:
+            if standing is Standing.LOOK or standing is Standing.ONE_MORE_MUTED or user.catching_up:
                 self._mark(user, message.channel_id)
         self._touched.update(dict.fromkeys(members))
         if message.seq is not None:
@@ -371,6 +370,10 @@ class Live:
     async def _send(self) -> None:
         """Sends what is ready, and has the rest rendered."""
         touched, self._touched = list(self._touched), {}
+        for user in touched:
+            for meanwhile in user.catching_up.values():
+                meanwhile.out += [event for event, _ in user.out]
+                meanwhile.dirty.add(user.dirty)
         ready = [user for user in touched if user.out]
         if ready:
             changes = await self._hot_users.changes([user.id for user in ready])
@@ -445,14 +448,11 @@ class Live:
                     log.warning("receipts were not told", action="live", code=error.code)
                     continue
                 for one in seen:
-                    event = receipt_updated(one)
-                    encoded = _encode(event)
+                    event = _encode(receipt_updated(one))
                     for user in self._rooms.get(one.channel_id, ()):
                         if user.id != one.user_id:
-                            user.out.append((encoded, TO_ALL))
+                            user.out.append((event, TO_ALL))
                             self._touched[user] = None
-                            for waiting in user.catching_up.values():
-                                waiting.append(event)
                 await self._send()
         finally:
             self._telling_receipts = None
@@ -480,9 +480,7 @@ class Live:
 
     def _unmuted(self, user: LiveUser, channel: str) -> None:
         user.mute_timer = None
-        self._mark(user, channel)
-        self._draw(user)
-        self._schedule_unmute(user)
+        self._spawn(self.hear([SeatTouched(user.id, channel)]))
 
     async def _undelivered(self, noted: Sequence[Undelivered]) -> None:
         """What did not get through counts for the badge."""
