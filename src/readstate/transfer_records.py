@@ -261,3 +261,5 @@ class ErasedRows(Struct, frozen=True, gc=False):
     rooms: dict[str, int]
     receivers: list[str]
     """Whose badges counted the user."""
+    peers: list[str]
+    """Who is left alone in a direct channel."""

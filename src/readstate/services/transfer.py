@@ -128,7 +128,7 @@ class Transfer:
 
     async def _erase(self, user: str) -> Erased:
         gone = await self._durable.erase(user)
-        await self._look_again(gone.rooms, [user])
+        await self._look_again(gone.rooms, [user, *gone.peers])
         for receiver in gone.receivers:
             await self._drop_badge(receiver)
         touched = [ChannelTouched(room, "conversation") for room in gone.rooms if not is_thread(room)]
