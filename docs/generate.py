@@ -4,6 +4,7 @@ python docs/generate.py           writes them
 python docs/generate.py --check   writes nothing; exit code 1 and their names when some are not current
 """
 
+import copy
 import inspect
 import re
 import sys
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+import typer
 from msgspec import Struct
 from msgspec import inspect as kinds
 from prometheus_client.metrics import MetricWrapperBase
@@ -275,8 +277,19 @@ class Parameter:
 
 def commands() -> list[CommandInfo]:
     """Every command, in the order of the help."""
-    instances = [group.typer_instance for group in app.registered_groups]
-    return [command for one in instances if one is not None for command in one.registered_commands]
+    return list(_commands_of(app, ""))
+
+
+def _commands_of(group: typer.Typer, before: str) -> Iterator[CommandInfo]:
+    """Those of a group and of the groups in it, named with the words that lead to them."""
+    for command in group.registered_commands:
+        named = copy.copy(command)
+        named.name = before + command_name(command)
+        yield named
+    for inner in group.registered_groups:
+        assert inner.typer_instance is not None
+        word = f"{inner.name} " if isinstance(inner.name, str) else ""
+        yield from _commands_of(inner.typer_instance, before + word)
 
 
 def command_name(command: CommandInfo) -> str:

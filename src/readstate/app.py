@@ -132,6 +132,7 @@ class Readstate:
         durable = self.durable = await SqliteStore.open(s.database_path, s.fanout_max_members)
         self._stack.push_async_callback(durable.close)
         position = await durable.last_position()
+        self._store_id = await durable.store_id()
         hot = self._hot = MemoryHot(
             unread_cap=s.unread_cap,
             generation=await durable.next_generation(),
@@ -219,6 +220,7 @@ class Readstate:
             self.badge.count,
             self.clock,
             durable,
+            store_id=self._store_id,
             max_page=s.max_page,
             max_batch=s.max_batch,
         )

@@ -12,6 +12,8 @@ from readstate.hot.memory_channels import MemoryChannels
 from readstate.hot.memory_users import MemoryUsers
 from readstate.ports import Durable, HotBadges, HotChannels, HotUsers
 
+from .postgres import postgres as postgres_store
+
 CAP = 5
 FANOUT = 3
 
@@ -53,6 +55,12 @@ async def sqlite(directory: Path) -> AsyncIterator[Durable]:
         await store.close()
 
 
+@asynccontextmanager
+async def postgres(directory: Path) -> AsyncIterator[Durable]:
+    async with postgres_store(FANOUT) as store:
+        yield store
+
+
 @pytest.fixture(params=[memory_users])
 async def users(request: pytest.FixtureRequest, clock: ManualClock) -> AsyncIterator[HotUsers]:
     factory: Callable[[ManualClock], AbstractAsyncContextManager[HotUsers]] = request.param
@@ -74,7 +82,7 @@ async def badges(request: pytest.FixtureRequest) -> AsyncIterator[HotBadges]:
         yield adapter
 
 
-@pytest.fixture(params=[sqlite])
+@pytest.fixture(params=[sqlite, postgres])
 async def durable(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Durable]:
     factory: Callable[[Path], AbstractAsyncContextManager[Durable]] = request.param
     async with factory(tmp_path) as adapter:

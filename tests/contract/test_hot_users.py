@@ -202,6 +202,14 @@ async def test_a_join_overtakes_the_load_of_a_user(users: HotUsers) -> None:
     assert await users.install("bob", await users.begin("bob"), [])
 
 
+async def test_a_load_does_not_bring_back_what_was_forgotten_meanwhile(users: HotUsers) -> None:
+    """What was read from the durable store may be older than what made somebody forget the user."""
+    ticket = await users.begin("bob")
+    await users.forget("bob")
+    assert not await users.install("bob", ticket, [])
+    assert await users.install("bob", await users.begin("bob"), [])
+
+
 async def test_two_loaders_of_one_user_race_and_one_wins(users: HotUsers) -> None:
     first, second = await users.begin("bob"), await users.begin("bob")
     assert await users.install("bob", second, [])

@@ -75,6 +75,20 @@ async def test_an_archived_one_comes_back_when_somebody_else_writes_and_not_when
     assert (await chat.ask("GET", "/v1/users/bob/channels/c/preferences"))["archived"] is False
 
 
+async def test_archived_ones_come_in_the_order_asked_for(chat: Chat) -> None:
+    for channel in FOUR:
+        await chat.prefer("bob", channel, archived=True)
+    await chat.prefer("bob", "b", pinned=True)
+    assert await chat.conversations("bob", filter="archived") == ["b", "d", "c", "a"]
+    found: list[str] = []
+    more: dict[str, Any] = {}
+    for _ in FOUR:
+        page = await chat.inbox("bob", filter="archived", order="unread_first", limit=1, **more)
+        found += [row["channel_id"] for row in page["conversations"]]
+        more = {"cursor": page["cursor"]}
+    assert (found, more) == (["b", "c", "a", "d"], {"cursor": None})
+
+
 async def test_an_archive_is_ones_own_and_can_be_taken_back(chat: Chat) -> None:
     await chat.prefer("bob", "c", archived=True)
     assert await chat.conversations("alice") == ["d", "c", "b", "a"]

@@ -14,13 +14,16 @@ from typing import Any, NamedTuple
 
 import asyncpg  # type: ignore[import-untyped]
 import pytest
+from confluent_kafka import Consumer, KafkaError, Message, Producer
 from redis import Redis
 from redis.cluster import RedisCluster
 
+from readstate.stack import Stack, Status
 from readstate.stack.ports import HOST, is_free
 from readstate.stack.processes import birth
-from tests.servers import wait_until
+from tests.servers import DEADLINE, wait_until
 
+CAN_RUN_KAFKA = bool(os.environ.get("CI") or (shutil.which("java") and shutil.which("mvn")))
 MINUTES = 240.0
 """A busy machine takes long to start a JVM or to make a database."""
 
@@ -65,16 +68,17 @@ class Desk:
         assert done.code == 0, done
         return done.out
 
-    def status(self) -> dict[str, Any]:
-        """What is shown of every process, by name."""
-        return {one["name"]: one for one in json.loads(self.run("status", "--json").out)}
+    def status(self) -> dict[str, Status]:
+        """Every process, by name."""
+        return {one.name: one for one in Stack(self.servers).status()}
 
     def states(self) -> dict[str, str]:
-        return {name: one["state"] for name, one in self.status().items()}
+        return {name: one.state for name, one in self.status().items()}
 
     def crash(self, name: str) -> None:
         """Kills a server behind the command's back."""
-        pid = self.status()[name]["pid"]
+        pid = self.status()[name].pid
+        assert pid is not None
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: birth(pid) is None, f"{name} is dead")
 
@@ -89,7 +93,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     try:
         yield desk
     finally:
-        desk.down("--wipe")
+        Stack(desk.servers).down(wipe=True)
 
 
 # ---------------------------------------------------------------- up, status, down
@@ -107,16 +111,17 @@ async def test_the_servers_go_on_after_the_command_and_answer_at_the_printed_add
     assert desk.states() == {"valkey": "running", "replica": "running", "postgres": "running"}
 
 
-def test_status_shows_people_where_everything_is(desk: Desk) -> None:
+def test_status_shows_people_where_everything_is_and_scripts_the_same(desk: Desk) -> None:
     printed = desk.up("valkey")
 
-    shown = desk.run("status")
+    shown, told = desk.run("status"), desk.run("status", "--json")
 
-    [valkey] = desk.status().values()
-    assert shown.code == 0
-    for fact in ("valkey", "running", valkey["pid"], valkey["version"], desk.servers / "valkey"):
-        assert str(fact) in shown.out
+    assert (shown.code, told.code) == (0, 0)
+    [valkey] = json.loads(told.out)
+    assert (valkey["name"], valkey["state"]) == ("valkey", "running")
     assert printed["READSTATE_HOT_URL"] == f"redis://{HOST}:{valkey['ports'][0]}/0"
+    for fact in ("valkey", "running", valkey["ports"][0], valkey["pid"], valkey["version"], desk.servers / "valkey"):
+        assert str(fact) in shown.out
 
 
 def test_up_twice_changes_nothing(desk: Desk) -> None:
@@ -135,12 +140,12 @@ def test_up_without_names_starts_what_the_directory_has(desk: Desk) -> None:
 
 def test_a_server_is_added_to_those_that_run(desk: Desk) -> None:
     first = desk.up("valkey")
-    pid = desk.status()["valkey"]["pid"]
+    pid = desk.status()["valkey"].pid
 
     both = desk.up("replica")
 
     assert both.items() > first.items()
-    assert desk.status()["valkey"]["pid"] == pid
+    assert desk.status()["valkey"].pid == pid
 
 
 async def test_data_and_addresses_survive_down_and_up(desk: Desk) -> None:
@@ -151,7 +156,7 @@ async def test_data_and_addresses_survive_down_and_up(desk: Desk) -> None:
 
     assert "stopped valkey, postgres" in desk.down()
     assert desk.states() == {"valkey": "stopped", "postgres": "stopped"}
-    assert all(is_free(port) for one in desk.status().values() for port in one["ports"])
+    assert all(is_free(port) for one in desk.status().values() for port in one.ports)
 
     assert desk.up("valkey,postgres") == printed
     assert await ask(printed["READSTATE_DATABASE_URL"], "SELECT answer FROM kept") == 42
@@ -174,7 +179,7 @@ def test_what_died_is_shown_and_up_mends_it(desk: Desk) -> None:
 
 def test_wipe_removes_the_servers_and_nothing_else(desk: Desk) -> None:
     desk.up("valkey,postgres")
-    data = [Path(one["data"]) for one in desk.status().values()]
+    data = [Path(one.data) for one in desk.status().values()]
     (desk.servers / "notes.txt").write_text("mine")
 
     desk.down("--wipe")
@@ -257,7 +262,7 @@ def test_a_state_file_of_another_kind_is_refused(desk: Desk) -> None:
 
 def test_a_port_that_another_program_took_meanwhile_is_named(desk: Desk) -> None:
     desk.up("valkey")
-    [port] = desk.status()["valkey"]["ports"]
+    [port] = desk.status()["valkey"].ports
     desk.down()
     with socket.create_server((HOST, port)):
         done = desk.run("up")
@@ -296,6 +301,52 @@ def test_the_hot_state_is_the_one_that_was_named_last(desk: Desk) -> None:
     assert desk.up("valkey")["READSTATE_HOT_URL"].startswith("redis://")
     assert desk.up("valkey-cluster")["READSTATE_HOT_URL"].startswith("redis+cluster://")
     assert desk.up("valkey")["READSTATE_HOT_URL"].startswith("redis://")
+
+
+# ---------------------------------------------------------------- Kafka
+
+
+@pytest.mark.skipif(not CAN_RUN_KAFKA, reason="needs Java and Maven")
+@pytest.mark.timeout(600)
+def test_kafka_takes_events_and_gives_them_back(desk: Desk) -> None:
+    bootstrap = desk.up("kafka")["READSTATE_KAFKA_BOOTSTRAP"]
+
+    produce(bootstrap, [b"one", b"two", b"three"])
+    assert consume(bootstrap, 3) == [b"one", b"two", b"three"]
+
+    assert desk.states() == {"kafka": "running"}
+    desk.down()
+    assert desk.states() == {"kafka": "stopped"}
+
+
+def produce(bootstrap: str, values: list[bytes]) -> None:
+    """Returns when Kafka has taken all of them."""
+    faults: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            faults.append(error)
+
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True})
+    for value in values:
+        producer.produce("kept", value, on_delivery=delivered)
+    assert producer.flush(DEADLINE) == 0
+    assert faults == []
+
+
+def consume(bootstrap: str, count: int) -> list[bytes | None]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "test", "auto.offset.reset": "earliest"})
+    try:
+        consumer.subscribe(["kept"])
+        got: list[bytes | None] = []
+        wait_until(lambda: got.extend(_values(consumer)) or len(got) >= count, "all has come")  # type: ignore[func-returns-value]
+        return got
+    finally:
+        consumer.close()
+
+
+def _values(consumer: Consumer) -> list[bytes | None]:
+    return [message.value() for message in consumer.consume(10, timeout=0.5) if message.error() is None]
 
 
 # ---------------------------------------------------------------- a machine that lacks something

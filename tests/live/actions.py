@@ -85,7 +85,9 @@ action_of("a reply that mentions one", lambda s: s.chat.reply("alice", "m1", "n1
 action_of(
     "a reply that mentions a newcomer", lambda s: s.chat.reply("alice", "h1", "n1", channel=s.hall, mentions=["dave"])
 )
-action_of("a reply also to the channel", lambda s: s.chat.reply("alice", "m1", "n1", also_to_channel=True, channel=s.here))
+action_of(
+    "a reply also to the channel", lambda s: s.chat.reply("alice", "m1", "n1", also_to_channel=True, channel=s.here)
+)
 action_of("an edit", lambda s: s.chat.edit("m5", text="another text", channel=s.here))
 action_of("an edit of the text of an old one", lambda s: s.chat.edit("m4", text="another text", channel=s.here))
 action_of("a mention edited in", lambda s: s.chat.edit("m5", mentions=["bob", "alice"], channel=s.here))

@@ -1,5 +1,6 @@
 """The whole service on a real port in this process: HTTP for the backend, WebSockets for devices."""
 
+import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -73,14 +74,13 @@ async def a_town(
         server.lifespan = config.lifespan_class(config)
         await server.startup([listener])
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        async with httpx.AsyncClient(base_url=url, timeout=30) as http:
-            town = Town(rs, Chat(http), url)
-            try:
+        try:
+            async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+                town = Town(rs, Chat(http), url)
                 yield town
-            finally:
-                for device in town.devices:
-                    await device.close()
-        await server.shutdown([listener])
+                await asyncio.gather(*(device.close() for device in town.devices))
+        finally:
+            await server.shutdown([listener])
 
 
 @pytest.fixture(params=["ledger", "timeline"])

@@ -3,11 +3,10 @@
 After any sequence of events it must equal a sync made anew. That is what `Follower.agrees` asks for.
 """
 
-import asyncio
-import time
+import contextlib
 from typing import Any
 
-from tests.conftest import Chat
+from tests.conftest import Chat, eventually
 
 from .device import DEADLINE, Device, Frame
 
@@ -181,6 +180,8 @@ class Follower:
         self.name = name
         self.state = State(user)
         self.device: Device
+        self.messages: list[Frame] = []
+        """Every `message.new` that came, over all connections."""
 
     async def start(self) -> "Follower":
         """Syncs, and goes on from there."""
@@ -193,6 +194,8 @@ class Follower:
 
     def _take(self, frame: Frame) -> None:
         self.state.apply(frame)
+        if frame["type"] == "message.new":
+            self.messages.append(frame)
 
     async def drop(self, *, politely: bool = False) -> None:
         """Loses its connection."""
@@ -210,9 +213,12 @@ class Follower:
 
     async def comes_to_agree(self) -> None:
         """The same, once reads by focus are written; they may be gathered for a while."""
-        end = time.monotonic() + DEADLINE
-        while time.monotonic() < end and await self.differences():
-            await asyncio.sleep(0.02)
+
+        async def agreed() -> bool:
+            return not await self.differences()
+
+        with contextlib.suppress(AssertionError):  # what differs is told below
+            await eventually(agreed, "it adds up", DEADLINE)
         await self.agrees()
 
     async def differences(self) -> list[str]:

@@ -3,7 +3,8 @@
 import asyncio
 import itertools
 import random
-from collections.abc import Awaitable, Callable
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import httpx
 import pytest
 
 from .conftest import Town, a_town
+from .device import Cut
 from .state import Follower
 
 PEOPLE = ("alice", "bob", "carol", "dave")
@@ -30,6 +32,7 @@ class Day:
         self.undo: dict[str, str] = {}
         self.story: list[str] = []
         self.followers: list[Follower] = []
+        self.turns: defaultdict[Follower, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def begin(self) -> None:
         await self.chat.open_channel("alice", "bob", channel="two", type="direct")
@@ -39,7 +42,7 @@ class Day:
 
     # ------------------------------------------------------------ one step
 
-    def step(self) -> Awaitable[Any]:
+    def step(self) -> Coroutine[Any, Any, None]:
         """Something that somebody does; what is refused (to people who are no members, say) changes nothing."""
         kinds: dict[Callable[[], Awaitable[Any]], int] = {
             self.send: 12,
@@ -73,8 +76,8 @@ class Day:
         name = kind.__name__
         try:
             result = await kind()
-        except Refused as refused:
-            result = refused
+        except (Refused, Cut) as refused:
+            result = repr(refused)
         self.story.append(f"{name}: {result}")
 
     async def call(self, method: str, path: str, body: Any = None) -> Any:
@@ -99,10 +102,10 @@ class Day:
 
     # ------------------------------------------------------------ what can be done
 
-    async def send(self, **more: Any) -> Any:
+    async def send(self) -> Any:
         channel = self.channel()
         name = f"m{next(self.numbers)}"
-        body = {"id": name, "channel_id": channel, "sender_id": self.somebody(), "text": name} | more
+        body: dict[str, Any] = {"id": name, "channel_id": channel, "sender_id": self.somebody(), "text": name}
         if self.dice.random() < 0.3:
             body["mentions"] = [self.dice.choice(["bob", "carol", "@channel", "@here"])]
         if self.dice.random() < 0.1:
@@ -114,7 +117,7 @@ class Day:
     async def reply(self) -> Any:
         channel = self.channel()
         name = f"r{next(self.numbers)}"
-        body = {"id": name, "channel_id": channel, "sender_id": self.somebody(), "text": name}
+        body: dict[str, Any] = {"id": name, "channel_id": channel, "sender_id": self.somebody(), "text": name}
         body |= {"thread_id": self.message(channel), "also_to_channel": self.dice.random() < 0.3}
         if self.dice.random() < 0.3:
             body["mentions"] = [self.dice.choice(PEOPLE)]
@@ -234,8 +237,10 @@ class Day:
     async def cut(self) -> Any:
         """A device loses its connection, and comes back."""
         follower = self.device()
-        await follower.drop(politely=self.dice.random() < 0.3)
-        await follower.come_back()
+        politely = self.dice.random() < 0.3
+        async with self.turns[follower]:
+            await follower.drop(politely=politely)
+            await follower.come_back()
         return str(follower.device)
 
     async def adds_up(self) -> None:
@@ -256,7 +261,7 @@ async def test_a_day_adds_up_at_every_hour(tmp_path: Path, mode: str, seed: int)
     async with a_town(tmp_path, fanout_max_members=100 if mode == "ledger" else 1) as town:
         day = Day(town, seed)
         await day.begin()
-        for hour in range(20):
+        for _hour in range(20):
             for _ in range(8):
                 await day.step()
             await day.adds_up()
@@ -267,6 +272,8 @@ async def test_a_day_when_all_happens_at_once_adds_up(tmp_path: Path, mode: str,
     async with a_town(tmp_path, fanout_max_members=100 if mode == "ledger" else 1) as town:
         day = Day(town, seed)
         await day.begin()
-        for hour in range(20):
-            await asyncio.gather(*(day.step() for _ in range(10)))
+        for _hour in range(20):
+            async with asyncio.TaskGroup() as people:
+                for _ in range(10):
+                    people.create_task(day.step())
             await day.adds_up()

@@ -12,6 +12,7 @@ that was asked for before it.
 import asyncio
 import contextlib
 import random
+import re
 import ssl
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
@@ -88,6 +89,7 @@ _DOWN = (
 )
 _NOT_TEXT = (asyncpg.CharacterNotInRepertoireError, asyncpg.UntranslatableCharacterError)
 
+_NUL_IN_JSON = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 _names = msgspec.json.Decoder(list[str])
 log = structlog.get_logger()
 
@@ -100,7 +102,7 @@ class PostgresEngine:
         self._pooled = pooled
         self._rest = _Rest()
         self._under_way: set[asyncio.Task[Any]] = set()
-        self._given_back: set[asyncio.Task[None]] = set()
+        self._cleaning: set[asyncio.Task[None]] = set()
         self._last: dict[str, asyncio.Task[Any]] = {}
         usual = settings(statement_seconds, IDLE_SECONDS) if pooled else {}
         self._read = begin("REPEATABLE READ READ ONLY", usual)
@@ -175,27 +177,27 @@ class PostgresEngine:
             await asyncio.wait(waiting)
 
     async def _transact(self, begin: str | None, work: Work[T]) -> T:
-        for pause in _PAUSES:
+        for pause in (*_PAUSES, None):
             try:
                 return await self._try(begin, work)
-            except (*_LOST, *_IN_THE_WAY) as error:
+            except (*_DOWN, *_IN_THE_WAY) as error:
                 if isinstance(error, ValueError):  # a value that PostgreSQL does not take is no lost connection
                     raise
-                log.info("transaction repeated", action="transaction", error=str(error))
-                await asyncio.sleep(random.uniform(0, pause))
-            except _DOWN as error:
-                raise _unavailable("used", error) from error
-        try:
-            return await self._try(begin, work)
-        except _DOWN as error:
-            raise _unavailable("used", error) from error
+                if pause is not None and isinstance(error, (*_LOST, *_IN_THE_WAY)):
+                    log.info("transaction repeated", action="transaction", error=str(error))
+                    await asyncio.sleep(random.uniform(0, pause))
+                elif isinstance(error, asyncpg.UniqueViolationError):
+                    raise
+                else:
+                    raise _unavailable("used", error) from error
+        raise AssertionError("the last try ends in a result or an error")
 
     async def _try(self, begin: str | None, work: Work[T]) -> T:
         async with self._connection() as connection:
             if begin is not None:
                 await connection.execute(begin)
             try:
-                result = await work(PostgresSession(connection))
+                result = await work(PostgresSession(connection, reads=begin != self._write))
             except _NOT_TEXT as error:
                 raise Invalid("a text holds a character that cannot be stored, such as NUL") from error
             if begin is not None:
@@ -224,48 +226,56 @@ class PostgresEngine:
                 self._rest.longer()
             raise _unavailable("reached", error) from error
         self._rest.over()
-        failed = True
+        done = False
         try:
             yield connection
-            failed = False
+            done = True
         finally:
-            task = asyncio.create_task(self._give_back(connection, failed))
-            self._given_back.add(task)
-            task.add_done_callback(self._given_back.discard)
-            await asyncio.shield(task)
+            await self._give_back(connection, done)
 
-    async def _give_back(self, connection: Connection, failed: bool) -> None:
+    async def _give_back(self, connection: Connection, done: bool) -> None:
+        """One that was lost is given back already; that is no error of a transaction that is done."""
+        with contextlib.suppress(*_DOWN):
+            if done and not connection.is_in_transaction():
+                await self._pool.release(connection, timeout=CONNECT_SECONDS)
+                return
+        task = asyncio.create_task(self._clean_up(connection))
+        self._cleaning.add(task)
+        task.add_done_callback(self._cleaning.discard)
+        await asyncio.shield(task)
+
+    async def _clean_up(self, connection: Connection) -> None:
         """Whatever it is in the middle of is rolled back; where that can't be done, the connection is cut."""
-        with contextlib.suppress(*_DOWN):  # one that was lost is given back already
+        with contextlib.suppress(*_DOWN):
             try:
-                if failed or connection.is_in_transaction():
-                    await connection.execute("ROLLBACK", timeout=CONNECT_SECONDS)
+                await connection.execute("ROLLBACK", timeout=CONNECT_SECONDS)
             except _DOWN:
                 connection.terminate()
             await self._pool.release(connection, timeout=CONNECT_SECONDS)
 
 
 class PostgresSession:
-    """A transaction on one connection."""
+    """A transaction on one connection. In one that only reads, an id that cannot be is an id that is not there."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, reads: bool) -> None:
         self._connection = connection
+        self._reads = reads
 
     async def value(self, name: str, **values: object) -> Any:
         """The one value that a statement gives; None if it gives no row."""
         statement, names = SQL[name]
-        return await self._connection.fetchval(statement, *[values[name] for name in names])
+        return await self._connection.fetchval(statement, *self._bound(names, values))
 
     async def row(self, name: str, **values: object) -> Sequence[Any] | None:
         """The one row that a statement gives, if any."""
         statement, names = SQL[name]
-        row = await self._connection.fetchrow(statement, *[values[name] for name in names])
+        row = await self._connection.fetchrow(statement, *self._bound(names, values))
         return None if row is None else tuple(row)
 
     async def run(self, name: str, **values: object) -> int:
         """How many rows a statement has changed."""
         statement, names = SQL[name]
-        status: str = await self._connection.execute(statement, *[values[name] for name in names])
+        status: str = await self._connection.execute(statement, *self._bound(names, values))
         return int(status.rpartition(" ")[2])
 
     async def put(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
@@ -284,6 +294,12 @@ class PostgresSession:
             await self.value("lock_members", keys=as_json(keys))
             await self.value("lock_pointers", keys=as_json(keys))
 
+    def _bound(self, names: Iterable[str], values: Mapping[str, object]) -> list[object]:
+        """Values in the order of a statement."""
+        if self._reads:
+            return [_findable(name, values[name]) for name in names]
+        return [values[name] for name in names]
+
 
 class PostgresSnapshot:
     """The database at one moment, for as long as the transaction is open."""
@@ -296,7 +312,7 @@ class PostgresSnapshot:
         """All rows that a statement gives."""
         statement, names = SQL[name]
         try:
-            found = await self._connection.fetch(statement, *[values[name] for name in names])
+            found = await self._connection.fetch(statement, *(values[name] for name in names))
         except _DOWN as error:
             if self._abandoned:
                 raise StorageUnavailable("the export was not read for too long: begin again") from error
@@ -307,6 +323,15 @@ class PostgresSnapshot:
         """Nobody reads on: the snapshot would keep the database from being tidied up."""
         self._abandoned = True
         self._connection.terminate()
+
+
+def _findable(name: str, value: object) -> object:
+    """A value to look for. PostgreSQL has no NUL, so instead of it something is looked for that is in no id either."""
+    if not isinstance(value, str):
+        return value
+    if name == "keys":
+        return _NUL_IN_JSON.sub(r"\1\\u0001", value) if "\\u0000" in value else value
+    return value.replace("\0", "\x01")
 
 
 class _Rest:

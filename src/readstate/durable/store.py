@@ -55,6 +55,11 @@ class SqlStore:
         """Raise StorageUnavailable if it can't be written."""
         await self._run("touch")
 
+    async def store_id(self) -> int:
+        """A number that no other store has."""
+        number: int = await self._database.value("store_id")
+        return number
+
     async def next_generation(self) -> int:
         """A number that was never given before."""
         generation: int = await self._database.write(lambda session: session.value("next_generation"))
@@ -185,8 +190,6 @@ class SqlStore:
 
     async def load_undo(self, token: str, user: str, now: int) -> list[UndoItem] | None:
         """None: unknown, or over."""
-        if "\0" in token:  # a token may be anything that somebody sends, and PostgreSQL has no such text
-            return None
         items = await self._database.value("load_undo", token=token, user=user, now=now)
         return None if items is None else _undo_items.decode(items)
 
@@ -344,6 +347,7 @@ class SqlStore:
         return [
             seen_place(reader, channel, Position(seq, id_, None), read_at, skipped)
             for channel, reader, seq, id_, read_at, skipped in _anything.decode(text)
+            if receipt_seq(seq, skipped) or not seq  # who only joined has read nothing
         ]
 
     # ------------------------------------------------------------ one statement

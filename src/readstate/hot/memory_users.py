@@ -378,10 +378,11 @@ class MemoryUsers(UserViews):
         return True
 
     async def forget(self, user: str, channel: str | None = None) -> None:
-        """Drop a user (or one ledger); loaded again on use."""
+        """Drop a user, also one that is being loaded, or one ledger; loaded again on use."""
         self._drops += 1
         if channel is None:
             self._users.pop(user, None)
+            self._loading.pop(user, None)
         elif (known := self._users.get(user)) is not None and (flags := known.row(channel).flags) & MEMBER:
             known.shelf(flags).unload(channel)
 

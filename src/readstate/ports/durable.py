@@ -185,6 +185,9 @@ class DurableReceipts(Protocol):
 class Durable(DurableWrites, DurableLoads, DurableQueries, DurableUsers, DurableReceipts, Protocol):
     """The durable store."""
 
+    async def store_id(self) -> int:
+        """A number that no other store has: cursors of another one are told apart."""
+
     async def next_generation(self) -> int:
         """A number that was never given before: the hot state begins empty."""
 

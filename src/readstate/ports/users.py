@@ -227,4 +227,4 @@ class HotUsers(Protocol):
         """Take loaded ledgers; False where a newer change or another epoch has passed: load again."""
 
     async def forget(self, user: str, channel: str | None = None) -> None:
-        """Drop a user (or one ledger); loaded again on use."""
+        """Drop a user (or one ledger); loaded again on use. A load of the user that is under way fails."""

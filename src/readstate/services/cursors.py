@@ -18,6 +18,12 @@ class SyncCursor(msgspec.Struct, frozen=True, array_like=True, tag="s", forbid_u
     position: int
     at: int
     """When it was: what ends by itself, like a mute, has no number."""
+    store: int
+    """Which store's numbers these are."""
+
+    def is_before(self, other: "SyncCursor") -> bool:
+        """Whether it is an earlier moment of the same store."""
+        return self.store == other.store and self.change <= other.change and self.position <= other.position
 
 
 class SyncPage(msgspec.Struct, frozen=True, array_like=True, tag="p", forbid_unknown_fields=True):

@@ -195,7 +195,9 @@ class Figures:
         events = []
         for seat, room in zip(seats, channels, strict=True):
             view = self._threads.view(seat, None if room is None else room.latest)
-            followed = room is not None and seat.member and view.channel_id in joined
+            if view.channel_id not in joined:  # the channel is gone for this user, and its threads with it
+                continue
+            followed = room is not None and seat.member
             events.append(ThreadUpdated(**structs.asdict(view), followed=followed, resume=LATER))
         return events
 

@@ -95,24 +95,26 @@ class UserInbox:
         marked = [seat for seat in (await self._loader.view(user, special)).seats if seat.member]
         archived = await self._preferences.archived(user, marked)
         pinned = {seat.channel_id for seat in marked if seat.preferences.pinned}
-        if filter_ == "archived":
-            known = await self._loader.channels(sorted(archived))
-            keys = [_key(channel, pinned) for channel in known if channel is not None]
-            return sorted(key for key in keys if after is None or key > after)[:limit]
         source = _Source(user, after, limit, pinned, archived, order == "unread_first", filter_ == "unread")
-        keys = await self._pinned(source)
-        if source.unread_first or source.only_unread:
-            keys += await self._unread_part(source)
-        if not source.only_unread and len(keys) < limit:
-            keys += await self._rest(source, view.timelines)
+        keys = await self._named(source, archived if filter_ == "archived" else pinned - archived)
+        if filter_ != "archived":
+            if source.unread_first or source.only_unread:
+                keys += await self._unread_part(source)
+            if not source.only_unread and len(keys) < limit:
+                keys += await self._rest(source, view.timelines)
         return sorted(key for key in keys if after is None or key > after)[:limit]
 
-    async def _pinned(self, source: _Source) -> list[Key]:
-        names = sorted(source.pinned - source.archived)
-        seats, channels = await self._unread.seats(source.user, names)
+    async def _named(self, source: _Source, names: set[str]) -> list[Key]:
+        """These conversations: the few that a user has pinned or archived."""
+        seats, channels = await self._unread.seats(source.user, sorted(names))
         counts = await self._counting.counts(source.user, seats, channels)
         return [
-            (0, int(source.unread_first and not _any(count)), -_at(channel), channel.channel_id)
+            (
+                int(channel.channel_id not in source.pinned),
+                int(source.unread_first and not _any(count)),
+                -_at(channel),
+                channel.channel_id,
+            )
             for channel, count in zip(channels, counts, strict=True)
             if not source.only_unread or _any(count)
         ]
@@ -148,10 +150,6 @@ class UserInbox:
 
 def _any(count: Count) -> bool:
     return count.count > 0 or count.capped
-
-
-def _key(channel: Channel, pinned: set[str]) -> Key:
-    return (int(channel.channel_id not in pinned), 0, -_at(channel), channel.channel_id)
 
 
 def _at(channel: Channel) -> int:

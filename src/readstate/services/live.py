@@ -85,6 +85,7 @@ class LiveUser:
         "rendering",
         "resume",
         "rooms",
+        "unmuted_until",
         "unproven",
     )
 
@@ -103,6 +104,8 @@ class LiveUser:
         """What was dirty is being rendered, and not sent yet."""
         self.drawing: asyncio.Task[None] | None = None
         self.mute_timer: asyncio.TimerHandle | None = None
+        self.unmuted_until = 0
+        """Up to when it was told of mutes that have ended by themselves."""
         self.unproven: list[Undelivered] = []
         """What was sent since the last sign of life."""
 
@@ -158,7 +161,7 @@ class Live:
         user.catching_up[device.connection_id] = CatchingUp()
         await self._enter_rooms(user)
         reached = await self._unread.cursor(user_id)
-        known = start is not None and start.change <= reached.change and start.position <= reached.position
+        known = start is not None and start.is_before(reached)
         missed = await self._missed.since(user_id, start) if known and start is not None else None
         if missed is None:
             start, missed = reached, [SyncRequired(reason="what was missed can't be given whole", resume=LATER)]
@@ -183,7 +186,7 @@ class Live:
         for encoded in meanwhile.out:
             device.push(encoded.replace(_NO_CURSOR, after, 1))
         if not user.devices:
-            user.resume = after
+            user.resume, user.unmuted_until = after, reached.at
         user.devices[device.connection_id] = device
         user.dirty.add(meanwhile.dirty)
         user.dirty.newcomers.add(device.connection_id)
@@ -230,6 +233,8 @@ class Live:
 
     async def flushed(self, user_id: str) -> None:
         """Wait until what was announced to a user is sent."""
+        if self._telling_receipts is not None:
+            await asyncio.wait([self._telling_receipts])
         user = self._users.get(user_id)
         if user is not None and user.drawing is not None:
             await asyncio.wait([user.drawing])
@@ -390,7 +395,7 @@ class Live:
         out, user.out = user.out, []
         before = user.resume
         if change is not None and not user.dirty and not user.rendering and not self._under_way.has(user.id):
-            user.resume = _resume(user.id, SyncCursor(change, position, now))
+            user.resume = _resume(user.id, SyncCursor(change, position, now, self._unread.store_id))
         end = len(out) - 1
         for index, (event, to) in enumerate(out):
             frame = event.replace(_NO_CURSOR, user.resume if index == end else before, 1)
@@ -466,21 +471,22 @@ class Live:
         self._spawn(self._await_unmute(user))
 
     async def _await_unmute(self, user: LiveUser) -> None:
-        """Sets the clock for the next mute that ends by itself."""
+        """Tells of mutes that have ended by themselves, and sets the clock for the next one."""
         preferences = (await self._loader.view(user.id, [])).preferences
-        now = self._clock()
-        ends = [(p.muted_until, name) for name, p in preferences.items() if now < p.muted_until < FOREVER]
-        if not ends or self._users.get(user.id) is not user:
+        if self._users.get(user.id) is not user:
             return
-        until, channel = min(ends)
-        delay = min((until - now) / 1000, MAX_TIMER_SECONDS)
-        if user.mute_timer is not None:
-            user.mute_timer.cancel()
-        user.mute_timer = asyncio.get_running_loop().call_later(delay, self._unmuted, user, channel)
-
-    def _unmuted(self, user: LiveUser, channel: str) -> None:
-        user.mute_timer = None
-        self._spawn(self.hear([SeatTouched(user.id, channel)]))
+        now = self._clock()
+        for name, wanted in preferences.items():
+            if user.unmuted_until < wanted.muted_until <= now:
+                self._mark(user, name)
+        user.unmuted_until = now
+        ends = [wanted.muted_until for wanted in preferences.values() if now < wanted.muted_until < FOREVER]
+        if ends:
+            if user.mute_timer is not None:
+                user.mute_timer.cancel()
+            delay = min((min(ends) - now) / 1000, MAX_TIMER_SECONDS)
+            user.mute_timer = asyncio.get_running_loop().call_later(delay, self._schedule_unmute, user)
+        await self._send()
 
     async def _undelivered(self, noted: Sequence[Undelivered]) -> None:
         """What did not get through counts for the badge."""

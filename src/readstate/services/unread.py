@@ -6,7 +6,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from ..api import Sync, ThreadTotals, Totals, Unread, UserTotals
-from ..errors import TooLarge
+from ..errors import InvalidCursor, TooLarge
 from ..model import NO_PREFERENCES, Channel, Preferences
 from ..ports import Clock, HotChannels, HotUsers, Seat, Survey
 from ..rooms import channel_and_thread, is_thread
@@ -70,6 +70,7 @@ class UnreadCounts:
         badge: Callable[[str], Awaitable[int]],
         clock: Clock,
         *,
+        store_id: int,
         max_page: int,
         max_batch: int,
     ) -> None:
@@ -80,6 +81,7 @@ class UnreadCounts:
         self._under_way = under_way
         self._badge = badge
         self._clock = clock
+        self.store_id = store_id
         self._max_page = max_page
         self._max_batch = max_batch
 
@@ -193,7 +195,7 @@ class UnreadCounts:
             user=user,
             sync=await self.moment(user) if page is None else page.sync,
             since=since,
-            start=None if since is None else decode(since, SyncCursor, user, "since"),
+            start=None if since is None else self._moment(since, user),
             after=None if page is None else (page.read, -page.at, page.channel_id),
             limit=page_size(limit, 1000, self._max_page),
             only_unread=only_unread,
@@ -206,6 +208,13 @@ class UnreadCounts:
                 break
         return answer
 
+    def _moment(self, since: str, user: str) -> SyncCursor:
+        """The moment that a cursor stands for, if it is one of this store."""
+        start = decode(since, SyncCursor, user, "since")
+        if start.store != self.store_id:
+            raise InvalidCursor("since was made by another service, or before its data were replaced", field="since")
+        return start
+
     async def moment(self, user: str) -> str:
         """A cursor for `since`: everything up to it is in what is answered after it, and durable."""
         return encode(await self.cursor(user), user)
@@ -215,7 +224,7 @@ class UnreadCounts:
         position = await self._channels.position()
         await self._under_way.settled(user)
         change = (await self._loader.view(user, [])).change
-        return SyncCursor(change, position, self._clock())
+        return SyncCursor(change, position, self._clock(), self.store_id)
 
     async def _now(self, user: str) -> tuple[int, int]:
         """Changes when anything does that the user may see."""

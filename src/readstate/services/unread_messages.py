@@ -32,11 +32,21 @@ class UnreadView(UnreadCounts):
         clock: Clock,
         durable: DurableQueries,
         *,
+        store_id: int,
         max_page: int,
         max_batch: int,
     ) -> None:
         super().__init__(
-            users, channels, loader, counting, under_way, badge, clock, max_page=max_page, max_batch=max_batch
+            users,
+            channels,
+            loader,
+            counting,
+            under_way,
+            badge,
+            clock,
+            store_id=store_id,
+            max_page=max_page,
+            max_batch=max_batch,
         )
         self._durable = durable
 

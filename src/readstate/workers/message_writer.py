@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from ..events import Delivery, ReadEvent, read_event
 from ..facts import Effect
 from ..model import Position
-from ..ports import Bus, Clock, DurableWrites, HotBadges, HotChannels, HotUsers, Presence
+from ..ports import Bus, Clock, DurableWrites, HotBadges, HotChannels, HotUsers, Moved, Presence
 from ..steps import Gone
 from .announcing import announcements
 
@@ -41,6 +41,7 @@ class MessageWriter:
         """Apply a batch, and say what became of each event."""
         effects = await self._durable.apply(deliveries, self._presence.online())
         await self._channels.apply([step for effect in effects for step in effect.channel_steps])
+        generation = await self._users.generation()
         moved = await self._users.apply([step for effect in effects for step in effect.user_steps])
         for gone in (step for effect in effects for step in effect.user_steps if isinstance(step, Gone)):
             for user in gone.users:
@@ -53,9 +54,19 @@ class MessageWriter:
             [one for delivery, effect in told for one in announcements(delivery.event, effect, self._instance)]
         )
         if moved:
-            now = self._clock()
-            await self._log_reads([read_event(one.user_id, one.channel_id, one.pointer, now) for one in moved])
+            await self._log_moved(moved, generation)
         return effects
+
+    async def _log_moved(self, moved: Sequence[Moved], generation: int) -> None:
+        """Brings pointers to the log; if it refuses them or memory was lost meanwhile, they are loaded again."""
+        now, certain = self._clock(), False
+        try:
+            await self._log_reads([read_event(one.user_id, one.channel_id, one.pointer, now) for one in moved])
+            certain = await self._users.generation() == generation
+        finally:
+            if not certain:
+                for one in moved:
+                    await self._users.forget(one.user_id)
 
     def _in_focus(self, effects: Sequence[Effect]) -> list[tuple[str, str, Position]]:
         """What came into channels that somebody has open: it is read at once."""

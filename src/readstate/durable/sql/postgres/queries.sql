@@ -352,6 +352,10 @@ DELETE FROM undo WHERE token = :token;
 -- What an undo needs, if it is not over.
 SELECT items FROM undo WHERE token = :token AND user_id = :user AND expires_at > :now;
 
+-- name: store_id
+-- Which store this is.
+SELECT value FROM meta WHERE key = 'store';
+
 -- name: next_generation
 -- Counts the times that the hot state began empty.
 UPDATE meta SET value = value + 1 WHERE key = 'generation' RETURNING value;

@@ -6,7 +6,7 @@ CREATE TABLE meta (
     value bigint NOT NULL
 );
 
-INSERT INTO meta (key, value) VALUES ('generation', 0);
+INSERT INTO meta (key, value) VALUES ('generation', 0), ('store', (random() * 9007199254740991)::bigint);
 
 -- A deleted channel keeps its row: its seqs and change numbers go on if it is created again. A thread has a
 -- row too: its id is the channel's and the root's, with 0x1F between, and so in members and read_receipts.

@@ -1,0 +1,78 @@
+"""A real PostgreSQL for tests: one server for a test process, and a database of its own for every test."""
+
+import atexit
+import functools
+import itertools
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import asyncpg  # type: ignore[import-untyped]
+
+from readstate.durable.postgres import PostgresStore, migrate
+from readstate.stack import Postgres
+
+TEMPLATE = "template_of_tests"
+HASTY = {"fsync": "off", "full_page_writes": "off", "max_connections": "100", "autovacuum": "off"}
+"""Nobody pulls the plug of this one."""
+
+_numbers = itertools.count(1)
+
+
+@functools.cache
+def server() -> Postgres:
+    """Started when the first test needs it, gone with the process."""
+    postgres = Postgres(Path(tempfile.mkdtemp(prefix="readstate-tests-")) / "postgres", settings=HASTY)
+    atexit.register(postgres.wipe)
+    return postgres.start()
+
+
+def url_of(database: str, postgres: Postgres | None = None) -> str:
+    """Where a database of the server is."""
+    return (postgres or server()).url.rpartition("/")[0] + "/" + database
+
+
+async def command(statement: str, url: str | None = None) -> list[tuple[object, ...]]:
+    """Run one statement outside of any transaction."""
+    connection = await asyncpg.connect(url or server().url)
+    try:
+        return [tuple(row) for row in await connection.fetch(statement)]
+    finally:
+        await connection.close()
+
+
+async def fresh_database(*, empty: bool = False) -> str:
+    """The URL of a new database, with the tables unless it is to be empty."""
+    name = f"test_{next(_numbers)}"
+    if not empty and not await command(f"SELECT FROM pg_database WHERE datname = '{TEMPLATE}'"):
+        await command(f"CREATE DATABASE {TEMPLATE}")
+        await migrate(url_of(TEMPLATE))
+    await command(f"CREATE DATABASE {name} TEMPLATE {'template0' if empty else TEMPLATE}")
+    return url_of(name)
+
+
+async def drop_database(url: str) -> None:
+    """Away with it."""
+    await command(f"DROP DATABASE {url.rpartition('/')[2]} WITH (FORCE)")
+
+
+@asynccontextmanager
+async def database(*, empty: bool = False) -> AsyncIterator[str]:
+    """A database for one test."""
+    url = await fresh_database(empty=empty)
+    try:
+        yield url
+    finally:
+        await drop_database(url)
+
+
+@asynccontextmanager
+async def postgres(fanout_max_members: int) -> AsyncIterator[PostgresStore]:
+    """A store over a database of its own."""
+    async with database() as url:
+        store = await PostgresStore.open(url, fanout_max_members)
+        try:
+            yield store
+        finally:
+            await store.close()

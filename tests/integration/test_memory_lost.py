@@ -1,0 +1,106 @@
+"""Memory is lost while something is on its way to the store: what is acknowledged is what is shown afterwards."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from readstate import Readstate
+from readstate.api import NewMessage, PutChannel, ReadAll, ReadTarget
+from tests.conftest import eventually
+
+
+class Held:
+    """Calls of the store that wait until they are let go: before they reach it, or with the answer in hand."""
+
+    def __init__(self, rs: Readstate, name: str, *, with_answer: bool = False) -> None:
+        self._call = getattr(rs.durable, name)
+        self._name = name
+        self._with_answer = with_answer
+        self._waiting: list[asyncio.Event] = []
+        self._all_may_pass = False
+        setattr(rs.durable, name, self._hold)
+
+    async def _hold(self, *args: Any) -> Any:
+        if self._with_answer:
+            answer = await self._call(*args)
+            await self._wait()
+            return answer
+        await self._wait()
+        return await self._call(*args)
+
+    async def _wait(self) -> None:
+        if not self._all_may_pass:
+            self._waiting.append(asyncio.Event())
+            await self._waiting[-1].wait()
+
+    async def reached(self, count: int) -> None:
+        async def waiting() -> bool:
+            return len(self._waiting) >= count
+
+        await eventually(waiting, f"{count} calls of {self._name} wait")
+
+    def let_first_go(self) -> None:
+        self._waiting[0].set()
+
+    def let_all_go(self) -> None:
+        self._all_may_pass = True
+        for one in self._waiting:
+            one.set()
+
+
+@pytest.fixture(params=[100, 1], ids=["ledger", "timeline"])
+async def rs(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Readstate]:
+    """A channel with two messages that bob has not read."""
+    async with Readstate.open(data_dir=str(tmp_path), fanout_max_members=request.param) as rs:
+        await rs.channels.put("general", PutChannel(type="group", members=("alice", "bob")))
+        await rs.messages.send([message("alice", "m1"), message("alice", "m2")])
+        yield rs
+
+
+def message(sender: str, name: str) -> NewMessage:
+    return NewMessage(channel_id="general", sender_id=sender, id=name)
+
+
+async def unread(rs: Readstate) -> int:
+    return (await rs.unread.of_channel("bob", "general")).unread
+
+
+async def test_a_load_that_began_before_a_read_was_stored_does_not_hide_it(rs: Readstate) -> None:
+    assert await unread(rs) == 2
+    merges = Held(rs, "merge")
+    read = asyncio.create_task(rs.reads.mark_read("bob", "general", ReadTarget(messages=("m1",))))
+    await merges.reached(1)
+    await rs.evict()
+    loads = Held(rs, "load_user", with_answer=True)
+    look = asyncio.create_task(unread(rs))
+    await loads.reached(1)
+
+    merges.let_all_go()
+    assert (await read).unread == 1
+    loads.let_all_go()
+
+    assert await look == 1
+    assert await unread(rs) == 1
+
+
+async def test_an_own_message_stays_read_when_memory_is_lost_before_that_is_stored(rs: Readstate) -> None:
+    """The message finds an undo on its way to the store: that it is read in the new epoch must be stored after it."""
+    token = (await rs.reads.mark_all("bob", ReadAll(all=True))).undo
+    merges = Held(rs, "merge")
+    undo = asyncio.create_task(rs.reads.undo("bob", token))
+    await merges.reached(1)
+    send = asyncio.create_task(rs.messages.send([message("bob", "mine")]))
+    await merges.reached(2)
+    await rs.evict()
+    merges.let_first_go()
+    await undo
+    await unread(rs)
+
+    merges.let_all_go()
+    await send
+
+    assert await unread(rs) == 2
+    assert (await rs.explain.explain("bob", "general")).agrees

@@ -1,0 +1,303 @@
+"""Who may connect, as whom, from where, and for how long."""
+
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import jwt
+import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.typing import Subprotocol
+
+from tests.conftest import JWT_SECRET, SERVICE_KEY, token_for
+
+from .conftest import Town, a_town
+from .device import Device, open_socket
+
+FOREIGN = "https://elsewhere.example"
+FRIENDLY = "https://chat.example"
+
+
+async def bare(town: Town, path: str = "/v1/ws", **options: object) -> Device:
+    """A connection without a token in its header, that has said nothing yet."""
+    device = Device(await open_socket(town.url, path, **options), "bob", "phone")
+    town.devices.append(device)
+    return device
+
+
+def token_until(user: str, moment: float) -> str:
+    """A token that expires at a moment, to the millisecond."""
+    return jwt.encode({"sub": user, "exp": moment}, JWT_SECRET, "HS256")
+
+
+# ---------------------------------------------------------------- ways to bring a token
+
+
+async def test_a_token_comes_in_the_header(town: Town) -> None:
+    bob = await town.device("bob")
+
+    assert bob.ready["user_id"] == "bob"
+
+
+async def test_a_browser_brings_its_token_as_a_subprotocol(town: Town) -> None:
+    offered = Subprotocol(f"bearer.{token_for('bob')}")
+
+    bob = await bare(town, subprotocols=[offered])
+    await bob.hello()
+
+    assert bob.ready["user_id"] == "bob"
+    assert bob.socket.subprotocol == offered
+
+
+async def test_a_browser_need_not_see_its_token_come_back(town: Town) -> None:
+    offered = [Subprotocol("readstate"), Subprotocol(f"bearer.{token_for('bob')}")]
+
+    bob = await bare(town, subprotocols=offered)
+    await bob.hello()
+
+    assert bob.socket.subprotocol == "readstate"
+    assert bob.ready["user_id"] == "bob"
+
+
+async def test_the_name_of_the_protocol_is_chosen_in_whatever_order_it_is_offered(town: Town) -> None:
+    offered = [Subprotocol(f"bearer.{token_for('bob')}"), Subprotocol("readstate")]
+
+    bob = await bare(town, subprotocols=offered)
+    await bob.hello()
+
+    assert bob.socket.subprotocol == "readstate"
+
+
+async def test_a_token_comes_in_hello(town: Town) -> None:
+    bob = await bare(town)
+    await bob.hello(token=token_for("bob"))
+
+    assert bob.ready["user_id"] == "bob"
+
+
+async def test_ready_says_who_where_and_until_when(town: Town) -> None:
+    bob = await town.device("bob")
+
+    assert bob.ready["instance_id"] == town.rs.instance_id
+    assert bob.ready["expires_at"] > bob.ready["server_time"]
+    assert bob.ready["display_cap"] == 99
+    assert bob.ready["connection_id"]
+    assert bob.ready["version"]
+    assert bob.ready["resume"]
+
+
+# ---------------------------------------------------------------- tokens that are none
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        pytest.param("no token at all", id="junk"),
+        pytest.param(token_for("bob", secret="another-secret-that-is-long-enough-for-hs256"), id="another secret"),
+        pytest.param(token_for("bob", ttl=-1), id="expired"),
+        pytest.param(token_for("@bob"), id="no valid user id"),
+        pytest.param("\u00fcml\u00e4ut", id="not ascii"),
+    ],
+)
+async def test_a_token_that_is_none_is_not_authenticated(town: Town, token: str) -> None:
+    in_hello = await bare(town)
+    await in_hello.say("hello", device="phone", token=token)
+
+    assert await in_hello.ended() == 4401
+    if token.isascii() and " " not in token:
+        in_header = await town.device("bob", token=token, hello=False)
+        assert await in_header.ended() == 4401
+        as_subprotocol = await bare(town, subprotocols=[Subprotocol(f"bearer.{token}")])
+        assert await as_subprotocol.ended() == 4401
+
+
+async def test_hello_without_any_token_is_not_authenticated(town: Town) -> None:
+    device = await bare(town)
+    await device.say("hello", device="phone")
+
+    assert await device.ended() == 4401
+    assert device.frames == []
+
+
+async def test_without_a_token_the_first_frame_must_be_hello(town: Town) -> None:
+    device = await bare(town)
+    await device.say("mark_read", channel_id="general")
+
+    assert await device.ended() == 4401
+
+
+async def test_a_device_that_says_nothing_is_let_go(tmp_path: Path) -> None:
+    async with a_town(tmp_path, hello_timeout=1) as town:
+        silent = await bare(town)
+        with_token = await town.device("bob", hello=False)
+
+        assert await silent.ended() == 4401
+        assert await with_token.ended() == 4401
+
+
+# ---------------------------------------------------------------- tokens that expire, and are renewed
+
+
+async def test_a_connection_ends_when_its_token_expires(town: Town) -> None:
+    bob = await town.device("bob", token=token_until("bob", time.time() + 0.5))
+
+    assert await bob.ended() == 4403
+
+
+async def test_a_renewed_connection_outlives_its_first_token(town: Town) -> None:
+    first = await town.device("bob", "first", token=token_until("bob", end := time.time() + 1))
+    renewed = await town.device("bob", "renewed", token=token_until("bob", end))
+
+    ack = await renewed.ask("auth", token=token_until("bob", end + 3600))
+    assert ack["expires_at"] == int((end + 3600) * 1000)
+
+    assert await first.ended() == 4403
+    await renewed.quiet()
+
+
+async def test_a_renewed_connection_ends_with_its_new_token(town: Town) -> None:
+    bob = await town.device("bob")
+    await bob.ask("auth", token=token_until("bob", time.time() + 0.3))
+
+    assert await bob.ended() == 4403
+
+
+async def test_a_connection_is_not_renewed_with_a_token_of_somebody_else(town: Town) -> None:
+    bob = await town.fresh("bob")
+
+    answer = await bob.do("auth", token=token_for("alice"))
+
+    assert (answer["type"], answer["code"]) == ("error", "forbidden")
+    await town.chat.send("alice", "m1")
+    assert (await bob.heard("message.new"))[0]["counts"] is True
+
+
+@pytest.mark.parametrize("token", ["junk", token_for("bob", ttl=-1), SERVICE_KEY, "\ud83d\ude00"])
+async def test_a_bad_renewal_leaves_the_connection_as_it_was(town: Town, token: str) -> None:
+    bob = await town.device("bob")
+
+    assert (await bob.do("auth", token=token))["type"] == "error"
+    await bob.quiet()
+
+
+# ---------------------------------------------------------------- a service that watches
+
+
+async def test_a_service_watches_a_user(town: Town) -> None:
+    watcher = await town.fresh("bob", token=SERVICE_KEY, path="/v1/ws?user=bob")
+    await town.chat.send("alice", "m1")
+
+    assert watcher.ready["user_id"] == "bob"
+    assert watcher.ready["expires_at"] is None
+    assert [e["message_id"] for e in await watcher.heard("message.new")] == ["m1"]
+
+
+async def test_who_is_watched_is_not_online_by_it(town: Town) -> None:
+    watcher = await town.fresh("bob", token=SERVICE_KEY, path="/v1/ws?user=bob")
+    await town.chat.send("alice", "m1")
+
+    assert (await town.chat.presence("bob"))["online"] is False
+    assert await town.chat.badge("bob") == 1
+    assert (await watcher.heard("badge.updated"))[-1]["senders"] == 1
+
+
+async def test_a_service_must_say_whom_it_watches(town: Town) -> None:
+    device = await town.device("bob", token=SERVICE_KEY, hello=False)
+
+    assert await device.ended() == 4401
+
+
+async def test_a_service_has_nothing_open(town: Town) -> None:
+    watcher = await town.device("bob", token=SERVICE_KEY, path="/v1/ws?user=bob")
+
+    answer = await watcher.do("channel.focus", channel_id="general")
+
+    assert answer["code"] == "forbidden"
+    await town.chat.send("alice", "m1")
+    assert await town.chat.count("bob") == 1
+
+
+async def test_a_user_can_not_watch_another_one(town: Town) -> None:
+    bob = await town.fresh("bob", path="/v1/ws?user=alice")
+
+    assert bob.ready["user_id"] == "bob"
+
+
+async def test_hello_may_name_a_user_on_a_connection_of_a_service(town: Town) -> None:
+    """A proxy may put its own key into the header: who says hello with a token of a user is that user's device."""
+    device = await town.device("alice", token=SERVICE_KEY, path="/v1/ws?user=bob", hello=False)
+    await device.hello(token=token_for("alice"))
+
+    assert device.ready["user_id"] == "alice"
+    assert (await town.chat.presence("alice"))["online"] is True
+    assert (await town.chat.presence("bob"))["online"] is False
+
+
+# ---------------------------------------------------------------- the order of frames
+
+
+async def test_before_hello_nothing_is_done(town: Town) -> None:
+    await town.chat.send("alice", "m1")
+    bob = await town.device("bob", hello=False)
+
+    answer = await bob.do("mark_read", channel_id="general")
+
+    assert answer["type"] == "error"
+    assert await town.chat.count("bob") == 1
+    await bob.hello()
+    assert bob.ready["user_id"] == "bob"
+
+
+async def test_hello_is_said_once(town: Town) -> None:
+    bob = await town.fresh("bob")
+
+    answer = await bob.do("hello", device="tablet")
+
+    assert (answer["type"], answer["code"]) == ("error", "invalid")
+    assert (await town.chat.presence("bob"))["devices"] == ["phone"]
+    await bob.quiet()
+
+
+@pytest.mark.parametrize("device", ["", "x" * 129, "two\nlines"])
+async def test_a_device_has_a_proper_name(town: Town, device: str) -> None:
+    bob = await town.device("bob", device, hello=False)
+
+    answer = await bob.do("hello", device=device)
+
+    assert answer["type"] == "error"
+    assert (await town.chat.presence("bob"))["online"] is False
+
+
+# ---------------------------------------------------------------- where a page comes from
+
+
+@pytest.fixture
+async def open_town(tmp_path: Path) -> AsyncIterator[Town]:
+    """A service that lets pages of one other origin call it."""
+    async with a_town(tmp_path / "open", cors_origins=(FRIENDLY,)) as town:
+        yield town
+
+
+async def test_a_page_of_the_service_itself_may_connect(town: Town) -> None:
+    bob = await town.device("bob", origin=town.url)
+
+    assert bob.ready["user_id"] == "bob"
+
+
+async def test_a_page_from_elsewhere_may_not(town: Town, open_town: Town) -> None:
+    for place in (town, open_town):
+        for origin in (FOREIGN, "null", f"{place.url}.evil.example"):
+            with pytest.raises(InvalidStatus, match="403"):
+                await place.device("bob", origin=origin)
+
+
+async def test_a_page_that_is_allowed_may_connect(open_town: Town) -> None:
+    bob = await open_town.device("bob", origin=FRIENDLY)
+
+    assert bob.ready["user_id"] == "bob"
+
+
+async def test_there_is_one_path(town: Town) -> None:
+    for path in ("/", "/v1/wss", "/v1/ws/more"):
+        with pytest.raises(InvalidStatus):
+            await town.device("bob", path=path)

@@ -1,0 +1,69 @@
+"""A device that reads too slowly is told so, and loses nothing by it."""
+
+import socket
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tests.conftest import GENERAL
+
+from .conftest import Town, a_town
+from .device import Device
+
+TEXT = "x" * 500
+
+
+def narrow_socket(url: str) -> socket.socket:
+    """A connection that holds little for a device that does not read."""
+    place = urlsplit(url)
+    narrow = socket.socket(proto=socket.IPPROTO_TCP)
+    narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    narrow.connect((place.hostname, place.port))
+    narrow.setblocking(False)
+    return narrow
+
+
+async def write_until_too_slow(town: Town, others: Device) -> int:
+    """Writes until a connection is closed for being too slow; others hear all of it meanwhile."""
+    before = await town.metric("readstate_ws_closed_total", code="4408")
+    sent = 0
+    while await town.metric("readstate_ws_closed_total", code="4408") == before:
+        assert sent < 20_000, "the device that does not read is never closed"
+        batch = [{"channel_id": GENERAL, "sender_id": "alice", "preview": TEXT} for _ in range(100)]
+        await town.chat.post_all(batch)
+        sent += 100
+        await others.first("message.new", seq=sent)
+    return sent
+
+
+async def test_a_device_that_was_too_slow_is_told_and_comes_back_to_all_it_missed(tmp_path: Path) -> None:
+    async with a_town(tmp_path, max_queue=65_536, send_buffer=4096) as town:
+        await town.chat.open_channel("alice", "bob", "carol")
+        slow = await town.fresh("bob", sock=narrow_socket(town.url))
+        carol = await town.fresh("carol")
+        slow.socket.transport.pause_reading()
+
+        sent = await write_until_too_slow(town, carol)
+        slow.socket.transport.resume_reading()
+
+        assert await slow.ended() == 4408
+        heard = [frame["seq"] for frame in slow.frames if frame["type"] == "message.new"]
+        assert heard == list(range(1, len(heard) + 1))
+        assert len(heard) < sent
+        back = await town.device("bob", resume=slow.resume)
+        events = await back.heard()
+        told = {event["seq"] for event in events if event["type"] == "message.new"}
+        complete = {*heard, *told} == set(range(1, sent + 1))
+        assert complete or "sync.required" in {event["type"] for event in events}
+
+
+async def test_a_device_that_reads_again_in_time_hears_everything(tmp_path: Path) -> None:
+    async with a_town(tmp_path, send_buffer=4096) as town:
+        await town.chat.open_channel("alice", "bob")
+        slow = await town.fresh("bob", sock=narrow_socket(town.url))
+        slow.socket.transport.pause_reading()
+        batch = [{"channel_id": GENERAL, "sender_id": "alice", "preview": TEXT} for _ in range(1000)]
+        await town.chat.post_all(batch)  # about 700 KB, under the bound of 1 MiB
+
+        slow.socket.transport.resume_reading()
+
+        assert [event["seq"] for event in await slow.heard("message.new")] == list(range(1, 1001))
