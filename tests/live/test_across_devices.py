@@ -295,9 +295,10 @@ async def test_a_join_brings_the_channel(either: Town) -> None:
     bob = await either.fresh("bob")
 
     await either.chat.join("bob", channel="club", history="unread")
+    channel, unread = await bob.heard()
     await either.chat.send("alice", "c3", channel="club")
+    [message] = await bob.heard()
 
-    channel, unread, message = await bob.heard()
     assert (channel["type"], channel["channel_id"]) == ("channel.updated", "club")
     assert (channel["conversation"]["name"], channel["conversation"]["unread"]) == ("The club", 2)
     assert channel["preferences"]["count"] == "all"

@@ -261,8 +261,8 @@ async def test_a_day_adds_up_at_every_hour(tmp_path: Path, mode: str, seed: int)
     async with a_town(tmp_path, fanout_max_members=100 if mode == "ledger" else 1) as town:
         day = Day(town, seed)
         await day.begin()
-        for _hour in range(20):
-            for _ in range(8):
+        for _hour in range(12):
+            for _ in range(12):
                 await day.step()
             await day.adds_up()
 
@@ -272,8 +272,8 @@ async def test_a_day_when_all_happens_at_once_adds_up(tmp_path: Path, mode: str,
     async with a_town(tmp_path, fanout_max_members=100 if mode == "ledger" else 1) as town:
         day = Day(town, seed)
         await day.begin()
-        for _hour in range(20):
+        for _hour in range(12):
             async with asyncio.TaskGroup() as people:
-                for _ in range(10):
+                for _ in range(12):
                     people.create_task(day.step())
             await day.adds_up()

@@ -28,7 +28,7 @@ from ..announcements import (
     ThreadTouched,
 )
 from ..errors import ReadstateError
-from ..frames import ChannelRemoved, Event, SyncRequired
+from ..frames import BadgeUpdated, ChannelRemoved, Event, SyncRequired
 from ..model import FOREVER, Message, Pointer, Undelivered
 from ..ports import Clock, DurableUsers, HotBadges, HotChannels, HotUsers, Presence, Standing
 from ..rooms import is_thread
@@ -75,6 +75,7 @@ class LiveUser:
     """A user with a device on this instance."""
 
     __slots__ = (
+        "badge",
         "catching_up",
         "devices",
         "dirty",
@@ -104,6 +105,8 @@ class LiveUser:
         """What was dirty is being rendered, and not sent yet."""
         self.drawing: asyncio.Task[None] | None = None
         self.mute_timer: asyncio.TimerHandle | None = None
+        self.badge: int | None = None
+        """The last number that was told."""
         self.unmuted_until = 0
         """Up to when it was told of mutes that have ended by themselves."""
         self.unproven: list[Undelivered] = []
@@ -180,11 +183,12 @@ class Live:
         if meanwhile is None:  # it has gone
             return
         before, after = _resume(user.id, start), _resume(user.id, reached)
-        for index, event in enumerate(missed):
-            told_all = index == len(missed) - 1
-            device.push(_encode(event).replace(_NO_CURSOR, after if told_all else before, 1))
-        for encoded in meanwhile.out:
-            device.push(encoded.replace(_NO_CURSOR, after, 1))
+        told = list(map(_encode, missed))
+        for index, event in enumerate(told):
+            device.push(event.replace(_NO_CURSOR, before if index < len(told) - 1 else after, 1))
+        for event in meanwhile.out:
+            if event not in told:
+                device.push(event.replace(_NO_CURSOR, after, 1))
         if not user.devices:
             user.resume, user.unmuted_until = after, reached.at
         user.devices[device.connection_id] = device
@@ -221,6 +225,9 @@ class Live:
             return
         user.devices.pop(device.connection_id, None)
         user.catching_up.pop(device.connection_id, None)
+        if user.unproven and user_id not in self._presence.online():
+            lost, user.unproven = user.unproven, []
+            self._spawn(self._undelivered(lost))
         if user.devices or user.catching_up:
             return
         del self._users[user_id]
@@ -228,8 +235,6 @@ class Live:
             self._leave(user, room)
         if user.mute_timer is not None:
             user.mute_timer.cancel()
-        if user.unproven and user_id not in self._presence.online():
-            self._spawn(self._undelivered(user.unproven))
 
     async def flushed(self, user_id: str) -> None:
         """Wait until what was announced to a user is sent."""
@@ -350,6 +355,8 @@ class Live:
 
     async def _members(self, changed: MembersChanged) -> None:
         for user in self._known(changed.left):
+            if changed.channel_id not in user.rooms:  # left before it was deleted
+                continue
             self._leave(user, changed.channel_id)
             user.dirty.channels.pop(changed.channel_id, None)
             user.out.append((_encode(ChannelRemoved(channel_id=changed.channel_id, resume=LATER)), TO_ALL))
@@ -423,13 +430,21 @@ class Live:
                     continue
                 finally:
                     user.rendering = False
-                user.out += [(_encode(event), to) for event, to in rendered]
+                user.out += [(_encode(event), self._audience(user, event, to, dirty)) for event, to in rendered]
                 if user.out:
                     WS_SENT.inc(len(user.out) * len(user.devices))
                     change = (await self._hot_users.changes([user.id]))[0]
                     self._push(user, change, await self._hot_channels.position(), self._clock())
         finally:
             user.drawing = None
+
+    @staticmethod
+    def _audience(user: LiveUser, event: Event, to: To, dirty: Dirty) -> To:
+        """A badge that stands already is told to newcomers only."""
+        if not isinstance(event, BadgeUpdated):
+            return to
+        known, user.badge = user.badge, event.senders
+        return To(only=frozenset(dirty.newcomers)) if event.senders == known else to
 
     # ------------------------------------------------------------ receipts
 
