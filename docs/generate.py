@@ -287,6 +287,8 @@ def _commands_of(group: typer.Typer, before: str) -> Iterator[CommandInfo]:
         named.name = before + command_name(command)
         yield named
     for inner in group.registered_groups:
+        if inner.hidden is True:
+            continue
         assert inner.typer_instance is not None
         word = f"{inner.name} " if isinstance(inner.name, str) else ""
         yield from _commands_of(inner.typer_instance, before + word)
