@@ -3,7 +3,6 @@
 After any sequence of events it must equal a sync made anew. That is what `Follower.agrees` asks for.
 """
 
-import contextlib
 from typing import Any
 
 from tests.conftest import Chat, eventually
@@ -23,7 +22,6 @@ class State:
         """What the inbox shows of a channel besides its counts."""
         self.threads: dict[tuple[str, str], Frame] = {}
         self.badge: Frame = {}
-        self.receipts: dict[str, dict[str, int]] = {}
         self.cap = 99
         self.must_sync = False
 
@@ -90,7 +88,9 @@ class State:
         row |= {"last_message": frame["latest"], "muted": frame["muted"]}
 
     def _on_read_pointer_updated(self, frame: Frame) -> None:
-        channel = self.channels[frame["channel_id"]]
+        channel = self.channels.get(frame["channel_id"])
+        if channel is None:  # it is about to be told of
+            return
         _take_figures(channel, frame)
         channel["last_read"] = {
             "id": frame["last_read_id"],
@@ -120,9 +120,6 @@ class State:
 
     def _on_badge_updated(self, frame: Frame) -> None:
         self.badge = {"senders": frame["senders"], "label": frame["label"]}
-
-    def _on_receipt_updated(self, frame: Frame) -> None:
-        self.receipts.setdefault(frame["channel_id"], {})[frame["user_id"]] = frame["last_read_seq"]
 
     def _on_ack(self, frame: Frame) -> None:
         """The device that reads is answered with the figures; others hear of them."""
@@ -207,19 +204,24 @@ class Follower:
 
     async def agrees(self) -> None:
         """What was heard adds up to what a sync made anew says."""
-        wrong = await self.differences()
-        assert not wrong, f"{self.device}: {wrong}; heard {self.device.frames[-12:]}"
-        self.device.frames.clear()
+        self.check(await self.differences())
 
     async def comes_to_agree(self) -> None:
         """The same, once reads by focus are written; they may be gathered for a while."""
+        wrong: list[str] = ["not looked yet"]
 
         async def agreed() -> bool:
-            return not await self.differences()
+            wrong[:] = await self.differences()
+            return not wrong
 
-        with contextlib.suppress(AssertionError):  # what differs is told below
+        try:
             await eventually(agreed, "it adds up", DEADLINE)
-        await self.agrees()
+        finally:
+            self.check(wrong)
+
+    def check(self, wrong: list[str]) -> None:
+        assert not wrong, f"{self.device}: {wrong}; heard {self.device.frames[-12:]}"
+        self.device.frames.clear()
 
     async def differences(self) -> list[str]:
         await self.device.quiet()

@@ -202,9 +202,10 @@ async def test_who_is_watched_is_not_online_by_it(town: Town) -> None:
 
 
 async def test_a_service_must_say_whom_it_watches(town: Town) -> None:
-    device = await town.device("bob", token=SERVICE_KEY, hello=False)
+    for path in ("/v1/ws", "/v1/ws?user=", "/v1/ws?user=@all"):
+        device = await town.device("bob", token=SERVICE_KEY, path=path, hello=False)
 
-    assert await device.ended() == 4401
+        assert await device.ended() == 4401
 
 
 async def test_a_service_has_nothing_open(town: Town) -> None:

@@ -11,6 +11,7 @@ from tests.conftest import GENERAL, Chat
 from .conftest import Town, a_town
 
 NO_JSON = ["", " ", "hello", "{", '{"type": "ping"', '{"type": "ping"}}', "\u2603", "nul\x00", '{"type": "ping",}']
+HALF_A_CHARACTER = ['{"type": "mark_read", "channel_id": "\\ud800"}']
 NO_FRAME = ["null", "true", "7", '"ping"', "[]", '[{"type": "ping"}]', "{}", '{"ref": 1}']
 NESTED = ["[" * 10_000, '{"type":' * 5_000, '{"type": "ping", "ref": ' + "[" * 5_000]
 
@@ -123,7 +124,7 @@ async def test_a_bad_frame_gets_an_error_with_its_ref_and_changes_nothing(place:
 async def test_what_is_no_frame_gets_an_error_and_changes_nothing(place: Town) -> None:
     bob = await place.fresh("bob")
     before = await everything(place.chat)
-    for text in NO_JSON + NO_FRAME + NESTED:
+    for text in NO_JSON + HALF_A_CHARACTER + NO_FRAME + NESTED:
         await bob.socket.send(text)
         await bob.quiet()
 
@@ -189,6 +190,26 @@ async def test_a_frame_that_is_too_large_ends_the_connection(place: Town) -> Non
     assert await bob.ended() == 1009
     await place.fresh("bob")
     assert await everything(place.chat) == before
+
+
+async def test_a_frame_in_many_pieces_is_as_large_as_all_of_them(place: Town) -> None:
+    bob = await place.fresh("bob")
+
+    await bob.socket.send("x" * 1000 for _ in range(100))
+
+    assert await bob.ended() == 1009
+
+
+async def test_frames_are_answered_in_order(place: Town) -> None:
+    bob = await place.fresh("bob")
+    frames = [("ping", {}), ("mark_read", {"channel_id": GENERAL}), ("shout", {}), ("badge.tap", {})]
+
+    for number in range(20):
+        kind, fields = frames[number % 4]
+        await bob.say(kind, ref=number, **fields)
+    await bob.quiet()
+
+    assert [frame["ref"] for frame in bob.frames if isinstance(frame.get("ref"), int)] == list(range(20))
 
 
 async def test_the_largest_frame_is_still_done(place: Town) -> None:

@@ -67,6 +67,8 @@ class Day:
             self.tap: 1,
             self.recount: 1,
             self.evict: 1,
+            self.make_anew: 1,
+            self.erase: 1,
             self.cut: 3,
         }
         [kind] = self.dice.choices(list(kinds), list(kinds.values()))
@@ -233,6 +235,19 @@ class Day:
 
     async def evict(self) -> None:
         await self.town.rs.evict()
+
+    async def make_anew(self) -> Any:
+        """A channel is deleted, with all that hangs on it, and made again."""
+        await self.call("DELETE", "/v1/channels/few")
+        self.sent["few"] = []
+        return await self.call("PUT", "/v1/channels/few", {"type": "group", "members": ["alice", "bob", "carol"]})
+
+    async def erase(self) -> Any:
+        """Somebody is forgotten, and joins anew."""
+        user = self.somebody()
+        await self.call("DELETE", f"/v1/users/{user}")
+        channel = "two" if user in {"alice", "bob"} else "few"
+        return await self.call("POST", f"/v1/channels/{channel}/members", {"add": [user]})
 
     async def cut(self) -> Any:
         """A device loses its connection, and comes back."""
