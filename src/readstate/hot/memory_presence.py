@@ -49,6 +49,14 @@ class MemoryPresence:
         now = self._clock()
         return sorted({one.device for one in list(self._users.get(user, {}).values()) if one.until > now})
 
+    def is_online(self, user: str) -> bool:
+        """Whether any device of a user is connected."""
+        connections = self._users.get(user)
+        if not connections:
+            return False
+        now = self._clock()
+        return any(one.until > now for one in list(connections.values()))
+
     def connect(self, user: str, device: str, until: int, focus: str | None, connection: str = "") -> None:
         """A device is connected, until then at least."""
         connections = self._users.setdefault(user, {})
@@ -114,4 +122,4 @@ class _Online:
         self._presence = presence
 
     def __contains__(self, user: object) -> bool:
-        return isinstance(user, str) and bool(self._presence.devices(user))
+        return isinstance(user, str) and self._presence.is_online(user)
