@@ -158,7 +158,7 @@ class Readstate:
         log = LocalLog(position, writer.handle, persister.handle)
         self._stack.push_async_callback(log.close)
         self._assemble(log, hot, durable, bus)
-        bus.subscribe(self.live.hear)
+        bus.subscribe(self.live.hear, self.live.is_idle)
         self._stack.push_async_callback(self.live.close)
         self._stack.push_async_callback(self.reads.close)
         self._stack.push_async_callback(_cancel, asyncio.create_task(self._housekeeping()))

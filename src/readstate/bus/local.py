@@ -17,10 +17,17 @@ class LocalBus:
 
     def __init__(self) -> None:
         self._subscriber: Subscriber | None = None
+        self._is_idle: Callable[[], bool] = lambda: True
 
-    def subscribe(self, subscriber: Subscriber) -> None:
-        """Who is told from now on."""
+    def subscribe(self, subscriber: Subscriber, is_idle: Callable[[], bool]) -> None:
+        """Who is told from now on, and whether it has anybody to tell."""
         self._subscriber = subscriber
+        self._is_idle = is_idle
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody is connected."""
+        return self._is_idle()
 
     async def publish(self, announcements: Sequence[Announcement]) -> None:
         """Tell what is durable."""

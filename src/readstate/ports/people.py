@@ -73,5 +73,9 @@ class Devices(Protocol):
 class Bus(Protocol):
     """Reaches the instances that hold users' devices, in order. Best effort: what was missed is resumed."""
 
+    @property
+    def idle(self) -> bool:
+        """Whether nobody is connected: then reads need not be told."""
+
     async def publish(self, announcements: Sequence[Announcement]) -> None:
         """Tell what is durable. Never fails."""

@@ -236,6 +236,10 @@ class Live:
         if user.mute_timer is not None:
             user.mute_timer.cancel()
 
+    def is_idle(self) -> bool:
+        """Whether nobody is connected."""
+        return not self._users
+
     async def flushed(self, user_id: str) -> None:
         """Wait until what was announced to a user is sent."""
         if self._telling_receipts is not None:
@@ -255,10 +259,10 @@ class Live:
         """Tell devices what was announced. Never fails: a device that can't be told must sync."""
         for one in announcements:
             match one:
-                case MessageCame():
-                    await self._message(one)
                 case PointerMoved():
                     self._pointer(one)
+                case MessageCame():
+                    await self._message(one)
                 case MembersChanged():
                     await self._members(one)
                 case StateReplaced():
@@ -345,13 +349,15 @@ class Live:
             self._receipt(PointerMoved(message.sender_id, message.channel_id, Pointer(), pointer, came.instance_id))
 
     def _pointer(self, moved: PointerMoved) -> None:
-        for user in self._known([moved.user_id]):
+        user = self._users.get(moved.user_id)
+        if user is not None:
             if is_thread(moved.channel_id):
                 user.dirty.threads.add(moved.channel_id)
             else:
                 user.dirty.pointer(moved.channel_id, moved.instance_id, moved.origin)
             self._touched[user] = None
-        self._receipt(moved)
+        if moved.channel_id in self._rooms:
+            self._receipt(moved)
 
     async def _members(self, changed: MembersChanged) -> None:
         for user in self._known(changed.left):

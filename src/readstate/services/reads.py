@@ -396,7 +396,8 @@ class Reads:
             await self._bus.publish([SeatTouched(moved.user_id, moved.channel_id) for _, moved in done])
             raise
         RECEIPTS.inc(len(done))
-        await self._bus.publish([self._announcement(move, moved) for move, moved in done if moved.changed])
+        if not self._bus.idle:
+            await self._bus.publish([self._announcement(move, moved) for move, moved in done if moved.changed])
 
     def _announcement(self, move: Move, moved: Moved) -> PointerMoved:
         return PointerMoved(moved.user_id, moved.channel_id, moved.before, moved.pointer, self._instance, move.origin)
