@@ -155,6 +155,8 @@ export interface ReadPointerUpdated extends Event {
   unread: number;
   label: string;
   has_unread: boolean;
+  exact: boolean;
+  reason?: "capped" | "stale";
   mentions: number;
   first_unread: Place | null;
   instance_id: string;
@@ -178,7 +180,6 @@ export interface Conversation {
   mentions: number;
   muted: boolean;
   pinned: boolean;
-  archived?: true;
 }
 
 export interface Preferences {
