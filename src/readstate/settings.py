@@ -78,7 +78,11 @@ class Settings:
         "info"
     )
     demo: Annotated[
-        Demo, About("The demo page at /demo; auto: when the host is this machine alone", choices=("auto", "on", "off"))
+        Demo,
+        About(
+            "The demo page at /demo; auto: when only this machine is listened to. Turn it off behind a proxy",
+            choices=("auto", "on", "off"),
+        ),
     ] = "auto"
     rate_limit: Annotated[int, About("Requests per second of one user; 0: no limit", 0, 1_000_000)] = 0
     service_rate_limit: Annotated[int, About("Requests per second of one service key; 0: no limit", 0, 10_000_000)] = 0
