@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from readstate import Readstate
-from readstate.api import NewMessage, PutChannel, ReadAll, ReadTarget
+from readstate.api import NewMessage, PutChannel, PutPresence, ReadAll, ReadTarget, UserRead
 from tests.conftest import eventually
 
 
@@ -84,6 +84,45 @@ async def test_a_load_that_began_before_a_read_was_stored_does_not_hide_it(rs: R
 
     assert await look == 1
     assert await unread(rs) == 1
+
+
+async def test_a_read_is_not_lost_that_waits_for_another_user_to_be_loaded(rs: Readstate) -> None:
+    """Reads that arrive together are stored together: bob's is in memory while alice is still being loaded."""
+    await rs.evict()
+    assert await unread(rs) == 2
+    loads, merges = Held(rs, "load_user", with_answer=True), Held(rs, "merge")
+    both = [UserRead(user_id=user, channel_id="general") for user in ("bob", "alice")]
+    read = asyncio.create_task(rs.reads.mark_many(both))
+    await loads.reached(1)
+    await rs.evict()
+    loads.let_all_go()
+    await merges.reached(1)
+    assert await unread(rs) == 2
+
+    merges.let_all_go()
+    assert [outcome.status for outcome in await read] == ["ok", "ok"]
+
+    assert await unread(rs) == 0
+
+
+async def test_a_read_by_focus_is_not_lost_that_waits_for_the_one_before_to_be_stored(rs: Readstate) -> None:
+    await rs.reads.mark_read("bob", "general", ReadTarget())
+    await rs.presence.put("bob", PutPresence(device="phone", online=True, focus="general"))
+    merges = Held(rs, "merge")
+    await rs.messages.send([message("alice", "m3")])
+    await merges.reached(1)
+    await rs.messages.send([message("alice", "m4")])
+    await rs.evict()
+    merges.let_first_go()
+    await merges.reached(2)
+    assert await unread(rs) == 1
+
+    merges.let_all_go()
+
+    async def nothing_is_unread() -> bool:
+        return await unread(rs) == 0
+
+    await eventually(nothing_is_unread, "both messages are read", deadline=10)
 
 
 async def test_an_own_message_stays_read_when_memory_is_lost_before_that_is_stored(rs: Readstate) -> None:

@@ -101,7 +101,7 @@ class Reads:
         self._cap = unread_cap
         self._undo_ttl = undo_ttl * 1000
         self._moves: Batcher[Move, Moved | Absent] = Batcher(self._move, max_items=MAX_MOVES, concurrency=2)
-        self._in_focus: list[tuple[list[Move], list[Moved | Absent], Callable[[], None]]] = []
+        self._in_focus: list[tuple[list[Move], list[Moved | Absent], int, Callable[[], None]]] = []
         self._gathering: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------ what callers can do
@@ -145,21 +145,22 @@ class Reads:
         """
         reads: list[Move] = [Read(user, channel, place) for user, channel, place in places]
         done = self._under_way.begin({read.user_id for read in reads})
-        self._in_focus.append((reads, await self._users.move(reads), done))
+        generation = await self._users.generation()
+        self._in_focus.append((reads, await self._users.move(reads), generation, done))
         if self._gathering is None:
             self._gathering = asyncio.create_task(self._write_in_focus())
 
     async def _write_in_focus(self) -> None:
         while self._in_focus:
             gathered, self._in_focus = self._in_focus, []
-            reads = [read for some, _, _ in gathered for read in some]
-            results = [result for _, some, _ in gathered for result in some]
+            reads = [read for some, *_ in gathered for read in some]
+            results = [result for _, some, *_ in gathered for result in some]
             try:
-                await self._finish(reads, results)
+                await self._finish(reads, results, gathered[0][2])
             except ReadstateError as error:  # devices are told by _persist that it is unread after all
                 log.warning("a read by focus was not written", action="read", code=error.code)
             finally:
-                for _, _, done in gathered:
+                for *_, done in gathered:
                     done()
         self._gathering = None
 
@@ -364,10 +365,16 @@ class Reads:
 
         What changed nothing is written too: the state that it found may not be durable yet.
         """
-        return await self._finish(moves, await self._users.move(moves))
+        generation = await self._users.generation()
+        return await self._finish(moves, await self._users.move(moves), generation)
 
-    async def _finish(self, moves: Sequence[Move], results: list[Moved | Absent]) -> list[Moved | Absent]:
-        """Applies what could not be applied without loading, and makes all of it durable."""
+    async def _finish(
+        self, moves: Sequence[Move], results: list[Moved | Absent], generation: int
+    ) -> list[Moved | Absent]:
+        """Applies what could not be applied without loading, and makes all of it durable.
+
+        `generation` is that of before the first move: what is dropped from then on may be loaded without it.
+        """
         for _ in range(MAX_TRIES):
             absent = [index for index, result in enumerate(results) if result is Absent.NOT_LOADED]
             if not absent:
@@ -378,13 +385,12 @@ class Reads:
                 results[index] = result
         done = [(move, moved) for move, moved in zip(moves, results, strict=True) if isinstance(moved, Moved)]
         if done:
-            await self._persist(done)
+            await self._persist(done, generation)
         return results
 
-    async def _persist(self, done: Sequence[tuple[Move, Moved]]) -> None:
+    async def _persist(self, done: Sequence[tuple[Move, Moved]], generation: int) -> None:
         """Brings states to the log, then tells; if it refuses them, the hot state that is ahead of it is dropped."""
         now = self._clock()
-        generation = await self._users.generation()
         users = {moved.user_id for _, moved in done}
         try:
             with self._under_way.of(users):
