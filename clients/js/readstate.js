@@ -133,8 +133,8 @@ export class Readstate {
   disconnect() {
     if (this.#ended || this.state === "idle") return;
     this.#leave();
-    this.#become("offline");
     this.#settle(new ReadstateError({ code: "disconnected", detail: "disconnect() was called." }));
+    this.#become("offline"); // last: a listener may call connect(), which is a new wait
   }
 
   /** End for good. */

@@ -144,7 +144,8 @@ test("listeners may come and go with the connection", async (t) => {
   await rs.connect();
   let ready = 0;
   rs.on("ready", () => (ready += 1));
-  rs.on("state", (state) => state === "offline" && rs.connect());
+  const refusals = [];
+  rs.on("state", (state) => state === "offline" && rs.connect().catch(({ code }) => refusals.push(code)));
 
   wire.cut();
   await until("it is back", () => rs.state === "live");
@@ -153,9 +154,10 @@ test("listeners may come and go with the connection", async (t) => {
 
   const off = rs.on("state", (state) => state === "live" && rs.disconnect());
   wire.cut();
-  await until("it is back", () => ready === 2);
+  await until("it was sent away as soon as it was live", () => refusals.length > 0);
   off();
   await rs.connect();
+  assert.ok(refusals.every((code) => code === "disconnected"));
   await agrees(backend, rs);
 });
 
