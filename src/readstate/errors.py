@@ -211,6 +211,12 @@ class StorageUnavailable(Unavailable):
     code = "storage_unavailable"
 
 
+class HotStoreUnavailable(Unavailable):
+    """The hot store cannot be reached; nothing is lost, try again."""
+
+    code = "hot_store_unavailable"
+
+
 class Stopping(Unavailable):
     """The service is stopping."""
 

@@ -10,7 +10,7 @@
     ├── TooLarge (413)
     ├── Invalid (422)           InvalidId, MessageWithoutSeq, ReplyToReply, InvalidCursor
     ├── RateLimited (429)
-    ├── Unavailable (503)       StorageUnavailable, Stopping
+    ├── Unavailable (503)       StorageUnavailable, HotStoreUnavailable, Stopping
     └── NoAnswer (0)            Unreachable, Interrupted, TimedOut, NotReadstate
 
 A code that this version does not know is raised as the class of its status, so that `except NotFound`
@@ -155,6 +155,10 @@ class Unavailable(ApiError):
 
 class StorageUnavailable(Unavailable):
     """The durable store cannot be written; nothing was changed."""
+
+
+class HotStoreUnavailable(Unavailable):
+    """The hot store cannot be reached; nothing is lost, try again."""
 
 
 class Stopping(Unavailable):

@@ -21,6 +21,7 @@ from ..errors import (
     BadRequest,
     BrokenJson,
     Forbidden,
+    HotStoreUnavailable,
     Invalid,
     InvalidCursor,
     InvalidId,
@@ -56,6 +57,7 @@ _ALWAYS = (
     RateLimited,
     Unavailable,
     StorageUnavailable,
+    HotStoreUnavailable,
     Stopping,
 )
 _SECURITY: Mapping[For, list[Json]] = {

@@ -1,0 +1,295 @@
+"""The servers behind one address: a single one, or the masters of a Cluster.
+
+Calls are scripts whose keys lie in one slot. They go to the master of that slot, many in one round trip, and are
+repeated when a server moved a slot, failed over, restarted or did not answer: so they must be safe to repeat.
+"""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from time import monotonic
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import urlsplit
+
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AskError,
+    AuthenticationError,
+    BusyLoadingError,
+    ClusterDownError,
+    MovedError,
+    NoScriptError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
+from redis.exceptions import ConnectionError as LostConnection
+from redis.exceptions import TimeoutError as NoAnswer
+
+from ..errors import ConfigurationError, HotStoreUnavailable
+from .keys import SLOTS
+from .scripts import Script
+
+CLUSTER = "+cluster"
+MAX_CONNECTIONS = 32
+CONNECT_SECONDS = 1.0
+ANSWER_SECONDS = 3.0
+FIRST_WAIT, LONGEST_WAIT = 0.01, 0.5
+
+
+class Guard(Protocol):
+    """Says which generation calls are made in, and looks at new connections."""
+
+    number: int
+    """Every script gets it as its first argument, as it stands when the script is sent."""
+
+    @property
+    def trusted(self) -> bool:
+        """False: look at the servers before the next call."""
+
+    async def admit(self, connection: AbstractConnection) -> None:
+        """Raise ServerChanged if the server must be looked at first."""
+
+    async def confirm(self) -> None:
+        """Look at the servers."""
+
+
+_MOVES = (MovedError, ReadOnlyError, ClusterDownError, LostConnection, NoAnswer)
+"""After these the slots are asked for again."""
+_PASSING = (*_MOVES, TryAgainError, BusyLoadingError, NoScriptError)
+
+
+class ServerChanged(LostConnection):
+    """Raised by whoever looks at new connections: the server is not the one that is known."""
+
+
+class Call(NamedTuple):
+    """A script with its keys, which lie in one slot, and its arguments."""
+
+    slot: int
+    keys: Sequence[str | bytes]
+    arguments: Sequence[str | bytes | int]
+
+
+class Answers(NamedTuple):
+    """What the calls answered, in order."""
+
+    values: list[Any]
+    repeated: bool
+    """Some call was sent twice: what it says about having changed something may be about the second time."""
+
+
+class Fleet:
+    """Knows the servers and which of them has which slot."""
+
+    def __init__(self, url: str, *, patience: float, guard: Guard | None = None) -> None:
+        self._patience = patience
+        self._guard = guard
+        parts = urlsplit(url)
+        self.is_cluster = parts.scheme.endswith(CLUSTER)
+        self._scheme = parts.scheme.removesuffix(CLUSTER)
+        self._login = parts.netloc.rpartition("@")[0]
+        self._rest = parts.path + (f"?{parts.query}" if parts.query else "")
+        self._seeds = parts.netloc.rpartition("@")[2].split(",")
+        self._nodes: dict[str, Redis] = {}
+        self._owners: list[str] = [] if self.is_cluster else [self._seeds[0]] * SLOTS
+        self._refreshing: asyncio.Task[None] | None = None
+
+    async def close(self) -> None:
+        """Close all connections."""
+        nodes, self._nodes = self._nodes, {}
+        for node in nodes.values():
+            await node.aclose()
+
+    # ------------------------------------------------------------ servers
+
+    def _node(self, address: str) -> Redis:
+        node = self._nodes.get(address)
+        if node is None:
+            login = f"{self._login}@" if self._login else ""
+            try:
+                pool = BlockingConnectionPool.from_url(
+                    f"{self._scheme}://{login}{address}{self._rest}",
+                    max_connections=MAX_CONNECTIONS,
+                    timeout=self._patience,
+                    socket_connect_timeout=CONNECT_SECONDS,
+                    socket_timeout=ANSWER_SECONDS,
+                    retry=Retry(NoBackoff(), 0),
+                    protocol=2,
+                    **({"redis_connect_func": self._guard.admit} if self._guard else {}),
+                )
+            except ValueError as error:
+                raise ConfigurationError(f"the address of the hot store is not valid: {error}") from error
+            node = self._nodes[address] = Redis(connection_pool=pool)
+        return node
+
+    def owner(self, slot: int) -> Redis:
+        """The server that has a slot, as far as is known."""
+        return self._node(self._owners[slot])
+
+    async def masters(self) -> dict[int, Redis]:
+        """Every master, by the first slot that it has."""
+        if not self._owners:
+            await self.refresh()
+        first: dict[str, int] = {}
+        for slot, address in enumerate(self._owners):
+            first.setdefault(address, slot)
+        return {slot: self._node(address) for address, slot in first.items()}
+
+    async def refresh(self) -> None:
+        """Ask which server has which slot; many callers share one question."""
+        if not self.is_cluster:
+            return
+        if self._refreshing is None:
+            self._refreshing = asyncio.create_task(self._ask_for_slots())
+            self._refreshing.add_done_callback(self._refreshed)
+        await asyncio.shield(self._refreshing)
+
+    def _refreshed(self, task: asyncio.Task[None]) -> None:
+        self._refreshing = None
+        if not task.cancelled():
+            task.exception()  # whoever waits gets it
+
+    async def _ask_for_slots(self) -> None:
+        known = list(dict.fromkeys([*self._owners, *self._seeds]))
+        random.shuffle(known)
+        failure: Exception | None = None
+        for address in known:
+            try:
+                ranges = await ask(self._node(address), "CLUSTER", "SLOTS")
+            except (RedisError, OSError) as error:
+                failure = error
+                continue
+            owners = [""] * SLOTS
+            for start, end, (host, port, *_), *_ in ranges:
+                name = host.decode() if isinstance(host, bytes) and host else address.rpartition(":")[0]
+                owners[start : end + 1] = [f"{name}:{port}"] * (end + 1 - start)
+            if "" not in owners:
+                self._owners = owners
+                return
+            failure = ClusterDownError("not every slot has a server")
+        raise failure or ClusterDownError("no server of the Cluster is known")
+
+    # ------------------------------------------------------------ calls
+
+    async def run(self, script: Script, calls: Sequence[Call]) -> Answers:
+        """Run a script for each call, all in one round trip a server; repeat what met a passing fault."""
+        answers: list[Any] = [None] * len(calls)
+        todo = list(range(len(calls)))
+        end = monotonic() + self._patience
+        wait, repeated = FIRST_WAIT, False
+        while todo:
+            errors = await self._try(script, calls, todo, answers)
+            if not errors:
+                break
+            todo, faults = sorted(errors), list(errors.values())
+            for fault in faults:
+                _raise_if_lasting(fault)
+            repeated = repeated or any(isinstance(fault, LostConnection | NoAnswer) for fault in faults)
+            if self._guard is not None and any(isinstance(fault, ServerChanged) for fault in faults):
+                await self._guard.confirm()
+            if not all(isinstance(fault, NoScriptError | MovedError | ServerChanged) for fault in faults):
+                if monotonic() + wait > end:
+                    raise HotStoreUnavailable(f"the hot store does not answer: {faults[0]}") from faults[0]
+                await asyncio.sleep(wait * (0.5 + random.random() / 2))
+                wait = min(2 * wait, LONGEST_WAIT)
+        return Answers(answers, repeated)
+
+    async def _try(
+        self, script: Script, calls: Sequence[Call], todo: Sequence[int], answers: list[Any]
+    ) -> dict[int, Exception]:
+        """Run these calls once; the errors of those that failed."""
+        if self._guard is not None and not self._guard.trusted:
+            await self._guard.confirm()
+        try:
+            if not self._owners:
+                await self.refresh()
+            groups: dict[str, list[int]] = {}
+            for index in todo:
+                groups.setdefault(self._owners[calls[index].slot], []).append(index)
+        except (RedisError, OSError) as error:
+            return dict.fromkeys(todo, error)
+        if len(groups) == 1:
+            found = [await self._send(address, script, calls, part) for address, part in groups.items()]
+        else:
+            found = await asyncio.gather(*(self._send(a, script, calls, part) for a, part in groups.items()))
+        errors: dict[int, Exception] = {}
+        for part, values in zip(groups.values(), found, strict=True):
+            for index, value in zip(part, values, strict=True):
+                if isinstance(value, Exception):
+                    errors[index] = value
+                else:
+                    answers[index] = value
+        if errors and self.is_cluster:
+            await self._follow(script, calls, errors, answers)
+        return errors
+
+    def _command(self, script: Script, call: Call) -> tuple[str | bytes | int, ...]:
+        generation = 0 if self._guard is None else self._guard.number
+        return ("EVALSHA", script.sha, len(call.keys), *call.keys, generation, *call.arguments)
+
+    async def _send(
+        self, address: str, script: Script, calls: Sequence[Call], part: Sequence[int], asking: bool = False
+    ) -> list[Any]:
+        """One round trip to one server."""
+        node = self._node(address)
+        try:
+            if len(part) == 1 and not asking:
+                return [await ask(node, *self._command(script, calls[part[0]]))]
+            pipeline = node.pipeline(transaction=False)
+            for index in part:
+                if asking:
+                    pipeline.execute_command("ASKING")
+                pipeline.execute_command(*self._command(script, calls[index]))
+            values: list[Any] = await pipeline.execute(raise_on_error=False)
+            values = values[1::2] if asking else values
+        except NoScriptError as error:
+            values = [error]
+        except (RedisError, OSError) as error:
+            return [error] * len(part)
+        if any(isinstance(value, NoScriptError) for value in values):
+            try:
+                await ask(node, "SCRIPT", "LOAD", script.text)
+            except (RedisError, OSError) as error:
+                return [error if isinstance(value, NoScriptError) else value for value in values]
+        return values
+
+    async def _follow(
+        self, script: Script, calls: Sequence[Call], errors: dict[int, Exception], answers: list[Any]
+    ) -> None:
+        """Where a slot is on its way to another server, ask that one; where it has gone, learn where."""
+        for index, error in list(errors.items()):
+            if isinstance(error, AskError):
+                [value] = await self._send(f"{error.host}:{error.port}", script, calls, [index], asking=True)
+                if isinstance(value, Exception):
+                    errors[index] = value
+                else:
+                    del errors[index]
+                    answers[index] = value
+        if any(isinstance(error, _MOVES) for error in errors.values()):
+            try:
+                await self.refresh()
+            except (RedisError, OSError):
+                self._owners = self._owners or []  # the next try asks again
+
+    async def each(self, *command: str | bytes | int) -> list[Any]:
+        """A command to every master, at once. Raises what any of them does."""
+        masters = (await self.masters()).values()
+        return list(await asyncio.gather(*(ask(node, *command) for node in masters)))
+
+
+async def ask(node: Redis, *command: str | bytes | int) -> Any:
+    """One command to one server."""
+    return await node.execute_command(*command)  # type: ignore[no-untyped-call]
+
+
+def _raise_if_lasting(error: Exception) -> None:
+    """An error that no repetition helps."""
+    if isinstance(error, AuthenticationError) or not isinstance(error, (*_PASSING, AskError, OSError)):
+        if isinstance(error, ResponseError) and str(error).startswith(("LOADING", "MASTERDOWN", "CLUSTERDOWN")):
+            return
+        raise HotStoreUnavailable(f"the hot store refuses: {error}") from error
