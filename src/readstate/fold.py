@@ -275,7 +275,7 @@ class _Folding:
         effect.channel_steps.append(ChannelStep(room, change))
         followers = tuple(self.facts.followers.get(name, ()))
         if followers:
-            remove = message.thread_seq if message.deleted else 0
+            remove = _place(message, message.thread_seq) if message.deleted else None
             effect.user_steps.append(Fan(name, change, followers, remove=remove, latest_at=_latest_at(room)))
 
     # ------------------------------------------------------------ who was away
@@ -358,7 +358,7 @@ class _Folding:
         effect.channel_steps.append(ChannelStep(channel, channel.change, remove=message.seq or 0))
         users = self.facts.audience.get(channel.channel_id, ()) if ledger else _by_id(message)
         if users:
-            remove, latest_at = message.seq or 0, _latest_at(channel)
+            remove, latest_at = _place(message, message.seq), _latest_at(channel)
             fan = Fan(channel.channel_id, channel.change, users, remove=remove, latest_at=latest_at)
             effect.user_steps.append(replace(fan, archived=channel.archived))
         self._change_reply(effect, message, channel)
@@ -497,6 +497,10 @@ def _latest(message: Message, seq: int | None) -> Latest | None:
 def _end(message: Message, seq: int | None) -> dict[str, object]:
     """What a message is to the room that it comes into, as its last and its latest one."""
     return {"last_seq": seq, "last_id": message.id, "last_at": message.at, "latest": _latest(message, seq)}
+
+
+def _place(message: Message, seq: int | None) -> Position | None:
+    return Position(seq, message.id, message.at) if seq else None
 
 
 def _latest_at(room: Channel) -> int:

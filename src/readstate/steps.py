@@ -6,7 +6,7 @@ have already passed. So a repeated step does nothing, and a writer that wakes up
 
 from msgspec import Struct
 
-from .model import Channel, Entry, Mode, Pointer
+from .model import Channel, Entry, Mode, Pointer, Position
 
 
 class ChannelStep(Struct, frozen=True, gc=False):
@@ -31,7 +31,8 @@ class Fan(Struct, frozen=True, gc=False):
     named: frozenset[str] | None = frozenset()
     """Whom the message mentions; None is everyone."""
     sender: str | None = None
-    remove: int = 0
+    remove: Position | None = None
+    """Counts no more."""
     edit: bool = False
     """`put` stands for a message that was already there: only its mention changes."""
     latest_at: int = 0

@@ -47,7 +47,7 @@ async def test_a_message_moves_its_channel_up_and_a_delete_moves_it_back(users: 
     assert await names(users) == ["b", "a"]
     await users.apply([message("a", 1, 30)])
     assert await names(users) == ["a", "b"]
-    await users.apply([Fan("a", 2, ("bob",), remove=1, latest_at=10)])
+    await users.apply([Fan("a", 2, ("bob",), remove=Position(1, "m1", 30), latest_at=10)])
     assert await names(users) == ["b", "a"]
 
 

@@ -90,7 +90,7 @@ async def test_a_read_that_changes_nothing_says_so_and_still_tells_the_state(use
 async def test_reading_one_by_one_leaves_what_is_before(users: HotUsers) -> None:
     await load(users)
     await users.apply([fan(seq) for seq in (1, 2, 3)])
-    result = await moved(users, Read("bob", "c", START, (2,)))
+    result = await moved(users, Read("bob", "c", START, (2,), ids=("m2",)))
     assert result.pointer.state == ReadState(0, 0, frozenset({2}))
     assert (await ledger(users)).count == 2
     passed = await moved(users, Read("bob", "c", place(2)))
@@ -134,7 +134,7 @@ async def test_marking_unread_needs_the_ledger_again(users: HotUsers) -> None:
 
 async def test_marking_unread_beyond_the_pointer_reads_nothing(users: HotUsers) -> None:
     await load(users)
-    await moved(users, Read("bob", "c", place(1), (3, 5)))
+    await moved(users, Read("bob", "c", place(1), (3, 5), ids=("m3", "m5")))
     rewound = await moved(users, Rewind("bob", "c", 4, place(3), (6,)))
     assert (rewound.pointer.seq, rewound.pointer.apart) == (1, frozenset({3, 6}))
     assert rewound.pointer.place == place(1)
@@ -142,9 +142,9 @@ async def test_marking_unread_beyond_the_pointer_reads_nothing(users: HotUsers) 
 
 async def test_restore_gives_back_unless_the_pointer_has_moved(users: HotUsers) -> None:
     await load(users)
-    await moved(users, Read("bob", "c", place(1), (3,)))
+    await moved(users, Read("bob", "c", place(1), (3,), ids=("m3",)))
     all_read = await moved(users, Read("bob", "c", place(5)))
-    await moved(users, Read("bob", "c", START, (8,)))
+    await moved(users, Read("bob", "c", START, (8,), ids=("m8",)))
     back = Restore("bob", "c", all_read.before.state, all_read.before.place, all_read.pointer.state)
     restored = await moved(users, back)
     assert (restored.pointer.seq, restored.pointer.apart) == (1, frozenset({3, 8}))
@@ -156,8 +156,8 @@ async def test_hard_case_3_a_step_that_comes_again_brings_nothing_back(users: Ho
     await load(users)
     message = fan(1)
     await users.apply([message, fan(2), fan(3)])
-    await moved(users, Read("bob", "c", START, (1,)))
-    await users.apply([Fan("c", 4, ("bob",), remove=2)])
+    await moved(users, Read("bob", "c", START, (1,), ids=("m1",)))
+    await users.apply([Fan("c", 4, ("bob",), remove=place(2))])
 
     await users.apply([message, fan(2)])
     assert (await ledger(users)).count == 1
@@ -172,7 +172,7 @@ async def test_hard_case_4_a_delete_overtakes_a_loader(users: HotUsers) -> None:
     await load(users)
     rewound = await moved(users, Rewind("bob", "c", 1, START, ()))
     too_old = LedgerLoad("bob", "c", rewound.pointer.state, 2, [entry(1), entry(2)])
-    await users.apply([Fan("c", 3, ("bob",), remove=1)])
+    await users.apply([Fan("c", 3, ("bob",), remove=place(1))])
     assert await users.install_ledgers([too_old]) == [False]
     newer = LedgerLoad("bob", "c", rewound.pointer.state, 3, [entry(2)])
     assert await users.install_ledgers([newer]) == [True]
@@ -189,7 +189,7 @@ async def test_a_load_for_an_epoch_that_is_over_is_refused(users: HotUsers) -> N
 async def test_what_was_read_while_a_ledger_was_loading_stays_read(users: HotUsers) -> None:
     await load(users)
     rewound = await moved(users, Rewind("bob", "c", 1, START, ()))
-    await moved(users, Read("bob", "c", place(1), (3,)))
+    await moved(users, Read("bob", "c", place(1), (3,), ids=("m3",)))
     loads = [LedgerLoad("bob", "c", rewound.pointer.state, 3, [entry(1), entry(2), entry(3)])]
     assert await users.install_ledgers(loads) == [True]
     assert (await ledger(users)).count == 1
@@ -316,7 +316,7 @@ async def test_a_switch_to_the_timeline_is_noted_once(users: HotUsers) -> None:
 async def test_a_deleted_channel_leaves_only_that_it_is_gone(users: HotUsers) -> None:
     await load(users)
     await users.apply([fan(1)])
-    await moved(users, Read("bob", "c", place(1), (3,)))
+    await moved(users, Read("bob", "c", place(1), (3,), ids=("m3",)))
     before = await users.view("bob", [])
     await users.apply([Gone("c", 2, ("bob",))])
     gone = await seat(users)

@@ -15,7 +15,7 @@ positions = itertools.count(1)
 
 
 async def standing(users: HotUsers, seq: int, *named: str) -> Standing:
-    return (await users.standing("c", seq, frozenset(named), ["bob"]))[0][0]
+    return (await users.standing("c", place(seq), frozenset(named), ["bob"]))[0][0]
 
 
 async def prefer(users: HotUsers, preferences: Preferences) -> None:
@@ -35,7 +35,7 @@ async def test_a_message_that_is_read_or_ones_own_adds_nothing(users: HotUsers) 
     await load(users)
     await users.apply([fan(1), fan(2), fan(3, None, "bob", sender="bob")])
     await moved(users, Read("bob", "c", place(1)))
-    await moved(users, Read("bob", "c", place(1), apart=(2,)))
+    await moved(users, Read("bob", "c", place(1), apart=(2,), ids=("m2",)))
     assert [await standing(users, seq) for seq in (1, 2, 3)] == [Standing.NOTHING] * 3
 
 
@@ -43,11 +43,11 @@ async def test_somebody_who_left_or_never_was_there_has_nothing_more(users: HotU
     await load(users)
     await users.apply([fan(1), Left("c", 2, ("bob",))])
     assert await standing(users, 1) is Standing.NOTHING
-    assert await users.standing("elsewhere", 1, frozenset(), ["bob"]) == [(Standing.NOTHING, 0)]
+    assert await users.standing("elsewhere", place(1), frozenset(), ["bob"]) == [(Standing.NOTHING, 0)]
 
 
 async def test_what_is_not_loaded_or_capped_must_be_looked_at(users: HotUsers) -> None:
-    assert await users.standing("c", 1, frozenset(), ["bob"]) == [(Standing.LOOK, 0)]
+    assert await users.standing("c", place(1), frozenset(), ["bob"]) == [(Standing.LOOK, 0)]
     seat = SeatLoad("c", True, Mode.LEDGER, 1, False, Pointer(), Preferences(), 0, False)
     assert await users.install("bob", await users.begin("bob"), [seat])
     await users.apply([fan(2)])
@@ -78,7 +78,7 @@ async def test_in_a_timeline_channel_everything_after_the_pointer_adds_one(users
     await load(users, mode=Mode.TIMELINE)
     assert await standing(users, 1) is Standing.ONE_MORE
     await prefer(users, Preferences(count="mentions"))
-    assert (await users.standing("c", 1, None, ["bob"]))[0][0] is Standing.ONE_MORE
+    assert (await users.standing("c", place(1), None, ["bob"]))[0][0] is Standing.ONE_MORE
     await prefer(users, Preferences())
     assert await standing(users, CAP + 1) is Standing.LOOK
     await moved(users, Read("bob", "c", place(1)))
@@ -90,7 +90,7 @@ async def test_the_epoch_comes_with_it(users: HotUsers) -> None:
     await users.apply([fan(1)])
     await moved(users, Read("bob", "c", place(1)))
     rewound = await moved(users, Rewind("bob", "c", 1, place(0), ()))
-    assert (await users.standing("c", 1, frozenset(), ["bob"]))[0][1] == rewound.pointer.epoch
+    assert (await users.standing("c", place(1), frozenset(), ["bob"]))[0][1] == rewound.pointer.epoch
 
 
 async def test_change_numbers_grow_with_every_change_and_are_unknown_before_loading(users: HotUsers) -> None:

@@ -197,7 +197,7 @@ class MemoryUsers(UserViews):
                 if fan.put.seq > seq and fan.put.seq not in user.apart.get(channel, _NOTHING):
                     self._fan_put(user, flags, fan, fan.put, fan.named is None or user_id in fan.named, now)
             elif fan.remove and (ledger := user.shelf(flags).get(channel)) is not None:
-                ledger.remove(fan.remove)
+                ledger.remove(fan.remove.seq)
                 user.shelf(flags).put(channel, ledger)
         if user.inbox is not None and not flags & TIMELINE:
             _reorder(user, channel, latest, fan.latest_at)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from heapq import nsmallest
 from itertools import islice
 
-from ..model import NO_PREFERENCES, Pointer
+from ..model import NO_PREFERENCES, Pointer, Position
 from ..ports import Clock, LedgerView, Seat, Standing, Survey, UserView, Which
 from .ledger import Ledger
 from .memory_seats import ARCHIVED, HEAD, LATEST_AT, MEMBER, NUMBER_AT, SEQ_AT, TIMELINE, U64, Row, Shelf, User, unpack
@@ -115,7 +115,7 @@ class UserViews:
         return [name for name, raw in known.seats.items() if raw[HEAD - 1] & MEMBER]
 
     async def standing(
-        self, channel: str, seq: int, named: frozenset[str] | None, users: Sequence[str]
+        self, channel: str, place: Position, named: frozenset[str] | None, users: Sequence[str]
     ) -> list[tuple[Standing, int]]:
         """What a message that has just come does to the counts of these users, and the epoch that each is in."""
         found = []
@@ -128,7 +128,7 @@ class UserViews:
                 found.append((Standing.NOTHING, 0))
             else:
                 mention = named is None or name in named
-                found.append((self._standing(user, channel, raw, seq, mention), U64.unpack_from(raw)[0]))
+                found.append((self._standing(user, channel, raw, place.seq, mention), U64.unpack_from(raw)[0]))
         return found
 
     async def changes(self, users: Sequence[str]) -> list[int | None]:

@@ -20,6 +20,8 @@ class Read(Struct, frozen=True, gc=False):
     epoch: int | None = None
     origin: str | None = None
     """The connection it came from."""
+    ids: tuple[str, ...] = ()
+    """The ids of the messages in `apart`, if they are known: a ledger that is kept by ids needs no load then."""
 
 
 class Rewind(Struct, frozen=True, gc=False):
@@ -198,7 +200,7 @@ class HotUsers(Protocol):
         """The user's ledger channels by latest activity, as (minus the time, channel), after such a pair."""
 
     async def standing(
-        self, channel: str, seq: int, named: frozenset[str] | None, users: Sequence[str]
+        self, channel: str, place: Position, named: frozenset[str] | None, users: Sequence[str]
     ) -> list[tuple[Standing, int]]:
         """What a message that has just come does to the counts of these users, and the epoch that each is in.
 

@@ -29,7 +29,7 @@ from ..announcements import (
 )
 from ..errors import ReadstateError
 from ..frames import BadgeUpdated, ChannelRemoved, Event, SyncRequired
-from ..model import FOREVER, Message, Pointer, Undelivered
+from ..model import FOREVER, Message, Pointer, Position, Undelivered
 from ..ports import Clock, DurableUsers, HotBadges, HotChannels, HotUsers, Presence, Standing
 from ..rooms import is_thread
 from ..rules import EVERYONE
@@ -335,7 +335,8 @@ class Live:
             return [(Standing.NOTHING, None)] * len(members)
         named = None if EVERYONE in message.mentions else frozenset(message.mentions)
         names = [user.id for user in members]
-        found = await self._hot_users.standing(message.channel_id, message.seq, named, names)
+        place = Position(message.seq, message.id, message.at)
+        found = await self._hot_users.standing(message.channel_id, place, named, names)
         return [(Standing.NOTHING, epoch) for _, epoch in found] if message.silent else found
 
     def _own_message(self, came: MessageCame) -> None:

@@ -302,7 +302,7 @@ class Reads:
         up_to, seq, messages = target.up_to, target.up_to_seq, target.messages
         if (up_to is not None) + (seq is not None) + (target.up_to_time is not None) + (messages is not None) > 1:
             raise Invalid(f"give one of {', '.join(_TARGETS)}, or none of them for everything", field=_second(target))
-        apart: tuple[int, ...] = ()
+        apart: tuple[Position, ...] = ()
         if seq is not None:
             to = channel.end if seq >= channel.last_seq else seqs[name, seq] if seq else START
         elif up_to is not None:
@@ -311,12 +311,13 @@ class Reads:
             if len(messages) > self._max_batch:
                 raise TooLarge(f"at most {self._max_batch} messages in one read", field="messages")
             to = START
-            apart = tuple(_place(ids, name, _text(id_), "messages").seq for id_ in messages)
+            apart = tuple(_place(ids, name, _text(id_), "messages") for id_ in messages)
         elif target.up_to_time is not None:
             to = await self._place_at(channel, parse_time(target.up_to_time, "up_to_time"))
         else:
             to = channel.end
-        return Read(user, name, to, apart, target.epoch)
+        known = tuple(one.id or "" for one in apart)
+        return Read(user, name, to, tuple(one.seq for one in apart), target.epoch, ids=known)
 
     async def _place_at(self, channel: Channel, time: int) -> Position:
         if time >= channel.last_at:
