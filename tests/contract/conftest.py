@@ -10,9 +10,12 @@ from readstate.durable.sqlite import SqliteStore
 from readstate.hot.memory_badges import MemoryBadges
 from readstate.hot.memory_channels import MemoryChannels
 from readstate.hot.memory_users import MemoryUsers
+from readstate.hot.valkey_calls import UserCalls
+from readstate.hot.valkey_users import ValkeyUsers
 from readstate.ports import Durable, HotBadges, HotChannels, HotUsers
 
 from .postgres import postgres as postgres_store
+from .valkey import HotStore, cluster, hot_store, single
 
 CAP = 5
 FANOUT = 3
@@ -34,6 +37,22 @@ def clock() -> ManualClock:
 @asynccontextmanager
 async def memory_users(clock: ManualClock) -> AsyncIterator[HotUsers]:
     yield MemoryUsers(unread_cap=CAP, generation=1, clock=clock, ledger_ttl=60)
+
+
+@asynccontextmanager
+async def valkey_users(clock: ManualClock) -> AsyncIterator[HotUsers]:
+    async with hot_store(single) as store:
+        yield users_over(store, clock)
+
+
+@asynccontextmanager
+async def valkey_cluster_users(clock: ManualClock) -> AsyncIterator[HotUsers]:
+    async with hot_store(cluster) as store:
+        yield users_over(store, clock)
+
+
+def users_over(store: HotStore, clock: ManualClock) -> ValkeyUsers:
+    return ValkeyUsers(UserCalls(store.fleet, store.prefix, CAP, clock, ttl=60), store.generation)
 
 
 @asynccontextmanager
@@ -61,7 +80,7 @@ async def postgres(directory: Path) -> AsyncIterator[Durable]:
         yield store
 
 
-@pytest.fixture(params=[memory_users])
+@pytest.fixture(params=[memory_users, valkey_users, valkey_cluster_users])
 async def users(request: pytest.FixtureRequest, clock: ManualClock) -> AsyncIterator[HotUsers]:
     factory: Callable[[ManualClock], AbstractAsyncContextManager[HotUsers]] = request.param
     async with factory(clock) as adapter:

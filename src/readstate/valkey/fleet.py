@@ -35,6 +35,8 @@ from .keys import SLOTS
 from .scripts import Script
 
 CLUSTER = "+cluster"
+OUTDATED = "OUTDATED"
+"""How a script refuses a caller that has missed a newer generation."""
 MAX_CONNECTIONS = 32
 CONNECT_SECONDS = 1.0
 ANSWER_SECONDS = 3.0
@@ -103,7 +105,7 @@ class Fleet:
         """Close all connections."""
         nodes, self._nodes = self._nodes, {}
         for node in nodes.values():
-            await node.aclose()
+            await node.aclose(close_connection_pool=True)
 
     # ------------------------------------------------------------ servers
 
@@ -190,9 +192,9 @@ class Fleet:
             for fault in faults:
                 _raise_if_lasting(fault)
             repeated = repeated or any(isinstance(fault, LostConnection | NoAnswer) for fault in faults)
-            if self._guard is not None and any(isinstance(fault, ServerChanged) for fault in faults):
+            if self._guard is not None and any(map(_is_outdated, faults)):
                 await self._guard.confirm()
-            if not all(isinstance(fault, NoScriptError | MovedError | ServerChanged) for fault in faults):
+            if not all(isinstance(fault, NoScriptError | MovedError) or _is_outdated(fault) for fault in faults):
                 if monotonic() + wait > end:
                     raise HotStoreUnavailable(f"the hot store does not answer: {faults[0]}") from faults[0]
                 await asyncio.sleep(wait * (0.5 + random.random() / 2))
@@ -287,8 +289,15 @@ async def ask(node: Redis, *command: str | bytes | int) -> Any:
     return await node.execute_command(*command)  # type: ignore[no-untyped-call]
 
 
+def _is_outdated(error: Exception) -> bool:
+    """Whether the servers must be looked at: they have changed, or somebody else has raised the generation."""
+    return isinstance(error, ServerChanged) or (isinstance(error, ResponseError) and str(error).startswith(OUTDATED))
+
+
 def _raise_if_lasting(error: Exception) -> None:
     """An error that no repetition helps."""
+    if _is_outdated(error):
+        return
     if isinstance(error, AuthenticationError) or not isinstance(error, (*_PASSING, AskError, OSError)):
         if isinstance(error, ResponseError) and str(error).startswith(("LOADING", "MASTERDOWN", "CLUSTERDOWN")):
             return

@@ -1,0 +1,11 @@
+-- Announces a load. After badge_state.
+-- KEYS  1 badge:{user}   2 senders:{user}
+-- ARGV  1 generation   2 now (ms)   3 ttl (ms)   4 ticket, if no load is under way
+-- Returns the ticket
+local badge, senders, now, ttl = KEYS[1], KEYS[2], tonumber(ARGV[2]), tonumber(ARGV[3])
+local known = standing(badge, senders, tonumber(ARGV[1]), now, ttl)
+if known.ticket then return known.ticket end
+if not known.tap then redis.call('UNLINK', badge, senders) end -- what is left of an older one
+redis.call('HSET', badge, 'generation', ARGV[1], 'ticket', ARGV[4])
+use(badge, senders, now, ttl)
+return ARGV[4]

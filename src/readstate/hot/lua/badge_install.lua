@@ -1,0 +1,13 @@
+-- Takes a loaded badge, if nothing has happened since its ticket was given. After badge_state.
+-- KEYS  1 badge:{user}   2 senders:{user}
+-- ARGV  1 generation   2 now (ms)   3 ttl (ms)   4 ticket   5 time of the last tap (ms)   6 senders, packed
+-- Returns whether it was taken (0 or 1)
+local badge, senders, now, ttl = KEYS[1], KEYS[2], tonumber(ARGV[2]), tonumber(ARGV[3])
+local known = standing(badge, senders, tonumber(ARGV[1]), now, ttl)
+redis.call('HDEL', badge, 'ticket')
+if known.ticket ~= ARGV[4] then return 0 end
+redis.call('UNLINK', senders)
+for _, sender in ipairs(cmsgpack.unpack(ARGV[6])) do redis.call('SADD', senders, sender) end
+redis.call('HSET', badge, 'generation', ARGV[1], 'tap', ARGV[5], 'size', redis.call('SCARD', senders))
+use(badge, senders, now, ttl)
+return 1

@@ -1,0 +1,6 @@
+-- Drops a channel.
+-- KEYS  1 channel-latest:{shard}   2 timeline   3 everyone   4 state
+-- ARGV  1 generation   2 channel
+-- Returns whether there was anything (0 or 1)
+local known = redis.call('HDEL', KEYS[1], ARGV[2]) + redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4])
+return known > 0 and 1 or 0

@@ -1,0 +1,60 @@
+-- Counts what is unread in timelines. After timeline_state.
+-- KEYS  for each channel its timeline, everyone, state
+-- ARGV  1 generation   2 now (ms)   3 ttl (ms)   4 for each channel, packed: {query, …}, where a query is {seq of the
+--       pointer, runs of seqs read apart beyond it as {low, high, low, high, …} in order, {seq that names the user, …}}
+-- Returns, packed, for each channel false (not loaded) or {answer, …}, where an answer is {count, mentions, floor, seq
+-- of the first unread or 0, its member}
+local generation, now, ttl = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+
+-- How many members of a sorted set come after a seq and lie in no run.
+local function beyond(key, seq, runs)
+  local count = redis.call('ZCOUNT', key, '(' .. text(seq), '+inf')
+  for index = 1, #runs, 2 do
+    if count == 0 then return 0 end
+    count = count - redis.call('ZCOUNT', key, text(runs[index]), text(runs[index + 1]))
+  end
+  return count
+end
+
+-- The first message after a seq that lies in no run. Each look either finds it or passes a run.
+local function first_beyond(timeline, seq, runs)
+  local index = 1
+  while true do
+    local found = redis.call('ZRANGEBYSCORE', timeline, '(' .. text(seq), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+    local place = tonumber(found[2])
+    while runs[index] and runs[index + 1] < place do index = index + 2 end
+    if not runs[index] or place < runs[index] then return place, found[1] end
+    seq = runs[index + 1]
+  end
+end
+
+-- The messages that name the user, but for those that were counted because they mention everyone.
+local function named_alone(timeline, everyone, seq, named, any)
+  local count = 0
+  for _, one in ipairs(named) do
+    local counted = any and one > seq and redis.call('ZSCORE', everyone, text(one))
+    if not counted then count = count + redis.call('ZCOUNT', timeline, text(one), text(one)) end
+  end
+  return count
+end
+
+local function answer(timeline, everyone, known, seq, runs, named)
+  local count, mentions, first, member = beyond(timeline, seq, runs), 0, 0, ''
+  if count > 0 then first, member = first_beyond(timeline, seq, runs) end
+  if known.everyone > 0 then mentions = beyond(everyone, seq, runs) end
+  mentions = mentions + named_alone(timeline, everyone, seq, named, known.everyone > 0)
+  return {count, mentions, known.floor, first, member}
+end
+
+local answers = {}
+for index, queries in ipairs(cmsgpack.unpack(ARGV[4])) do
+  local timeline, everyone, state = KEYS[3 * index - 2], KEYS[3 * index - 1], KEYS[3 * index]
+  local known = standing(timeline, everyone, state, generation, now, ttl)
+  answers[index] = known and {} or false
+  for place, query in ipairs(known and queries or {}) do
+    answers[index][place] = answer(timeline, everyone, known, unpack(query))
+  end
+  -- To note every use would make every count a write.
+  if known and now - known.used >= ttl / 100 then use(timeline, everyone, state, now, ttl) end
+end
+return cmsgpack.pack(answers)

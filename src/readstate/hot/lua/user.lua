@@ -1,0 +1,374 @@
+-- How a user's state lies in one slot. Shared by all scripts of users, which come after it.
+--
+-- KEYS begin with eight keys for each user:
+--   1 user          what is loaded: generation, change number, complete since, missing ledgers, last used (packed)
+--   2 read-pointer  hash: room -> seat (flags, epoch, seq, at, change of the room, change number, id of the message)
+--   3 read-apart    hash: room -> seqs read one by one beyond the pointer (sorted, 4 bytes each)
+--   4 unread-counts hash: room -> what its ledger holds in brief; a room that is not in it has nothing unread
+--   5 inbox         sorted set: channels counted by ledger, score = time of the latest message
+--   6 preferences   hash: room -> preferences (not read by scripts)
+--   7 timelines     set: channels counted by timeline
+--   8 loading       list: the ticket of a load under way, and the messages that have come meanwhile
+-- Then come ledgers (unread:{user}:room), sorted sets: id of the message, score = its time.
+-- ARGV[1] generation, [2] now in ms, [3] time to live in ms, [4] most ids in a ledger, [5] how many users.
+
+local call, sub, byte = redis.call, string.sub, string.byte
+local pack, unpacked = struct.pack, struct.unpack
+local band, bor, bnot = bit.band, bit.bor, bit.bnot
+local floor = math.floor
+
+local WIDTH = 8
+local MEMBER, TIMELINE, THREAD, ARCHIVED, COUNTED, APART, MISSING, PREFERS = 1, 2, 4, 8, 16, 32, 64, 128
+local USER = '>I8I8I8I4I4'
+local SEAT, SEAT_HEAD = '>BI8I4I8I4I8', 33
+local COUNT, COUNT_HEAD = '>BI4I4I4I4I8I8I4I8B', 46
+local NAMED = 12 -- bytes of a mention: seq and time
+
+local generation, now, ttl = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local cap, user_count = tonumber(ARGV[4]), tonumber(ARGV[5])
+local seconds = floor(now / 1000)
+local due = ttl / 16000 -- seconds after which a new time of use is noted
+
+-- ------------------------------------------------------------ sorted lists of numbers in a string
+
+local function packed(seq) return pack('>I4', seq) end
+
+-- A list from sorted numbers.
+local function packed_all(seqs)
+  if #seqs == 0 then return '' end
+  local parts = {}
+  for index, seq in ipairs(seqs) do parts[index] = packed(seq) end
+  return table.concat(parts)
+end
+
+-- How many items of a list are before a key. Items are `width` long and begin with the key.
+local function before(list, key, width)
+  local low, high = 0, #list / width
+  while low < high do
+    local middle = floor((low + high) / 2)
+    if sub(list, middle * width + 1, middle * width + 4) < key then low = middle + 1 else high = middle end
+  end
+  return low
+end
+
+local function has(list, key, width)
+  if list == '' then return false end
+  local at = before(list, key, width) * width
+  return sub(list, at + 1, at + 4) == key
+end
+
+local function with(list, key, item, width)
+  if list == '' or sub(list, -width, -width + 3) < key then return list .. item end
+  local at = before(list, key, width) * width
+  if sub(list, at + 1, at + 4) == key then return list end
+  return sub(list, 1, at) .. item .. sub(list, at + 1)
+end
+
+local function without(list, key, width)
+  if list == '' then return list end
+  local at = before(list, key, width) * width
+  if sub(list, at + 1, at + 4) ~= key then return list end
+  return sub(list, 1, at) .. sub(list, at + width + 1)
+end
+
+-- What of a list comes after a seq.
+local function beyond(list, seq, width)
+  if list == '' then return list end
+  return sub(list, before(list, packed(seq + 1), width) * width + 1)
+end
+
+local function union(list, more)
+  if list == '' then return more end
+  for at = 1, #more, 4 do
+    local key = sub(more, at, at + 3)
+    list = with(list, key, key, 4)
+  end
+  return list
+end
+
+-- ------------------------------------------------------------ users
+
+local users = {}
+
+local function open(index)
+  local user = users[index]
+  if user then return user end
+  local at = (index - 1) * WIDTH
+  user = {
+    marker = KEYS[at + 1], seats = KEYS[at + 2], apart = KEYS[at + 3], counts = KEYS[at + 4],
+    inbox = KEYS[at + 5], preferences = KEYS[at + 6], timelines = KEYS[at + 7], loading = KEYS[at + 8],
+    loaded = false, number = 0, since = 0, missing = 0, used = 0,
+  }
+  local raw = call('GET', user.marker)
+  if raw then
+    local known
+    known, user.number, user.since, user.missing, user.used = unpacked(USER, raw)
+    if known > generation then error(redis.error_reply('OUTDATED generation ' .. generation)) end
+    user.loaded = known == generation
+  end
+  users[index] = user
+  return user
+end
+
+local function ledger_key(index) return KEYS[user_count * WIDTH + index] end
+
+-- Everything of a user expires together, without activity.
+local function renew(user)
+  for _, key in ipairs({user.seats, user.apart, user.counts, user.inbox, user.preferences, user.timelines}) do
+    call('PEXPIRE', key, ttl)
+  end
+  call('PEXPIRE', user.marker, ttl)
+end
+
+-- To be called last: writes down what changed for the users that were opened.
+local function close()
+  for _, user in pairs(users) do
+    if user.loaded then
+      local stale = user.renew or seconds - user.used >= due
+      if stale then user.used = seconds end
+      if user.dirty or stale then
+        call('SET', user.marker, pack(USER, generation, user.number, user.since, user.missing, user.used), 'KEEPTTL')
+      end
+      if stale then renew(user) end
+    end
+  end
+end
+
+-- A key that has just been made has no expiry yet.
+local function put_field(user, key, field, value)
+  if call('HSET', key, field, value) == 1 and call('HLEN', key) == 1 then user.renew = true end
+end
+
+-- ------------------------------------------------------------ seats
+
+local function seat_of(user, room)
+  local raw = call('HGET', user.seats, room)
+  if not raw then return nil end
+  local seat = {raw = raw, id = sub(raw, SEAT_HEAD + 1)}
+  seat.flags, seat.epoch, seat.seq, seat.at, seat.change, seat.number = unpacked(SEAT, raw)
+  return seat
+end
+
+local function pack_seat(seat)
+  seat.raw = pack(SEAT, seat.flags, seat.epoch, seat.seq, seat.at, seat.change, seat.number) .. seat.id
+  return seat.raw
+end
+
+local function new_seat(flags)
+  local seat = {flags = flags, epoch = 0, seq = 0, at = 0, change = 0, number = 0, id = ''}
+  pack_seat(seat)
+  return seat
+end
+
+-- Keep a seat that is the same to its user, but for what its flags say about other keys.
+local function keep_seat(user, room, seat) call('HSET', user.seats, room, pack_seat(seat)) end
+
+-- Keep a seat that has changed.
+local function put_seat(user, room, seat)
+  user.number = user.number + 1
+  user.dirty = true
+  seat.number = user.number
+  put_field(user, user.seats, room, pack_seat(seat))
+end
+
+local function apart_of(user, room, seat)
+  if band(seat.flags, APART) == 0 then return '' end
+  return call('HGET', user.apart, room) or ''
+end
+
+local function put_apart(user, room, seat, list)
+  if list ~= '' then
+    put_field(user, user.apart, room, list)
+    seat.flags = bor(seat.flags, APART)
+  elseif band(seat.flags, APART) ~= 0 then
+    call('HDEL', user.apart, room)
+    seat.flags = band(seat.flags, bnot(APART))
+  end
+end
+
+-- ------------------------------------------------------------ what ledgers hold, in brief
+
+-- `filled`: the change of the room that the ledger has passed, if it was loaded ahead of its seat. `floor`, `floor_at`:
+-- the newest seq, or time, that was let go. `first_seq` is 0 where it isn't known. `named`: mentions, by seq.
+local function new_row()
+  return {
+    count = 0, touched = seconds, filled = 0, floor = 0, floor_at = 0, latest = 0, first_seq = 0, first_at = 0,
+    first_id = '', named = '', missing = false, was_missing = false,
+  }
+end
+
+local function row_of(user, room, seat)
+  if band(seat.flags, COUNTED) == 0 then return nil end
+  local raw = call('HGET', user.counts, room)
+  local row = new_row()
+  if not raw then
+    row.missing, row.was_missing = true, true
+    return row
+  end
+  local flags, length
+  flags, row.count, row.touched, row.filled, row.floor, row.floor_at, row.latest, row.first_seq, row.first_at, length =
+    unpacked(COUNT, raw)
+  row.first_id = sub(raw, COUNT_HEAD + 1, COUNT_HEAD + length)
+  row.named = sub(raw, COUNT_HEAD + length + 1)
+  row.missing = band(flags, MISSING) ~= 0
+  row.was_missing = row.missing
+  return row
+end
+
+-- Keep or remove a row; the seat must be kept after it.
+local function put_row(user, room, seat, row)
+  local timeline = band(seat.flags, TIMELINE) ~= 0
+  if timeline then row.count = #row.named / NAMED end
+  if row.count < 0 or (row.count == 0 and (row.floor > 0 or row.floor_at > 0)) then row.missing = true end
+  if row.missing then
+    row.count, row.floor, row.floor_at, row.first_seq, row.first_at, row.first_id, row.named = 0, 0, 0, 0, 0, '', ''
+  end
+  if row.missing ~= row.was_missing and not timeline then
+    user.missing = user.missing + (row.missing and 1 or -1)
+    user.dirty = true
+  end
+  row.was_missing = row.missing
+  if row.missing or row.count > 0 or row.filled > seat.change then
+    local flags = bor(band(seat.flags, TIMELINE + THREAD + ARCHIVED), row.missing and MISSING or 0)
+    put_field(user, user.counts, room, pack(COUNT, flags, row.count, row.touched, row.filled, row.floor, row.floor_at,
+      row.latest, row.first_seq, row.first_at, #row.first_id) .. row.first_id .. row.named)
+    seat.flags = bor(seat.flags, COUNTED)
+  elseif band(seat.flags, COUNTED) ~= 0 then
+    call('HDEL', user.counts, room)
+    seat.flags = band(seat.flags, bnot(COUNTED))
+  end
+end
+
+-- From now on the ledger must be loaded.
+local function unload(user, room, seat)
+  local row = row_of(user, room, seat) or new_row()
+  row.missing = true
+  put_row(user, room, seat, row)
+end
+
+-- From now on the ledger is known to be empty.
+local function drop_row(user, room, seat)
+  local row = row_of(user, room, seat)
+  if row then
+    if row.was_missing and band(seat.flags, TIMELINE) == 0 then
+      user.missing = user.missing - 1
+      user.dirty = true
+    end
+    call('HDEL', user.counts, room)
+    seat.flags = band(seat.flags, bnot(COUNTED))
+  end
+end
+
+-- ------------------------------------------------------------ ledgers
+
+local function find_first(row, ledger)
+  if row.count == 0 then
+    row.first_seq, row.first_at, row.first_id = 0, 0, ''
+    return
+  end
+  local first = call('ZRANGE', ledger, 0, 0, 'WITHSCORES')
+  if not first[1] then
+    row.missing = true -- it was taken away behind our back
+  elseif first[1] ~= row.first_id then
+    row.first_seq, row.first_at, row.first_id = 0, tonumber(first[2]), first[1]
+  end
+end
+
+-- The pointer has come to a place: nothing up to it counts, nor was anything let go that would.
+local function read_to(seat, row, ledger, seq, at)
+  row.named = beyond(row.named, seq, NAMED)
+  if seq >= row.floor then row.floor = 0 end
+  if band(seat.flags, TIMELINE) ~= 0 then return end
+  if at == 0 then
+    row.missing = true -- nobody knows when that was
+    return
+  end
+  if at >= row.floor_at then row.floor_at = 0 end
+  if row.count > 0 then
+    row.count = row.count - call('ZREMRANGEBYSCORE', ledger, '-inf', at)
+    find_first(row, ledger)
+  end
+end
+
+-- Takes single messages out: their seqs (packed), and their ids if these are known.
+local function take_out(seat, row, ledger, seqs, ids)
+  for at = 1, #seqs, 4 do row.named = without(row.named, sub(seqs, at, at + 3), NAMED) end
+  if band(seat.flags, TIMELINE) ~= 0 or row.count == 0 then return end
+  if not ids then
+    row.missing = true
+    return
+  end
+  for _, id in ipairs(ids) do row.count = row.count - call('ZREM', ledger, id) end
+  find_first(row, ledger)
+end
+
+local function touch(row, ledger)
+  row.touched = seconds
+  call('PEXPIRE', ledger, 2 * ttl)
+end
+
+-- A message that is unread comes in.
+local function put_in(seat, row, ledger, seq, at, id, mention)
+  local key = packed(seq)
+  local item = key .. pack('>I8', at)
+  if band(seat.flags, TIMELINE) ~= 0 then
+    row.named = mention and with(row.named, key, item, NAMED) or without(row.named, key, NAMED)
+    if #row.named / NAMED > cap then
+      row.floor = unpacked('>I4', row.named)
+      row.named = sub(row.named, NAMED + 1)
+    end
+    row.touched = seconds
+    return
+  end
+  if row.count == 0 then call('DEL', ledger) end -- whatever an earlier life has left there
+  local size = row.count + call('ZADD', ledger, at, id)
+  if call('ZCARD', ledger) ~= size then
+    row.missing = true
+    return
+  end
+  row.count = size
+  if size == 1 or at < row.first_at then row.first_seq, row.first_at, row.first_id = seq, at, id end
+  row.named = mention and with(row.named, key, item, NAMED) or without(row.named, key, NAMED)
+  if size > cap then
+    local gone = call('ZPOPMIN', ledger)
+    row.floor_at = tonumber(gone[2])
+    row.count = size - 1
+    while row.named ~= '' and unpacked('>I8', row.named, 5) <= row.floor_at do row.named = sub(row.named, NAMED + 1) end
+    find_first(row, ledger)
+  end
+  if size == 1 or seconds - row.touched >= due then touch(row, ledger) end
+end
+
+-- ------------------------------------------------------------ read states
+
+-- Sets what is read. `ids`: of the messages read one by one by this, if they are known.
+local function set_state(user, room, seat, ledger, was_apart, epoch, seq, apart, at, id, ids)
+  if band(seat.flags, MEMBER) ~= 0 then -- whoever has left has no ledger
+    if epoch ~= seat.epoch then
+      unload(user, room, seat)
+    else
+      local row = row_of(user, room, seat)
+      if row and not row.missing then
+        if seq > seat.seq then read_to(seat, row, ledger, seq, at) end
+        local new = ''
+        for place = 1, #apart, 4 do
+          local key = sub(apart, place, place + 3)
+          if not has(was_apart, key, 4) then new = new .. key end
+        end
+        if new ~= '' and not row.missing then take_out(seat, row, ledger, new, ids) end
+        put_row(user, room, seat, row)
+      end
+    end
+  end
+  seat.epoch, seat.seq, seat.at, seat.id = epoch, seq, at, id
+  if apart ~= was_apart then put_apart(user, room, seat, apart) end
+  put_seat(user, room, seat)
+end
+
+-- What a ledger holds then; -1: it must be loaded, or holds only the newest.
+local function size_of(user, room, seat)
+  local row = row_of(user, room, seat)
+  if not row then return 0 end
+  if row.missing or row.floor > 0 or row.floor_at > 0 then return -1 end
+  return row.count
+end

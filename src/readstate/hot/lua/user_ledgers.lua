@@ -1,0 +1,51 @@
+-- Takes loaded ledgers. ARGV[6]: loads (MessagePack), each {user, ledger, room, epoch, change, floor, entries}, an
+-- entry being {seq, at, id, mention}; oldest first.
+-- Returns for each load 1, or 0 if a newer change or another epoch has passed: load again.
+
+local CHUNK = 2000
+local answers = {}
+
+local function fill(seat, row, ledger, entries, apart)
+  local timeline, values, named = band(seat.flags, TIMELINE) ~= 0, {}, {}
+  call('DEL', ledger)
+  row.count, row.first_seq, row.first_at, row.first_id = 0, 0, 0, ''
+  for _, entry in ipairs(entries) do
+    local seq, at, id = entry[1], entry[2], entry[3]
+    if seq > seat.seq and not has(apart, packed(seq), 4) then
+      if row.count == 0 then row.first_seq, row.first_at, row.first_id = seq, at, id end
+      row.count = row.count + 1
+      if entry[4] then named[#named + 1] = packed(seq) .. pack('>I8', at) end
+      if not timeline then
+        values[#values + 1] = at
+        values[#values + 1] = id
+        if #values >= CHUNK then
+          call('ZADD', ledger, unpack(values))
+          values = {}
+        end
+      end
+    end
+  end
+  if #values > 0 then call('ZADD', ledger, unpack(values)) end
+  row.named = table.concat(named)
+  touch(row, ledger)
+end
+
+local function take(load)
+  local user, room = open(load[1]), load[3]
+  local seat = user.loaded and seat_of(user, room)
+  if not seat then return 0 end
+  if band(seat.flags, MEMBER) == 0 then return 1 end
+  local row = row_of(user, room, seat) or new_row()
+  if load[5] < math.max(seat.change, row.filled) or load[4] ~= seat.epoch then return 0 end
+  fill(seat, row, ledger_key(load[2]), load[7], apart_of(user, room, seat))
+  row.missing, row.filled, row.floor_at = false, load[5], 0
+  row.floor = load[6] > seat.seq and load[6] or 0
+  row.latest = tonumber(call('ZSCORE', user.inbox, room) or '0')
+  put_row(user, room, seat, row)
+  keep_seat(user, room, seat)
+  return 1
+end
+
+for index, load in ipairs(cmsgpack.unpack(ARGV[6])) do answers[index] = take(load) end
+close()
+return answers

@@ -1,0 +1,59 @@
+-- Applies reads of members, in order.
+-- ARGV[6]: moves (MessagePack), each {kind, user, ledger, room, ...}:
+--   {1, ..., seq, at, id, epoch or -1, apart (sorted), ids}         read up to a place, and these one by one
+--   {2, ..., seq, at, id of the place before it, epoch or -1, own (sorted)}   mark unread from seq on
+--   {3, ..., seq, at, id, apart before (sorted), epoch after, seq after, apart after (sorted)}   give back
+-- Returns for each move 0 (user not loaded), 1 (not a member), or
+--   {seat before, apart before, seat after or '', apart after, preferences or '', unread or -1}.
+
+local answers = {}
+
+local function next_epoch(epoch) return math.max(epoch + 1, generation * 1048576) end
+
+local function target(move, seat, apart)
+  local kind = move[1]
+  if kind == 1 then
+    if move[8] >= 0 and move[8] ~= seat.epoch then return nil end
+    local seq = math.max(seat.seq, move[5])
+    local list = beyond(union(apart, packed_all(move[9])), seq, 4)
+    if seq == seat.seq and list == apart then return nil end
+    if seq == seat.seq then return seat.epoch, seq, list, seat.at, seat.id end
+    return seat.epoch, seq, list, move[6], move[7]
+  elseif kind == 2 then
+    if move[8] >= 0 and move[8] ~= seat.epoch then return nil end
+    local seq = math.min(seat.seq, move[5] - 1)
+    local kept = sub(apart, 1, before(apart, packed(move[5]), 4) * 4)
+    local list = union(kept, beyond(packed_all(move[9]), seq, 4))
+    if seq == seat.seq then return next_epoch(seat.epoch), seq, list, seat.at, seat.id end
+    return next_epoch(seat.epoch), seq, list, move[6], move[7]
+  else
+    if seat.epoch ~= move[9] or seat.seq ~= move[10] then return nil end
+    local list, after = packed_all(move[8]), packed_all(move[11])
+    for at = 1, #apart, 4 do -- what was read one by one since stays read
+      local key = sub(apart, at, at + 3)
+      if not has(after, key, 4) then list = with(list, key, key, 4) end
+    end
+    return next_epoch(seat.epoch), move[5], list, move[6], move[7]
+  end
+end
+
+local function apply(move)
+  local user, room = open(move[2]), move[4]
+  if not user.loaded then return 0 end
+  local seat = seat_of(user, room)
+  if not seat or band(seat.flags, MEMBER) == 0 then return 1 end
+  local was, apart = seat.raw, apart_of(user, room, seat)
+  local epoch, seq, list, at, id = target(move, seat, apart)
+  local is, now_apart = '', apart
+  if epoch then
+    set_state(user, room, seat, ledger_key(move[3]), apart, epoch, seq, list, at, id, move[10])
+    is, now_apart = seat.raw, list
+  end
+  local preferences = ''
+  if band(seat.flags, PREFERS) ~= 0 then preferences = call('HGET', user.preferences, room) or '' end
+  return {was, apart, is, now_apart, preferences, size_of(user, room, seat)}
+end
+
+for index, move in ipairs(cmsgpack.unpack(ARGV[6])) do answers[index] = apply(move) end
+close()
+return answers

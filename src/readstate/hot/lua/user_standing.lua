@@ -1,0 +1,32 @@
+-- What a message that has just come does to users' counts. Each user has one ledger, in the same order.
+-- ARGV[6]: channel, ARGV[7]: seq, ARGV[8]: id of the message.
+-- Returns {code, epoch, preferences or '', ...}: code 0 nothing, 1 one more, 3 look (see ports.Standing).
+local answers, room, seq = {}, ARGV[6], tonumber(ARGV[7])
+
+local function code(user, seat, ledger)
+  if band(seat.flags, MEMBER) == 0 or seq <= seat.seq then return 0 end
+  if has(apart_of(user, room, seat), packed(seq), 4) then return 0 end
+  if band(seat.flags, TIMELINE) ~= 0 then return seq - seat.seq > cap and 3 or 1 end
+  local row = row_of(user, room, seat)
+  if not row then return 0 end
+  if row.missing then return 3 end
+  if not call('ZSCORE', ledger, ARGV[8]) then return 0 end
+  return (row.floor > 0 or row.floor_at > 0) and 3 or 1
+end
+
+for index = 1, user_count do
+  local user, found, epoch, preferences = open(index), 0, 0, ''
+  if not user.loaded then
+    found = 3
+  else
+    local seat = seat_of(user, room)
+    if seat then
+      found, epoch = code(user, seat, ledger_key(index)), seat.epoch
+      if band(seat.flags, PREFERS) ~= 0 then preferences = call('HGET', user.preferences, room) or '' end
+    end
+  end
+  answers[#answers + 1] = found
+  answers[#answers + 1] = epoch
+  answers[#answers + 1] = preferences
+end
+return answers

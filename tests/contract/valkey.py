@@ -1,0 +1,65 @@
+"""Real Valkey servers for tests: one alone and one Cluster for a test process, and keys of its own for every test."""
+
+import atexit
+import functools
+import itertools
+import secrets
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from readstate.stack import Valkey, ValkeyCluster
+from readstate.valkey import Fleet, Generation
+
+PATIENCE = 20.0
+"""Seconds in which a shared machine should answer."""
+
+
+@functools.cache
+def single() -> Valkey:
+    """Started when the first test needs it, gone with the process."""
+    valkey = Valkey(Path(tempfile.mkdtemp(prefix="readstate-tests-")) / "valkey", persistent=False)
+    atexit.register(valkey.wipe)
+    return valkey.start()
+
+
+@functools.cache
+def cluster() -> ValkeyCluster:
+    """Three masters, started when the first test needs them, gone with the process."""
+    valkeys = ValkeyCluster(Path(tempfile.mkdtemp(prefix="readstate-tests-")) / "cluster")
+    atexit.register(valkeys.wipe)
+    return valkeys.start()
+
+
+class HotStore(NamedTuple):
+    """What an adapter over Valkey is made with."""
+
+    fleet: Fleet
+    generation: Generation
+    prefix: str
+
+    async def empty(self) -> None:
+        """Lose everything, at once and without a word to anybody."""
+        await self.fleet.each("FLUSHALL")
+
+
+@asynccontextmanager
+async def hot_store(
+    server: Callable[[], Valkey | ValkeyCluster], *, prefix: str | None = None, patience: float = PATIENCE
+) -> AsyncIterator[HotStore]:
+    """Connections to a server, with a prefix that no other test has, and a counter in place of the durable one."""
+    url, prefix = server().url, f"{secrets.token_hex(6)}:" if prefix is None else prefix
+    numbers = itertools.count(1)
+
+    async def raise_number() -> int:
+        return next(numbers)
+
+    generation = Generation(url, prefix, patience, raise_number)
+    fleet = Fleet(url, patience=patience, guard=generation)
+    try:
+        yield HotStore(fleet, generation, prefix)
+    finally:
+        await fleet.close()
+        await generation.close()
