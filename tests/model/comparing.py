@@ -69,7 +69,16 @@ class SideBySide(RuleBasedStateMachine):
         self.synced: dict[str, tuple[str, dict[str, Row]]] = {}
         """What a device of each user last saw, and its cursor."""
 
+    async def stores(self) -> dict[str, Any]:
+        """Settings that say where everything is kept; asked once."""
+        return {}
+
+    async def leave_stores(self) -> None:
+        """The run is over."""
+
     def start(self) -> None:
+        if self.rs is None:
+            self.options |= self.run(self.stores())
         settings = make_settings(data_dir=self.directory, **self.options)
         self.rs = self.run(_open(Readstate.open(settings=settings, clock=self.clock)))
         self.conductor.conduct(self.rs.durable)
@@ -292,6 +301,7 @@ class SideBySide(RuleBasedStateMachine):
     def _stop(self) -> None:
         if self.rs is not None:
             self.run(self.rs.close())
+        self.run(self.leave_stores())
         self.runner.close()
         shutil.rmtree(self.directory)
 

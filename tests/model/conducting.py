@@ -40,6 +40,19 @@ class Conductor:
         for name in CALLS:
             setattr(store, name, self._in_turn(getattr(store, name)))
 
+    def watch(self, store: object, name: str) -> None:
+        """A call that goes to a server and needs no turn, but is waited for before anything is quiet."""
+        call = getattr(store, name)
+
+        async def watched(*args: Any, **options: Any) -> Any:
+            self._busy += 1
+            try:
+                return await call(*args, **options)
+            finally:
+                self._busy -= 1
+
+        setattr(store, name, watched)
+
     async def at_once(self, work: Iterable[Coroutine[Any, Any, Any]], order: Iterable[int]) -> list[Any]:
         """Do all of it, each answer or error in its place. `order` says who goes on, over and over."""
         self._conducting = True

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ..ports import Clock
-from ..valkey import Call, Fleet, Script
-from .valkey_seats import UserKeys, encode
+from ..valkey import Call, Fleet
+from .valkey_seats import UserKeys, UserScript, encode
 
 MAX_ITEMS = 500
 """In one call, so that no call keeps a server busy for long."""
@@ -51,19 +51,21 @@ class UserCalls:
         """An empty set of packets."""
         return Packets(self, by_slot=self._fleet.is_cluster)
 
-    async def one(self, script: Script, user: str, *arguments: str | bytes | int, more: Iterable[bytes] = ()) -> Any:
+    async def one(
+        self, script: UserScript, user: str, *arguments: str | bytes | int, more: Iterable[bytes] = ()
+    ) -> Any:
         """A script for one user."""
         slot, keys = self.keys.of(user)
-        call = Call(slot, [*keys, *more], [self.clock(), self.ttl, self._cap, 1, *arguments])
+        call = Call(slot, [*keys[: script.width], *more], [self.clock(), self.ttl, self._cap, 1, *arguments])
         return (await self._fleet.run(script, [call])).values[0]
 
-    async def put(self, script: Script, user: str, key: bytes, *arguments: str | bytes | int) -> None:
+    async def put(self, script: UserScript, user: str, key: bytes, *arguments: str | bytes | int) -> None:
         """A script for one key of a user's slot."""
         call = Call(self.keys.of(user)[0], [key], [self.clock(), self.ttl, self._cap, 0, *arguments])
         await self._fleet.run(script, [call])
 
     async def many(
-        self, script: Script, packets: "Packets", *, steps: Sequence[Any] = ()
+        self, script: UserScript, packets: "Packets", *, steps: Sequence[Any] = ()
     ) -> tuple[list[tuple[Packet, Any]], bool]:
         """A script for packets of items: what each answered, and whether any was sent twice.
 
@@ -75,13 +77,15 @@ class UserCalls:
             calls = []
             for packet in wave:
                 packed = [encode([steps[index] for index in packet.steps])] if packet.steps else []
-                calls.append(self._call(packet, [*packed, encode(packet.items)]))
+                calls.append(self._call(script, packet, [*packed, encode(packet.items)]))
             values, again = await self._fleet.run(script, calls)
             answers += zip(wave, values, strict=True)
             repeated = repeated or again
         return answers, repeated
 
-    async def each(self, script: Script, users: Sequence[str], ledger: str | None, *arguments: str | int) -> list[Any]:
+    async def each(
+        self, script: UserScript, users: Sequence[str], ledger: str | None, *arguments: str | int
+    ) -> list[Any]:
         """A script for many users, with the ledger of one room if it is named; what it answered for each."""
         packets = self.packets()
         for index, user in enumerate(users):
@@ -91,7 +95,7 @@ class UserCalls:
             if ledger is not None:
                 packet.ledger(user, ledger)
         every = list(packets)
-        found = await self._fleet.run(script, [self._call(packet, arguments) for packet in every])
+        found = await self._fleet.run(script, [self._call(script, packet, arguments) for packet in every])
         answers: list[Any] = [None] * len(users)
         for packet, values in zip(every, found.values, strict=True):
             width = len(values) // len(packet.users)
@@ -100,8 +104,9 @@ class UserCalls:
                 answers[index] = values[place * width : (place + 1) * width]
         return answers
 
-    def _call(self, packet: Packet, arguments: Sequence[str | bytes | int]) -> Call:
-        keys = [key for user in packet.users for key in self.keys.of(user)[1]]
+    def _call(self, script: UserScript, packet: Packet, arguments: Sequence[str | bytes | int]) -> Call:
+        width = script.width
+        keys = [key for user in packet.users for key in self.keys.of(user)[1][:width]]
         keys += [self.keys.ledger(user, room) for user, room in packet.ledgers]
         return Call(packet.slot, keys, [self.clock(), self.ttl, self._cap, len(packet.users), *arguments])
 

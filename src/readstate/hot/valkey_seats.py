@@ -10,7 +10,7 @@ import msgspec
 
 from ..model import NO_PREFERENCES, Mode, Pointer, Position, Preferences
 from ..ports import LedgerView, Seat
-from ..valkey import slot_of, tag_of
+from ..valkey import Script, slot_of, tag_of
 
 MEMBER, TIMELINE, THREAD, ARCHIVED, COUNTED, APART, MISSING, PREFERS = (1 << bit for bit in range(8))
 
@@ -20,7 +20,7 @@ COUNT = Packing(">BIIIIQQIQB")
 NAMED = Packing(">IQ")
 
 FAMILIES = (
-    "user", "read-pointer", "read-apart", "unread-counts", "inbox", "preferences", "timelines", "loading",
+    "read-pointer", "read-apart", "unread-counts", "preferences", "inbox", "timelines", "loading",
 )  # fmt: skip
 """The keys of a user, in the order in which scripts get them."""
 
@@ -28,6 +28,20 @@ _EMPTY = LedgerView()
 _NOTHING: frozenset[int] = frozenset()
 _decode_preferences = msgspec.msgpack.Decoder(Preferences).decode
 encode = msgspec.msgpack.Encoder().encode
+
+
+class UserScript(Script):
+    """A script of users; it gets the first `width` keys of each."""
+
+    width = len(FAMILIES)
+
+    @classmethod
+    def named(cls, name: str, *shared: str, width: int = len(FAMILIES)) -> "UserScript":
+        """With what all of them share, and more that some do."""
+        script = cls.load(f"{__package__}.lua", "user", *shared, f"user_{name}")
+        script = cls(f"local WIDTH = {width}", script.text)
+        script.width = width
+        return script
 
 
 class UserKeys:
@@ -47,8 +61,8 @@ class UserKeys:
         return f"{self._prefix}unread:{tag_of(user)}:{room}".encode()
 
     def staged(self, user: str, load: str) -> list[bytes]:
-        """Where a load is put together: one key for each of the families but the first and the last."""
-        return [f"{self._prefix}staged:{tag_of(user)}:{load}:{family}".encode() for family in FAMILIES[1:-1]]
+        """Where a load is put together: one key for each of the families but the last."""
+        return [f"{self._prefix}staged:{tag_of(user)}:{load}:{family}".encode() for family in FAMILIES[:-1]]
 
 
 # ---------------------------------------------------------------- to Valkey

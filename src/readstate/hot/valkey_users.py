@@ -3,6 +3,7 @@
 import random
 import secrets
 from collections.abc import Iterator, Sequence
+from struct import Struct as Packing
 from typing import Any
 
 from ..errors import Unavailable
@@ -10,7 +11,7 @@ from ..model import Mode, Pointer, Preferences
 from ..ports import Absent, LedgerLoad, Move, Moved, Read, Restore, Rewind, SeatLoad
 from ..rooms import is_thread
 from ..steps import Fan, Gone, Joined, Left, OwnRead, Switched, UserStep
-from ..valkey import Generation, Script
+from ..valkey import Generation
 from .valkey_calls import Packet, UserCalls
 from .valkey_seats import (
     APART,
@@ -18,9 +19,9 @@ from .valkey_seats import (
     COUNTED,
     MEMBER,
     PREFERS,
-    SEAT,
     THREAD,
     TIMELINE,
+    UserScript,
     pack_missing,
     pack_preferences,
     pack_seat,
@@ -41,13 +42,12 @@ _KINDS = {Left: 4, Switched: 5, Gone: 6}
 _ABSENT = (Absent.NOT_LOADED, Absent.NOT_A_MEMBER)
 
 
-def _script(name: str, *shared: str) -> Script:
-    return Script.load(f"{__package__}.lua", "user", *shared, f"user_{name}")
+MOVE, STEPS = UserScript.named("move", width=4), UserScript.named("steps", "steps")
+LEDGERS = UserScript.named("ledgers", width=5)
+BEGIN, INSTALL, STAGED = UserScript.named("begin"), UserScript.named("install", "steps"), UserScript.named("stage")
+PREFER, FORGET = UserScript.named("prefer"), UserScript.named("forget")
 
-
-MOVE, STEPS, LEDGERS = _script("move"), _script("steps", "steps"), _script("ledgers")
-BEGIN, INSTALL, STAGED = _script("begin"), _script("install", "steps"), _script("stage")
-PREFER, FORGET = _script("prefer"), _script("forget")
+_HEAD = Packing(">iB")
 
 
 class ValkeyUsers(ValkeyViews):
@@ -133,7 +133,8 @@ class ValkeyUsers(ValkeyViews):
         staged = self._calls.keys.staged(user, secrets.token_hex(8))
         missing = 0
         flat: list[list[str | bytes | int]] = [[] for _ in staged]
-        rows, aparts, counts, inbox, preferences, timelines = flat
+        rows, aparts, counts, preferences, inbox, timelines = flat
+        rows += ("", b"")  # what is loaded comes first: a small hash is looked through from the beginning
         for load in seats:
             room, flags = load.channel_id, _flags(load)
             rows += (room, pack_seat(load.pointer, load.change, flags))
@@ -148,7 +149,7 @@ class ValkeyUsers(ValkeyViews):
                 timelines.append(room)
             elif flags & MEMBER and not flags & THREAD:
                 inbox += (load.latest_at, room)
-        for key, command, values in zip(staged, ("HSET", "HSET", "HSET", "ZADD", "HSET", "SADD"), flat, strict=True):
+        for key, command, values in zip(staged, ("HSET", "HSET", "HSET", "HSET", "ZADD", "SADD"), flat, strict=True):
             for start in range(0, len(values), 2 * STAGE):
                 part = values[start : start + 2 * STAGE]
                 await self._calls.put(STAGED, user, key, LOAD_MS, command, *part)
@@ -215,7 +216,9 @@ def _epoch(epoch: int | None) -> int:
 def _moved(move: Move, value: Any, now: int, repeated: bool) -> Moved | Absent:
     if isinstance(value, int):
         return _ABSENT[value]
-    was, was_apart, raw, apart, preferences, unread = value
+    packed, was_apart, apart, preferences = (value, b"", b"", b"") if isinstance(value, bytes) else value
+    unread, length = _HEAD.unpack_from(packed)
+    was, raw = packed[_HEAD.size : _HEAD.size + length], packed[_HEAD.size + length :]
     before = pointer_of(was, was_apart)
     pointer = pointer_of(raw, apart, now) if raw else before
     return Moved(

@@ -5,7 +5,6 @@ from struct import pack
 
 from ..model import NO_PREFERENCES, Position
 from ..ports import Standing, Survey, UserView, Which
-from ..valkey import Script
 from .valkey_calls import UserCalls
 from .valkey_seats import (
     ARCHIVED,
@@ -15,6 +14,7 @@ from .valkey_seats import (
     THREAD,
     TIMELINE,
     USER,
+    UserScript,
     encode,
     pairs,
     preferences_of,
@@ -22,12 +22,8 @@ from .valkey_seats import (
 )
 
 
-def _script(name: str) -> Script:
-    return Script.load(f"{__package__}.lua", "user", f"user_{name}")
-
-
-VIEW, SURVEY, INBOX, ROOMS = _script("view"), _script("survey"), _script("inbox"), _script("rooms")
-STANDING, CHANGES = _script("standing"), _script("changes")
+VIEW, SURVEY, INBOX, ROOMS = map(UserScript.named, ("view", "survey", "inbox", "rooms"))
+STANDING, CHANGES = UserScript.named("standing", width=4), UserScript.named("changes", width=1)
 
 
 class ValkeyViews:
@@ -59,6 +55,7 @@ class ValkeyViews:
             seats=[
                 seat_of(room, raw, apart.get(room, b""), rows.get(room), wanted.get(room, NO_PREFERENCES), oldest)
                 for room, raw in pairs(seats).items()
+                if room
             ],
             unloaded=[room.decode() for room in missing],
             timelines=[room.decode() for room in timelines],

@@ -2,6 +2,7 @@
 
 from hashlib import sha1
 from importlib.resources import files
+from typing import Self
 
 
 class Script:
@@ -12,6 +13,6 @@ class Script:
         self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
     @classmethod
-    def load(cls, package: str, *names: str) -> "Script":
+    def load(cls, package: str, *names: str) -> Self:
         """From files beside a package; the first ones are shared by several."""
         return cls(*[(files(package) / f"{name}.lua").read_text("utf-8") for name in names])

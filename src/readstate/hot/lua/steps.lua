@@ -5,10 +5,10 @@ local function set_flags(user, room, seat, flags)
   drop_row(user, room, seat)
   local was = band(seat.flags, TIMELINE + MEMBER) == TIMELINE + MEMBER
   local is = band(flags, TIMELINE + MEMBER) == TIMELINE + MEMBER
-  if was and not is then call('SREM', user.timelines, room) end
+  if was and not is then call('SREM', key_of(user, TIMELINES), room) end
   if is and not was then
-    call('SADD', user.timelines, room)
-    user.renew = true
+    call('SADD', key_of(user, TIMELINES), room)
+    expire_with(user, key_of(user, TIMELINES))
   end
   local kept = band(seat.flags, APART + PREFERS)
   seat.flags = bor(band(flags, MEMBER + TIMELINE + THREAD + ARCHIVED), kept)
@@ -18,17 +18,17 @@ end
 local function reorder(user, room, flags, latest)
   if band(flags, THREAD) ~= 0 then return end
   if band(flags, TIMELINE) ~= 0 then
-    call('ZREM', user.inbox, room)
-  elseif call('ZADD', user.inbox, latest, room) == 1 then
-    user.renew = true
+    call('ZREM', key_of(user, INBOX), room)
+  elseif call('ZADD', key_of(user, INBOX), latest, room) == 1 then
+    expire_with(user, key_of(user, INBOX))
   end
 end
 
 -- A message came, changed or went. `ledger` is nil after a load: then the ledger must be loaded, too.
 local function fan(user, step, own, mention, ledger)
   local room, change = step[2], step[4]
-  if not user.loaded then
-    if ledger then call('RPUSHX', user.loading, cmsgpack.pack({step, own, mention})) end
+  if not loaded[user] then
+    if ledger then call('RPUSHX', key_of(user, LOADING), cmsgpack.pack({step, own, mention})) end
     return
   end
   local seat = seat_of(user, room)
@@ -68,5 +68,5 @@ local function fan(user, step, own, mention, ledger)
     row.latest = step[11]
     put_row(user, room, seat, row)
   end
-  put_seat(user, room, seat)
+  put_seat(user, seat)
 end

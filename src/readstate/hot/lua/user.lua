@@ -1,14 +1,14 @@
 -- How a user's state lies in one slot. Shared by all scripts of users, which come after it.
 --
--- KEYS begin with eight keys for each user:
---   1 user          what is loaded: generation, change number, complete since, missing ledgers, last used (packed)
---   2 read-pointer  hash: room -> seat (flags, epoch, seq, at, change of the room, change number, id of the message)
---   3 read-apart    hash: room -> seqs read one by one beyond the pointer (sorted, 4 bytes each)
---   4 unread-counts hash: room -> what its ledger holds in brief; a room that is not in it has nothing unread
+-- KEYS begin with WIDTH keys for each user, the first ones of these (WIDTH is set before this text):
+--   1 read-pointer  hash: room -> seat (flags, epoch, seq, at, change of the room, change number, id of the message);
+--                   '' -> what is loaded (generation, change number, complete since, missing ledgers, last used)
+--   2 read-apart    hash: room -> seqs read one by one beyond the pointer (sorted, 4 bytes each)
+--   3 unread-counts hash: room -> what its ledger holds in brief; a room that is not in it has nothing unread
+--   4 preferences   hash: room -> preferences (scripts only hand them on)
 --   5 inbox         sorted set: channels counted by ledger, score = time of the latest message
---   6 preferences   hash: room -> preferences (not read by scripts)
---   7 timelines     set: channels counted by timeline
---   8 loading       list: the ticket of a load under way, and the messages that have come meanwhile
+--   6 timelines     set: channels counted by timeline
+--   7 loading       list: the ticket of a load under way, and the messages that have come meanwhile
 -- Then come ledgers (unread:{user}:room), sorted sets: id of the message, score = its time.
 -- ARGV[1] generation, [2] now in ms, [3] time to live in ms, [4] most ids in a ledger, [5] how many users.
 
@@ -17,7 +17,6 @@ local pack, unpacked = struct.pack, struct.unpack
 local band, bor, bnot = bit.band, bit.bor, bit.bnot
 local floor = math.floor
 
-local WIDTH = 8
 local MEMBER, TIMELINE, THREAD, ARCHIVED, COUNTED, APART, MISSING, PREFERS = 1, 2, 4, 8, 16, 32, 64, 128
 local USER = '>I8I8I8I4I4'
 local SEAT, SEAT_HEAD = '>BI8I4I8I4I8', 33
@@ -88,61 +87,94 @@ end
 
 -- ------------------------------------------------------------ users
 
-local users = {}
+-- A user is its number among those of the call. What is known of it is in these, so that nothing is made for each.
+local loaded, number, since, missing, used = {}, {}, {}, {}, {}
+local room_at_hand, seat_at_hand, unsaved, dirty = {}, {}, {}, {}
 
-local function open(index)
-  local user = users[index]
-  if user then return user end
-  local at = (index - 1) * WIDTH
-  user = {
-    marker = KEYS[at + 1], seats = KEYS[at + 2], apart = KEYS[at + 3], counts = KEYS[at + 4],
-    inbox = KEYS[at + 5], preferences = KEYS[at + 6], timelines = KEYS[at + 7], loading = KEYS[at + 8],
-    loaded = false, number = 0, since = 0, missing = 0, used = 0,
-  }
-  local raw = call('GET', user.marker)
-  if raw then
-    local known
-    known, user.number, user.since, user.missing, user.used = unpacked(USER, raw)
-    if known > generation then error(redis.error_reply('OUTDATED generation ' .. generation)) end
-    user.loaded = known == generation
-  end
-  users[index] = user
-  return user
-end
+local SEATS, ASIDE, COUNTS, PREFERENCES, INBOX, TIMELINES, LOADING = 1, 2, 3, 4, 5, 6, 7
+
+local function key_of(user, family) return KEYS[(user - 1) * WIDTH + family] end
 
 local function ledger_key(index) return KEYS[user_count * WIDTH + index] end
 
--- Everything of a user expires together, without activity.
-local function renew(user)
-  for _, key in ipairs({user.seats, user.apart, user.counts, user.inbox, user.preferences, user.timelines}) do
-    call('PEXPIRE', key, ttl)
+local function take_marker(user, raw)
+  if not raw then
+    loaded[user], number[user], since[user], missing[user], used[user] = false, 0, 0, 0, 0
+    return
   end
-  call('PEXPIRE', user.marker, ttl)
+  local known
+  known, number[user], since[user], missing[user], used[user] = unpacked(USER, raw)
+  if known > generation then error(redis.error_reply('OUTDATED generation ' .. generation)) end
+  loaded[user] = known == generation
 end
 
--- To be called last: writes down what changed for the users that were opened.
+-- Looks at a user, and at once at the seat in a room: one call for both. Says whether the user is loaded.
+local function open(user, room)
+  if loaded[user] ~= nil then return loaded[user] end
+  if room then
+    local both = call('HMGET', key_of(user, SEATS), '', room)
+    room_at_hand[user], seat_at_hand[user] = room, both[2]
+    take_marker(user, both[1])
+  else
+    take_marker(user, call('HGET', key_of(user, SEATS), ''))
+  end
+  return loaded[user]
+end
+
+-- Everything of a user expires together without activity, and what says that it is loaded goes first.
+local LATER = 1000
+
+local function renew(user)
+  used[user] = seconds
+  call('PEXPIRE', key_of(user, SEATS), ttl)
+  for family = ASIDE, TIMELINES do call('PEXPIRE', key_of(user, family), ttl + LATER) end
+end
+
+-- A key that may have just been made gets the expiry of the others.
+local function expire_with(user, key)
+  if call('PTTL', key) == -1 then call('PEXPIRE', key, call('PTTL', key_of(user, SEATS)) + LATER) end
+end
+
+-- To be called last: writes down what changed for the users that were looked at.
 local function close()
-  for _, user in pairs(users) do
-    if user.loaded then
-      local stale = user.renew or seconds - user.used >= due
-      if stale then user.used = seconds end
-      if user.dirty or stale then
-        call('SET', user.marker, pack(USER, generation, user.number, user.since, user.missing, user.used), 'KEEPTTL')
-      end
+  for user = 1, user_count do
+    if loaded[user] then
+      local stale = WIDTH > TIMELINES and seconds - used[user] >= due
       if stale then renew(user) end
+      if dirty[user] or stale then
+        local marker = pack(USER, generation, number[user], since[user], missing[user], used[user])
+        if unsaved[user] then
+          call('HSET', key_of(user, SEATS), '', marker, room_at_hand[user], seat_at_hand[user])
+        else
+          call('HSET', key_of(user, SEATS), '', marker)
+        end
+      elseif unsaved[user] then
+        call('HSET', key_of(user, SEATS), room_at_hand[user], seat_at_hand[user])
+      end
     end
   end
 end
 
--- A key that has just been made has no expiry yet.
-local function put_field(user, key, field, value)
-  if call('HSET', key, field, value) == 1 and call('HLEN', key) == 1 then user.renew = true end
+local function put_field(user, family, field, value)
+  local hash = key_of(user, family)
+  if call('HSET', hash, field, value) == 1 then expire_with(user, hash) end
 end
 
 -- ------------------------------------------------------------ seats
 
+-- The last seat of a user that was looked at is at hand, and is written when another one is, or at the end.
+local function look_at(user, room)
+  if room_at_hand[user] == room then return seat_at_hand[user] end
+  if unsaved[user] then
+    call('HSET', key_of(user, SEATS), room_at_hand[user], seat_at_hand[user])
+    unsaved[user] = false
+  end
+  room_at_hand[user], seat_at_hand[user] = room, call('HGET', key_of(user, SEATS), room)
+  return seat_at_hand[user]
+end
+
 local function seat_of(user, room)
-  local raw = call('HGET', user.seats, room)
+  local raw = look_at(user, room)
   if not raw then return nil end
   local seat = {raw = raw, id = sub(raw, SEAT_HEAD + 1)}
   seat.flags, seat.epoch, seat.seq, seat.at, seat.change, seat.number = unpacked(SEAT, raw)
@@ -160,28 +192,30 @@ local function new_seat(flags)
   return seat
 end
 
--- Keep a seat that is the same to its user, but for what its flags say about other keys.
-local function keep_seat(user, room, seat) call('HSET', user.seats, room, pack_seat(seat)) end
+-- Keep the seat that was looked at last; it is the same to its user, but for what its flags say about other keys.
+local function keep_seat(user, seat)
+  seat_at_hand[user], unsaved[user] = pack_seat(seat), true
+end
 
--- Keep a seat that has changed.
-local function put_seat(user, room, seat)
-  user.number = user.number + 1
-  user.dirty = true
-  seat.number = user.number
-  put_field(user, user.seats, room, pack_seat(seat))
+-- Keep the seat that was looked at last; it has changed.
+local function put_seat(user, seat)
+  number[user] = number[user] + 1
+  dirty[user] = true
+  seat.number = number[user]
+  keep_seat(user, seat)
 end
 
 local function apart_of(user, room, seat)
   if band(seat.flags, APART) == 0 then return '' end
-  return call('HGET', user.apart, room) or ''
+  return call('HGET', key_of(user, ASIDE), room) or ''
 end
 
 local function put_apart(user, room, seat, list)
   if list ~= '' then
-    put_field(user, user.apart, room, list)
+    put_field(user, ASIDE, room, list)
     seat.flags = bor(seat.flags, APART)
   elseif band(seat.flags, APART) ~= 0 then
-    call('HDEL', user.apart, room)
+    call('HDEL', key_of(user, ASIDE), room)
     seat.flags = band(seat.flags, bnot(APART))
   end
 end
@@ -199,20 +233,19 @@ end
 
 local function row_of(user, room, seat)
   if band(seat.flags, COUNTED) == 0 then return nil end
-  local raw = call('HGET', user.counts, room)
-  local row = new_row()
+  local raw = call('HGET', key_of(user, COUNTS), room)
   if not raw then
+    local row = new_row()
     row.missing, row.was_missing = true, true
     return row
   end
-  local flags, length
-  flags, row.count, row.touched, row.filled, row.floor, row.floor_at, row.latest, row.first_seq, row.first_at, length =
-    unpacked(COUNT, raw)
-  row.first_id = sub(raw, COUNT_HEAD + 1, COUNT_HEAD + length)
-  row.named = sub(raw, COUNT_HEAD + length + 1)
-  row.missing = band(flags, MISSING) ~= 0
-  row.was_missing = row.missing
-  return row
+  local flags, count, touched, filled, low, low_at, latest, first_seq, first_at, length = unpacked(COUNT, raw)
+  local lacks = band(flags, MISSING) ~= 0
+  return {
+    count = count, touched = touched, filled = filled, floor = low, floor_at = low_at, latest = latest,
+    first_seq = first_seq, first_at = first_at, first_id = sub(raw, COUNT_HEAD + 1, COUNT_HEAD + length),
+    named = sub(raw, COUNT_HEAD + length + 1), missing = lacks, was_missing = lacks,
+  }
 end
 
 -- Keep or remove a row; the seat must be kept after it.
@@ -224,17 +257,17 @@ local function put_row(user, room, seat, row)
     row.count, row.floor, row.floor_at, row.first_seq, row.first_at, row.first_id, row.named = 0, 0, 0, 0, 0, '', ''
   end
   if row.missing ~= row.was_missing and not timeline then
-    user.missing = user.missing + (row.missing and 1 or -1)
-    user.dirty = true
+    missing[user] = missing[user] + (row.missing and 1 or -1)
+    dirty[user] = true
   end
   row.was_missing = row.missing
   if row.missing or row.count > 0 or row.filled > seat.change then
     local flags = bor(band(seat.flags, TIMELINE + THREAD + ARCHIVED), row.missing and MISSING or 0)
-    put_field(user, user.counts, room, pack(COUNT, flags, row.count, row.touched, row.filled, row.floor, row.floor_at,
+    put_field(user, COUNTS, room, pack(COUNT, flags, row.count, row.touched, row.filled, row.floor, row.floor_at,
       row.latest, row.first_seq, row.first_at, #row.first_id) .. row.first_id .. row.named)
     seat.flags = bor(seat.flags, COUNTED)
   elseif band(seat.flags, COUNTED) ~= 0 then
-    call('HDEL', user.counts, room)
+    call('HDEL', key_of(user, COUNTS), room)
     seat.flags = band(seat.flags, bnot(COUNTED))
   end
 end
@@ -251,10 +284,10 @@ local function drop_row(user, room, seat)
   local row = row_of(user, room, seat)
   if row then
     if row.was_missing and band(seat.flags, TIMELINE) == 0 then
-      user.missing = user.missing - 1
-      user.dirty = true
+      missing[user] = missing[user] - 1
+      dirty[user] = true
     end
-    call('HDEL', user.counts, room)
+    call('HDEL', key_of(user, COUNTS), room)
     seat.flags = band(seat.flags, bnot(COUNTED))
   end
 end
@@ -322,8 +355,8 @@ local function put_in(seat, row, ledger, seq, at, id, mention)
   end
   if row.count == 0 then call('DEL', ledger) end -- whatever an earlier life has left there
   local size = row.count + call('ZADD', ledger, at, id)
-  if call('ZCARD', ledger) ~= size then
-    row.missing = true
+  if size > 1 and call('ZCARD', ledger) ~= size then
+    row.missing = true -- it was taken away behind our back
     return
   end
   row.count = size
@@ -362,7 +395,7 @@ local function set_state(user, room, seat, ledger, was_apart, epoch, seq, apart,
   end
   seat.epoch, seat.seq, seat.at, seat.id = epoch, seq, at, id
   if apart ~= was_apart then put_apart(user, room, seat, apart) end
-  put_seat(user, room, seat)
+  put_seat(user, seat)
 end
 
 -- What a ledger holds then; -1: it must be loaded, or holds only the newest.

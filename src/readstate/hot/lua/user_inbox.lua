@@ -1,8 +1,8 @@
 -- A page of one user's inbox, the latest first. ARGV[6]: the time to go on from, or '' for the beginning;
 -- ARGV[7]: how many. Returns {channel, time, ...}: all of that time, so many of earlier ones, and all of the earliest
 -- of these, because order among equals is not the server's; false: not loaded.
-local user = open(1)
-if not user.loaded then return false end
+local user = 1
+if not open(user) then return false end
 close()
 local found, from = {}, '+inf'
 
@@ -11,13 +11,13 @@ local function add(some)
 end
 
 if ARGV[6] ~= '' then
-  add(call('ZRANGEBYSCORE', user.inbox, ARGV[6], ARGV[6], 'WITHSCORES'))
+  add(call('ZRANGEBYSCORE', key_of(user, INBOX), ARGV[6], ARGV[6], 'WITHSCORES'))
   from = '(' .. ARGV[6]
 end
-local earlier = call('ZREVRANGEBYSCORE', user.inbox, from, '-inf', 'WITHSCORES', 'LIMIT', 0, ARGV[7])
+local earlier = call('ZREVRANGEBYSCORE', key_of(user, INBOX), from, '-inf', 'WITHSCORES', 'LIMIT', 0, ARGV[7])
 add(earlier)
 if #earlier > 0 then
   local last = earlier[#earlier]
-  add(call('ZRANGEBYSCORE', user.inbox, last, last, 'WITHSCORES'))
+  add(call('ZRANGEBYSCORE', key_of(user, INBOX), last, last, 'WITHSCORES'))
 end
 return found

@@ -1,23 +1,24 @@
--- Takes a loaded user. After the user's keys come six that were staged: seats, apart, counts, inbox, preferences,
--- timelines. ARGV[6]: ticket, ARGV[7]: how many ledgers must be loaded.
+-- Takes a loaded user. After the user's keys come six that were staged: one for each of
+-- them but the last. ARGV[6]: ticket, ARGV[7]: how many ledgers must be loaded.
 -- Returns 1, or 0 if something has happened since the ticket was given: load again.
-local user = open(1)
+local user = 1
+open(user)
 local staged = {}
 for index = 1, 6 do staged[index] = KEYS[WIDTH + index] end
-if call('LINDEX', user.loading, 0) ~= ARGV[6] then
+if call('LINDEX', key_of(user, LOADING), 0) ~= ARGV[6] then
   call('UNLINK', unpack(staged))
   return 0
 end
-local waiting = call('LRANGE', user.loading, 1, -1)
-call('DEL', user.loading)
+local waiting = call('LRANGE', key_of(user, LOADING), 1, -1)
+call('DEL', key_of(user, LOADING))
 for index = 1, 6 do
-  local key = KEYS[1 + index]
+  local key = KEYS[index]
   call('UNLINK', key)
   if call('EXISTS', staged[index]) == 1 then call('RENAME', staged[index], key) end
 end
 -- Larger than any number that was given before: in an older generation, or to a user who has expired since.
-user.number = math.max(user.number + 1, generation * 4294967296 + 8 * math.max(0, seconds - 1700000000) + 1)
-user.since, user.missing, user.loaded, user.dirty, user.renew = user.number, tonumber(ARGV[7]), true, true, true
+number[user] = math.max(number[user] + 1, generation * 4294967296 + 8 * math.max(0, seconds - 1700000000) + 1)
+since[user], missing[user], used[user], loaded[user] = number[user], tonumber(ARGV[7]), 0, true
 for _, one in ipairs(waiting) do
   local step = cmsgpack.unpack(one)
   fan(user, step[1], step[2], step[3], nil)

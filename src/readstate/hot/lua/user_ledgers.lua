@@ -31,8 +31,9 @@ local function fill(seat, row, ledger, entries, apart)
 end
 
 local function take(load)
-  local user, room = open(load[1]), load[3]
-  local seat = user.loaded and seat_of(user, room)
+  local room = load[3]
+  local user = load[1]
+  local seat = open(user, room) and seat_of(user, room)
   if not seat then return 0 end
   if band(seat.flags, MEMBER) == 0 then return 1 end
   local row = row_of(user, room, seat) or new_row()
@@ -40,9 +41,9 @@ local function take(load)
   fill(seat, row, ledger_key(load[2]), load[7], apart_of(user, room, seat))
   row.missing, row.filled, row.floor_at = false, load[5], 0
   row.floor = load[6] > seat.seq and load[6] or 0
-  row.latest = tonumber(call('ZSCORE', user.inbox, room) or '0')
+  row.latest = tonumber(call('ZSCORE', key_of(user, INBOX), room) or '0')
   put_row(user, room, seat, row)
-  keep_seat(user, room, seat)
+  keep_seat(user, seat)
   return 1
 end
 

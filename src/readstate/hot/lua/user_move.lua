@@ -3,8 +3,9 @@
 --   {1, ..., seq, at, id, epoch or -1, apart (sorted), ids}         read up to a place, and these one by one
 --   {2, ..., seq, at, id of the place before it, epoch or -1, own (sorted)}   mark unread from seq on
 --   {3, ..., seq, at, id, apart before (sorted), epoch after, seq after, apart after (sorted)}   give back
--- Returns for each move 0 (user not loaded), 1 (not a member), or
---   {seat before, apart before, seat after or '', apart after, preferences or '', unread or -1}.
+-- Returns for each move 0 (user not loaded), 1 (not a member), or a string: unread or -1 (4 bytes), length of the seat
+-- before (1 byte), the seat before, the seat after or nothing; where there is more to tell,
+-- {that string, apart before, apart after, preferences or ''}.
 
 local answers = {}
 
@@ -38,8 +39,9 @@ local function target(move, seat, apart)
 end
 
 local function apply(move)
-  local user, room = open(move[2]), move[4]
-  if not user.loaded then return 0 end
+  local room = move[4]
+  local user = move[2]
+  if not open(user, room) then return 0 end
   local seat = seat_of(user, room)
   if not seat or band(seat.flags, MEMBER) == 0 then return 1 end
   local was, apart = seat.raw, apart_of(user, room, seat)
@@ -49,9 +51,11 @@ local function apply(move)
     set_state(user, room, seat, ledger_key(move[3]), apart, epoch, seq, list, at, id, move[10])
     is, now_apart = seat.raw, list
   end
+  local head = pack('>i4B', size_of(user, room, seat), #was) .. was
+  if apart == '' and now_apart == '' and band(seat.flags, PREFERS) == 0 then return head .. is end
   local preferences = ''
-  if band(seat.flags, PREFERS) ~= 0 then preferences = call('HGET', user.preferences, room) or '' end
-  return {was, apart, is, now_apart, preferences, size_of(user, room, seat)}
+  if band(seat.flags, PREFERS) ~= 0 then preferences = call('HGET', key_of(user, PREFERENCES), room) or '' end
+  return {head .. is, apart, now_apart, preferences}
 end
 
 for index, move in ipairs(cmsgpack.unpack(ARGV[6])) do answers[index] = apply(move) end

@@ -14,15 +14,15 @@ local function code(user, seat, ledger)
   return (row.floor > 0 or row.floor_at > 0) and 3 or 1
 end
 
-for index = 1, user_count do
-  local user, found, epoch, preferences = open(index), 0, 0, ''
-  if not user.loaded then
+for user = 1, user_count do
+  local found, epoch, preferences = 0, 0, ''
+  if not open(user, room) then
     found = 3
   else
     local seat = seat_of(user, room)
     if seat then
-      found, epoch = code(user, seat, ledger_key(index)), seat.epoch
-      if band(seat.flags, PREFERS) ~= 0 then preferences = call('HGET', user.preferences, room) or '' end
+      found, epoch = code(user, seat, ledger_key(user)), seat.epoch
+      if band(seat.flags, PREFERS) ~= 0 then preferences = call('HGET', key_of(user, PREFERENCES), room) or '' end
     end
   end
   answers[#answers + 1] = found

@@ -47,7 +47,7 @@ local function joined(index, item, user, step)
     reorder(user, room, step[3], step[6])
     set_flags(user, room, seat, step[3])
     if math.max(item[5], seat.seq) < step[5] then unload(user, room, seat) end
-    put_seat(user, room, seat)
+    put_seat(user, seat)
   end
   merged(index, item, user, room, seat, ledger_key(item[3]))
 end
@@ -67,20 +67,22 @@ local function restructured(user, step)
   else
     set_flags(user, room, seat, band(seat.flags, THREAD))
     put_apart(user, room, seat, '')
-    call('HDEL', user.preferences, room)
+    call('HDEL', key_of(user, PREFERENCES), room)
     seat.flags = band(seat.flags, bnot(PREFERS))
     seat.epoch, seat.seq, seat.at, seat.id = seat.epoch + 1, 0, 0, ''
   end
-  put_seat(user, room, seat)
+  put_seat(user, seat)
 end
 
 for index, item in ipairs(cmsgpack.unpack(ARGV[7])) do
-  local step, user = steps[item[1]], open(item[2])
+  local step = steps[item[1]]
+  local user = item[2]
+  open(user, step[2])
   local kind = step[1]
   if kind == 1 then
     fan(user, step, item[4], item[5], item[3])
-  elseif not user.loaded then
-    call('DEL', user.loading) -- a load that is under way is too old
+  elseif not loaded[user] then
+    call('DEL', key_of(user, LOADING)) -- a load that is under way is too old
   elseif kind == 2 then
     local room = step[2]
     local seat = seat_of(user, room) or new_seat(band(step[3], THREAD))

@@ -1,5 +1,5 @@
 -- What may be unread for one user: returns {counts, preferences}, each {room, value, ...}; false: not loaded.
-local user = open(1)
-if not user.loaded then return false end
+local user = 1
+if not open(user) then return false end
 close()
-return {call('HGETALL', user.counts), call('HGETALL', user.preferences)}
+return {call('HGETALL', key_of(user, COUNTS)), call('HGETALL', key_of(user, PREFERENCES))}
