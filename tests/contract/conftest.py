@@ -10,9 +10,11 @@ from readstate.durable.sqlite import SqliteStore
 from readstate.hot.memory_badges import MemoryBadges
 from readstate.hot.memory_channels import MemoryChannels
 from readstate.hot.memory_users import MemoryUsers
+from readstate.hot.valkey_badges import ValkeyBadges
 from readstate.hot.valkey_calls import UserCalls
+from readstate.hot.valkey_channels import ValkeyChannels
 from readstate.hot.valkey_users import ValkeyUsers
-from readstate.ports import Durable, HotBadges, HotChannels, HotUsers
+from readstate.ports import Clock, Durable, HotBadges, HotChannels, HotUsers
 
 from .postgres import postgres as postgres_store
 from .valkey import HotStore, cluster, hot_store, single
@@ -61,8 +63,42 @@ async def memory_channels(clock: ManualClock) -> AsyncIterator[HotChannels]:
 
 
 @asynccontextmanager
-async def memory_badges() -> AsyncIterator[HotBadges]:
+async def valkey_channels(clock: ManualClock) -> AsyncIterator[HotChannels]:
+    async with hot_store(single) as store:
+        yield channels_over(store, clock)
+
+
+@asynccontextmanager
+async def valkey_cluster_channels(clock: ManualClock) -> AsyncIterator[HotChannels]:
+    async with hot_store(cluster) as store:
+        yield channels_over(store, clock)
+
+
+def channels_over(store: HotStore, clock: Clock, cap: int = CAP) -> ValkeyChannels:
+    return ValkeyChannels(
+        store.fleet, store.generation, prefix=store.prefix, unread_cap=cap, clock=clock, ttl=60, position=0
+    )
+
+
+@asynccontextmanager
+async def memory_badges(clock: ManualClock) -> AsyncIterator[HotBadges]:
     yield MemoryBadges()
+
+
+@asynccontextmanager
+async def valkey_badges(clock: ManualClock) -> AsyncIterator[HotBadges]:
+    async with hot_store(single) as store:
+        yield badges_over(store, clock)
+
+
+@asynccontextmanager
+async def valkey_cluster_badges(clock: ManualClock) -> AsyncIterator[HotBadges]:
+    async with hot_store(cluster) as store:
+        yield badges_over(store, clock)
+
+
+def badges_over(store: HotStore, clock: Clock) -> ValkeyBadges:
+    return ValkeyBadges(store.fleet, store.generation, prefix=store.prefix, clock=clock, ttl=60)
 
 
 @asynccontextmanager
@@ -87,17 +123,17 @@ async def users(request: pytest.FixtureRequest, clock: ManualClock) -> AsyncIter
         yield adapter
 
 
-@pytest.fixture(params=[memory_channels])
+@pytest.fixture(params=[memory_channels, valkey_channels, valkey_cluster_channels])
 async def channels(request: pytest.FixtureRequest, clock: ManualClock) -> AsyncIterator[HotChannels]:
     factory: Callable[[ManualClock], AbstractAsyncContextManager[HotChannels]] = request.param
     async with factory(clock) as adapter:
         yield adapter
 
 
-@pytest.fixture(params=[memory_badges])
-async def badges(request: pytest.FixtureRequest) -> AsyncIterator[HotBadges]:
-    factory: Callable[[], AbstractAsyncContextManager[HotBadges]] = request.param
-    async with factory() as adapter:
+@pytest.fixture(params=[memory_badges, valkey_badges, valkey_cluster_badges])
+async def badges(request: pytest.FixtureRequest, clock: ManualClock) -> AsyncIterator[HotBadges]:
+    factory: Callable[[ManualClock], AbstractAsyncContextManager[HotBadges]] = request.param
+    async with factory(clock) as adapter:
         yield adapter
 
 

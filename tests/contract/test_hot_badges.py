@@ -98,3 +98,26 @@ async def test_a_load_that_began_before_the_badge_was_forgotten_fails(badges: Ho
     ticket = await badges.begin("bob")
     await badges.forget("bob")
     assert not await badges.install("bob", ticket, 0, frozenset({"alice"}))
+
+
+async def test_a_load_that_began_when_the_badge_was_there_already_brings_nothing_back(badges: HotBadges) -> None:
+    await load(badges)
+    late = await badges.begin("bob")
+    await badges.add([wrote("alice", 1)])
+    await badges.install("bob", late, 0, NOBODY)
+    assert await badges.count("bob") in {1, None}
+
+
+async def test_many_who_are_away_are_told_at_once(badges: HotBadges) -> None:
+    users = [f"user {number}" for number in range(50)]
+    for user in users[:40]:
+        await load(badges, 0, "alice", user=user)
+    await badges.add([wrote(sender, 1, user) for sender in ("alice", "bob", "carol") for user in users])
+    assert [await badges.count(user) for user in users] == [3] * 40 + [None] * 10
+
+
+async def test_names_of_any_kind_are_told_apart(badges: HotBadges) -> None:
+    names = ["a", "{a}", "{a", "a}", "%7Ba%7D", "a:b", "{a}:b", "{}", "ä", "张", "👍", "A"]
+    for size, user in enumerate(names):
+        await load(badges, 0, *names[:size], user=user)
+    assert [await badges.count(user) for user in names] == list(range(len(names)))

@@ -127,3 +127,102 @@ async def test_forgetting(channels: HotChannels) -> None:
     await channels.forget("c")
     assert await channels.channels(["c"]) == [None]
     assert await channels.count([CountQuery("bob", "c", ReadState())]) == [None]
+
+
+async def test_every_detail_of_a_channel_comes_back(channels: HotChannels) -> None:
+    elsewhere = Latest("m7", 7, 1007, "алиса", "a 👍 preview")
+    full = [
+        Channel("plain"),
+        Channel("gone", type="direct", deleted=True, archived=True, change=3),
+        Channel("thread", type="thread", mode=Mode.TIMELINE, last_seq=7, last_id="m7", last_at=1007, latest=elsewhere),
+        Channel(
+            "деталь",
+            type="channel",
+            name="name",
+            avatar="https://example.org/a.png",
+            member_count=2,
+            last_seq=9,
+            last_id="m9",
+            last_at=1009,
+            change=2**53 - 1,
+            position=2**53 - 1,
+            latest=elsewhere,
+            peers=("alice", "bob"),
+        ),
+    ]
+    await channels.install(full)
+    ids = [one.channel_id for one in full]
+    assert await channels.channels([*ids, "unknown", ids[0]]) == [*full, None, full[0]]
+
+
+async def test_many_channels_at_once_keep_their_own_order(channels: HotChannels) -> None:
+    def at(name: str, seq: int) -> Channel:
+        return Channel(name, mode=Mode.TIMELINE, change=seq, position=seq, last_seq=seq)
+
+    names = [f"c{number}" for number in range(30)]
+    await channels.install([at(name, 0) for name in names])
+    for name in names:
+        assert await channels.install_timeline(TimelineLoad(name, 0, [], 0))
+    await channels.apply([ChannelStep(at(name, seq), seq, entry(seq)) for seq in (1, 2, 3) for name in names])
+    await channels.apply([ChannelStep(at(name, 4), 4, remove=1) for name in names[:10]])
+
+    counts = await channels.count([CountQuery("bob", name, ReadState(0, seq)) for seq in (0, 2) for name in names])
+    assert [count.count for count in counts if count] == [2] * 10 + [3] * 20 + [1] * 30
+    assert {channel.change for channel in await channels.channels(names) if channel} == {3, 4}
+
+
+async def test_a_deleted_channel_has_no_timeline(channels: HotChannels) -> None:
+    await loaded(channels, step(1))
+    gone = Channel("c", mode=Mode.TIMELINE, change=2, position=2, deleted=True)
+    await channels.apply([ChannelStep(gone, 2)])
+    assert await channels.channels(["c"]) == [gone]
+    assert await channels.count([CountQuery("bob", "c", ReadState())]) == [None]
+
+
+async def test_a_message_that_was_let_go_does_not_come_back_by_an_edit(channels: HotChannels) -> None:
+    await loaded(channels, *[step(seq) for seq in range(1, CAP + 2)])
+    change = CAP + 2
+    await channels.apply([ChannelStep(channel(change, CAP + 1), change, entry(1, True))])
+    found = await count(channels, 0)
+    assert (found.count, found.mentions, found.capped) == (CAP, 0, True)
+
+
+async def test_a_mention_goes_with_its_message(channels: HotChannels) -> None:
+    await loaded(channels, step(1, True), step(2, True), step(3))
+    await channels.apply([ChannelStep(channel(4, 3), 4, remove=2)])
+    assert (await count(channels, 0, named=(2,))).mentions == 1
+    await channels.apply([step(seq) for seq in range(5, 5 + CAP)])
+    assert (await count(channels, 0)).mentions == 0
+
+
+async def test_a_load_with_more_than_is_kept_leaves_the_oldest_out(channels: HotChannels) -> None:
+    await channels.install([channel(9, 9)])
+    assert await channels.install_timeline(TimelineLoad("c", 9, [entry(seq, seq == 1) for seq in range(1, 10)], 0))
+    found = await count(channels, 3)
+    assert (found.count, found.mentions, found.capped) == (CAP, 0, True)
+    assert not (await count(channels, 4)).capped
+
+
+async def test_long_runs_of_messages_read_apart(channels: HotChannels) -> None:
+    await loaded(channels, *[step(seq, True) for seq in range(1, CAP + 1)])
+    found = await count(channels, 0, apart=(1, 2, *range(4, 10_000)))
+    assert (found.count, found.mentions) == (1, 1)
+    assert found.first is not None
+    assert (found.first.seq, found.first.id, found.first.at) == (3, "m3", 1003)
+    assert await count(channels, 0, apart=tuple(range(1, 10_000))) == Count(0, 0, None, False)
+
+
+async def test_the_position_rises_with_what_is_applied_and_never_falls(channels: HotChannels) -> None:
+    assert await channels.position() == 0
+    await channels.apply([step(7), step(3)])
+    await channels.install([channel(9, 9)])
+    assert await channels.position() == 7
+
+
+async def test_the_generation_changes_when_something_is_dropped(channels: HotChannels) -> None:
+    await channels.install([channel(1, 1)])
+    generation = await channels.generation()
+    await channels.apply([step(2)])
+    assert await channels.generation() == generation
+    await channels.forget("c")
+    assert await channels.generation() != generation

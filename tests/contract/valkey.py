@@ -4,6 +4,7 @@ import atexit
 import functools
 import itertools
 import secrets
+import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -20,7 +21,7 @@ PATIENCE = 20.0
 @functools.cache
 def single() -> Valkey:
     """Started when the first test needs it, gone with the process."""
-    valkey = Valkey(Path(tempfile.mkdtemp(prefix="readstate-tests-")) / "valkey", persistent=False)
+    valkey = Valkey(_directory() / "valkey", persistent=False)
     atexit.register(valkey.wipe)
     return valkey.start()
 
@@ -28,9 +29,16 @@ def single() -> Valkey:
 @functools.cache
 def cluster() -> ValkeyCluster:
     """Three masters, started when the first test needs them, gone with the process."""
-    valkeys = ValkeyCluster(Path(tempfile.mkdtemp(prefix="readstate-tests-")) / "cluster")
-    atexit.register(valkeys.wipe)
+    valkeys = ValkeyCluster(_directory() / "cluster", persistent=False)
+    for node in valkeys.nodes:  # one by one: at exit there are no more threads to do it at once
+        atexit.register(node.wipe)
     return valkeys.start()
+
+
+def _directory() -> Path:
+    directory = Path(tempfile.mkdtemp(prefix="readstate-tests-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
 
 
 class HotStore(NamedTuple):
@@ -39,10 +47,12 @@ class HotStore(NamedTuple):
     fleet: Fleet
     generation: Generation
     prefix: str
+    outsider: Fleet
+    """Connections of somebody who has nothing to do with us."""
 
     async def empty(self) -> None:
         """Lose everything, at once and without a word to anybody."""
-        await self.fleet.each("FLUSHALL")
+        await self.outsider.each("FLUSHALL")
 
 
 @asynccontextmanager
@@ -57,9 +67,9 @@ async def hot_store(
         return next(numbers)
 
     generation = Generation(url, prefix, patience, raise_number)
-    fleet = Fleet(url, patience=patience, guard=generation)
+    fleet, outsider = Fleet(url, patience=patience, guard=generation), Fleet(url, patience=patience)
     try:
-        yield HotStore(fleet, generation, prefix)
+        yield HotStore(fleet, generation, prefix, outsider)
     finally:
-        await fleet.close()
-        await generation.close()
+        for one in (fleet, generation, outsider):
+            await one.close()

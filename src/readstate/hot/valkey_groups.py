@@ -1,30 +1,41 @@
-"""Which things go into one script call: all of one server, or all of one slot in a Cluster."""
+"""What scripts of several kinds share: what goes into one call, and what to do when one fails."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Generic, NamedTuple, TypeVar
 
-from ..valkey import Fleet
+from ..valkey import Fleet, Generation
 
 T = TypeVar("T")
 
 
 class Group(NamedTuple, Generic[T]):
-    """What one call is about."""
+    """What one call is about: things of one server, or of one slot in a Cluster."""
 
     slot: int
-    things: Sequence[T]
+    things: list[T]
 
 
 def groups(fleet: Fleet, things: Iterable[tuple[int, int, T]], most: int) -> Iterator[Group[T]]:
     """Group (slot, weight, thing). No group weighs more than `most`, unless a single thing does."""
-    open_groups: dict[int, tuple[list[T], int]] = {}
+    begun: dict[int, tuple[list[T], int]] = {}
     for slot, weight, thing in things:
         place = slot if fleet.is_cluster else 0
-        group, weighs = open_groups.get(place, ([], 0))
+        group, weighs = begun.get(place, ([], 0))
         if group and weighs + weight > most:
             yield Group(place, group)
             group, weighs = [], 0
         group.append(thing)
-        open_groups[place] = group, weighs + weight
-    for place, (group, _) in open_groups.items():
+        begun[place] = group, weighs + weight
+    for place, (group, _) in begun.items():
         yield Group(place, group)
+
+
+@contextmanager
+def all_or_reload(generation: Generation) -> Iterator[None]:
+    """The durable store has taken it already: if the hot store may have missed it, everything is loaded again."""
+    try:
+        yield
+    except BaseException:  # whoever is cancelled does not know either
+        generation.distrust()
+        raise

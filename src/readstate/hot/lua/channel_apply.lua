@@ -1,8 +1,8 @@
 -- Takes what happened in channels. After channel_shard and timeline_state.
 -- KEYS  channel-latest:{shard} of each channel; then for each channel with steps its timeline, everyone, state
 -- ARGV  1 generation   2 now (ms)   3 ttl (ms)   4 most messages of a timeline   5 token for a shard without witness
---       6 the channels, packed: {channel, change, value, {step, …}}, where a step is {change, deleted (0 or 1),
---         seq to put or 0, its member, whether it mentions everyone (0 or 1), seq to remove or 0}
+--       6 the channels, packed: {channel, change, {step, …}}, where a step is {change, deleted (0 or 1), seq to put
+--         or 0, its member, whether it mentions everyone (0 or 1), seq to remove or 0}   7.. the value of each channel
 -- Returns how many steps changed a timeline that is loaded
 local generation, now, ttl, cap = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
@@ -57,9 +57,9 @@ end
 local channels = cmsgpack.unpack(ARGV[6])
 local taken, key, opened = 0, #channels, {}
 for index, channel in ipairs(channels) do
-  local latest, steps = KEYS[index], channel[4]
+  local latest, steps = KEYS[index], channel[3]
   if not opened[latest] then opened[latest] = open(latest, ARGV[1], ARGV[5]) end
-  keep(latest, channel[1], channel[2], channel[3])
+  keep(latest, channel[1], channel[2], ARGV[6 + index])
   if #steps > 0 then
     taken = taken + take(steps, KEYS[key + 1], KEYS[key + 2], KEYS[key + 3])
     key = key + 3

@@ -1,13 +1,15 @@
 -- Takes loaded channels into shards that were not emptied since they were announced. After channel_shard.
 -- KEYS  channel-latest:{shard}, one or several
--- ARGV  1 generation   2.. for each key, packed: {witness, {channel, change, value}, …}
+-- ARGV  1 generation   2 for each key, packed: {witness, channel, change, channel, change, …}   3.. the value of each
+--       channel
 -- Returns how many shards took theirs
-local taken = 0
-for index, latest in ipairs(KEYS) do
-  local load = cmsgpack.unpack(ARGV[index + 1])
-  if redis.call('HGET', latest, '') == load[1] then
-    for place = 2, #load do keep(latest, unpack(load[place])) end
-    taken = taken + 1
+local taken, value = 0, 2
+for index, load in ipairs(cmsgpack.unpack(ARGV[2])) do
+  local is_same = redis.call('HGET', KEYS[index], '') == load[1]
+  for place = 2, #load, 2 do
+    value = value + 1
+    if is_same then keep(KEYS[index], load[place], load[place + 1], ARGV[value]) end
   end
+  if is_same then taken = taken + 1 end
 end
 return taken

@@ -6,12 +6,30 @@
 -- of the first unread or 0, its member}
 local generation, now, ttl = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
--- How many members of a sorted set come after a seq and lie in no run.
-local function beyond(key, seq, runs)
-  local count = redis.call('ZCOUNT', key, '(' .. text(seq), '+inf')
+-- How many of some seqs, in order, lie in a run.
+local function within(runs, seqs)
+  local count, index = 0, 1
+  for _, seq in ipairs(seqs) do
+    seq = tonumber(seq)
+    while runs[index] and runs[index + 1] < seq do index = index + 2 end
+    if runs[index] and runs[index] <= seq then count = count + 1 end
+  end
+  return count
+end
+
+-- How many seqs mention everyone, come after a seq and lie in no run.
+local function everyone_beyond(everyone, seq, runs)
+  if #runs == 0 then return redis.call('ZCOUNT', everyone, '(' .. text(seq), '+inf') end
+  local seqs = redis.call('ZRANGEBYSCORE', everyone, '(' .. text(seq), '+inf')
+  return #seqs - within(runs, seqs)
+end
+
+-- How many messages come after a seq and lie in no run.
+local function beyond(timeline, seq, runs)
+  local count = redis.call('ZCOUNT', timeline, '(' .. text(seq), '+inf')
   for index = 1, #runs, 2 do
     if count == 0 then return 0 end
-    count = count - redis.call('ZCOUNT', key, text(runs[index]), text(runs[index + 1]))
+    count = count - redis.call('ZCOUNT', timeline, text(runs[index]), text(runs[index + 1]))
   end
   return count
 end
@@ -41,7 +59,7 @@ end
 local function answer(timeline, everyone, known, seq, runs, named)
   local count, mentions, first, member = beyond(timeline, seq, runs), 0, 0, ''
   if count > 0 then first, member = first_beyond(timeline, seq, runs) end
-  if known.everyone > 0 then mentions = beyond(everyone, seq, runs) end
+  if known.everyone > 0 then mentions = everyone_beyond(everyone, seq, runs) end
   mentions = mentions + named_alone(timeline, everyone, seq, named, known.everyone > 0)
   return {count, mentions, known.floor, first, member}
 end

@@ -1,0 +1,100 @@
+"""Hot state in Valkey or Redis, one server or a Cluster."""
+
+from collections.abc import Awaitable, Callable
+
+from redis.exceptions import RedisError
+
+from ..errors import HotStoreUnavailable
+from ..ports import Clock
+from ..valkey import Fleet, Generation
+from .memory_presence import MemoryPresence
+from .valkey_badges import ValkeyBadges
+from .valkey_calls import UserCalls
+from .valkey_channels import ValkeyChannels
+from .valkey_users import ValkeyUsers
+
+PATIENCE = 5.0
+"""Seconds in which a fault of the hot store should pass; then callers are told to come back."""
+
+
+class ValkeyHot:
+    """Users, channels and badges in Valkey. Devices are those of this process."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str,
+        unread_cap: int,
+        clock: Clock,
+        ledger_ttl: int,
+        position: int,
+        next_generation: Callable[[], Awaitable[int]],
+    ) -> None:
+        self._generation = Generation(url, prefix, PATIENCE, next_generation)
+        self._fleet = Fleet(url, patience=PATIENCE, guard=self._generation)
+        calls = UserCalls(self._fleet, prefix, unread_cap, clock, ledger_ttl)
+        self.users = ValkeyUsers(calls, self._generation)
+        self.channels = ValkeyChannels(
+            self._fleet,
+            self._generation,
+            prefix=prefix,
+            unread_cap=unread_cap,
+            clock=clock,
+            ttl=ledger_ttl,
+            position=position,
+        )
+        self.badges = ValkeyBadges(self._fleet, self._generation, prefix=prefix, clock=clock, ttl=ledger_ttl)
+        self.presence = MemoryPresence(clock)
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        *,
+        prefix: str,
+        unread_cap: int,
+        clock: Clock,
+        ledger_ttl: int,
+        position: int,
+        next_generation: Callable[[], Awaitable[int]],
+    ) -> "ValkeyHot":
+        """Connect, and begin a generation: what an earlier process left there may be behind the durable store."""
+        hot = cls(
+            url,
+            prefix=prefix,
+            unread_cap=unread_cap,
+            clock=clock,
+            ledger_ttl=ledger_ttl,
+            position=position,
+            next_generation=next_generation,
+        )
+        try:
+            await hot._generation.confirm()
+        except BaseException:
+            await hot.close()
+            raise
+        return hot
+
+    async def loaded(self, items: int) -> None:
+        """So many were loaded; what they take is bounded by the server, and by expiry."""
+
+    async def bound(self) -> None:
+        """Nothing to do here."""
+
+    async def clear(self) -> None:
+        """Drop everything; it is loaded again on use."""
+        self._generation.distrust()
+        await self._generation.confirm()
+
+    async def ping(self) -> None:
+        """Raise Unavailable if a server does not answer."""
+        try:
+            await self._fleet.each("PING")
+        except (RedisError, OSError) as error:
+            raise HotStoreUnavailable(f"the hot store does not answer: {error}") from error
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._fleet.close()
+        await self._generation.close()
