@@ -23,10 +23,9 @@ class MemoryBadges:
     async def add(self, undelivered: Sequence[Undelivered]) -> None:
         """Take them in, unless they were accepted before the user's last tap."""
         for one in undelivered:
+            self._tickets.pop(one.receiver_id, None)  # a load that is under way may have missed it
             known = self._senders.get(one.receiver_id)
-            if known is None:
-                self._tickets.pop(one.receiver_id, None)
-            elif one.accepted_at > known[0]:
+            if known is not None and one.accepted_at > known[0]:
                 known[1].add(one.sender_id)
 
     async def tap(self, user: str, at: int) -> None:

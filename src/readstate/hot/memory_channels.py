@@ -82,10 +82,13 @@ class MemoryChannels:
         place = None if first is None else messages.place(first)
         return Count(count, len(named), place, seq < messages.floor, messages.floor not in apart)
 
-    async def install(self, channels: Sequence[Channel]) -> None:
+    async def install(self, channels: Sequence[Channel], generation: int | None = None) -> bool:
         """Take loaded channels; an older change number than the one known is ignored."""
+        if generation is not None and generation != self._drops:
+            return False
         for channel in channels:
             self._keep(channel)
+        return True
 
     def _keep(self, channel: Channel) -> None:
         known = self._channels.get(channel.channel_id)

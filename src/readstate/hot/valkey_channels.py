@@ -353,7 +353,7 @@ class ValkeyChannels:
         """Changes whenever something was dropped: a load that began before it may be too old."""
         return await self._generation.check() * DROPS_PER_GENERATION + self._drops
 
-    async def install(self, channels: Sequence[Channel], generation: int | None = None) -> None:
+    async def install(self, channels: Sequence[Channel], generation: int | None = None) -> bool:
         """Take loaded channels; an older change number than the one known is ignored.
 
         With the generation that was asked for before they were loaded, nothing is taken once that has passed.
@@ -364,8 +364,8 @@ class ValkeyChannels:
         while True:
             witnesses = await self._announce(list(shards))
             number = await self.generation()
-            if False:
-                return
+            if generation not in {None, number}:
+                return False
             if all(int(witness.split()[0]) >= number // DROPS_PER_GENERATION for witness in witnesses):
                 break
         things = []
@@ -379,7 +379,7 @@ class ValkeyChannels:
             loads = [[witness, *(x for c in part for x in (c.channel_id, c.change))] for _, witness, part in parts]
             values = [encode_channel(channel) for _, _, part in parts for channel in part]
             calls.append(Call(slot, [key for key, _, _ in parts], [_encode(loads), *values]))
-        await self._fleet.run(INSTALL, calls)
+        return sum((await self._fleet.run(INSTALL, calls)).values) == len(things)
 
     async def _announce(self, shards: Sequence[int]) -> list[str]:
         """The witness of each shard."""

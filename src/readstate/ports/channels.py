@@ -55,8 +55,11 @@ class HotChannels(Protocol):
     async def generation(self) -> int:
         """Changes whenever something was dropped: a load that began before it may be too old."""
 
-    async def install(self, channels: Sequence[Channel]) -> None:
-        """Take loaded channels; an older change number than the one known is ignored."""
+    async def install(self, channels: Sequence[Channel], generation: int | None = None) -> bool:
+        """Take loaded channels; an older change number than the one known is ignored.
+
+        False if the generation, as it was before they were loaded, has passed: load again.
+        """
 
     async def install_timeline(self, load: TimelineLoad) -> bool:
         """Take a loaded timeline; False if a newer change has passed: load again."""

@@ -5,7 +5,7 @@ or left meanwhile does not come back.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from ..errors import ChannelNotFound, NotAMember, Unavailable
 from ..model import Channel, Mode, Position, ReadState
@@ -126,20 +126,19 @@ class Loader:
         found = await self._channels.channels(ids)
         missing = [id_ for id_, channel in zip(ids, found, strict=True) if channel is None]
         if missing:
-            await self._load_channels(missing)
+            loaded = await self._load_channels(missing)
             now = dict(zip(missing, await self._channels.channels(missing), strict=True))
-            found = [channel or now[id_] for id_, channel in zip(ids, found, strict=True)]
+            found = [channel or now[id_] or loaded.get(id_) for id_, channel in zip(ids, found, strict=True)]
         return [None if channel is None or channel.deleted else channel for channel in found]
 
-    async def _load_channels(self, ids: Sequence[str]) -> None:
+    async def _load_channels(self, ids: Sequence[str]) -> Mapping[str, Channel]:
         for _ in range(MAX_TRIES):
             generation = await self._channels.generation()
             loaded = await self._durable.load_channels(ids)
-            if await self._channels.generation() == generation:
-                await self._channels.install(list(loaded.values()))
+            if await self._channels.install(list(loaded.values()), generation):
                 LOADS.labels("channel").inc(len(loaded))
                 await self._loaded(4 * len(loaded))
-                return
+                return loaded
         raise overtaken("a channel")
 
     async def channel(self, id_: str) -> Channel:
