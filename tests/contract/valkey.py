@@ -63,10 +63,10 @@ async def hot_store(
     url, prefix = server().url, f"{secrets.token_hex(6)}:" if prefix is None else prefix
     numbers = itertools.count(1)
 
-    async def raise_number() -> int:
-        return next(numbers)
+    async def raise_number(above: int) -> int:
+        return max(above, next(numbers)) + 1
 
-    generation = Generation(url, prefix, patience, raise_number)
+    generation = Generation(url, prefix, patience, 1, raise_number)
     fleet, outsider = Fleet(url, patience=patience, guard=generation), Fleet(url, patience=patience)
     try:
         yield HotStore(fleet, generation, prefix, outsider)

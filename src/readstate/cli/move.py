@@ -19,7 +19,7 @@ from ..transfer_records import Erased, ImportReport, Refused
 from .chat import User
 from .help import examples
 from .output import console, plain, show, show_json
-from .place import Json, Place, at_a_place, is_running, no_store
+from .place import Json, Place, at_a_place, is_running, require_store
 
 app = typer.Typer()
 
@@ -288,8 +288,8 @@ def _at(place: Place, ask: Callable[[Door], Awaitable[T]], *, creates: bool = Fa
 
 
 async def _inside(settings: Settings, ask: Callable[[Door], Awaitable[T]], creates: bool) -> T:
-    if not creates and not settings.database_path.exists():
-        raise no_store(settings)
+    if not creates:
+        await require_store(settings)
     async with Readstate.open(settings=settings) as service:
         return await ask(service.transfer)
 

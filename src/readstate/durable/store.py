@@ -60,9 +60,9 @@ class SqlStore:
         number: int = await self._database.value("store_id")
         return number
 
-    async def next_generation(self) -> int:
+    async def next_generation(self, above: int = 0) -> int:
         """A number that was never given before."""
-        generation: int = await self._database.write(lambda session: session.value("next_generation"))
+        generation: int = await self._database.write(lambda session: session.value("next_generation", above=above))
         return generation
 
     async def last_position(self) -> int:

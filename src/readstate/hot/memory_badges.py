@@ -57,12 +57,13 @@ class MemoryBadges:
         return sum(400 + 80 * len(senders) for _, senders in self._senders.values())
 
     async def clear(self) -> None:
-        """Drop everything."""
+        """Drop everything, also loads that are under way."""
+        self._tickets.clear()
         self._senders.clear()
 
     async def shrink(self, share: float) -> int:
         """Drop this share of the badges, the oldest loads first; returns how many."""
         dropped = list(self._senders)[: min(ceil(len(self._senders) * share), len(self._senders) - 1)]
         for user in dropped:
-            del self._senders[user]
+            await self.forget(user)
         return len(dropped)

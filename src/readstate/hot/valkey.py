@@ -2,9 +2,6 @@
 
 from collections.abc import Awaitable, Callable
 
-from redis.exceptions import RedisError
-
-from ..errors import HotStoreUnavailable
 from ..ports import Clock
 from ..valkey import Fleet, Generation
 from .memory_presence import MemoryPresence
@@ -29,9 +26,10 @@ class ValkeyHot:
         clock: Clock,
         ledger_ttl: int,
         position: int,
-        next_generation: Callable[[], Awaitable[int]],
+        store: int,
+        next_generation: Callable[[int], Awaitable[int]],
     ) -> None:
-        self._generation = Generation(url, prefix, PATIENCE, next_generation)
+        self._generation = Generation(url, prefix, PATIENCE, store, next_generation)
         self._fleet = Fleet(url, patience=PATIENCE, guard=self._generation)
         calls = UserCalls(self._fleet, prefix, unread_cap, clock, ledger_ttl)
         self.users = ValkeyUsers(calls, self._generation)
@@ -57,7 +55,8 @@ class ValkeyHot:
         clock: Clock,
         ledger_ttl: int,
         position: int,
-        next_generation: Callable[[], Awaitable[int]],
+        store: int,
+        next_generation: Callable[[int], Awaitable[int]],
     ) -> "ValkeyHot":
         """Connect, and begin a generation: what an earlier process left there may be behind the durable store."""
         hot = cls(
@@ -67,6 +66,7 @@ class ValkeyHot:
             clock=clock,
             ledger_ttl=ledger_ttl,
             position=position,
+            store=store,
             next_generation=next_generation,
         )
         try:
@@ -89,10 +89,7 @@ class ValkeyHot:
 
     async def ping(self) -> None:
         """Raise Unavailable if a server does not answer."""
-        try:
-            await self._fleet.each("PING")
-        except (RedisError, OSError) as error:
-            raise HotStoreUnavailable(f"the hot store does not answer: {error}") from error
+        await self._generation.check()
 
     async def close(self) -> None:
         """Close all connections."""

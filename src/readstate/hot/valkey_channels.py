@@ -379,7 +379,8 @@ class ValkeyChannels:
             loads = [[witness, *(x for c in part for x in (c.channel_id, c.change))] for _, witness, part in parts]
             values = [encode_channel(channel) for _, _, part in parts for channel in part]
             calls.append(Call(slot, [key for key, _, _ in parts], [_encode(loads), *values]))
-        return sum((await self._fleet.run(INSTALL, calls)).values) == len(things)
+        taken: int = sum((await self._fleet.run(INSTALL, calls)).values)
+        return taken == len(things)
 
     async def _announce(self, shards: Sequence[int]) -> list[str]:
         """The witness of each shard."""

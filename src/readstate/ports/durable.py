@@ -188,8 +188,8 @@ class Durable(DurableWrites, DurableLoads, DurableQueries, DurableUsers, Durable
     async def store_id(self) -> int:
         """A number that no other store has: cursors of another one are told apart."""
 
-    async def next_generation(self) -> int:
-        """A number that was never given before: the hot state begins empty."""
+    async def next_generation(self, above: int = 0) -> int:
+        """A number that was never given before, and is larger than `above`: the hot state begins empty."""
 
     async def last_position(self) -> int:
         """Where in the log the last change stands."""

@@ -1,13 +1,13 @@
 """Which generation the hot store is in: the number under which everything in it was loaded.
 
-Every master holds a marker with the number and its own run id. A master without one was emptied, one with another
+Every master holds a marker with the number, the id of the durable store and its own run id. A master without one was emptied, one with another
 run id was restarted from a snapshot or is a replica that took over: it may have lost something. Then the durable
 counter is raised, and whatever was loaded under an older number counts as not loaded.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
@@ -19,23 +19,35 @@ from .keys import tag_in
 from .scripts import Script
 
 RAISE = Script(
-    """-- KEYS[1]: marker; ARGV: number, run id. The marker with the higher number stays, if it is of this run.
+    """-- KEYS[1]: marker; ARGV: number, store, run id. The marker with the higher number stays, if the rest is the same.
 local known = redis.call('GET', KEYS[1])
 if known then
-  local number, run = string.match(known, '^(%d+) (.*)$')
-  if run == ARGV[2] and tonumber(number) >= tonumber(ARGV[1]) then return known end
+  local number, rest = string.match(known, '^(%d+) (.*)$')
+  if rest == ARGV[2] .. ' ' .. ARGV[3] and tonumber(number) >= tonumber(ARGV[1]) then return known end
 end
-redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. ARGV[2])
-return ARGV[1] .. ' ' .. ARGV[2]"""
+local marker = table.concat(ARGV, ' ')
+redis.call('SET', KEYS[1], marker)
+return marker"""
 )
+
+
+class Marker(NamedTuple):
+    """What a master says."""
+
+    number: int
+    store: str
+    run: str
 
 
 class Generation:
     """Looks at every new connection, and at the markers when asked. Shared by all that use one hot store."""
 
-    def __init__(self, url: str, prefix: str, patience: float, raise_number: Callable[[], Awaitable[int]]) -> None:
+    def __init__(
+        self, url: str, prefix: str, patience: float, store: int, raise_number: Callable[[int], Awaitable[int]]
+    ) -> None:
         self._fleet = Fleet(url, patience=patience)
         self._prefix = prefix
+        self._store = str(store)
         self._raise_number = raise_number
         self._runs: frozenset[str] = frozenset()
         self._doubts, self._settled = 1, 0
@@ -68,7 +80,8 @@ class Generation:
             found = await asyncio.gather(*(ask(node, "GET", self._marker(slot)) for slot, node in masters.items()))
         except (RedisError, OSError) as error:
             raise HotStoreUnavailable(f"the hot store does not answer: {error}") from error
-        if not all(marker is not None and marker.startswith(b"%d " % self.number) for marker in found):
+        ours = f"{self.number} {self._store} ".encode()
+        if not all(marker is not None and marker.startswith(ours) for marker in found):
             await self.confirm()
         return self.number
 
@@ -88,18 +101,23 @@ class Generation:
             await self._fleet.refresh()
             masters = await self._fleet.masters()
             states = await asyncio.gather(*(self._look(slot, node) for slot, node in masters.items()))
-            numbers = {number for number, _, _ in states}
-            if self._settled != doubts or len(numbers) > 1 or not all(run == marked for _, run, marked in states):
-                number = await self._raise_number()
-                markers = await asyncio.gather(
-                    *(
-                        self._mark(slot, node, number, run)
-                        for (slot, node), (_, run, _) in zip(masters.items(), states, strict=True)
-                    )
+            markers = [marker for _, marker in states]
+            if self.number and any(marker is not None and marker.store != self._store for marker in markers):
+                raise HotStoreUnavailable(
+                    "another service with a database of its own uses the same keys of the hot store: "
+                    "give each a key_prefix of its own"
                 )
-                numbers = {int(marker.split()[0]) for marker in markers}
+            numbers = {marker.number if marker is not None else 0 for marker in markers}
+            whole = all(marker is not None and marker[1:] == (self._store, run) for run, marker in states)
+            if self._settled != doubts or len(numbers) > 1 or not whole:
+                number = await self._raise_number(max(numbers))
+                told = (
+                    self._mark(slot, node, number, run)
+                    for (slot, node), (run, _) in zip(masters.items(), states, strict=True)
+                )
+                numbers = set(await asyncio.gather(*told))
             self.number = max(numbers)
-            self._runs = frozenset(run for _, run, _ in states)
+            self._runs = frozenset(run for run, _ in states)
             self._settled = doubts
         finally:
             self._confirming = None
@@ -109,15 +127,14 @@ class Generation:
         self._settled = self._doubts
         await self.confirm()
 
-    async def _look(self, slot: int, node: Redis) -> tuple[int, str, str]:
-        """(number, run id, run id that the marker says) of a master."""
+    async def _look(self, slot: int, node: Redis) -> tuple[str, Marker | None]:
+        """The run id of a master, and its marker."""
         run = _run_id(await ask(node, "INFO", "server"))
-        number, _, marked = (await ask(node, "GET", self._marker(slot)) or b"0 ").decode().partition(" ")
-        return int(number), run, marked
+        return run, _parse(await ask(node, "GET", self._marker(slot)))
 
-    async def _mark(self, slot: int, node: Redis, number: int, run: str) -> str:
-        answer = await ask(node, "EVAL", RAISE.text, 1, self._marker(slot), number, run)
-        return str(answer.decode())
+    async def _mark(self, slot: int, node: Redis, number: int, run: str) -> int:
+        answer = _parse(await ask(node, "EVAL", RAISE.text, 1, self._marker(slot), number, self._store, run))
+        return number if answer is None else answer.number
 
     def _marker(self, slot: int) -> str:
         return f"{self._prefix}generation:{tag_in(slot)}"
@@ -125,6 +142,11 @@ class Generation:
     async def close(self) -> None:
         """Close its connections."""
         await self._fleet.close()
+
+
+def _parse(marker: bytes | None) -> Marker | None:
+    parts = [] if marker is None else marker.decode().split(" ")
+    return Marker(int(parts[0]), parts[1], parts[2]) if len(parts) == 3 else None
 
 
 def _run_id(info: Any) -> str:

@@ -358,7 +358,7 @@ SELECT value FROM meta WHERE key = 'store';
 
 -- name: next_generation
 -- Counts the times that the hot state began empty.
-UPDATE meta SET value = value + 1 WHERE key = 'generation' RETURNING value;
+UPDATE meta SET value = greatest(value, :above::bigint) + 1 WHERE key = 'generation' RETURNING value;
 
 -- name: touch
 -- A write that changes nothing: fails if the store cannot be written.

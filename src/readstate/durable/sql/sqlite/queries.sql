@@ -337,7 +337,7 @@ SELECT value FROM meta WHERE key = 'store';
 
 -- name: next_generation
 -- Counts the times that the hot state began empty.
-UPDATE meta SET value = value + 1 WHERE key = 'generation' RETURNING value;
+UPDATE meta SET value = max(value, :above) + 1 WHERE key = 'generation' RETURNING value;
 
 -- name: touch
 -- A write that changes nothing: fails if the store cannot be written.
