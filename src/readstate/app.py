@@ -6,19 +6,21 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 from .bus.local import LocalBus
 from .durable.sqlite import SqliteStore
 from .durable.sqlite_engine import connect, migrations_missing
 from .durable.sqlite_engine import migrate as migrate_sqlite
+from .durable.store import SqlStore
 from .errors import ConfigurationError, ReadstateError
 from .hot.memory import MemoryHot
 from .log.local import LocalLog
 from .model import Position
-from .ports import Clock
+from .ports import Clock, Devices, HotBadges, HotChannels, HotUsers, Presence
 from .services.acceptance import Acceptance
 from .services.badge import OfflineBadge
 from .services.channels import Channels
@@ -53,6 +55,39 @@ def system_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
+class HotPresence(Presence, Devices, Protocol):
+    """Who is connected, and with what."""
+
+
+class Hot(Protocol):
+    """All hot state, wherever it is."""
+
+    @property
+    def users(self) -> HotUsers:
+        """Of users."""
+
+    @property
+    def channels(self) -> HotChannels:
+        """Of channels."""
+
+    @property
+    def badges(self) -> HotBadges:
+        """Of badges."""
+
+    @property
+    def presence(self) -> HotPresence:
+        """Of devices."""
+
+    async def loaded(self, items: int) -> None:
+        """So many seats, channels or messages were loaded."""
+
+    async def bound(self) -> None:
+        """Drop what is over the bound."""
+
+    async def clear(self) -> None:
+        """Drop everything; it is loaded again on use."""
+
+
 class Readstate:
     """The whole service inside one program. `await` it or use it with `async with`; then its services are there."""
 
@@ -70,13 +105,15 @@ class Readstate:
     figures: Figures
     live: Live
     transfer: Transfer
-    durable: SqliteStore
+    durable: SqlStore
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self.settings = settings
         self.clock = clock
         self.instance_id = settings.instance_id or secrets.token_hex(4)
         self._stack = contextlib.AsyncExitStack()
+        self._dependencies: dict[str, Callable[[], Awaitable[None]]] = {}
+        self._lost = asyncio.Event()
 
     @classmethod
     def open(cls, *, settings: Settings | None = None, clock: Clock = system_clock, **overrides: object) -> "Readstate":
@@ -114,11 +151,12 @@ class Readstate:
 
     async def ready(self) -> dict[str, str]:
         """Each dependency, and "ok" or what is wrong with it."""
-        try:
-            await self.durable.ping()
-        except ReadstateError as error:
-            return {"database": error.detail}
-        return {"database": "ok"}
+        states = await asyncio.gather(*(_state(ping) for ping in self._dependencies.values()))
+        return dict(zip(self._dependencies, states, strict=True))
+
+    async def lost(self) -> None:
+        """Return when another process has taken the store over: all writes are refused from then on."""
+        await self._lost.wait()
 
     async def evict(self) -> None:
         """Drop all hot state; it is loaded again on use."""
@@ -127,20 +165,11 @@ class Readstate:
     # ------------------------------------------------------------ the embedded profile
 
     async def _start(self) -> None:
-        s = self.settings
-        self._stack.callback(_take_store(s))
-        durable = self.durable = await SqliteStore.open(s.database_path, s.fanout_max_members)
-        self._stack.push_async_callback(durable.close)
+        self._stack.callback(_take_directories(self.settings))
+        durable = self.durable = await self._open_durable()
         position = await durable.last_position()
         self._store_id = await durable.store_id()
-        hot = self._hot = MemoryHot(
-            unread_cap=s.unread_cap,
-            generation=await durable.next_generation(),
-            position=position,
-            clock=self.clock,
-            ledger_ttl=s.ledger_ttl,
-            max_bytes=s.hot_memory * 2**20,
-        )
+        hot = self._hot = await self._open_hot(position)
         persister = ReceiptPersister(durable)
         bus = LocalBus()
         writer = MessageWriter(
@@ -163,7 +192,54 @@ class Readstate:
         self._stack.push_async_callback(self.reads.close)
         self._stack.push_async_callback(_cancel, asyncio.create_task(self._housekeeping()))
 
-    def _assemble(self, log: LocalLog, hot: MemoryHot, durable: SqliteStore, bus: LocalBus) -> None:
+    async def _open_durable(self) -> SqlStore:
+        """The store, which this process alone writes to."""
+        s = self.settings
+        durable: SqlStore
+        if s.in_sqlite:
+            os.close(os.open(s.database_path, os.O_RDWR | os.O_CREAT, 0o600))  # texts are nobody else's business
+            durable = await SqliteStore.open(s.database_path, s.fanout_max_members)
+            self._stack.push_async_callback(durable.close)
+        else:
+            with _extra("asyncpg", "PostgreSQL"):
+                from .durable.lease import open_alone  # noqa: PLC0415 - an extra
+            durable, lease = await open_alone(
+                s.database_url, s.fanout_max_members, s.database_connections, self.instance_id
+            )
+            self._lost = lease.lost
+            self._stack.push_async_callback(durable.close)
+            self._stack.push_async_callback(lease.release)
+        self._dependencies["database"] = durable.ping
+        return durable
+
+    async def _open_hot(self, position: int) -> Hot:
+        s = self.settings
+        if not s.hot_url:
+            return MemoryHot(
+                unread_cap=s.unread_cap,
+                generation=await self.durable.next_generation(),
+                position=position,
+                clock=self.clock,
+                ledger_ttl=s.ledger_ttl,
+                max_bytes=s.hot_memory * 2**20,
+            )
+        with _extra("redis", "Valkey or Redis"):
+            from .hot.valkey import ValkeyHot  # noqa: PLC0415 - an extra
+        hot = await ValkeyHot.open(
+            s.hot_url,
+            prefix=s.key_prefix,
+            unread_cap=s.unread_cap,
+            clock=self.clock,
+            ledger_ttl=s.ledger_ttl,
+            position=position,
+            store=self._store_id,
+            next_generation=self.durable.next_generation,
+        )
+        self._stack.push_async_callback(hot.close)
+        self._dependencies["hot_store"] = hot.ping
+        return hot
+
+    def _assemble(self, log: LocalLog, hot: Hot, durable: SqlStore, bus: LocalBus) -> None:
         s = self.settings
         under_way = UnderWay()
         loader = self._loader = Loader(hot.users, hot.channels, durable, s.unread_cap, hot.loaded)
@@ -283,13 +359,29 @@ async def _cancel(task: asyncio.Task[None]) -> None:
         await task
 
 
-def _take_store(settings: Settings) -> Callable[[], None]:
-    directory = settings.database_path.parent
-    for needed in (directory, Path(settings.data_dir)):
+async def _state(ping: Callable[[], Awaitable[None]]) -> str:
+    try:
+        await ping()
+    except ReadstateError as error:
+        return error.detail
+    return "ok"
+
+
+@contextlib.contextmanager
+def _extra(package: str, what: str) -> Iterator[None]:
+    """Around the import of an adapter whose library not everybody needs."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != package:
+            raise
+        raise ConfigurationError(f"{what} needs a library that is missing: pip install 'readstate[cluster]'") from error
+
+
+def _take_directories(settings: Settings) -> Callable[[], None]:
+    for needed in (settings.store_directory, Path(settings.data_dir)):
         needed.mkdir(parents=True, exist_ok=True)
-    release = _lock(directory)
-    os.close(os.open(settings.database_path, os.O_RDWR | os.O_CREAT, 0o600))  # texts are nobody else's business
-    return release
+    return _lock(settings.store_directory)
 
 
 def _lock(directory: Path) -> Callable[[], None]:
@@ -320,9 +412,24 @@ def store_is_locked(data_dir: str | Path) -> bool:
 
 def migrate(settings: Settings, check_only: bool = False) -> tuple[int, int]:
     """Bring the schema up to date, or only tell: (from, to)."""
+    if not settings.in_sqlite:
+        return asyncio.run(_migrate_postgres(settings, check_only))
     settings.database_path.parent.mkdir(parents=True, exist_ok=True)
     connection = connect(settings.database_path)
     try:
         return migrations_missing(connection) if check_only else migrate_sqlite(connection)
     finally:
         connection.close()
+
+
+async def _migrate_postgres(settings: Settings, check_only: bool) -> tuple[int, int]:
+    with _extra("asyncpg", "PostgreSQL"):
+        from .durable.postgres import migrate as migrate_postgres  # noqa: PLC0415 - an extra
+    return await migrate_postgres(settings.database_url, check_only)
+
+
+async def store_exists(settings: Settings) -> bool:
+    """Whether there is anything where the settings say."""
+    if settings.in_sqlite:
+        return settings.database_path.exists()
+    return (await _migrate_postgres(settings, check_only=True))[0] > 0

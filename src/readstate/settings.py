@@ -34,17 +34,42 @@ class About:
     high: int | None = None
     choices: tuple[str, ...] = ()
     secret: bool = False
+    url: bool = False
+    """May hold a password, which is never shown."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Settings:
     """All settings of a service. Making one checks it: what exists is valid."""
 
-    profile: Annotated[str, About("How it runs: everything in one process and one file")] = "embedded"
+    profile: Annotated[str, About("How it runs: everything in one process")] = "embedded"
     host: Annotated[str, About("Address to listen on")] = "127.0.0.1"
     port: Annotated[int, About("Port to listen on; 0 takes a free one", 0, 65_535)] = 8080
     data_dir: Annotated[str, About("Directory of the database and of generated secrets")] = "./readstate-data"
-    database_url: Annotated[str, About("sqlite:///path; empty: readstate.db in the data directory")] = ""
+    database_url: Annotated[
+        str,
+        About(
+            "sqlite:///path or postgresql://user:password@host/name; empty: readstate.db in the data directory",
+            url=True,
+        ),
+    ] = ""
+    database_connections: Annotated[int, About("Most connections to PostgreSQL", 2, 1_000)] = 10
+    hot_url: Annotated[
+        str,
+        About(
+            "Valkey or Redis for the hot state: redis://host:port, rediss:// with TLS, "
+            "redis+cluster://host:port,host:port; empty: in the memory of the process",
+            url=True,
+        ),
+    ] = ""
+    key_prefix: Annotated[str, About("Stands before every key in Valkey or Redis, for servers that are shared")] = ""
+    write_replica_url: Annotated[
+        str, About("A second Valkey or Redis, for badges; for the cluster profile, not used in this version", url=True)
+    ] = ""
+    kafka_bootstrap: Annotated[
+        tuple[str, ...],
+        About("Brokers of Kafka (host:port), comma separated; for the cluster profile, not used in this version"),
+    ] = ()
     service_keys: Annotated[
         tuple[str, ...],
         About("Keys of chat backends, comma separated; none: one is made in the data directory", secret=True),
@@ -116,13 +141,21 @@ class Settings:
         refuse(_faults_together(values, {}))
 
     def __repr__(self) -> str:
-        values = {name: getattr(self, name) for name in ABOUT}
-        shown = (f"{n}={'<hidden>' if v and ABOUT[n].secret else repr(v)}" for n, v in values.items())
-        return f"Settings({', '.join(shown)})"
+        return f"Settings({', '.join(f'{name}={_shown(name, getattr(self, name))}' for name in ABOUT)})"
+
+    @property
+    def in_sqlite(self) -> bool:
+        """Whether the durable store is a file, not a server."""
+        return not self.database_url or self.database_url.startswith("sqlite:")
+
+    @property
+    def store_directory(self) -> Path:
+        """The directory that belongs to the process which has the store."""
+        return self.database_path.parent if self.in_sqlite else Path(self.data_dir)
 
     @property
     def database_path(self) -> Path:
-        """The SQLite file."""
+        """The SQLite file, where the store is one."""
         if self.database_url:
             return Path(self.database_url.removeprefix("sqlite:///"))
         return Path(self.data_dir) / DATABASE_FILE
@@ -258,13 +291,25 @@ def _take_toml(given: _Given, path: Path | None) -> None:
             given.take(name, value, f"{path}: {name}")
 
 
+def without_password(url: str) -> str:
+    """A URL as it may be shown."""
+    url = re.sub(r"(?<=://)([^:@/?]*):.*@", r"\1:***@", url, flags=re.DOTALL)
+    return re.sub(r"([?&](?:ssl)?password=)[^&#]*", r"\1***", url)
+
+
+def _shown(name: str, value: Value) -> str:
+    if value and ABOUT[name].secret:
+        return "<hidden>"
+    return repr(without_password(value) if ABOUT[name].url and isinstance(value, str) else value)
+
+
 # ---------------------------------------------------------------- checks
 
 
 def _faults(name: str, value: object, source: str) -> list[str]:
     """What is wrong with one value, each fault beginning with where the value came from."""
     about, default = ABOUT[name], DEFAULTS[name]
-    shown = "the value" if about.secret else repr(value)
+    shown = "the value" if about.secret or about.url else repr(value)
     if isinstance(default, int):
         problems = _number_faults(value, shown, about)
     elif isinstance(default, tuple):
@@ -323,13 +368,45 @@ def _profile(value: str) -> str | None:
     return None if value == "embedded" else "is not a profile; this version has embedded"
 
 
+_HOST = r"(?:[0-9A-Za-z._-]+|\[[0-9A-Fa-f:.]+\])"
+_SERVER = rf"{_HOST}(?::[0-9]{{1,5}})?"
+_SERVERS = rf"(?:[^/@?#]*@)?{_SERVER}(?:,{_SERVER})*"
+_POSTGRES = re.compile(rf"postgres(?:ql)?://(?:{_SERVERS})?(?:/[^/?#]*)?(?:\?[^#]*)?")
+_SINGLE = re.compile(rf"rediss?://(?:[^/@?#]*@)?{_SERVER}(?:/[0-9]*)?(?:\?[^#]*)?")
+_CLUSTER = re.compile(rf"rediss?\+cluster://{_SERVERS}/?(?:\?[^#]*)?")
+_ENCODE = "(in a password, write / as %2F, @ as %40, ? as %3F and # as %23)"
+
+
 def _database_url(value: str) -> str | None:
     if not value or (value.startswith("sqlite:///") and value != "sqlite:///"):
         return None
     scheme = value.partition(":")[0]
-    if scheme in {"postgresql", "postgres", "cassandra", "dynamodb"}:
-        return "is not available in this version, which stores in SQLite (sqlite:///path)"
-    return "is not of the form sqlite:///path"
+    if scheme in {"cassandra", "dynamodb"}:
+        return f"names {scheme}, which is not available in this version: it stores in SQLite or PostgreSQL"
+    if scheme not in {"postgresql", "postgres"}:
+        return "is not of the form sqlite:///path or postgresql://user:password@host/name"
+    if not _POSTGRES.fullmatch(value):
+        return f"is not of the form postgresql://user:password@host:port/name {_ENCODE}"
+    return None
+
+
+def _hot_url(value: str) -> str | None:
+    if not value or _SINGLE.fullmatch(value) or _CLUSTER.fullmatch(value):
+        return None
+    return (
+        "is not of the form redis://user:password@host:port/0, rediss://… or redis+cluster://host:port,host:port "
+        + _ENCODE
+    )
+
+
+def _key_prefix(value: str) -> str | None:
+    if re.fullmatch(r"[!-~]*", value) and not set(value) & set("{}*?[]\\") and len(value) <= 64:
+        return None
+    return "is not at most 64 printable ASCII characters without spaces, braces, brackets, *, ? and \\"
+
+
+def _broker(value: str) -> str | None:
+    return None if re.fullmatch(rf"{_HOST}:[0-9]{{1,5}}", value) else f"({value!r}) is not of the form host:port"
 
 
 def _host(value: str) -> str | None:
@@ -371,6 +448,10 @@ CHECKS: Mapping[str, Check] = {
     "host": _host,
     "data_dir": _not_empty,
     "database_url": _database_url,
+    "hot_url": _hot_url,
+    "key_prefix": _key_prefix,
+    "write_replica_url": _hot_url,
+    "kafka_bootstrap": _broker,
     "service_keys": _service_key,
     "jwt_secret": _jwt_secret,
     "jwks": _jwks,

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from readstate import Readstate
+from readstate.durable.sqlite import SqliteStore
 from readstate.gateway import asgi_app
 from tests.conftest import SERVICE_KEY, Chat, check_problem, eventually, of
 from tests.servers import Server, serving
@@ -260,6 +261,7 @@ async def test_a_store_that_became_read_only_refuses_writes_and_recovers_by_itse
             chat = Chat(http)
             await prepare(chat)
             before = await chat.snapshot(USERS, CHANNELS)
+            assert isinstance(rs.durable, SqliteStore)
 
             await rs.durable.pragma("query_only", 1)
             await check_nothing_works_and_nothing_changes(chat, before)

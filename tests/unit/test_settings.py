@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from readstate.errors import ConfigurationError
-from readstate.settings import Settings, describe, load_settings, make_settings
+from readstate.settings import Settings, describe, load_settings, make_settings, without_password
+from readstate.stack import VARIABLES
 
 KEY = "a-service-key-of-32-characters-!"
 SECRET = "a secret of at least 32 bytes, as HS256 wants it"
@@ -99,8 +100,24 @@ def test_variables_of_the_command_line_and_of_others_are_no_faults() -> None:
         ("HOST", "http://x/", "is not a host name"),
         ("DATA_DIR", " ", "is empty"),
         ("DATA_DIR", "x\udcff", "holds bytes that are no text"),
-        ("DATABASE_URL", "postgresql://db/x", "is not available in this version"),
+        ("DATABASE_URL", "cassandra://db/x", "cassandra, which is not available in this version"),
+        ("DATABASE_URL", "dynamodb://eu-west-1", "dynamodb, which is not available in this version"),
         ("DATABASE_URL", "sqlite:///", "is not of the form sqlite:///path"),
+        ("DATABASE_URL", "mysql://db/x", "is not of the form sqlite:///path or postgresql://"),
+        ("DATABASE_URL", "postgresql://u:p@db:port/x", "is not of the form postgresql://"),
+        ("DATABASE_URL", "postgresql://u:with/slash@db/x", "write / as %2F"),
+        ("DATABASE_CONNECTIONS", "1", "is below the least, 2"),
+        ("HOT_URL", "127.0.0.1:6379", "is not of the form redis://"),
+        ("HOT_URL", "redis://", "is not of the form redis://"),
+        ("HOT_URL", "redis://h:1/name", "is not of the form redis://"),
+        ("HOT_URL", "redis://h:1,i:2", "redis+cluster://host:port,host:port"),
+        ("HOT_URL", "redis+cluster://h:1,,i:2", "is not of the form redis://"),
+        ("HOT_URL", "redis+cluster://h:1/3", "is not of the form redis://"),
+        ("HOT_URL", "valkey://h:1", "is not of the form redis://"),
+        ("WRITE_REPLICA_URL", "http://h", "is not of the form redis://"),
+        ("KAFKA_BOOTSTRAP", "a:9092,b", "item 2 ('b') is not of the form host:port"),
+        ("KEY_PREFIX", "app{1}:", "is not at most 64 printable ASCII characters"),
+        ("KEY_PREFIX", "x" * 65, "is not at most 64 printable ASCII characters"),
         ("DATABASE_URL", "readstate.db", "is not of the form sqlite:///path"),
         ("JWKS", "ftp://keys", "is neither a file nor an http(s) URL"),
         ("CORS_ORIGINS", "https://a.example,b.example", "item 2 ('b.example') is not a web origin"),
@@ -123,6 +140,18 @@ def test_what_cannot_be_is_refused_with_the_reason(variable: str, value: str, wh
         ("PORT", "0"),
         ("HOST", "::1"),
         ("DATABASE_URL", "sqlite:////var/lib/readstate.db"),
+        ("DATABASE_URL", "postgresql://u:p%40ss@db.example:5432/x?sslmode=verify-full&sslrootcert=/etc/ca.pem"),
+        ("DATABASE_URL", "postgres://[::1]/x"),
+        ("DATABASE_URL", "postgresql://a:1,b:2/x?target_session_attrs=primary"),
+        ("DATABASE_URL", "postgresql:///x?host=/run/postgresql"),
+        ("HOT_URL", "redis://127.0.0.1:6379/0"),
+        ("HOT_URL", "rediss://user:p%2Fss@hot.example?ssl_cert_reqs=none"),
+        ("HOT_URL", "redis://:secret@[::1]:6379"),
+        ("HOT_URL", "redis+cluster://a:1,b:2,c:3"),
+        ("HOT_URL", "rediss+cluster://user:secret@a:1,b:2"),
+        ("WRITE_REPLICA_URL", "redis://127.0.0.1:6380/0"),
+        ("KAFKA_BOOTSTRAP", "127.0.0.1:9092, broker-2.example:9092"),
+        ("KEY_PREFIX", "chat:eu/"),
         ("JWKS", "/etc/keys.json"),
         ("JWKS", "https://id.example/.well-known/jwks.json"),
         ("CORS_ORIGINS", "*"),
@@ -168,6 +197,48 @@ def test_secrets_never_appear_in_repr() -> None:
     assert "port=8080" in str(settings)
 
 
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://bob:hunter2@db/x", "postgresql://bob:***@db/x"),
+        (
+            "postgresql://bob@db/x?password=hunter2&sslmode=require",
+            "postgresql://bob@db/x?password=***&sslmode=require",
+        ),
+        ("redis://:hunter2@h:1/0", "redis://:***@h:1/0"),
+        ("redis+cluster://u:hunter2@a:1,b:2", "redis+cluster://u:***@a:1,b:2"),
+        ("redis://u:hunter2:@with@signs@h", "redis://u:***@h"),
+        ("sqlite:///a:b@c.db", "sqlite:///a:b@c.db"),
+        ("redis://h:1/0", "redis://h:1/0"),
+    ],
+)
+def test_of_a_url_everything_is_shown_but_the_password(url: str, shown: str) -> None:
+    assert without_password(url) == shown
+
+
+def test_passwords_in_urls_never_appear_in_repr_nor_in_faults() -> None:
+    urls = {"database_url": "postgresql://u:hunter2@db/x", "hot_url": "redis://:hunter2@h:1"}
+
+    assert "hunter2" not in repr(make_settings(**urls))
+    assert "postgresql://u:***@db/x" in repr(make_settings(**urls))
+    for name in ("DATABASE_URL", "HOT_URL", "WRITE_REPLICA_URL"):
+        for fault in ("postgresql://u:hunter2", "u:hunter2@h", "http://u:hunter2@h"):
+            assert "hunter2" not in faults_of({f"READSTATE_{name}": fault})
+
+
+def test_all_that_the_stack_prints_is_taken() -> None:
+    addresses = {
+        "valkey": "redis://127.0.0.1:6379/0",
+        "valkey-cluster": "redis+cluster://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3",
+        "replica": "redis://127.0.0.1:6380/0",
+        "postgres": "postgresql://readstate:0123456789abcdef@127.0.0.1:5432/readstate",
+        "kafka": "127.0.0.1:9092",
+    }
+
+    for name, variable in VARIABLES.items():
+        load_settings({}, {variable: addresses[name]})
+
+
 def test_settings_made_in_python_are_checked_by_the_same_rules() -> None:
     with pytest.raises(ConfigurationError, match="port: 70000 is above the most"):
         Settings(port=70_000)
@@ -195,6 +266,16 @@ def test_the_database_lies_in_the_data_directory_unless_it_is_named() -> None:
     assert Settings(data_dir="d").database_path == Path("d/readstate.db")
     assert Settings(database_url="sqlite:///x.db").database_path == Path("x.db")
     assert Settings(database_url="sqlite:////var/x.db").database_path == Path("/var/x.db")
+
+
+def test_the_directory_that_belongs_to_one_process_is_where_its_data_are() -> None:
+    assert Settings(data_dir="d", database_url="sqlite:////var/x.db").store_directory == Path("/var")
+    assert Settings(data_dir="d", database_url="postgresql://h/x").store_directory == Path("d")
+    assert [Settings(database_url=url).in_sqlite for url in ("", "sqlite:///x.db", "postgres://h/x")] == [
+        True,
+        True,
+        False,
+    ]
 
 
 def test_every_setting_is_described_and_its_default_is_within_its_bounds() -> None:

@@ -10,11 +10,9 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Literal
 
 import httpx
 import typer
-from msgspec import Struct
 from rich.text import Text
 
 from ..app import migrate
@@ -22,33 +20,23 @@ from ..client import ApiError, Client, Retries
 from ..errors import ReadstateError
 from ..gateway.auth import JWT_SECRET_FILE, SERVICE_KEY_FILE
 from ..settings import Settings
+from .findings import MIB, MISSING_EXTRA, Finding, State, graded
 from .help import examples
 from .output import plain, show, show_json, table
 from .place import Json, Place, at_a_place, is_running, running_url
 
 app = typer.Typer()
 
-State = Literal["ok", "warn", "fail"]
 STYLES: dict[State, str] = {"ok": "green", "warn": "yellow", "fail": "bold red"}
-MIB = 2**20
 LEAST_SQLITE = (3, 37, 0)
 LEAST_FILES, ENOUGH_FILES = 256, 4096
 LEAST_SPACE, ENOUGH_SPACE = 64 * MIB, 1024 * MIB
 
 
-class Finding(Struct, frozen=True):
-    """One thing that was looked at."""
-
-    check: str
-    state: State
-    detail: str
-    advice: str = ""
-
-
 @app.command(rich_help_panel="Run it", epilog=examples("readstate doctor", "readstate doctor --json"))
 @at_a_place
 def doctor(as_json: Json = False, *, place: Place) -> None:
-    """Check settings, data directory, secrets, database and service; exit code 1 if something is wrong."""
+    """Check settings, data directory, secrets, every server and the service; exit code 1 if something is wrong."""
     findings = list(examine(place))
     if as_json:
         show_json({"findings": findings, "ok": all(found.state != "fail" for found in findings)})
@@ -76,6 +64,9 @@ def examine(place: Place) -> Iterator[Finding]:
     yield Finding("settings", "ok", f"valid; profile {settings.profile}")
     for check in LOCAL_CHECKS:
         yield check(settings)
+    for check in SQLITE_CHECKS if settings.in_sqlite else ():
+        yield check(settings)
+    yield from servers(settings)
     yield service(place, settings)
 
 
@@ -91,7 +82,7 @@ def file_descriptors() -> Finding:
     """Each connection takes one."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = soft == resource.RLIM_INFINITY
-    state = _grade(ENOUGH_FILES if unlimited else soft, LEAST_FILES, ENOUGH_FILES)
+    state = graded(ENOUGH_FILES if unlimited else soft, LEAST_FILES, ENOUGH_FILES)
     detail = "no limit" if unlimited else f"at most {soft} open files"
     return Finding("open files", state, detail, "" if state == "ok" else "raise it: ulimit -n 65536")
 
@@ -106,7 +97,7 @@ def data_directory(settings: Settings) -> Finding:
     except OSError as error:
         advice = f"give this user the right to write in {there}, or choose another --data-dir"
         return Finding("data directory", "fail", f"{there}: {error.strerror}", advice)
-    state = _grade(free, LEAST_SPACE, ENOUGH_SPACE)
+    state = graded(free, LEAST_SPACE, ENOUGH_SPACE)
     made = "" if there == directory else ", made at the first start"
     advice = "" if state == "ok" else "free some space: a full disk refuses writes"
     return Finding("data directory", state, f"{directory}{made}; {free // MIB} MiB free", advice)
@@ -163,7 +154,51 @@ def token_keys(settings: Settings) -> Finding:
     return Finding("token keys", "fail", f"{settings.jwks}: no such file", "put the JWKS there, or correct jwks")
 
 
-LOCAL_CHECKS: tuple[Callable[[Settings], Finding], ...] = (data_directory, secrets, database, schema, token_keys)
+LOCAL_CHECKS: tuple[Callable[[Settings], Finding], ...] = (data_directory, secrets, token_keys)
+SQLITE_CHECKS = (database, schema)
+
+
+# ---------------------------------------------------------------- servers
+
+
+def servers(settings: Settings) -> Iterator[Finding]:
+    """Every server that is configured, also those that only another profile uses."""
+    if not settings.in_sqlite:
+        yield from _postgres(settings)
+    for name, setting in (("hot store", "hot_url"), ("write replica", "write_replica_url")):
+        if url := getattr(settings, setting):
+            yield from _valkey(name, setting, url)
+    for broker in settings.kafka_bootstrap:
+        yield _kafka(broker)
+
+
+def _postgres(settings: Settings) -> list[Finding]:
+    try:
+        from .doctor_postgres import postgres  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        return [Finding("database", "fail", f"the library {error.name} is missing", MISSING_EXTRA)]
+    return asyncio.run(postgres(settings))
+
+
+def _valkey(name: str, setting: str, url: str) -> list[Finding]:
+    try:
+        from .doctor_valkey import valkey  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        return [Finding(name, "fail", f"the library {error.name} is missing", MISSING_EXTRA)]
+    return asyncio.run(valkey(name, setting, url))
+
+
+def _kafka(broker: str) -> Finding:
+    """Only whether somebody is there: the embedded profile does not talk to it."""
+    host, _, port = broker.rpartition(":")
+    if _is_taken(host.strip("[]"), int(port)):
+        return Finding("kafka", "ok", f"{broker}: somebody listens; this profile does not use it")
+    return Finding(
+        "kafka", "warn", f"{broker}: nobody listens; this profile does not use it", "correct kafka_bootstrap"
+    )
+
+
+# ---------------------------------------------------------------- the service
 
 
 def service(place: Place, settings: Settings) -> Finding:
@@ -196,9 +231,3 @@ def _is_taken(host: str, port: int) -> bool:
             return True
     except OSError:
         return False
-
-
-def _grade(amount: int, least: int, enough: int) -> State:
-    if amount < least:
-        return "fail"
-    return "warn" if amount < enough else "ok"

@@ -44,7 +44,7 @@ def token(
     seconds, claims = _seconds(ttl), _claims(claim or [])
     user = check_user_id(user)
     if not settings.jwt_secret and not Path(settings.data_dir).exists():
-        raise no_store(settings)
+        raise no_store(settings, settings.data_dir)  # the secret is there, wherever the database is
     secret = load_secrets(settings).jwt_secret
     if not secret:
         raise ConfigurationError(
@@ -78,6 +78,8 @@ def migrate(
 
 
 def _migrate(settings: Settings, check: bool) -> tuple[int, int]:
+    if not settings.in_sqlite:  # its migrations leave those alone who use it meanwhile
+        return migrate_store(settings, check)
     if not settings.database_path.exists():
         if check:
             raise no_store(settings)

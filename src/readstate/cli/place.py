@@ -13,12 +13,12 @@ from typing import Annotated, Any, TypeVar
 import httpx
 import typer
 
-from ..app import Readstate, store_is_locked
+from ..app import Readstate, store_exists, store_is_locked
 from ..client import Client, Retries
 from ..errors import ConfigurationError, Unavailable
 from ..gateway import asgi_app
 from ..gateway.auth import load_secrets
-from ..settings import Settings, load_settings
+from ..settings import Settings, load_settings, without_password
 from .running import announced
 
 T = TypeVar("T")
@@ -66,8 +66,8 @@ class Place:
             async with Client(url, key, retries=BRIEFLY, transport=httpx.AsyncHTTPTransport()) as client:
                 yield client
             return
-        if not creates and not settings.database_path.exists():
-            raise no_store(settings)
+        if not creates:
+            await require_store(settings)
         async with Readstate.open(settings=settings) as service, self._inside(service) as client:
             yield client
 
@@ -101,14 +101,20 @@ class Place:
 
 def is_running(settings: Settings) -> bool:
     """Whether a process has the store. Its lock tells: what a crashed service left behind does not."""
-    return store_is_locked(settings.database_path.parent)
+    return store_is_locked(settings.store_directory)
 
 
-def no_store(settings: Settings) -> ConfigurationError:
+async def require_store(settings: Settings) -> None:
+    """Refuse to go on where nothing was ever stored: who only asks makes no store."""
+    if not await store_exists(settings):
+        raise no_store(settings)
+
+
+def no_store(settings: Settings, where: str | None = None) -> ConfigurationError:
     """Nothing was ever stored where the settings say."""
+    where = where or (settings.data_dir if settings.in_sqlite else without_password(settings.database_url))
     return ConfigurationError(
-        f"there is no store in {settings.data_dir}: start one (readstate serve), "
-        "or say where it is (--data-dir or --url)"
+        f"there is no store in {where}: start one (readstate serve), or say where it is (--data-dir or --url)"
     )
 
 

@@ -20,12 +20,12 @@ import uvloop
 from rich.text import Text
 
 from ..app import Readstate
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, StorageUnavailable
 from ..gateway import asgi_app
 from ..gateway.auth import SERVICE_KEY_FILE
 from ..gateway.demo import is_on as demo_is_on
 from ..gateway.live_protocol import LiveProtocol
-from ..settings import Settings, load_settings
+from ..settings import Settings, load_settings, without_password
 from ..telemetry import setup_logging
 from .help import examples
 from .output import console, fields
@@ -66,7 +66,10 @@ def serve(
     ] = None,
     config: Config = None,
     database_url: Annotated[
-        str | None, typer.Option(show_default="in the data directory", help="sqlite:///path")
+        str | None, typer.Option(show_default="in the data directory", help="sqlite:///path or postgresql://…")
+    ] = None,
+    hot_url: Annotated[
+        str | None, typer.Option(show_default="in memory", help="Valkey or Redis: redis://… or redis+cluster://…")
     ] = None,
     jwks: Annotated[str | None, typer.Option(help="File or URL of the keys of user tokens.")] = None,
     cors_origins: Annotated[
@@ -110,11 +113,22 @@ async def _serve(settings: Settings) -> None:
             announce(data_dir, url)
             _greet(settings, url)
 
+        server = _Server(_server_config(service), started)
+        watching = asyncio.create_task(_stop_when_lost(service, server))
         try:
-            await _Server(_server_config(service), started).serve([listener])
+            await server.serve([listener])
         finally:
+            watching.cancel()
             withdraw(data_dir)
     log.info("stopped", action="stop", url=url)
+    if server.has_lost_the_store:
+        raise StorageUnavailable("another process has taken the database over: see its log, or readstate doctor")
+
+
+async def _stop_when_lost(service: Readstate, server: "_Server") -> None:
+    await service.lost()
+    server.has_lost_the_store = True
+    server.stop()
 
 
 class _Server(uvicorn.Server):
@@ -123,6 +137,7 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
         super().__init__(config)
         self._tell_started = started
+        self.has_lost_the_store = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -140,6 +155,11 @@ class _Server(uvicorn.Server):
         """Stop accepting, finish, close. Ctrl+C once more does not wait for requests."""
         log.info("stopping", action="stop")
         super().handle_exit(sig, frame)
+
+    def stop(self) -> None:
+        """The same without a signal."""
+        log.info("stopping", action="stop")
+        self.should_exit = True
 
 
 def _server_config(service: Readstate) -> uvicorn.Config:
@@ -196,7 +216,7 @@ def _greet(settings: Settings, url: str) -> None:
         fields(
             {
                 "demo page": demo or "off (demo)",
-                "data": settings.data_dir,
+                "data": settings.data_dir if settings.in_sqlite else without_password(settings.database_url),
                 "service key": key_file or "as configured (service_keys)",
                 "stop": "Ctrl+C",
                 "try": "",

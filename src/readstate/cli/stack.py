@@ -19,7 +19,7 @@ app = typer.Typer()
 stack = typer.Typer(
     no_args_is_help=True, help="Real servers for development: Valkey, PostgreSQL and Kafka on free ports."
 )
-app.add_typer(stack, name="stack", rich_help_panel="Run it", hidden=True)  # no profile needs these servers yet
+app.add_typer(stack, name="stack", rich_help_panel="Run it")
 
 Directory = Annotated[Path, typer.Option("--dir", help="Where the servers and their data live.")]
 DEFAULT = Path("readstate-stack")

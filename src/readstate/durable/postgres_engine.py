@@ -32,7 +32,11 @@ from .sql import numbered, queries
 
 T = TypeVar("T")
 
-SQL = {name: numbered(text) for name, text in (queries("postgres") | queries("postgres", "transfer.sql")).items()}
+SQL = {
+    name: numbered(text)
+    for file in ("queries.sql", "transfer.sql", "lease.sql")
+    for name, text in queries("postgres", file).items()
+}
 NEW_CHANNELS = 0x6368616E
 """The space of advisory locks for channels that are not there yet."""
 CONNECT_SECONDS = 5
@@ -106,7 +110,7 @@ class PostgresEngine:
         self._last: dict[str, asyncio.Task[Any]] = {}
         usual = settings(statement_seconds, IDLE_SECONDS) if pooled else {}
         self._read = begin("REPEATABLE READ READ ONLY", usual)
-        self._write = begin("READ COMMITTED READ WRITE", usual)
+        self._write = self._aside = begin("READ COMMITTED READ WRITE", usual)
         self._snapshot = begin("REPEATABLE READ READ ONLY", settings(statement_seconds, SNAPSHOT_IDLE_SECONDS))
 
     @classmethod
@@ -143,6 +147,18 @@ class PostgresEngine:
             self._last[order] = task
             task.add_done_callback(lambda done: self._last.pop(order) if self._last.get(order) is done else None)
         return await asyncio.shield(task)
+
+    def fence(self, condition: str) -> None:
+        """From now on every write begins with this statement, in its transaction, and ends if that one fails."""
+        self._write = f"{self._aside}; {condition}"
+
+    async def write_aside(self, work: Work[T]) -> T:
+        """A write that no fence holds off, and that waits for no other."""
+        return await self._transact(self._aside, work)
+
+    async def settle(self) -> None:
+        """Return when every write asked for before is done."""
+        await self._wait_for(self._under_way)
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator["PostgresSnapshot"]:
@@ -197,7 +213,7 @@ class PostgresEngine:
             if begin is not None:
                 await connection.execute(begin)
             try:
-                result = await work(PostgresSession(connection, reads=begin != self._write))
+                result = await work(PostgresSession(connection, reads=begin in {None, self._read}))
             except _NOT_TEXT as error:
                 raise Invalid("a text holds a character that cannot be stored, such as NUL") from error
             if begin is not None:

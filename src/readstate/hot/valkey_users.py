@@ -165,10 +165,8 @@ class ValkeyUsers(ValkeyViews):
                 packet = packets.of(load.user_id)
                 ledger = packet.ledger(load.user_id, load.channel_id)
                 entries = [(entry.seq, entry.at, entry.id, entry.mention) for entry in load.entries]
-                item = (
-                    packet.user(load.user_id), ledger, load.channel_id, load.state.epoch, load.change, load.floor, entries,
-                )  # fmt: skip
-                packet.add(index, item)
+                place = (packet.user(load.user_id), ledger, load.channel_id)
+                packet.add(index, (*place, load.state.epoch, load.change, load.floor, entries))
             found, _ = await self._calls.many(LEDGERS, packets)
             for packet, values in found:
                 for index, value in zip(packet.indexes, values, strict=True):

@@ -21,7 +21,6 @@ from .valkey_seats import (
     seat_of,
 )
 
-
 VIEW, SURVEY, INBOX, ROOMS = map(UserScript.named, ("view", "survey", "inbox", "rooms"))
 STANDING, CHANGES = UserScript.named("standing", width=4), UserScript.named("changes", width=1)
 

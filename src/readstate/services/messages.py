@@ -12,6 +12,7 @@ from ..errors import (
     NotAMember,
     ReadstateError,
     TooLarge,
+    Unavailable,
 )
 from ..events import DeleteEvent, EditEvent, MessageEvent
 from ..facts import Effect
@@ -133,6 +134,8 @@ class Messages:
     async def _check(self, message: NewMessage, now: int) -> MessageEvent | ReadstateError:
         try:
             return await self._event(message, now)
+        except Unavailable:  # nothing was done yet: the whole request can be tried again
+            raise
         except ReadstateError as error:
             return error
 

@@ -286,6 +286,8 @@ class Reads:
                 if channel is None:
                     channel = await self._loader.channel(name)
                 resolved.append(await self._read(user, channel, target, ids, seqs))
+            except Unavailable:  # nothing was done yet: the whole request can be tried again
+                raise
             except ReadstateError as error:
                 resolved.append(error)
         return resolved
@@ -436,6 +438,8 @@ class Reads:
         assert isinstance(read, Read)
         try:
             raise await self._loader.no_seat(read.user_id, read.channel_id)
+        except Unavailable:  # reads can be repeated
+            raise
         except ReadstateError as error:
             return ReadOutcome("rejected", False, error.code, error.detail)
 

@@ -1,8 +1,8 @@
 """Which generation the hot store is in: the number under which everything in it was loaded.
 
-Every master holds a marker with the number, the id of the durable store and its own run id. A master without one was emptied, one with another
-run id was restarted from a snapshot or is a replica that took over: it may have lost something. Then the durable
-counter is raised, and whatever was loaded under an older number counts as not loaded.
+Every master holds a marker with the number, the id of the durable store and its own run id. A master without one was
+emptied, one with another run id was restarted from a snapshot or is a replica that took over: it may have lost
+something. Then the durable counter is raised, and whatever was loaded under an older number counts as not loaded.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from .keys import tag_in
 from .scripts import Script
 
 RAISE = Script(
-    """-- KEYS[1]: marker; ARGV: number, store, run id. The marker with the higher number stays, if the rest is the same.
+    """-- KEYS[1]: marker; ARGV: number, store, run id. A marker with a higher number stays, if the rest is the same.
 local known = redis.call('GET', KEYS[1])
 if known then
   local number, rest = string.match(known, '^(%d+) (.*)$')
