@@ -1,4 +1,7 @@
-"""What is told to the instances that hold devices, after it is durable. Best effort: what was missed is resumed."""
+"""What is told to the instances that hold devices, after it is durable. Best effort: what was missed is resumed.
+
+Instances of different versions tell each other: a tag keeps its meaning, and new fields have defaults.
+"""
 
 from typing import Literal
 
@@ -7,7 +10,7 @@ from msgspec import Struct
 from .model import Message, Pointer, Undelivered
 
 
-class MessageCame(Struct, frozen=True, gc=False):
+class MessageCame(Struct, frozen=True, gc=False, tag_field="kind", tag="message"):
     """A message came into a channel, or into a thread of it."""
 
     message: Message
@@ -19,7 +22,7 @@ class MessageCame(Struct, frozen=True, gc=False):
     """The sender has read what others wrote before it by sending it."""
 
 
-class ChannelTouched(Struct, frozen=True, gc=False):
+class ChannelTouched(Struct, frozen=True, gc=False, tag_field="kind", tag="channel"):
     """Something else about a channel changed that its members see."""
 
     channel_id: str
@@ -27,7 +30,7 @@ class ChannelTouched(Struct, frozen=True, gc=False):
     """An edit or a delete; a new name, picture or state."""
 
 
-class MembersChanged(Struct, frozen=True, gc=False):
+class MembersChanged(Struct, frozen=True, gc=False, tag_field="kind", tag="members"):
     """These are members now, and these no more."""
 
     channel_id: str
@@ -35,14 +38,14 @@ class MembersChanged(Struct, frozen=True, gc=False):
     left: tuple[str, ...] = ()
 
 
-class ThreadTouched(Struct, frozen=True, gc=False):
+class ThreadTouched(Struct, frozen=True, gc=False, tag_field="kind", tag="thread"):
     """A thread changed for these followers; those who follow it no more are told so."""
 
     room: str
     users: tuple[str, ...]
 
 
-class PointerMoved(Struct, frozen=True, gc=False):
+class PointerMoved(Struct, frozen=True, gc=False, tag_field="kind", tag="pointer"):
     """A user has read, or marked unread."""
 
     user_id: str
@@ -55,7 +58,7 @@ class PointerMoved(Struct, frozen=True, gc=False):
     """The connection that did it: it has its answer."""
 
 
-class SeatTouched(Struct, frozen=True, gc=False):
+class SeatTouched(Struct, frozen=True, gc=False, tag_field="kind", tag="seat"):
     """A user's own view of a channel changed: preferences, or a repair."""
 
     user_id: str
@@ -64,13 +67,13 @@ class SeatTouched(Struct, frozen=True, gc=False):
     """Also what the inbox shows."""
 
 
-class BadgeChanged(Struct, frozen=True, gc=False):
+class BadgeChanged(Struct, frozen=True, gc=False, tag_field="kind", tag="badge"):
     """Another number is on the offline badge."""
 
     user_id: str
 
 
-class StateReplaced(Struct, frozen=True, gc=False):
+class StateReplaced(Struct, frozen=True, gc=False, tag_field="kind", tag="replaced"):
     """These users' state is another one altogether (an import, an erase): only a sync helps."""
 
     users: tuple[str, ...]

@@ -37,6 +37,7 @@ from ..telemetry import WS_SENT
 from .cursors import SyncCursor, encode
 from .figures import LATER, TO_ALL, Dirty, Figures, To, mentions, message_new
 from .loading import Loader
+from .moments import Moments
 from .receipts import ReadReceipts
 from .resume import Missed, receipt_updated
 from .under_way import UnderWay
@@ -47,9 +48,14 @@ log = structlog.get_logger()
 MAX_UNPROVEN = 1_000
 RETRY_SECONDS = 1.0
 MAX_TIMER_SECONDS = 86_400.0
+MAX_CATCHING_UP = 8
+"""For so many users at once it is looked up what was missed: a thousand are no storm."""
+ON_THE_WAY_MS = 10_000
+"""What the hot state shows is announced after so long at most."""
 
 _encode = json.Encoder().encode
 _NO_CURSOR = b'"resume":""'
+_MUST_SYNC = (SyncRequired(reason="what was missed can't be given whole", resume=LATER),)
 
 
 class Device(Protocol):
@@ -64,11 +70,13 @@ class Device(Protocol):
 class CatchingUp:
     """What comes for a device while it is being found out what it missed."""
 
-    __slots__ = ("dirty", "out")
+    __slots__ = ("dirty", "heard_until", "out")
 
-    def __init__(self) -> None:
-        self.out: list[bytes] = []
+    def __init__(self, out: Iterable[bytes] = ()) -> None:
+        self.out = list(out)
         self.dirty = Dirty()
+        self.heard_until: int | None = None
+        """What was announced after that may have been missed meanwhile: then it must be looked up again."""
 
 
 class LiveUser:
@@ -81,9 +89,11 @@ class LiveUser:
         "dirty",
         "drawing",
         "id",
+        "moments",
         "mute_timer",
         "out",
         "rendering",
+        "repair",
         "resume",
         "rooms",
         "unmuted_until",
@@ -98,6 +108,9 @@ class LiveUser:
         self.rooms: set[str] = set()
         self.resume = _NO_CURSOR
         """The field of the last cursor that was sent."""
+        self.moments = Moments()
+        self.repair: asyncio.Task[None] | None = None
+        """It is looked up what all devices have missed."""
         self.out: list[tuple[bytes, To]] = []
         """Events without their cursors, and where each goes."""
         self.dirty = Dirty()
@@ -149,6 +162,7 @@ class Live:
         self._touched: dict[LiveUser, None] = {}
         self._receipts: dict[tuple[str, str], PointerMoved] = {}
         self._telling_receipts: asyncio.Task[None] | None = None
+        self._catching_up = asyncio.Semaphore(MAX_CATCHING_UP)
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ------------------------------------------------------------ devices
@@ -163,25 +177,30 @@ class Live:
         user = self._users.setdefault(user_id, LiveUser(user_id))
         user.catching_up[device.connection_id] = CatchingUp()
         await self._enter_rooms(user)
+        begun, reached, missed = await self._since(user_id, start)
+        self._repair(user, self._join(user, device, missed, begun, reached))
+        return begun is start
+
+    async def _since(self, user_id: str, start: SyncCursor | None) -> tuple[SyncCursor, SyncCursor, Sequence[Event]]:
+        """From where to where, and what happened in between; or from the end on, and that a sync is needed."""
         reached = await self._unread.cursor(user_id)
-        known = start is not None and start.is_before(reached)
-        missed = await self._missed.since(user_id, start) if known and start is not None else None
-        if missed is None:
-            start, missed = reached, [SyncRequired(reason="what was missed can't be given whole", resume=LATER)]
-            known = False
-        self._join(user, device, missed, start or reached, reached)
-        return known
+        if start is not None and start.is_before(reached):
+            missed = await self._missed.since(user_id, start)
+            if missed is not None:
+                return start, reached, missed
+        return reached, reached, _MUST_SYNC
 
     def _join(
         self, user: LiveUser, device: Device, missed: Sequence[Event], start: SyncCursor, reached: SyncCursor
-    ) -> None:
+    ) -> int | None:
         """Tells what was missed, then what came meanwhile; from now on the device hears what the others do.
 
-        What came meanwhile may be in what was missed already: it is told again, with its figures.
+        What came meanwhile may be in what was missed already: it is told again, with its figures. Returns up to
+        when all was heard, if announcements were missed meanwhile.
         """
         meanwhile = user.catching_up.pop(device.connection_id, None)
         if meanwhile is None:  # it has gone
-            return
+            return None
         before, after = _resume(user.id, start), _resume(user.id, reached)
         told = list(map(_encode, missed))
         for index, event in enumerate(told):
@@ -191,16 +210,69 @@ class Live:
                 device.push(event.replace(_NO_CURSOR, after, 1))
         if not user.devices:
             user.resume, user.unmuted_until = after, reached.at
+        user.moments.begin(reached)
         user.devices[device.connection_id] = device
         user.dirty.add(meanwhile.dirty)
         user.dirty.newcomers.add(device.connection_id)
         self._schedule_unmute(user)
         self._draw(user)
+        return meanwhile.heard_until
 
-    async def _enter_rooms(self, user: LiveUser) -> None:
-        for room in await self._hot_users.rooms(user.id) or ():
-            if not is_thread(room):
-                self._enter(user, room)
+    async def missed(self, seconds: float) -> None:
+        """What was announced in the last so many seconds may not have been heard: devices are told what has changed.
+
+        It is looked up as for devices that come back. What is heard after this has returned is told after it.
+        """
+        heard_until = self._clock() - int(seconds * 1000) - ON_THE_WAY_MS
+        for user in list(self._users.values()):
+            for meanwhile in user.catching_up.values():
+                known = meanwhile.heard_until
+                meanwhile.heard_until = heard_until if known is None else min(known, heard_until)
+            self._repair(user, heard_until)
+
+    def _repair(self, user: LiveUser, heard_until: int | None) -> None:
+        """Nothing goes to the devices of a user until they were told what has changed since all was heard."""
+        if heard_until is None or not user.devices:
+            return
+        held, user.devices = user.devices, {}
+        for name in held:
+            user.catching_up[name] = CatchingUp(event for event, _ in user.out)
+        user.repair = self._spawn(self._catch_up(user, held, user.moments.before(heard_until)))
+
+    async def _catch_up(self, user: LiveUser, held: dict[str, Device], start: SyncCursor | None) -> None:
+        gone: set[str] = set()
+        while True:
+            try:
+                async with self._catching_up:
+                    await self._loader.ready(user.id)
+                    gone |= await self._enter_rooms(user)
+                    begun, reached, missed = await self._since(user.id, start)
+                break
+            except Exception as error:  # whatever it is: devices that are told nothing any more would be worse
+                log.warning("what was missed could not be looked up yet", action="live", reason=repr(error))
+                await asyncio.sleep(RETRY_SECONDS)
+            if self._users.get(user.id) is not user:  # all have gone
+                return
+        if not gone <= {event.channel_id for event in missed if isinstance(event, ChannelRemoved)}:
+            begun, missed = reached, _MUST_SYNC  # an erased user leaves no trace of what is gone
+        again = [self._join(user, device, missed, begun, reached) for device in held.values()]
+        if user.devices.keys() <= held.keys() and not user.catching_up:
+            user.moments.renew(reached)
+        self._repair(user, min((one for one in again if one is not None), default=None))
+
+    async def _enter_rooms(self, user: LiveUser) -> set[str]:
+        """Hear of the channels that the user is in, and no more of others; returns these others."""
+        before = set(user.rooms)
+        while (found := await self._hot_users.rooms(user.id)) is None:
+            await self._loader.ready(user.id)
+        if self._users.get(user.id) is not user:  # gone meanwhile
+            return set()
+        rooms = {room for room in found if not is_thread(room)}
+        for room in rooms:
+            self._enter(user, room)
+        for room in before - rooms:
+            self._leave(user, room)
+        return before - rooms
 
     def _enter(self, user: LiveUser, channel: str) -> None:
         user.rooms.add(channel)
@@ -245,6 +317,8 @@ class Live:
         if self._telling_receipts is not None:
             await asyncio.wait([self._telling_receipts])
         user = self._users.get(user_id)
+        while user is not None and user.repair is not None and not user.repair.done():
+            await asyncio.wait([user.repair])
         if user is not None and user.drawing is not None:
             await asyncio.wait([user.drawing])
 
@@ -409,7 +483,9 @@ class Live:
         out, user.out = user.out, []
         before = user.resume
         if change is not None and not user.dirty and not user.rendering and not self._under_way.has(user.id):
-            user.resume = _resume(user.id, SyncCursor(change, position, now, self._unread.store_id))
+            reached = SyncCursor(change, position, now, self._unread.store_id)
+            user.resume = _resume(user.id, reached)
+            user.moments.note(reached)
         end = len(out) - 1
         for index, (event, to) in enumerate(out):
             frame = event.replace(_NO_CURSOR, user.resume if index == end else before, 1)

@@ -1,0 +1,442 @@
+"""Announcements that never come: what devices missed by that is found in the state, and told in order."""
+
+import asyncio
+import itertools
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from readstate.announcements import Announcement
+from readstate.bus.local import LocalBus
+from readstate.errors import StorageUnavailable
+from readstate.services.cursors import SyncCursor
+from readstate.services.live import MAX_CATCHING_UP
+from readstate.services.moments import APART_MS, Moments
+from tests.conftest import GENERAL
+
+from .actions import ACTIONS, FEW, Scene, a_lively_place
+from .conftest import Town, a_town
+from .device import Frame
+from .state import Follower
+
+AT_ONCE = 0.0
+
+
+class Deafness:
+    """Between the bus and the devices: while it is `total`, or for what it `swallows`, nothing is heard."""
+
+    def __init__(self, town: Town) -> None:
+        bus = town.rs.reads._bus
+        assert isinstance(bus, LocalBus)
+        bus.subscribe(self._hear, town.rs.live.is_idle)
+        self._live = town.rs.live
+        self.total = False
+        self.swallows: Callable[[Announcement], bool] = lambda _: False
+
+    async def _hear(self, announcements: Sequence[Announcement]) -> None:
+        heard = [one for one in announcements if not self.total and not self.swallows(one)]
+        if heard:
+            await self._live.hear(heard)
+
+
+@pytest.fixture
+async def busy(tmp_path: Path) -> AsyncIterator[Town]:
+    """A lively place, with small channels (counted by ledgers) and large ones (by timelines)."""
+    async with a_town(tmp_path, fanout_max_members=FEW) as town:
+        await a_lively_place(town.chat)
+        yield town
+
+
+@pytest.fixture
+def deafness(either: Town) -> Deafness:
+    return Deafness(either)
+
+
+def messages(events: list[Frame]) -> list[str]:
+    return [event["message_id"] for event in events if event["type"] == "message.new"]
+
+
+# ---------------------------------------------------------------- whatever happened
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+async def test_whatever_was_not_heard_of_is_made_up_for(busy: Town, name: str) -> None:
+    places = [("alice", "phone"), ("bob", "phone"), ("bob", "laptop"), ("carol", "phone"), ("dave", "phone")]
+    followers = [await Follower(busy, *place).start() for place in places]
+    deafness = Deafness(busy)
+
+    deafness.total = True
+    for size in ("small", "large"):
+        await ACTIONS[name](Scene(busy, followers[2].device, size))
+    deafness.total = False
+    await busy.rs.live.missed(AT_ONCE)
+
+    for follower in followers:
+        await follower.agrees()
+
+
+@pytest.mark.parametrize("heard", [0, 1])
+async def test_what_was_heard_besides_hides_nothing(either: Town, deafness: Deafness, heard: int) -> None:
+    """Each second announcement is lost; the cursors of the others pass over what they were about."""
+    bob, carol = await Follower(either, "bob", "phone").start(), await Follower(either, "carol", "phone").start()
+    turn = iter(range(1_000_000))
+    deafness.swallows = lambda _: next(turn) % 2 != heard
+
+    for number in range(1, 6):
+        await either.chat.send("alice", f"m{number}")
+        await either.chat.read("bob", up_to=f"m{number}")
+    await either.chat.mark_unread("bob", "m2")
+    await bob.device.quiet()
+    deafness.swallows = lambda _: False
+    await either.rs.live.missed(AT_ONCE)
+
+    await bob.agrees()
+    await carol.agrees()
+
+
+class Day:
+    """What three people do at random, each thing possible when it is done."""
+
+    def __init__(self, town: Town, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self._chat = town.chat
+        self._sent: list[str] = []
+        self._numbers = itertools.count(1)
+
+    async def something(self) -> None:
+        chance, chat = self.chance, self._chat
+        user = chance.choice(("alice", "bob", "carol"))
+        what = chance.choice(("send", "send", "read", "unread", "delete", "prefer", "reply", "rejoin", "tap"))
+        if what == "send" or not self._sent:
+            self._sent.append(f"m{next(self._numbers)}")
+            await chat.send(user, self._sent[-1], mentions=chance.choice(([], ["bob"], ["@channel"])))
+        elif what == "read":
+            await chat.read(user, messages=[chance.choice(self._sent)])
+        elif what == "unread":
+            await chat.mark_unread(user, self._sent[-1])
+        elif what == "delete" and len(self._sent) > 1:
+            await chat.delete(self._sent.pop(0))
+        elif what == "prefer":
+            await chat.prefer(user, muted=chance.random() < 0.5, count=chance.choice(("all", "mentions")))
+        elif what == "reply":
+            await chat.post(user, text="x", thread_id=self._sent[-1])
+        elif what == "rejoin":
+            await chat.leave(user, channel=GENERAL)
+            await chat.join(user, channel=GENERAL, history=chance.choice(("read", "unread")))
+        else:
+            await chat.tap(user)
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_a_day_of_which_half_is_not_heard_adds_up(either: Town, deafness: Deafness, seed: int) -> None:
+    """Gaps are noticed at any moment, also while others are being made up for, and devices come and go."""
+    day = Day(either, seed)
+    places = [("alice", "phone"), ("bob", "phone"), ("bob", "laptop"), ("carol", "phone")]
+    followers = [await Follower(either, *place).start() for place in places]
+    deafness.swallows = lambda _: day.chance.random() < 0.5
+
+    async def notice(times: int) -> None:
+        for _ in range(times):
+            await either.rs.live.missed(AT_ONCE)
+            await followers[1].device.quiet()
+
+    for _ in range(4):
+        noticing = asyncio.create_task(notice(5))
+        for _ in range(10):
+            await day.something()
+        await followers[0].drop()
+        await followers[0].come_back()
+        await noticing
+    deafness.swallows = lambda _: False
+    await either.rs.live.missed(AT_ONCE)
+
+    for follower in followers[1:]:
+        await follower.agrees()
+
+
+# ---------------------------------------------------------------- order
+
+
+async def test_missed_messages_come_in_order_and_before_anything_newer(either: Town, deafness: Deafness) -> None:
+    bob = await Follower(either, "bob", "phone").start()
+    deafness.total = True
+    await either.chat.send("alice", "m1", "m2", "m3")
+    deafness.total = False
+
+    await either.rs.live.missed(AT_ONCE)
+    await either.chat.send("alice", "m4")
+
+    await bob.agrees()
+    assert list(dict.fromkeys(one["message_id"] for one in bob.messages)) == ["m1", "m2", "m3", "m4"]
+    assert bob.state.channels[GENERAL]["unread"] == 4
+
+
+async def test_what_is_heard_while_it_is_looked_up_waits(
+    either: Town, deafness: Deafness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bob = await either.fresh("bob")
+    gate, looking = held_back(either, monkeypatch)
+    deafness.total = True
+    await either.chat.send("alice", "m1")
+    deafness.total = False
+
+    await either.rs.live.missed(AT_ONCE)
+    await looking.wait()
+    await either.chat.send("alice", "m2")
+    assert messages(bob.frames) == []
+    gate.set()
+
+    assert list(dict.fromkeys(messages(await bob.heard()))) == ["m1", "m2"]
+
+
+async def test_something_missed_again_while_it_is_looked_up_is_looked_up_again(
+    either: Town, deafness: Deafness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phone, laptop = await Follower(either, "bob", "phone").start(), await Follower(either, "bob", "laptop").start()
+    gate, looking = held_back(either, monkeypatch, after=True)
+    deafness.total = True
+    await either.chat.send("alice", "m1")
+
+    await either.rs.live.missed(AT_ONCE)
+    await looking.wait()
+    await either.chat.send("alice", "m2")
+    await either.rs.live.missed(AT_ONCE)
+    deafness.total = False
+    gate.set()
+
+    for follower in (phone, laptop):
+        await follower.agrees()
+        assert list(dict.fromkeys(one["message_id"] for one in follower.messages)) == ["m1", "m2"]
+
+
+async def test_something_missed_while_a_device_comes_is_told_to_it(
+    either: Town, deafness: Deafness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phone = await Follower(either, "bob", "phone").start()
+    gate, looking = held_back(either, monkeypatch, after=True)
+    deafness.total = True
+    laptop = Follower(either, "bob", "laptop")
+    coming = asyncio.create_task(laptop.start())
+    await looking.wait()
+
+    await either.chat.send("alice", "m1")
+    await either.rs.live.missed(AT_ONCE)
+    deafness.total = False
+    gate.set()
+    await coming
+
+    for follower in (phone, laptop):
+        await follower.agrees()
+        assert [one["message_id"] for one in follower.messages]
+
+
+def held_back(
+    town: Town, monkeypatch: pytest.MonkeyPatch, *, after: bool = False
+) -> tuple[asyncio.Event, asyncio.Event]:
+    """Looking up what was missed waits at the gate, before or after it has looked; and whether it is there."""
+    gate, there = asyncio.Event(), asyncio.Event()
+    since = town.rs.live._missed.since
+
+    async def slow(user: str, start: SyncCursor) -> Any:
+        found = await since(user, start) if after else None
+        there.set()
+        await gate.wait()
+        return found if after else await since(user, start)
+
+    monkeypatch.setattr(town.rs.live._missed, "since", slow)
+    return gate, there
+
+
+# ---------------------------------------------------------------- who hears what
+
+
+async def test_a_channel_joined_unheard_is_heard_from_then_on(either: Town, deafness: Deafness) -> None:
+    bob = await Follower(either, "bob", "phone").start()
+    deafness.total = True
+    await either.chat.open_channel("alice", "bob", channel="new")
+    deafness.total = False
+    await either.rs.live.missed(AT_ONCE)
+
+    await either.chat.send("alice", "m1", channel="new")
+
+    await bob.agrees()
+    assert [one["message_id"] for one in bob.messages] == ["m1"]
+
+
+async def test_a_channel_left_unheard_is_heard_no_more(either: Town, deafness: Deafness) -> None:
+    bob = await either.fresh("bob")
+    deafness.total = True
+    await either.chat.leave("bob", channel=GENERAL)
+    deafness.total = False
+    await either.rs.live.missed(AT_ONCE)
+
+    await either.chat.send("alice", "not for bob")
+
+    events = await bob.heard()
+    assert "channel.removed" in [event["type"] for event in events]
+    assert messages(events) == []
+
+
+async def test_nobody_is_told_twice_where_nothing_was_missed(either: Town) -> None:
+    await either.chat.send("alice", "m1")
+    bob = await either.fresh("bob")
+
+    await either.rs.live.missed(AT_ONCE)
+
+    assert await bob.kinds() == ["badge.updated"]
+
+
+async def test_what_can_not_be_given_whole_leads_to_a_sync(town: Town) -> None:
+    deafness = Deafness(town)
+    bob = await Follower(town, "bob", "phone").start()
+    deafness.total = True
+    for _ in range(2):
+        await town.chat.post_all([{"channel_id": GENERAL, "sender_id": "alice"} for _ in range(501)])
+    deafness.total = False
+
+    await town.rs.live.missed(AT_ONCE)
+
+    await bob.device.first("sync.required")
+    await bob.agrees()
+
+
+# ---------------------------------------------------------------- trouble and crowds
+
+
+async def test_a_store_that_fails_is_asked_again(
+    either: Town, deafness: Deafness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bob = await Follower(either, "bob", "phone").start()
+    since, failed = either.rs.live._missed.since, asyncio.Event()
+
+    async def failing(user: str, start: SyncCursor) -> Any:
+        if failed.is_set():
+            return await since(user, start)
+        failed.set()
+        raise StorageUnavailable
+
+    monkeypatch.setattr("readstate.services.live.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(either.rs.live._missed, "since", failing)
+    deafness.total = True
+    await either.chat.send("alice", "m1")
+    deafness.total = False
+
+    await either.rs.live.missed(AT_ONCE)
+
+    await bob.agrees()
+    assert failed.is_set()
+
+
+class Quiet:
+    """A device that takes what it is given."""
+
+    def __init__(self, name: str) -> None:
+        self.connection_id = name
+        self.frames: list[bytes] = []
+
+    def push(self, frame: bytes) -> None:
+        self.frames.append(frame)
+
+
+async def test_a_thousand_devices_are_caught_up_a_few_at_a_time(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    deafness = Deafness(town)
+    live = town.rs.live
+    people = [f"p{number}" for number in range(999)]
+    await town.chat.open_channel("alice", *people, channel="square", type="channel")
+    devices = [Quiet(name) for name in people]
+    for device in devices:
+        await live.attach(device.connection_id, device, None)
+    at_once, most, since = 0, 0, live._missed.since
+
+    async def counted(user: str, start: SyncCursor) -> Any:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        try:
+            await asyncio.sleep(0)
+            return await since(user, start)
+        finally:
+            at_once -= 1
+
+    monkeypatch.setattr(live._missed, "since", counted)
+    deafness.total = True
+    await town.chat.send("alice", "for all", channel="square")
+
+    await live.missed(AT_ONCE)
+    for name in people:
+        await live.flushed(name)
+
+    assert all(any(b'"for all"' in frame for frame in device.frames) for device in devices)
+    assert 1 <= most <= MAX_CATCHING_UP
+    for device in devices:
+        live.detach(device.connection_id, device)
+
+
+# ---------------------------------------------------------------- from which moment on
+
+
+def moment(at: int) -> SyncCursor:
+    return SyncCursor(change=at, position=at, at=at, store=1)
+
+
+def test_what_the_state_itself_told_is_sure_at_once() -> None:
+    moments = Moments()
+    moments.begin(moment(5))
+    assert moments.before(0) == moment(5)
+
+
+def test_before_anything_was_told_nothing_is_sure() -> None:
+    moments = Moments()
+    moments.note(moment(5))
+    assert moments.before(10) is None
+
+
+def test_what_was_announced_is_sure_when_it_is_old_enough() -> None:
+    moments = Moments()
+    moments.begin(moment(0))
+    first, second, third = (moment(APART_MS * number) for number in (1, 2, 3))
+    for noted in (moment(1), first, moment(first.at + 1), second, third):
+        moments.note(noted)
+
+    assert moments.before(third.at) == third
+    assert moments.before(third.at - 1) == second
+    assert moments.before(second.at - 1) == moment(0)
+
+
+def test_of_devices_that_come_together_the_one_that_is_less_far_counts() -> None:
+    moments = Moments()
+    moments.begin(moment(5))
+    moments.begin(moment(3))
+    moments.begin(moment(8))
+    assert moments.before(0) == moment(3)
+
+
+async def test_a_long_silence_is_looked_up_from_before_it_began(tmp_path: Path) -> None:
+    """What was heard during the silence has moved the cursor; it is not gone from there."""
+    now = 1_800_000_000_000
+
+    def clock() -> int:
+        return now
+
+    async with a_town(tmp_path, clock=clock) as town:
+        deafness = Deafness(town)
+        await town.chat.open_channel("alice", "bob")
+        bob = await Follower(town, "bob", "phone").start()
+        for number in range(1, 4):
+            now += 2 * APART_MS
+            await town.chat.send("alice", f"before {number}")
+            await bob.device.quiet()
+        deafness.swallows = lambda one: "unheard" in str(one)
+        await town.chat.send("alice", "unheard")
+        for number in range(1, 4):
+            now += 2 * APART_MS
+            await town.chat.send("alice", f"after {number}")
+            await bob.device.quiet()
+
+        await town.rs.live.missed(6 * APART_MS / 1000)
+
+        await bob.agrees()
+        assert "unheard" in [one["message_id"] for one in bob.messages]
