@@ -181,6 +181,7 @@ class Readstate:
             bus,
             persister.handle,
             self._read_in_focus,
+            hot.clear,
             self.clock,
             self.instance_id,
         )

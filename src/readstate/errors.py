@@ -209,6 +209,8 @@ class StorageUnavailable(Unavailable):
     """The durable store cannot be written (disk full, read-only or locked); nothing was changed."""
 
     code = "storage_unavailable"
+    uncertain = False
+    """True: it may have been done all the same."""
 
 
 class HotStoreUnavailable(Unavailable):

@@ -107,7 +107,7 @@ async def _examine(connection: asyncpg.Connection, settings: Settings) -> AsyncI
 
 def _server(connection: asyncpg.Connection, settings: Settings, facts: Mapping[str, Any], pooled: bool) -> Finding:
     version = connection.get_server_version()
-    number = f"{version.major}.{version.minor}"
+    number = f"{version.major}.{version.micro}"  # since 10 a version has two parts
     detail = f"{without_password(settings.database_url)}: PostgreSQL {number}{' behind a pooler' if pooled else ''}"
     if version.major < LEAST_VERSION:
         return Finding("database", "fail", detail, f"use PostgreSQL {LEAST_VERSION} or later")

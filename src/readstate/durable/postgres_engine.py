@@ -227,9 +227,11 @@ class PostgresEngine:
         except _DOWN as error:
             STORAGE_ERRORS.inc()
             log.warning("storage unavailable", action="commit", error=str(error))
-            raise StorageUnavailable(
+            lost = StorageUnavailable(
                 f"the database was lost during a commit ({error}): it may have been done, and is safe to repeat"
-            ) from error
+            )
+            lost.uncertain = True
+            raise lost from error
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:

@@ -365,6 +365,8 @@ class MemoryUsers(UserViews):
         if load.change < row.filled or load.state.epoch != row.epoch:
             return False
         apart = user.apart.get(load.channel_id, _NOTHING)
+        if load.state.seq > row.seq or any(seq > row.seq for seq in load.state.apart - apart):
+            return False  # looked up for a read that was then refused
         ledger = Ledger(self._cap, now)
         for entry in load.entries:
             if entry.seq > row.seq and entry.seq not in apart:

@@ -55,9 +55,23 @@ class UserCalls:
         self, script: UserScript, user: str, *arguments: str | bytes | int, more: Iterable[bytes] = ()
     ) -> Any:
         """A script for one user."""
+        return (await self.once(script, user, *arguments, more=more))[0]
+
+    async def once(
+        self, script: UserScript, user: str, *arguments: str | bytes | int, more: Iterable[bytes] = ()
+    ) -> tuple[Any, bool]:
+        """The same, and whether it was sent twice."""
         slot, keys = self.keys.of(user)
         call = Call(slot, [*keys[: script.width], *more], [self.clock(), self.ttl, self._cap, 1, *arguments])
-        return (await self._fleet.run(script, [call])).values[0]
+        values, repeated = await self._fleet.run(script, [call])
+        return values[0], repeated
+
+    async def parts(self, script: UserScript, user: str, arguments: Sequence[bytes]) -> list[Any]:
+        """A script for one user, once for each argument, in one round trip; others may come between them."""
+        slot, keys = self.keys.of(user)
+        head = (self.clock(), self.ttl, self._cap, 1)
+        calls = [Call(slot, keys[: script.width], [*head, argument]) for argument in arguments]
+        return (await self._fleet.run(script, calls)).values
 
     async def put(self, script: UserScript, user: str, key: bytes, *arguments: str | bytes | int) -> None:
         """A script for one key of a user's slot."""

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from struct import Struct as Packing
 from typing import Any
 
-from ..errors import Unavailable
 from ..model import Mode, Pointer, Preferences
 from ..ports import Absent, LedgerLoad, Move, Moved, Read, Restore, Rewind, SeatLoad
 from ..rooms import is_thread
 from ..steps import Fan, Gone, Joined, Left, OwnRead, Switched, UserStep
 from ..valkey import Generation
 from .valkey_calls import Packet, UserCalls
+from .valkey_groups import all_or_reload
 from .valkey_seats import (
     APART,
     ARCHIVED,
@@ -67,9 +67,10 @@ class ValkeyUsers(ValkeyViews):
             packet = packets.of(move.user_id)
             ledger = packet.ledger(move.user_id, move.channel_id)
             packet.add(index, [*_move(move, packet.user(move.user_id), ledger)])
-        found, repeated = await self._calls.many(MOVE, packets)
-        if repeated and any(not isinstance(move, Read) for move in moves):
-            self._generation.distrust()  # the first one may still arrive, and mark unread what was read since
+        with all_or_reload(self._generation):
+            found, repeated = await self._calls.many(MOVE, packets)
+        if repeated:
+            self._generation.distrust()  # the first one may still arrive, and undo what was done since
         now = self._calls.clock()
         answers: list[Moved | Absent] = [Absent.NOT_LOADED] * len(moves)
         for packet, values in found:
@@ -89,11 +90,8 @@ class ValkeyUsers(ValkeyViews):
                 ledger = packet.ledger(user, step.channel_id)
                 packet.add(number, [place, packet.user(user), ledger, *item])
         packed = [_step(step) for step in steps]
-        try:
+        with all_or_reload(self._generation):
             found, _ = await self._calls.many(STEPS, packets, steps=packed)
-        except Unavailable:  # the durable store has it already: whatever is hot may lack it
-            self._generation.distrust()
-            raise
         now = self._calls.clock()
         return [self._told(packet, value, steps, now) for packet, values in found for value in values]
 
@@ -106,7 +104,10 @@ class ValkeyUsers(ValkeyViews):
 
     async def prefer(self, user: str, channel: str, preferences: Preferences) -> int | None:
         """Set preferences; returns the user's change number."""
-        number = await self._calls.one(PREFER, user, channel, pack_preferences(preferences))
+        with all_or_reload(self._generation):
+            number, repeated = await self._calls.once(PREFER, user, channel, pack_preferences(preferences))
+        if repeated:
+            self._generation.distrust()
         return None if number < 0 else int(number)
 
     # ------------------------------------------------------------ loading
@@ -166,7 +167,9 @@ class ValkeyUsers(ValkeyViews):
                 ledger = packet.ledger(load.user_id, load.channel_id)
                 entries = [(entry.seq, entry.at, entry.id, entry.mention) for entry in load.entries]
                 place = (packet.user(load.user_id), ledger, load.channel_id)
-                packet.add(index, (*place, load.state.epoch, load.change, load.floor, entries))
+                state = load.state
+                item = (*place, state.epoch, load.change, load.floor, entries, state.seq, sorted(state.apart))
+                packet.add(index, item)
             found, _ = await self._calls.many(LEDGERS, packets)
             for packet, values in found:
                 for index, value in zip(packet.indexes, values, strict=True):
@@ -176,11 +179,10 @@ class ValkeyUsers(ValkeyViews):
     async def forget(self, user: str, channel: str | None = None) -> None:
         """Drop a user, also one that is being loaded, or one ledger; loaded again on use."""
         self._drops += 1
-        try:
+        if channel == "":
+            return
+        with all_or_reload(self._generation):
             await self._calls.one(FORGET, user, channel or "")
-        except Unavailable:
-            self._generation.distrust()  # it must not be used any more, and it can't be told so
-            raise
 
 
 # ---------------------------------------------------------------- arguments of scripts

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from struct import pack
+from typing import Any
 
 from ..model import NO_PREFERENCES, Position
 from ..ports import Standing, Survey, UserView, Which
@@ -21,8 +22,13 @@ from .valkey_seats import (
     seat_of,
 )
 
-VIEW, SURVEY, INBOX, ROOMS = map(UserScript.named, ("view", "survey", "inbox", "rooms"))
+SURVEY, INBOX, ROOMS, TEND = map(UserScript.named, ("survey", "inbox", "rooms", "tend"))
+VIEW, SEATS = UserScript.named("view", "seats"), UserScript.named("seats", "seats", width=3)
 STANDING, CHANGES = UserScript.named("standing", width=4), UserScript.named("changes", width=1)
+
+PART = 1_000
+"""Rooms that one call looks at."""
+MAX_LOOKS = 100
 
 
 class ValkeyViews:
@@ -33,31 +39,51 @@ class ValkeyViews:
 
     async def view(self, user: str, which: Which) -> UserView | None:
         """The user's seats at one moment, also those left."""
-        if which == "all":
-            found = await self._calls.one(VIEW, user, "all", "")
-        elif isinstance(which, int):
-            found = await self._calls.one(VIEW, user, "since", pack(">Q", which))
-        else:
-            names = list(which)
-            ledgers = [self._calls.keys.ledger(user, name) for name in names]
-            found = await self._calls.one(VIEW, user, "rooms", encode(names), more=ledgers)
-        if found is None:
-            return None
-        marker, missing, timelines, preferences, seats, aparts, counts = found
-        _, number, since, _, _ = USER.unpack(marker)
-        wanted = {room: preferences_of(packed) for room, packed in pairs(preferences).items()}
-        apart, rows = pairs(aparts), pairs(counts)
+        if which == "all" or isinstance(which, int):
+            kind, since = ("all", 0) if which == "all" else ("since", which)
+            found = await self._calls.one(VIEW, user, kind, pack(">Q", since))
+            return None if found is None else self._view(found, pairs(found[4]), pairs(found[5]), pairs(found[6]))
+        names = [name for name in dict.fromkeys(which) if name]
+        for _ in range(MAX_LOOKS):
+            found = await self._calls.one(VIEW, user, "rooms", encode(names[:PART]))
+            if found is None:
+                return None
+            rest = [encode(names[start : start + PART]) for start in range(PART, len(names), PART)]
+            parts = await self._calls.parts(SEATS, user, rest)
+            if all(part[0] == found[0] for part in parts):  # the same moment
+                break
+        seats, counts, aparts = (
+            _by_name(names, [found[place], *(part[index] for part in parts)])
+            for place, index in ((4, 1), (6, 2), (5, 3))
+        )
+        await self._tend(user, counts)
+        return self._view(found, seats, aparts, counts)
+
+    async def _tend(self, user: str, counts: dict[str, bytes]) -> None:
+        """Note now and then that ledgers are used."""
+        due = (self._calls.clock() - self._calls.ttl // 16) // 1000
+        names = [name for name, row in counts.items() if row[0] & MISSING == 0 and COUNT.unpack_from(row)[2] <= due]
+        for start in range(0, len(names), PART):
+            some = names[start : start + PART]
+            ledgers = [self._calls.keys.ledger(user, name) for name in some]
+            await self._calls.one(TEND, user, encode(some), more=ledgers)
+
+    def _view(
+        self, found: Any, seats: dict[str, bytes], aparts: dict[str, bytes], counts: dict[str, bytes]
+    ) -> UserView:
+        _, number, since, _, _ = USER.unpack(found[0])
+        wanted = {room: preferences_of(packed) for room, packed in pairs(found[3]).items()}
         oldest = (self._calls.clock() - self._calls.ttl) // 1000
         return UserView(
             change=number,
             complete_since=since,
             seats=[
-                seat_of(room, raw, apart.get(room, b""), rows.get(room), wanted.get(room, NO_PREFERENCES), oldest)
-                for room, raw in pairs(seats).items()
+                seat_of(room, raw, aparts.get(room, b""), counts.get(room), wanted.get(room, NO_PREFERENCES), oldest)
+                for room, raw in seats.items()
                 if room
             ],
-            unloaded=[room.decode() for room in missing],
-            timelines=[room.decode() for room in timelines],
+            unloaded=[room.decode() for room in found[1]],
+            timelines=[room.decode() for room in found[2]],
             preferences=wanted,
         )
 
@@ -132,6 +158,15 @@ class ValkeyViews:
         if wanted.count == "none" or (wanted.count == "mentions" and not mention):
             return Standing.LOOK
         return Standing.ONE_MORE_MUTED if wanted.muted_until > self._calls.clock() else Standing.ONE_MORE
+
+
+def _by_name(names: Sequence[str], parts: Sequence[Sequence[bytes | None]]) -> dict[str, bytes]:
+    """What is there, by name; a part of a user who has nothing of the kind is empty."""
+    found: dict[str, bytes] = {}
+    for start, values in enumerate(parts):
+        some = names[start * PART : (start + 1) * PART]
+        found.update((name, value) for name, value in zip(some, values, strict=False) if value is not None)
+    return found
 
 
 def _is_unread(row: bytes) -> bool:

@@ -94,7 +94,7 @@ class Counting:
             return [count.first for count in counts]
         places = await self._places.by_id(keys)
         return [
-            places[seat.channel_id, count.first.id] if count.first is not None and count.first.id else None
+            count.first if count.first is None else places.get((seat.channel_id, count.first.id or ""), count.first)
             for seat, count in zip(seats, counts, strict=True)
         ]
 

@@ -7,6 +7,7 @@ repeated when a server moved a slot, failed over, restarted or did not answer: s
 import asyncio
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
@@ -98,7 +99,10 @@ class Fleet:
         self._rest = parts.path + (f"?{parts.query}" if parts.query else "")
         self._seeds = parts.netloc.rpartition("@")[2].split(",")
         self._nodes: dict[str, Redis] = {}
-        self._owners: list[str] = [] if self.is_cluster else [self._seeds[0]] * SLOTS
+        self._owners: list[str] = []
+        self._first_slots: dict[str, int] = {}
+        if not self.is_cluster:
+            self._set_owners([self._seeds[0]] * SLOTS)
         self._refreshing: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
@@ -137,10 +141,11 @@ class Fleet:
         """Every master, by the first slot that it has."""
         if not self._owners:
             await self.refresh()
-        first: dict[str, int] = {}
-        for slot, address in enumerate(self._owners):
-            first.setdefault(address, slot)
-        return {slot: self._node(address) for address, slot in first.items()}
+        return {slot: self._node(address) for address, slot in self._first_slots.items()}
+
+    def _set_owners(self, owners: list[str]) -> None:
+        self._owners = owners
+        self._first_slots = {address: owners.index(address) for address in dict.fromkeys(owners)}
 
     async def refresh(self) -> None:
         """Ask which server has which slot; many callers share one question."""
@@ -171,7 +176,7 @@ class Fleet:
                 name = host.decode() if isinstance(host, bytes) and host else address.rpartition(":")[0]
                 owners[start : end + 1] = [f"{name}:{port}"] * (end + 1 - start)
             if "" not in owners:
-                self._owners = owners
+                self._set_owners(owners)
                 return
             failure = ClusterDownError("not every slot has a server")
         raise failure or ClusterDownError("no server of the Cluster is known")
@@ -273,10 +278,8 @@ class Fleet:
                     del errors[index]
                     answers[index] = value
         if any(isinstance(error, _MOVES) for error in errors.values()):
-            try:
+            with suppress(RedisError, OSError):  # the next try asks again
                 await self.refresh()
-            except (RedisError, OSError):
-                self._owners = self._owners or []  # the next try asks again
 
     async def each(self, *command: str | bytes | int) -> list[Any]:
         """A command to every master, at once. Raises what any of them does."""

@@ -1,7 +1,9 @@
 """Applies what happens in channels: first the durable store, then the hot state, then devices."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 
+from ..errors import StorageUnavailable, Unavailable
 from ..events import Delivery, ReadEvent, read_event
 from ..facts import Effect
 from ..model import Position
@@ -23,6 +25,7 @@ class MessageWriter:
         bus: Bus,
         log_reads: Callable[[Sequence[ReadEvent]], Awaitable[None]],
         read_in_focus: Callable[[Sequence[tuple[str, str, Position]]], Awaitable[None]],
+        drop_hot: Callable[[], Awaitable[None]],
         clock: Clock,
         instance_id: str,
     ) -> None:
@@ -34,12 +37,13 @@ class MessageWriter:
         self._bus = bus
         self._log_reads = log_reads
         self._read_in_focus = read_in_focus
+        self._drop_hot = drop_hot
         self._clock = clock
         self._instance = instance_id
 
     async def handle(self, deliveries: Sequence[Delivery]) -> list[Effect]:
         """Apply a batch, and say what became of each event."""
-        effects = await self._durable.apply(deliveries, self._presence.online())
+        effects = await self._store(deliveries)
         await self._channels.apply([step for effect in effects for step in effect.channel_steps])
         generation = await self._users.generation()
         moved = await self._users.apply([step for effect in effects for step in effect.user_steps])
@@ -56,6 +60,15 @@ class MessageWriter:
         if moved:
             await self._log_moved(moved, generation)
         return effects
+
+    async def _store(self, deliveries: Sequence[Delivery]) -> list[Effect]:
+        try:
+            return await self._durable.apply(deliveries, self._presence.online())
+        except StorageUnavailable as error:
+            if error.uncertain:  # nobody can say what the hot state lacks
+                with suppress(Unavailable):
+                    await self._drop_hot()
+            raise
 
     async def _log_moved(self, moved: Sequence[Moved], generation: int) -> None:
         """Brings pointers to the log; if it refuses them or memory was lost meanwhile, they are loaded again."""

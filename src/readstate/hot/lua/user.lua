@@ -8,7 +8,7 @@
 --   4 preferences   hash: room -> preferences (scripts only hand them on)
 --   5 inbox         sorted set: channels counted by ledger, score = time of the latest message
 --   6 timelines     set: channels counted by timeline
---   7 loading       list: the ticket of a load under way, and the messages that have come meanwhile
+--   7 loading       list: the ticket of a load under way, its generation, and the messages that have come meanwhile
 -- Then come ledgers (unread:{user}:room), sorted sets: id of the message, score = its time.
 -- ARGV[1] generation, [2] now in ms, [3] time to live in ms, [4] most ids in a ledger, [5] how many users.
 
@@ -111,7 +111,7 @@ end
 -- Looks at a user, and at once at the seat in a room: one call for both. Says whether the user is loaded.
 local function open(user, room)
   if loaded[user] ~= nil then return loaded[user] end
-  if room then
+  if room and room ~= '' then -- no room has an empty name
     local both = call('HMGET', key_of(user, SEATS), '', room)
     room_at_hand[user], seat_at_hand[user] = room, both[2]
     take_marker(user, both[1])
@@ -169,7 +169,7 @@ local function look_at(user, room)
     call('HSET', key_of(user, SEATS), room_at_hand[user], seat_at_hand[user])
     unsaved[user] = false
   end
-  room_at_hand[user], seat_at_hand[user] = room, call('HGET', key_of(user, SEATS), room)
+  room_at_hand[user], seat_at_hand[user] = room, room ~= '' and call('HGET', key_of(user, SEATS), room)
   return seat_at_hand[user]
 end
 

@@ -1,8 +1,9 @@
 -- Announces a load of one user. ARGV[6]: a new ticket, ARGV[7]: how long it holds, in ms.
 -- Returns the ticket of the load that is under way.
 local loading = KEYS[7]
-local known = call('LINDEX', loading, 0)
-if known then return known end
-call('RPUSH', loading, ARGV[6])
+local known = call('LRANGE', loading, 0, 1)
+if known[2] == ARGV[1] then return known[1] end
+call('DEL', loading)
+call('RPUSH', loading, ARGV[6], ARGV[1])
 call('PEXPIRE', loading, ARGV[7])
 return ARGV[6]

@@ -5,11 +5,11 @@ local user = 1
 open(user)
 local staged = {}
 for index = 1, 6 do staged[index] = KEYS[WIDTH + index] end
-if call('LINDEX', key_of(user, LOADING), 0) ~= ARGV[6] then
+local waiting = call('LRANGE', key_of(user, LOADING), 0, -1)
+if waiting[1] ~= ARGV[6] or waiting[2] ~= ARGV[1] then
   call('UNLINK', unpack(staged))
   return 0
 end
-local waiting = call('LRANGE', key_of(user, LOADING), 1, -1)
 call('DEL', key_of(user, LOADING))
 for index = 1, 6 do
   local key = KEYS[index]
@@ -19,8 +19,8 @@ end
 -- Larger than any number that was given before: in an older generation, or to a user who has expired since.
 number[user] = math.max(number[user] + 1, generation * 4294967296 + 8 * math.max(0, seconds - 1700000000) + 1)
 since[user], missing[user], used[user], loaded[user] = number[user], tonumber(ARGV[7]), 0, true
-for _, one in ipairs(waiting) do
-  local step = cmsgpack.unpack(one)
+for index = 3, #waiting do
+  local step = cmsgpack.unpack(waiting[index])
   fan(user, step[1], step[2], step[3], nil)
 end
 close()

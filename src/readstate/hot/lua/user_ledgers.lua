@@ -1,6 +1,8 @@
--- Takes loaded ledgers. ARGV[6]: loads (MessagePack), each {user, ledger, room, epoch, change, floor, entries}, an
--- entry being {seq, at, id, mention}; oldest first.
--- Returns for each load 1, or 0 if a newer change or another epoch has passed: load again.
+-- Takes loaded ledgers. ARGV[6]: loads (MessagePack), each {user, ledger, room, epoch, change, floor, entries, seq,
+-- apart (sorted)}, an entry being {seq, at, id, mention}; oldest first. Epoch, seq and apart are what it was looked up
+-- with.
+-- Returns for each load 1, or 0 if a newer change or another epoch has passed, or if something counts as unread again
+-- that was read when it was looked up: load again.
 
 local CHUNK = 2000
 local answers = {}
@@ -38,7 +40,12 @@ local function take(load)
   if band(seat.flags, MEMBER) == 0 then return 1 end
   local row = row_of(user, room, seat) or new_row()
   if load[5] < math.max(seat.change, row.filled) or load[4] ~= seat.epoch then return 0 end
-  fill(seat, row, ledger_key(load[2]), load[7], apart_of(user, room, seat))
+  local apart = apart_of(user, room, seat)
+  if load[8] > seat.seq then return 0 end
+  for _, seq in ipairs(load[9]) do
+    if seq > seat.seq and not has(apart, packed(seq), 4) then return 0 end
+  end
+  fill(seat, row, ledger_key(load[2]), load[7], apart)
   row.missing, row.filled, row.floor_at = false, load[5], 0
   row.floor = load[6] > seat.seq and load[6] or 0
   row.latest = tonumber(call('ZSCORE', key_of(user, INBOX), room) or '0')

@@ -1,7 +1,8 @@
--- One user's seats at one moment. After the user's keys come the ledgers of the rooms in ARGV[7], in their order.
--- ARGV[6]: which seats: 'all', 'since' or 'rooms'; ARGV[7]: a change number (8 bytes), or rooms (MessagePack).
--- Returns false if the user is not loaded, else {user, rooms whose ledger must be loaded, timeline channels,
--- preferences, seats, apart, counts}; the last four as {room, value, ...}.
+-- One user as a whole, and the seats in some rooms, those that have changed, or all.
+-- ARGV[6]: which seats: 'rooms', 'since' or 'all'; ARGV[7]: rooms (MessagePack), or a change number (8 bytes).
+-- Returns false if the user is not loaded, else {what is loaded, rooms whose ledger must be loaded, timeline channels,
+-- preferences, seats, apart, counts}; the last four as {room, value, ...}, but for 'rooms' seats, apart and counts as
+-- in user_seats.
 
 local user = 1
 if not open(user) then return false end
@@ -22,34 +23,18 @@ local function add(room, raw)
   end
 end
 
--- A ledger that nobody has touched for long must be loaded again.
-local function look_after(room, ledger)
-  local seat = seat_of(user, room)
-  if not seat or band(seat.flags, COUNTED) == 0 then return end
-  local row = row_of(user, room, seat)
-  if row.missing then return end
-  if (seconds - row.touched) * 1000 > ttl then
-    unload(user, room, seat)
-    keep_seat(user, seat)
-  elseif seconds - row.touched >= due then
-    touch(row, ledger)
-    put_row(user, room, seat, row)
-  end
-end
-
 if ARGV[6] == 'rooms' then
-  for index, room in ipairs(cmsgpack.unpack(ARGV[7])) do
-    look_after(room, ledger_key(index))
-    local raw = look_at(user, room)
-    if raw then add(room, raw) end
-  end
+  seats, counts, apart = seats_in(cmsgpack.unpack(ARGV[7]))
 elseif ARGV[6] == 'since' then
   local all = call('HGETALL', key_of(user, SEATS))
   for index = 1, #all, 2 do
-    if all[index] ~= '' and sub(all[index + 1], SEAT_HEAD - 7, SEAT_HEAD) > ARGV[7] then add(all[index], all[index + 1]) end
+    if all[index] ~= '' and sub(all[index + 1], SEAT_HEAD - 7, SEAT_HEAD) > ARGV[7] then
+      add(all[index], all[index + 1])
+    end
   end
-else -- with what is loaded, under the empty name
-  seats, apart, counts = call('HGETALL', key_of(user, SEATS)), call('HGETALL', key_of(user, ASIDE)), call('HGETALL', key_of(user, COUNTS))
+elseif ARGV[6] == 'all' then -- with what is loaded, under the empty name
+  seats, apart = call('HGETALL', key_of(user, SEATS)), call('HGETALL', key_of(user, ASIDE))
+  counts = call('HGETALL', key_of(user, COUNTS))
 end
 
 local unloaded = {}
@@ -61,6 +46,6 @@ if missing[user] > 0 then
 end
 close()
 return {
-  call('HGET', key_of(user, SEATS), ''), unloaded, call('SMEMBERS', key_of(user, TIMELINES)), call('HGETALL', key_of(user, PREFERENCES)),
-  seats, apart, counts,
+  call('HGET', key_of(user, SEATS), ''), unloaded, call('SMEMBERS', key_of(user, TIMELINES)),
+  call('HGETALL', key_of(user, PREFERENCES)), seats, apart, counts,
 }

@@ -1,0 +1,19 @@
+-- Notes that ledgers are used; one that nobody has touched for long must be loaded again.
+-- After the user's keys come the ledgers of the rooms in ARGV[6] (MessagePack), in their order.
+local user = 1
+if not open(user) then return 0 end
+for index, room in ipairs(cmsgpack.unpack(ARGV[6])) do
+  local seat = seat_of(user, room)
+  local row = seat and row_of(user, room, seat)
+  if row and not row.missing then
+    if (seconds - row.touched) * 1000 > ttl then
+      unload(user, room, seat)
+      keep_seat(user, seat)
+    elseif seconds - row.touched >= due then
+      touch(row, ledger_key(index))
+      put_row(user, room, seat, row)
+    end
+  end
+end
+close()
+return 1
