@@ -177,9 +177,15 @@ class Fleet:
                 owners[start : end + 1] = [f"{name}:{port}"] * (end + 1 - start)
             if "" not in owners:
                 self._set_owners(owners)
+                await self._let_go()
                 return
             failure = ClusterDownError("not every slot has a server")
         raise failure or ClusterDownError("no server of the Cluster is known")
+
+    async def _let_go(self) -> None:
+        """Close connections to servers that have no slot any more: if one comes back, it must be looked at again."""
+        for address in self._nodes.keys() - self._first_slots.keys():
+            await self._nodes.pop(address).aclose(close_connection_pool=True)
 
     # ------------------------------------------------------------ calls
 

@@ -7,6 +7,7 @@ something. Then the durable counter is raised, and whatever was loaded under an 
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from time import monotonic
 from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
@@ -46,6 +47,7 @@ class Generation:
         self, url: str, prefix: str, patience: float, store: int, raise_number: Callable[[int], Awaitable[int]]
     ) -> None:
         self._fleet = Fleet(url, patience=patience)
+        self._patience = patience
         self._prefix = prefix
         self._store = str(store)
         self._raise_number = raise_number
@@ -78,8 +80,8 @@ class Generation:
         try:
             masters = await self._fleet.masters()
             found = await asyncio.gather(*(ask(node, "GET", self._marker(slot)) for slot, node in masters.items()))
-        except (RedisError, OSError) as error:
-            raise HotStoreUnavailable(f"the hot store does not answer: {error}") from error
+        except (RedisError, OSError):
+            found = [None]  # gone, or somewhere else now
         ours = f"{self.number} {self._store} ".encode()
         if not all(marker is not None and marker.startswith(ours) for marker in found):
             await self.confirm()
@@ -88,39 +90,47 @@ class Generation:
     async def confirm(self) -> None:
         """Make sure that every master carries the number; raise it where one has lost its marker."""
         if self._confirming is None:
-            self._confirming = asyncio.create_task(self._confirm())
-        task = self._confirming
+            self._confirming = asyncio.create_task(self._confirm_soon())
+        await asyncio.shield(self._confirming)
+
+    async def _confirm_soon(self) -> None:
+        """Tries for a while: a Cluster that fails over needs some time."""
+        end, wait = monotonic() + self._patience, 0.02
         try:
-            await asyncio.shield(task)
-        except (RedisError, OSError) as error:
-            raise HotStoreUnavailable(f"the hot store does not answer: {error}") from error
+            while True:
+                try:
+                    return await self._confirm()
+                except (RedisError, OSError) as error:
+                    if monotonic() + wait > end:
+                        raise HotStoreUnavailable(f"the hot store does not answer: {error}") from error
+                await asyncio.sleep(wait)
+                wait = min(2 * wait, 0.5)
+        finally:
+            self._confirming = None
 
     async def _confirm(self) -> None:
         doubts = self._doubts
-        try:
-            await self._fleet.refresh()
-            masters = await self._fleet.masters()
-            states = await asyncio.gather(*(self._look(slot, node) for slot, node in masters.items()))
-            markers = [marker for _, marker in states]
-            if self.number and any(marker is not None and marker.store != self._store for marker in markers):
-                raise HotStoreUnavailable(
-                    "another service with a database of its own uses the same keys of the hot store: "
-                    "give each a key_prefix of its own"
-                )
-            numbers = {marker.number if marker is not None else 0 for marker in markers}
-            whole = all(marker is not None and marker[1:] == (self._store, run) for run, marker in states)
-            if self._settled != doubts or len(numbers) > 1 or not whole:
-                number = await self._raise_number(max(numbers))
-                told = (
-                    self._mark(slot, node, number, run)
-                    for (slot, node), (run, _) in zip(masters.items(), states, strict=True)
-                )
-                numbers = set(await asyncio.gather(*told))
-            self.number = max(numbers)
-            self._runs = frozenset(run for run, _ in states)
-            self._settled = doubts
-        finally:
-            self._confirming = None
+        await self._fleet.refresh()
+        masters = await self._fleet.masters()
+        states = await asyncio.gather(*(self._look(slot, node) for slot, node in masters.items()))
+        markers = [marker for _, marker in states]
+        if self.number and any(marker is not None and marker.store != self._store for marker in markers):
+            raise HotStoreUnavailable(
+                "another service with a database of its own uses the same keys of the hot store: "
+                "give each a key_prefix of its own"
+            )
+        numbers = {marker.number if marker is not None else 0 for marker in markers}
+        whole = all(marker is not None and marker[1:] == (self._store, run) for run, marker in states)
+        if self._settled != doubts or len(numbers) > 1 or not whole:
+            number = await self._raise_number(max(numbers))
+            told = (
+                self._mark(slot, node, number, run)
+                for (slot, node), (run, _) in zip(masters.items(), states, strict=True)
+            )
+            numbers = set(await asyncio.gather(*told))
+        self.number = max(numbers)
+        self._runs = frozenset(run for run, _ in states)
+        self._settled = doubts
 
     async def adopt(self) -> None:
         """Take the number that stands, without raising it: for an instance that joins others."""

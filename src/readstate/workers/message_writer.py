@@ -44,6 +44,22 @@ class MessageWriter:
     async def handle(self, deliveries: Sequence[Delivery]) -> list[Effect]:
         """Apply a batch, and say what became of each event."""
         effects = await self._store(deliveries)
+        try:
+            moved, generation = await self._heat(effects)
+        except Unavailable:  # the store has it, and the hot state only a part of it
+            with suppress(Unavailable):
+                await self._drop_hot()
+            raise
+        told = zip(deliveries, effects, strict=True)
+        await self._bus.publish(
+            [one for delivery, effect in told for one in announcements(delivery.event, effect, self._instance)]
+        )
+        if moved:
+            await self._log_moved(moved, generation)
+        return effects
+
+    async def _heat(self, effects: Sequence[Effect]) -> tuple[list[Moved], int]:
+        """Takes the hot state to where the store is; the pointers that moved, and the generation of before."""
         await self._channels.apply([step for effect in effects for step in effect.channel_steps])
         generation = await self._users.generation()
         moved = await self._users.apply([step for effect in effects for step in effect.user_steps])
@@ -53,13 +69,7 @@ class MessageWriter:
         await self._badges.add([one for effect in effects for one in effect.undelivered])
         if places := self._in_focus(effects):
             await self._read_in_focus(places)
-        told = zip(deliveries, effects, strict=True)
-        await self._bus.publish(
-            [one for delivery, effect in told for one in announcements(delivery.event, effect, self._instance)]
-        )
-        if moved:
-            await self._log_moved(moved, generation)
-        return effects
+        return moved, generation
 
     async def _store(self, deliveries: Sequence[Delivery]) -> list[Effect]:
         try:
