@@ -326,6 +326,8 @@ class MemoryUsers(UserViews):
         if loading is None or loading.ticket != ticket:
             return False
         del self._loading[user]
+        if user in self._users:  # by somebody else, and what has come since is in it
+            return True
         now = self._clock()
         loaded = User(next(self._numbers), now)
         for seat in seats:
@@ -402,9 +404,10 @@ class MemoryUsers(UserViews):
         return self._drops
 
     async def clear(self) -> None:
-        """Drop everything."""
+        """Drop everything, also loads that are under way."""
         self._drops += 1
         self._users.clear()
+        self._loading.clear()
 
     async def shrink(self, share: float) -> int:
         """Drop this share of the users, the least recently used first; returns how many."""

@@ -17,7 +17,7 @@ TICKET_BITS = 53
 
 
 def _script(*names: str) -> Script:
-    return Script.load("readstate.hot", *(f"lua/{name}" for name in names))
+    return Script.load("readstate.hot.lua", "generation", *names)
 
 
 COUNT = _script("badge_state", "badge_count")

@@ -32,22 +32,22 @@ STAGED_MS = 60_000
 """What was put aside and never used is gone after this time."""
 DROPS_PER_GENERATION: Final = 2**32
 
-_SHARD = ("lua/channel_shard",)
-_TIMELINE = ("lua/timeline_state",)
+_SHARD = ("channel_shard",)
+_TIMELINE = ("timeline_state",)
 
 
 def _script(*names: str) -> Script:
-    return Script.load("readstate.hot", *names)
+    return Script.load("readstate.hot.lua", "generation", *names)
 
 
-READ = _script("lua/channel_read")
-ANNOUNCE = _script(*_SHARD, "lua/channel_announce")
-INSTALL = _script(*_SHARD, "lua/channel_install")
-APPLY = _script(*_SHARD, *_TIMELINE, "lua/channel_apply")
-FORGET = _script("lua/channel_forget")
-COUNT = _script(*_TIMELINE, "lua/timeline_count")
-STAGE = _script(*_TIMELINE, "lua/timeline_stage")
-INSTALL_TIMELINE = _script(*_TIMELINE, "lua/timeline_install")
+READ = _script("channel_read")
+ANNOUNCE = _script(*_SHARD, "channel_announce")
+INSTALL = _script(*_SHARD, "channel_install")
+APPLY = _script(*_SHARD, *_TIMELINE, "channel_apply")
+FORGET = _script("channel_forget")
+COUNT = _script(*_TIMELINE, "timeline_count")
+STAGE = _script(*_TIMELINE, "timeline_stage")
+INSTALL_TIMELINE = _script(*_TIMELINE, "timeline_install")
 
 
 # ---------------------------------------------------------------- a channel as a value

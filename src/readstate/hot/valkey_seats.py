@@ -38,7 +38,7 @@ class UserScript(Script):
     @classmethod
     def named(cls, name: str, *shared: str, width: int = len(FAMILIES)) -> "UserScript":
         """With what all of them share, and more that some do."""
-        script = cls.load(f"{__package__}.lua", "user", *shared, f"user_{name}")
+        script = cls.load("readstate.hot.lua", "generation", "user", *shared, f"user_{name}")
         script = cls(f"local WIDTH = {width}", script.text)
         script.width = width
         return script

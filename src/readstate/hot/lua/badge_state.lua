@@ -7,7 +7,7 @@ local function text(number) return string.format('%.0f', number) end
 -- What is known of a badge: its ticket, and its tap and time of use if it is loaded and whole and was used in `ttl`.
 local function standing(badge, senders, generation, now, ttl)
   local known = redis.call('HMGET', badge, 'generation', 'ticket', 'tap', 'size', 'used')
-  if not known[1] or tonumber(known[1]) < generation then return {} end
+  if not known[1] or not is_current(known[1], generation) then return {} end
   local found = {ticket = known[2]}
   local used = tonumber(known[5] or 0)
   if known[3] and now - used < ttl and redis.call('SCARD', senders) == tonumber(known[4]) then

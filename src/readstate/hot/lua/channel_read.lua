@@ -7,6 +7,6 @@ local generation, found = tonumber(ARGV[1]), {}
 for index, latest in ipairs(KEYS) do
   local values = redis.call('HMGET', latest, '', unpack(cmsgpack.unpack(ARGV[index + 1])))
   local witness = table.remove(values, 1)
-  found[index] = witness and tonumber(string.match(witness, '^%d+')) >= generation and values
+  found[index] = witness and is_current(string.match(witness, '^%d+'), generation) and values
 end
 return found

@@ -7,7 +7,7 @@
 -- The witness of a shard that is as good as `generation`; what an older one has left is dropped.
 local function open(latest, generation, token)
   local witness = redis.call('HGET', latest, '')
-  if witness and tonumber(string.match(witness, '^%d+')) >= tonumber(generation) then return witness end
+  if witness and is_current(string.match(witness, '^%d+'), generation) then return witness end
   redis.call('UNLINK', latest)
   redis.call('HSET', latest, '', generation .. ' ' .. token)
   return generation .. ' ' .. token

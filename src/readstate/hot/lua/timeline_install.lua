@@ -8,7 +8,7 @@ local generation, channel, change = tonumber(ARGV[1]), ARGV[4], tonumber(ARGV[5]
 
 local function is_welcome()
   local witness, known = unpack(redis.call('HMGET', latest, '', channel))
-  if not witness or not known or tonumber(string.match(witness, '^%d+')) < generation then return false end
+  if not witness or not known or not is_current(string.match(witness, '^%d+'), generation) then return false end
   local known_change, flags = struct.unpack('>I8B', known)
   if known_change > change or flags % 2 == 0 then return false end -- an odd number: the channel has a timeline
   return redis.call('ZCARD', messages) == tonumber(ARGV[7]) and redis.call('ZCARD', seqs) == tonumber(ARGV[8])

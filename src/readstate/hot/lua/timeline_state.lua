@@ -12,7 +12,7 @@ local function standing(timeline, everyone, state, generation, now, ttl)
     if not known[index] then return nil end
     known[index] = tonumber(known[index])
   end
-  if known[1] < generation or now - known[6] >= ttl then return nil end
+  if not is_current(known[1], generation) or now - known[6] >= ttl then return nil end
   if redis.call('ZCARD', timeline) ~= known[4] or redis.call('ZCARD', everyone) ~= known[5] then return nil end
   return {change = known[2], floor = known[3], size = known[4], everyone = known[5], used = known[6]}
 end

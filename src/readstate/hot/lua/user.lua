@@ -104,8 +104,7 @@ local function take_marker(user, raw)
   end
   local known
   known, number[user], since[user], missing[user], used[user] = unpacked(USER, raw)
-  if known > generation then error(redis.error_reply('OUTDATED generation ' .. generation)) end
-  loaded[user] = known == generation
+  loaded[user] = is_current(known, generation)
 end
 
 -- Looks at a user, and at once at the seat in a room: one call for both. Says whether the user is loaded.

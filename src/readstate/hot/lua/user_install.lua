@@ -11,6 +11,10 @@ if waiting[1] ~= ARGV[6] or waiting[2] ~= ARGV[1] then
   return 0
 end
 call('DEL', key_of(user, LOADING))
+if loaded[user] then -- by somebody else, and what has come since is in it
+  call('UNLINK', unpack(staged))
+  return 1
+end
 for index = 1, 6 do
   local key = KEYS[index]
   call('UNLINK', key)
