@@ -47,6 +47,7 @@ from .workers.message_writer import MessageWriter
 from .workers.receipt_persister import ReceiptPersister
 
 HOUSEKEEPING_SECONDS = 5
+PING_SECONDS = 3
 LOCK_FILE = "lock"
 
 
@@ -362,9 +363,11 @@ async def _cancel(task: asyncio.Task[None]) -> None:
 
 async def _state(ping: Callable[[], Awaitable[None]]) -> str:
     try:
-        await ping()
+        await asyncio.wait_for(ping(), PING_SECONDS)
     except ReadstateError as error:
         return error.detail
+    except TimeoutError:
+        return f"does not answer within {PING_SECONDS} s"
     return "ok"
 
 

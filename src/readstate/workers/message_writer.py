@@ -3,6 +3,8 @@
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
+import structlog
+
 from ..errors import StorageUnavailable, Unavailable
 from ..events import Delivery, ReadEvent, read_event
 from ..facts import Effect
@@ -10,6 +12,8 @@ from ..model import Position
 from ..ports import Bus, Clock, DurableWrites, HotBadges, HotChannels, HotUsers, Moved, Presence
 from ..steps import Gone
 from .announcing import announcements
+
+log = structlog.get_logger()
 
 
 class MessageWriter:
@@ -46,10 +50,11 @@ class MessageWriter:
         effects = await self._store(deliveries)
         try:
             moved, generation = await self._heat(effects)
-        except Unavailable:  # the store has it, and the hot state only a part of it
+        except Unavailable as error:  # the store has it, so it is done; the hot state is loaded again when it is back
+            log.warning("the hot state has missed messages", action="write", code=error.code)
             with suppress(Unavailable):
                 await self._drop_hot()
-            raise
+            moved, generation = [], 0
         told = zip(deliveries, effects, strict=True)
         await self._bus.publish(
             [one for delivery, effect in told for one in announcements(delivery.event, effect, self._instance)]

@@ -1,0 +1,406 @@
+"""Keeps read states on the local disk while the log does not take them.
+
+A directory of numbered segments. Each is a file of lines, a checksum (CRC-32) and the event that it is of:
+
+    9a0bc1f5 {"user_id":"bob","channel_id":"general","epoch":0,"last_read_seq":12,"apart":[],…}
+
+Lines, because a damaged one takes none of its neighbours with it. The events are those of the log, so what holds for
+other versions there holds here: readers ignore what they don't know.
+
+Events are appended to the newest segment and answered when they are synced. A drain seals the oldest one, sends it as
+one batch and removes it. A crash in between means that it is sent again, which is harmless: states merge. For the same
+reason a segment is never written to again after a restart or a fault: a new one is begun, and no order is lost.
+
+What is synced and cannot be read afterwards (damaged, or of a version that this one does not understand) is skipped,
+and its segment is not removed but renamed: `000000000007.damaged`. Renamed back, it is read again at the next start.
+"""
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+from zlib import crc32
+
+import structlog
+from msgspec import MsgspecError, Struct, json
+
+from ..batching import Batcher
+from ..errors import ConfigurationError, ReadstateError, Stopping, Unavailable
+from ..events import ReadEvent
+from ..fold_reads import fold_reads
+
+T = TypeVar("T")
+Send = Callable[[Sequence[ReadEvent]], Awaitable[None]]
+
+SEGMENT_BYTES = 2**20
+"""A segment of this size is sealed: about 5,000 events, which are sent at once."""
+MAX_CALLERS = 256
+"""So many callers share one sync."""
+LOCK_FILE = "lock"
+WAITING, DAMAGED = ".spool", ".damaged"
+
+_NAME = re.compile(r"(\d{12})(\.spool|\.damaged)")
+_encode = json.Encoder().encode
+_decode = json.Decoder(ReadEvent).decode
+_sync_data = getattr(os, "fdatasync", os.fsync)  # not every system has the cheaper one
+
+log = structlog.get_logger()
+
+
+class Spool:
+    """A durable queue of read states in a directory that one process has to itself."""
+
+    def __init__(self, segments: "_Segments") -> None:
+        self._segments = segments
+        # One thread for all that touches files: each step of it is whole, even if nobody waits for it any more.
+        self._thread = ThreadPoolExecutor(1, "readstate-spool")
+        self._appends: Batcher[_Entry, Unavailable | None] = Batcher(self._write, max_items=MAX_CALLERS)
+        self._one_drain = asyncio.Lock()
+        self._keeping: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @classmethod
+    def open(cls, directory: Path, *, max_bytes: int, segment_bytes: int = SEGMENT_BYTES) -> "Spool":
+        """Take the directory, and find what an earlier process left there. Reads all of it: needs no event loop."""
+        return cls(_Segments.open(directory, max_bytes, segment_bytes))
+
+    @property
+    def depth(self) -> int:
+        """Events that wait."""
+        return self._segments.depth
+
+    @property
+    def bytes(self) -> int:
+        """What they take on the disk."""
+        return self._segments.bytes
+
+    @property
+    def damaged(self) -> int:
+        """Lines that could not be read and were skipped, since the start."""
+        return self._segments.damaged
+
+    async def append(self, events: Sequence[ReadEvent]) -> None:
+        """Keep them all, or none: returns when they are on the disk.
+
+        Raises Unavailable when the bound is reached or the disk refuses.
+        """
+        if not events:
+            return
+        [refusal] = await self._appends.submit([_Entry(b"".join(map(_line, events)), len(events))])
+        if refusal is not None:
+            raise refusal
+
+    async def drain(self, send: Send) -> int:
+        """Send what waits now, oldest first, each user and channel once a batch; returns how many events went.
+
+        What was sent is removed when `send` returns. When it raises, so does this, and the rest stays.
+        """
+        sent = 0
+        async with self._one_drain:
+            last = self._segments.last
+            while (batch := await self._run(partial(self._segments.oldest, last))) is not None:
+                if batch.states:
+                    await send(batch.states)
+                await self._run(partial(self._segments.retire, batch.segment))
+                sent += batch.events
+        return sent
+
+    async def pending(self) -> AsyncIterator[list[ReadEvent]]:
+        """All that waits when this begins, in batches that each have a user and channel once.
+
+        A batch that is drained meanwhile may be left out: it is in the log by then.
+        """
+        for segment in await self._run(self._segments.all):
+            if states := await self._run(partial(self._segments.states, segment)):
+                yield states
+
+    # ------------------------------------------------------------ in the background
+
+    def keep_draining(self, send: Send, every: float = 5.0) -> None:
+        """Drain now and again every so many seconds, until it is stopped."""
+        if self._keeping is not None:
+            raise RuntimeError("it is being drained already")
+        self._keeping = asyncio.create_task(self._keep_draining(send, every))
+
+    async def stop_draining(self) -> None:
+        """Send nothing more. What was being sent stays, and may be sent twice. Appends go on."""
+        if self._keeping is None:
+            return
+        self._keeping.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._keeping
+        self._keeping = None
+
+    async def close(self) -> None:
+        """Take nothing more, finish the appends, stop draining, and let another process have the directory."""
+        await self._appends.close()
+        await self.stop_draining()
+        if not self._closed:
+            closing = self._run(self._segments.close)
+            self._closed = True
+            await closing
+            self._thread.shutdown()
+
+    async def _keep_draining(self, send: Send, every: float) -> None:
+        failures = 0
+        while True:
+            try:
+                sent = await self.drain(send) if self.depth else 0
+                if sent:
+                    log.info("what waited in the spool has been sent", action="spool", events=sent)
+                failures = 0
+            except Exception as error:
+                failures += 1
+                if failures == 1:  # the others of one outage say the same
+                    _tell_unsent(error, self.depth)
+            await asyncio.sleep(every)
+
+    # ------------------------------------------------------------ to the thread
+
+    async def _write(self, entries: "Sequence[_Entry]") -> "list[Unavailable | None]":
+        return await self._run(partial(self._segments.append, entries))
+
+    def _run(self, work: Callable[[], T]) -> "asyncio.Future[T]":
+        if self._closed:
+            raise Stopping
+        return asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+
+def _tell_unsent(error: Exception, depth: int) -> None:
+    if isinstance(error, ReadstateError):
+        log.warning("the spool can't be sent", action="spool", events=depth, reason=str(error))
+    else:
+        trace = "".join(traceback.format_exception(error))
+        log.error("the spool can't be sent", action="spool", events=depth, reason=str(error), traceback=trace)
+
+
+class _Entry(NamedTuple):
+    """What one caller appends."""
+
+    lines: bytes
+    events: int
+
+
+class _Segment(Struct, eq=False):
+    """A file, and what of it counts."""
+
+    number: int
+    path: Path
+    size: int = 0
+    events: int = 0
+    damaged: int = 0
+
+
+class _Batch(NamedTuple):
+    """What is sent at once."""
+
+    segment: _Segment
+    states: list[ReadEvent]
+    events: int
+
+
+class _Segments:
+    """The files. Not safe for threads: after it is opened, one thread calls it, and others read its figures."""
+
+    def __init__(self, directory: Path, lock: int, max_bytes: int, segment_bytes: int) -> None:
+        self.depth = self.bytes = self.damaged = 0
+        self.last = 0
+        """The number of the newest segment there ever was."""
+        self._directory = directory
+        self._lock = lock
+        self._max_bytes = max_bytes
+        self._segment_bytes = segment_bytes
+        self._waiting: list[_Segment] = []
+        self._newest: tuple[_Segment, int] | None = None
+        """The one that is appended to, and its file; it waits like the others."""
+        self._refusing = False
+
+    @classmethod
+    def open(cls, directory: Path, max_bytes: int, segment_bytes: int) -> "_Segments":
+        """Lock the directory and look at every segment in it."""
+        try:
+            _make_directory(directory)
+            lock = _take(directory)
+        except OSError as error:
+            raise ConfigurationError(f"the spool can't be kept in {str(directory)!r}: {error.strerror}") from error
+        segments = cls(directory, lock, max_bytes, segment_bytes)
+        try:
+            segments._find()
+        except OSError as error:
+            os.close(lock)
+            where = error.filename or str(directory)
+            raise ConfigurationError(f"the spool can't be read ({where}: {error.strerror})") from error
+        return segments
+
+    def close(self) -> None:
+        """Everything is on the disk already."""
+        self._seal()
+        os.close(self._lock)
+
+    # ------------------------------------------------------------ appending
+
+    def append(self, entries: Sequence[_Entry]) -> list[Unavailable | None]:
+        """Write what there is room for, with one sync; answers each with its refusal, or None."""
+        room = self._max_bytes - self.bytes
+        taken: list[_Entry] = []
+        answers: list[Unavailable | None] = []
+        for entry in entries:
+            fits = len(entry.lines) <= room
+            answers.append(None if fits else self._full())
+            if fits:
+                taken.append(entry)
+                room -= len(entry.lines)
+        if taken:
+            try:
+                self._write(b"".join(entry.lines for entry in taken), sum(entry.events for entry in taken))
+            except OSError as error:
+                reason = f"the spool can't be written ({error.strerror}); nothing was kept"
+                answers = [Unavailable(reason) for _ in entries]
+        self._tell(next(filter(None, answers), None))
+        return answers
+
+    def _full(self) -> Unavailable:
+        return Unavailable(
+            "the log takes no reads right now, and the spool that keeps them meanwhile is full "
+            f"({self.bytes} of {self._max_bytes} bytes)"
+        )
+
+    def _write(self, lines: bytes, events: int) -> None:
+        segment, file = self._newest = self._newest or self._begin()
+        try:
+            left = memoryview(lines)
+            while left:
+                left = left[os.write(file, left) :]
+            _sync_data(file)
+        except OSError:
+            self._take_back(segment, file)
+            raise
+        segment.size += len(lines)
+        segment.events += events
+        self.bytes += len(lines)
+        self.depth += events
+        if segment.size >= self._segment_bytes:
+            self._seal()
+
+    def _begin(self) -> tuple[_Segment, int]:
+        self.last += 1  # never twice, even if it fails
+        segment = _Segment(self.last, self._directory / f"{self.last:012}{WAITING}")
+        file = os.open(segment.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+        try:
+            _sync_directory(self._directory)
+        except OSError:
+            os.close(file)
+            segment.path.unlink(missing_ok=True)
+            raise
+        self._waiting.append(segment)
+        return segment, file
+
+    def _take_back(self, segment: _Segment, file: int) -> None:
+        """What is refused must not count later, not even after a crash."""
+        try:
+            os.ftruncate(file, segment.size)
+            os.fsync(file)
+            self._seal()  # what the system holds of a file whose sync has failed is not to be trusted
+            if not segment.size:
+                self.retire(segment)
+        except OSError as error:
+            # Then it is read again after a crash: more than was promised, and harmless.
+            log.error("a refused write can't be taken back", action="spool", file=segment.path.name, error=str(error))
+            self._seal()
+
+    def _seal(self) -> None:
+        if self._newest is not None:
+            os.close(self._newest[1])
+            self._newest = None
+
+    def _tell(self, refusal: Unavailable | None) -> None:
+        """Once when it begins, and once when it is over: there may be thousands a second."""
+        if refusal is not None and not self._refusing:
+            log.error("reads are refused", action="spool", reason=refusal.detail, events=self.depth)
+        elif refusal is None and self._refusing:
+            log.info("the spool takes reads again", action="spool", events=self.depth)
+        self._refusing = refusal is not None
+
+    # ------------------------------------------------------------ reading and removing
+
+    def all(self) -> list[_Segment]:
+        """What waits, oldest first."""
+        return list(self._waiting)
+
+    def states(self, segment: _Segment) -> list[ReadEvent]:
+        """What a segment holds, folded; nothing, if it is gone."""
+        return fold_reads(self._events(segment)) if segment in self._waiting else []
+
+    def oldest(self, last: int) -> _Batch | None:
+        """The next to be sent, unless it is newer than `last`; nothing is appended to it any more."""
+        if not self._waiting or self._waiting[0].number > last:
+            return None
+        segment = self._waiting[0]
+        if self._newest is not None and self._newest[0] is segment:
+            self._seal()
+        return _Batch(segment, fold_reads(self._events(segment)), segment.events)
+
+    def retire(self, segment: _Segment) -> None:
+        """Remove what was sent. A segment with damage is kept, under another name."""
+        try:
+            if segment.damaged:
+                segment.path.rename(segment.path.with_suffix(DAMAGED))
+            else:
+                segment.path.unlink(missing_ok=True)
+            _sync_directory(self._directory)
+        except OSError as error:
+            reason = f"the spool can't remove {segment.path.name} ({error.strerror}); it will be sent again"
+            raise Unavailable(reason) from error
+        self._waiting.remove(segment)
+        self.bytes -= segment.size
+        self.depth -= segment.events
+
+    def _events(self, segment: _Segment) -> list[ReadEvent]:
+        """What can be read of it. It may have been damaged since it was written."""
+        events, damaged = _parse(_content(segment.path)[: segment.size])
+        lost = segment.events - len(events)
+        self._note_damage(segment, max(damaged, segment.damaged + lost))
+        self.depth -= lost
+        segment.events = len(events)
+        return events
+
+    def _note_damage(self, segment: _Segment, damaged: int) -> None:
+        if damaged > segment.damaged:
+            self.damaged += damaged - segment.damaged
+            segment.damaged = damaged
+            log.error(
+                "lines of the spool can't be read and are skipped; the file is kept",
+                action="spool",
+                file=segment.path.with_suffix(DAMAGED).name,
+                lines=damaged,
+            )
+
+    def _find(self) -> None:
+        """What an earlier process left."""
+        for path in sorted(self._directory.iterdir()):
+            name = _NAME.fullmatch(path.name)
+            if name is None:
+                continue
+            self.last = max(self.last, int(name[1]))
+            if name[2] == WAITING:
+                self._look_at(_Segment(int(name[1]), path))
+        if self.depth:
+            log.info("reads of an earlier process wait in the spool", action="spool", events=self.depth)
+
+    def _look_at(self, segment: _Segment) -> None:
+        try:
+            content = _content(segment.path)
+        except _Unreadable:
+            content, segment.damaged = b"", 1
+        
+        segment.size = content.rfind(b"\n") + 1
+        if segment.size < len(content):  # it was being written and nobody was answered
+            _cut(segment.path, segment.size)
