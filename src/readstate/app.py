@@ -40,7 +40,7 @@ from .services.resume import Missed
 from .services.threads import ThreadPanel
 from .services.transfer import Transfer
 from .services.transfer_lines import Checks
-from .services.under_way import UnderWay
+from .services.under_way import UnderWay, Writing
 from .services.unread_messages import UnreadView
 from .settings import Settings, make_settings
 from .workers.message_writer import MessageWriter
@@ -172,7 +172,7 @@ class Readstate:
         self._store_id = await durable.store_id()
         hot = self._hot = await self._open_hot(position)
         persister = ReceiptPersister(durable)
-        bus = LocalBus()
+        bus, writing = LocalBus(), Writing()
         writer = MessageWriter(
             durable,
             hot.users,
@@ -183,12 +183,13 @@ class Readstate:
             persister.handle,
             self._read_in_focus,
             hot.clear,
+            writing,
             self.clock,
             self.instance_id,
         )
         log = LocalLog(position, writer.handle, persister.handle)
         self._stack.push_async_callback(log.close)
-        self._assemble(log, hot, durable, bus)
+        self._assemble(log, hot, durable, bus, writing)
         bus.subscribe(self.live.hear, self.live.is_idle)
         self._stack.push_async_callback(self.live.close)
         self._stack.push_async_callback(self.reads.close)
@@ -241,7 +242,7 @@ class Readstate:
         self._dependencies["hot_store"] = hot.ping
         return hot
 
-    def _assemble(self, log: LocalLog, hot: Hot, durable: SqlStore, bus: LocalBus) -> None:
+    def _assemble(self, log: LocalLog, hot: Hot, durable: SqlStore, bus: LocalBus, writing: Writing) -> None:
         s = self.settings
         under_way = UnderWay()
         loader = self._loader = Loader(hot.users, hot.channels, durable, s.unread_cap, hot.loaded)
@@ -340,6 +341,7 @@ class Readstate:
             self.figures,
             missed,
             under_way,
+            writing,
             self.clock,
         )
 

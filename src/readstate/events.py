@@ -10,7 +10,7 @@ from .model import ChannelType, Pointer
 VERSION = 1
 
 
-class ReadEvent(Struct, frozen=True, gc=False, omit_defaults=True):
+class ReadEvent(Struct, frozen=True, gc=False):
     """A read state as it stands after a read. Carries the state, not the operation: it merges."""
 
     user_id: str

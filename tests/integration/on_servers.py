@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pytest
 
 from readstate import Readstate
-from readstate.api import ChangeMembers, MarkUnread, NewMessage, PutChannel, ReadTarget
+from readstate.api import ChangeMembers, MarkUnread, NewMessage, PutChannel, ReadTarget, UserTotals
 from readstate.errors import Unavailable
 from readstate.hot import valkey as hot_valkey
 from readstate.hot.valkey import ValkeyHot
@@ -42,7 +42,7 @@ async def on_servers(
         async with database() as url, on_servers(directory, hot_url, url, **settings) as rs:
             yield rs
         return
-    options = {"key_prefix": f"{secrets.token_hex(6)}:", "fanout_max_members": FANOUT} | settings
+    options: dict[str, Any] = {"key_prefix": f"{secrets.token_hex(6)}:", "fanout_max_members": FANOUT} | settings
     async with Readstate.open(data_dir=str(directory), database_url=database_url, hot_url=hot_url, **options) as rs:
         yield rs
 
@@ -95,11 +95,14 @@ class Insistence:
             try:
                 return await call()
             except Unavailable as error:
-                assert error.retry
-                assert error.status == 503
-                self.refusals[error.code] += 1
-                assert time.monotonic() < end, f"refused for {INSISTENCE:.0f} s: {error.code} {error.detail}"
+                self._note(error, end)
             await asyncio.sleep(0.01)  # a client that comes back, not one that waits for something
+
+    def _note(self, error: Unavailable, end: float) -> None:
+        self.refusals[error.code] += 1
+        assert error.retry
+        assert error.status == 503
+        assert time.monotonic() < end, f"refused for {INSISTENCE:.0f} s: {error.code} {error.detail}"
 
 
 class Crowd(Insistence):
@@ -210,21 +213,24 @@ class Crowd(Insistence):
     async def check(self) -> None:
         """Nothing is under way: all counts are those of the naive chat, and explain agrees."""
         for user in self.users:
-            total = 0
-            for room, members in self._rooms.items():
-                if user in members:
-                    wanted = [known.id for known in self._naive.unread_messages(user, room)]
-                    row = await self.insist(lambda room=room: self.rs.unread.of_channel(user, room))  # type: ignore[misc]
-                    why = await self.insist(lambda room=room: self.rs.explain.explain(user, room))  # type: ignore[misc]
-                    context = f"{user} in {room}: {row}, {why}, expected {wanted}"
-                    assert row.unread == len(wanted), context
-                    assert row.exact, context
-                    assert (row.first_unread.id if row.first_unread else None) == (wanted[0] if wanted else None), context
-                    assert why.agrees, context
-                    assert why.hot == why.durable == row.unread, context
-                    total += len(wanted)
-            totals = (await self.insist(lambda user=user: self.rs.unread.totals([user])))[user]  # type: ignore[misc]
-            assert totals.unread == total, user
+            rooms = [room for room, members in self._rooms.items() if user in members]
+            total = sum([await self._check_room(user, room) for room in rooms])
+            assert (await self._totals(user)).unread == total, user
+
+    async def _totals(self, user: str) -> UserTotals:
+        return (await self.insist(lambda: self.rs.unread.totals([user])))[user]
+
+    async def _check_room(self, user: str, room: str) -> int:
+        wanted = [known.id for known in self._naive.unread_messages(user, room)]
+        row = await self.insist(lambda: self.rs.unread.of_channel(user, room))
+        why = await self.insist(lambda: self.rs.explain.explain(user, room))
+        context = f"{user} in {room}: {row}, {why}, expected {wanted}"
+        assert row.unread == len(wanted), context
+        assert row.exact, context
+        assert (row.first_unread.id if row.first_unread else None) == (wanted[0] if wanted else None), context
+        assert why.agrees, context
+        assert why.hot == why.durable == row.unread, context
+        return len(wanted)
 
     async def check_after_reloading(self) -> None:
         """What stands now, and what stands when all hot state is loaded anew: so it is what is durable."""
@@ -247,10 +253,11 @@ def crowd(rs: Readstate, seed: int) -> Crowd:
 class Held:
     """Calls of something that wait: before they are made, or with the answer in hand."""
 
-    def __init__(self, thing: Any, name: str, *, with_answer: bool = False) -> None:
+    def __init__(self, thing: Any, name: str, *, with_answer: bool = False, only_first: bool = False) -> None:
         self._call = getattr(thing, name)
         self._name = name
         self._with_answer = with_answer
+        self._only_first = only_first
         self._waiting: list[asyncio.Future[None]] = []
         self._open = False
         setattr(thing, name, self._hold)
@@ -265,6 +272,7 @@ class Held:
 
     async def _wait(self) -> None:
         if not self._open:
+            self._open = self._only_first
             self._waiting.append(asyncio.get_running_loop().create_future())
             await self._waiting[-1]
 
@@ -275,6 +283,15 @@ class Held:
             return len(self._waiting) >= calls
 
         await eventually(waiting, f"{calls} calls of {self._name} wait")
+
+    async def is_reached_before(self, other: asyncio.Task[Any]) -> bool:
+        """Whether a call waits before something else is done."""
+
+        async def either() -> bool:
+            return bool(self._waiting) or other.done()
+
+        await eventually(either, f"a call of {self._name} waits")
+        return bool(self._waiting)
 
     def let_go(self) -> None:
         """Those that wait go on, and so do all that come."""

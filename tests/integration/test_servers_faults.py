@@ -1,29 +1,24 @@
-"""Valkey and PostgreSQL fail under load: every answer is right or says to come again, and nothing acknowledged is lost."""
+"""Valkey and PostgreSQL fail under load: every answer is right or says to come again; nothing acknowledged is lost."""
 
 import asyncio
 import itertools
 import random
 import shutil
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from redis.asyncio import Redis
 
 from readstate import Readstate
-from readstate.api import PutChannel, ReadTarget
-from readstate.hot import valkey as hot_valkey
-from readstate.hot.valkey_channels import shard_of
-from readstate.stack import Postgres, Valkey, ValkeyCluster
-from readstate.stack.cluster import ClusterNode
-from readstate.valkey import Fleet, fleet
+from readstate.api import ReadTarget
+from readstate.stack import Postgres, Valkey
+from readstate.valkey import Fleet
 from readstate.valkey.fleet import ask
 from tests.conftest import check_problem, eventually, in_process, of
-from tests.contract import valkey
+from tests.contract import postgres, valkey
 
-from .on_servers import BIG, SMALL, Held, Insistence, count, crowd, hot, message, on_servers, two_channels
+from .on_servers import BIG, SMALL, Held, count, crowd, hot, impatient, message, on_servers, two_channels
 
 
 class AtAnyMoment:
@@ -70,8 +65,8 @@ async def test_it_is_emptied_at_any_moment(tmp_path: Path, seed: int) -> None:
         people = crowd(rs, seed)
         await people.gather()
         outside = Fleet(valkey.single().url, patience=valkey.PATIENCE)
-        emptied = AtAnyMoment(rs, lambda: outside.each("FLUSHALL"), 0.004, seed)
-        await people.act(300)
+        emptied = AtAnyMoment(rs, lambda: outside.each("FLUSHALL"), 0.005, seed)
+        await people.act(200)
         emptied.stop()
         await outside.close()
         assert emptied.times > 5
@@ -88,7 +83,7 @@ async def test_a_cluster_is_emptied_at_any_moment(tmp_path: Path, whole: bool) -
         one_by_one = itertools.cycle((await outside.masters()).values())
         empty = (lambda: outside.each("FLUSHALL")) if whole else (lambda: ask(next(one_by_one), "FLUSHALL"))
         emptied = AtAnyMoment(rs, empty, 0.004, 7)
-        await people.act(200)
+        await people.act(120)
         emptied.stop()
         await outside.close()
         assert emptied.times > 3
@@ -150,7 +145,7 @@ async def test_valkey_is_killed_and_started_again_under_load(mortal: Valkey, tmp
             await asyncio.to_thread(mortal.kill)
             await asyncio.to_thread(mortal.start)
 
-        await people.act(300, [(60, dies_and_returns), (180, dies_and_returns)])
+        await people.act(200, [(50, dies_and_returns), (130, dies_and_returns)])
         await people.check_after_reloading()
         assert people.refusals.keys() <= {"hot_store_unavailable"}
 
@@ -158,6 +153,8 @@ async def test_valkey_is_killed_and_started_again_under_load(mortal: Valkey, tmp
 async def test_callers_are_told_to_come_back_while_valkey_is_away(
     forgetful: Valkey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    impatient(monkeypatch)
+    await asyncio.to_thread(forgetful.start)
     async with in_process(tmp_path, hot_url=forgetful.url) as chat:
         await chat.open_channel("alice", "bob")
         await chat.send("alice", "m1")
@@ -209,6 +206,7 @@ async def test_valkey_hangs_for_longer_than_anybody_waits(
     forgetful: Valkey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It goes on with what it was told before, though whoever told it has gone."""
+    impatient(monkeypatch)
     await asyncio.to_thread(forgetful.start)
     async with on_servers(tmp_path, forgetful.url) as rs:
         people = crowd(rs, 13)
@@ -224,7 +222,31 @@ async def test_valkey_hangs_for_longer_than_anybody_waits(
             await eventually(are_refused, "clients are refused")
             forgetful.resume()
 
-        await people.act(250, [(40, hangs), (120, hangs), (200, hangs)])
+        await people.act(160, [(40, hangs), (100, hangs)])
+        await people.check_after_reloading()
+        assert people.refusals.keys() == {"hot_store_unavailable"}
+
+
+async def test_valkey_has_no_memory_left_for_a_time(
+    forgetful: Valkey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impatient(monkeypatch)
+    await asyncio.to_thread(forgetful.start)
+    async with on_servers(tmp_path, forgetful.url) as rs:
+        people = crowd(rs, 16)
+        await people.gather()
+
+        async def is_full() -> None:
+            refused = people.refusals.total()
+            forgetful.ask("CONFIG", "SET", "maxmemory", "1")
+
+            async def are_refused() -> bool:
+                return people.refusals.total() > refused + 5
+
+            await eventually(are_refused, "clients are refused")
+            forgetful.ask("CONFIG", "SET", "maxmemory", "0")
+
+        await people.act(120, [(40, is_full)])
         await people.check_after_reloading()
         assert people.refusals.keys() == {"hot_store_unavailable"}
 
@@ -233,21 +255,33 @@ async def test_valkey_hangs_for_longer_than_anybody_waits(
 
 
 async def test_postgres_is_killed_and_started_again_under_load(tmp_path: Path) -> None:
-    with Postgres(tmp_path / "postgres") as postgres:
-        async with on_servers(tmp_path / "service", valkey.single().url, postgres.url) as rs:
+    with Postgres(tmp_path / "postgres", settings=postgres.HASTY) as server:
+        async with on_servers(tmp_path / "service", valkey.single().url, server.url) as rs:
             people = crowd(rs, 14)
             await people.gather()
 
             async def dies_and_returns() -> None:
                 refused = people.refusals.total()
-                await asyncio.to_thread(postgres.kill)
+                await asyncio.to_thread(server.kill)
 
                 async def are_refused() -> bool:
                     return people.refusals.total() > refused
 
                 await eventually(are_refused, "clients are refused")
-                await asyncio.to_thread(postgres.start)
+                await asyncio.to_thread(server.start)
 
-            await people.act(300, [(60, dies_and_returns), (180, dies_and_returns)])
+            await people.act(200, [(50, dies_and_returns), (130, dies_and_returns)])
             await people.check_after_reloading()
             assert people.refusals.keys() == {"storage_unavailable"}
+
+
+async def test_sessions_that_postgres_ends_under_load(tmp_path: Path) -> None:
+    """As an administrator does, or a pooler that is started again."""
+    async with postgres.database() as url, on_servers(tmp_path, valkey.single().url, url) as rs:
+        people = crowd(rs, 15)
+        await people.gather()
+        name = url.rpartition("/")[2]
+        end = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"
+        await people.act(200, [(n, lambda: postgres.command(end)) for n in range(20, 180, 10)])
+        await people.check_after_reloading()
+        assert people.refusals.keys() <= {"storage_unavailable"}

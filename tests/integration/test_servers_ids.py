@@ -19,10 +19,11 @@ from tests.contract import valkey
 from .on_servers import count, crowd, message, on_servers
 
 ODD = [
-    "a", "b", "a}", "{a", "{a}", "}{", "{}", "a}:b", "b}:c", "a:b", "b:c", ":", "::", "a:", ":a", "%", "%7B", "{", "%7D", "}",
-    "%25", "%257B", "%3A", "%25:", "é", "e\u0301", "🦊", "{🦊}", "日本", "\u202e", "a b", " a", "a ", "*", "a*b?[c]", "\\", '"', "'",
-    "0", "00", "-1", "1e3", "nil", "x" * 128, "{" * 128, "🦊" * 32, "x" * 127 + "}",
-]  # fmt: skip
+    *("a", "b", "a}", "{a", "{a}", "}{", "{}", "a}:b", "b}:c", "a:b", "b:c", ":", "::", "a:", ":a"),
+    *("%", "%7B", "{", "%7D", "}", "%25", "%257B", "%3A", "%25:"),
+    *("é", "e\u0301", "🦊", "{🦊}", "日本", "\u202e", "a b", " a", "a ", "*", "a*b?[c]", "\\", '"', "'"),
+    *("0", "00", "-1", "1e3", "nil", "x" * 128, "{" * 128, "🦊" * 32, "x" * 127 + "}"),
+]
 
 
 def test_every_user_has_keys_of_its_own_in_one_slot() -> None:
@@ -61,11 +62,9 @@ def server(request: pytest.FixtureRequest) -> Valkey | ValkeyCluster:
 
 
 @pytest.mark.parametrize("fanout", [100, 1], ids=["ledger", "timeline"])
-async def test_everyone_sees_only_what_is_theirs(
-    server: Valkey | ValkeyCluster, tmp_path: Path, fanout: int
-) -> None:
+async def test_everyone_sees_only_what_is_theirs(server: Valkey | ValkeyCluster, tmp_path: Path, fanout: int) -> None:
     """Every room has another number of messages, and every user has read another number of them."""
-    names = [*ODD[:24], *ODD[-5:]]
+    names = [*ODD[:5], *ODD[7:12], *ODD[15:19], *ODD[24:27], *ODD[-4:]]
     async with on_servers(tmp_path, server.url, fanout_max_members=fanout) as rs:
         for room in names:
             await rs.channels.put(room, PutChannel(type="group", members=("writer", *names)))
@@ -87,7 +86,7 @@ async def test_everyone_sees_only_what_is_theirs(
         assert {one.status for one in done} == {"ok"}
 
         async def counts() -> dict[tuple[str, str], int]:
-            found = {}
+            found: dict[tuple[str, str], int] = {}
             for user in names:
                 page = await rs.unread.sync(user, only_unread=False)
                 found |= {(user, row.channel_id): row.unread for row in page.channels}
@@ -146,7 +145,15 @@ async def test_what_nobody_uses_is_gone_after_its_time(tmp_path: Path) -> None:
 
         async def users_are_gone() -> bool:
             left = families(await keys_of(valkey.single(), "short:"))
-            return left <= {"channel-latest", "generation", "timeline", "everyone", "timeline-state", "badge", "senders"}
+            return left <= {
+                "channel-latest",
+                "generation",
+                "timeline",
+                "everyone",
+                "timeline-state",
+                "badge",
+                "senders",
+            }
 
         await eventually(users_are_gone, "what was hot of users is gone")
         await people.check_after_reloading()
@@ -157,7 +164,7 @@ async def test_a_user_who_is_there_now_and_then_keeps_right_counts(tmp_path: Pat
     async with on_servers(tmp_path, valkey.single().url, ledger_ttl=1) as rs:
         await rs.channels.put("room", PutChannel(type="group", members=("alice", "bob")))
         await rs.channels.put("other", PutChannel(type="group", members=("alice", "bob")))
-        for n in range(1, 25):
+        for n in range(1, 17):
             await rs.messages.send([message("alice", f"m{n}", "room"), message("alice", f"m{n}", "other")])
             if n % 3 == 0:
                 await rs.reads.mark_read("bob", "other", ReadTarget(up_to=f"m{n}"))

@@ -66,10 +66,14 @@ def seqs(*seqs: int) -> frozenset[int]:
 READ_3 = Pointer(0, 3, frozenset(), "m3", NOW + 3)
 HAPPENINGS = {
     "the first message": Happening(
-        Stored(5, seqs()), Stored(6, seqs(1)), lambda user: [Fan(ROOM, 6, (user,), entry(1), sender="alice", latest_at=NOW)]
+        Stored(5, seqs()),
+        Stored(6, seqs(1)),
+        lambda user: [Fan(ROOM, 6, (user,), entry(1), sender="alice", latest_at=NOW)],
     ),
     "a message": Happening(
-        Stored(5, seqs(1)), Stored(6, seqs(1, 2)), lambda user: [Fan(ROOM, 6, (user,), entry(2), sender="alice", latest_at=NOW)]
+        Stored(5, seqs(1)),
+        Stored(6, seqs(1, 2)),
+        lambda user: [Fan(ROOM, 6, (user,), entry(2), sender="alice", latest_at=NOW)],
     ),
     "a delete": Happening(
         Stored(5, seqs(1, 2)),
@@ -253,7 +257,12 @@ async def test_two_loaders_and_a_writer_over_a_cluster(users_of_cluster: HotUser
 @pytest.mark.parametrize("name", ["a message", "a delete", "leaving", "an own message"])
 async def test_two_loaders_of_a_ledger_a_writer_and_a_read(users: HotUsers, name: str) -> None:
     every = list(
-        orders("1.look_up_ledger 1.install_ledger", "2.look_up_ledger 2.install_ledger", "w.commit w.tell", "u.read u.store")
+        orders(
+            "1.look_up_ledger 1.install_ledger",
+            "2.look_up_ledger 2.install_ledger",
+            "w.commit w.tell",
+            "u.read u.store",
+        )
     )
     assert len(every) == 2520
     await go_through(users, HAPPENINGS[name], random.Random(name).sample(every, 100), loaded=True)

@@ -130,7 +130,9 @@ class State:
             self._take_read(asked["channel_id"], frame["after"])
 
     def _take_read(self, channel_id: str, answer: Frame) -> None:
-        channel = self.channels[channel_id]
+        channel = self.channels.get(channel_id)
+        if channel is None:  # it is about to be told of
+            return
         _take_figures(channel, answer)
         channel["last_read"] = answer["last_read"]
 

@@ -121,20 +121,19 @@ def _server(name: str, setting: str, url: str, info: Mapping[str, Any], in_clust
 
 
 async def _persistence(node: Redis, name: str, info: Mapping[str, Any]) -> Finding:
-    """Without it, nothing durable is lost: it is loaded again."""
+    """It saves nothing: a server that was restarted is loaded anew. But one that can't persist refuses writes."""
     check = f"{name} persistence"
     if info.get("aof_enabled") and info.get("aof_last_write_status", "ok") != "ok":
         detail = "the append-only file cannot be written: writes are refused until it can"
         return Finding(check, "fail", detail, "free some space on its disk; look into its log")
     if info.get("aof_enabled"):
-        return Finding(check, "ok", "an append-only file")
+        return Finding(check, "ok", "an append-only file (not needed: after a restart everyone is loaded anew)")
     if await _saves(node):
         if info.get("rdb_last_bgsave_status", "ok") != "ok":
             detail = "the last snapshot failed: writes may be refused until one succeeds"
             return Finding(check, "fail", detail, "free some space on its disk; look into its log")
-        return Finding(check, "ok", "snapshots; what came after the last one is loaded again after a restart")
-    detail = "none: a restart empties it, and everyone is loaded from the database again; nothing is lost by that"
-    return Finding(check, "warn", detail, "set appendonly yes if so many loads at once are too much for the database")
+        return Finding(check, "ok", "snapshots (not needed: after a restart everyone is loaded anew)")
+    return Finding(check, "ok", "none, and none is needed: after a restart everyone is loaded from the database again")
 
 
 async def _saves(node: Redis) -> bool:

@@ -5,7 +5,7 @@ carry change numbers, by which what has changed is found.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import count
 from math import ceil
 from sys import intern
@@ -28,6 +28,7 @@ from ..rooms import is_thread
 from ..rules import advance, give_back, merge, next_epoch, rewind
 from ..steps import Fan, Gone, Joined, Left, OwnRead, Switched, UserStep
 from ..telemetry import EVICTIONS
+from .drops import Drops
 from .ledger import Ledger
 from .memory_seats import (
     ARCHIVED,
@@ -67,7 +68,7 @@ class MemoryUsers(UserViews):
         self._generation = generation
         self._numbers = count(generation * NUMBERS_PER_GENERATION + 1)
         self._loading: dict[str, _Loading] = {}
-        self._drops = 0
+        self._drops = Drops()
         self._next_ticket = count(1)
 
     # ------------------------------------------------------------ reads
@@ -383,8 +384,8 @@ class MemoryUsers(UserViews):
 
     async def forget(self, user: str, channel: str | None = None) -> None:
         """Drop a user, also one that is being loaded, or one ledger; loaded again on use."""
-        self._drops += 1
         if channel is None:
+            self._drops.user(user)
             self._users.pop(user, None)
             self._loading.pop(user, None)
         elif (known := self._users.get(user)) is not None and (flags := known.row(channel).flags) & MEMBER:
@@ -400,12 +401,16 @@ class MemoryUsers(UserViews):
         return len(self._users) * USER_BYTES + seats * SEAT_BYTES + entries * ENTRY_BYTES
 
     async def generation(self) -> int:
-        """Changes whenever something was dropped."""
-        return self._drops
+        """A moment, for `dropped`."""
+        return self._drops.count
+
+    async def dropped(self, generation: int, users: Collection[str]) -> set[str]:
+        """Those of these users who may have been dropped since."""
+        return self._drops.since(generation, users)
 
     async def clear(self) -> None:
         """Drop everything, also loads that are under way."""
-        self._drops += 1
+        self._drops.everyone()
         self._users.clear()
         self._loading.clear()
 
@@ -413,8 +418,8 @@ class MemoryUsers(UserViews):
         """Drop this share of the users, the least recently used first; returns how many."""
         oldest = sorted(self._users, key=lambda user: self._users[user].used)
         dropped = oldest[: min(ceil(len(oldest) * share), len(oldest) - 1)]
-        self._drops += 1
         for user in dropped:
+            self._drops.user(user)
             del self._users[user]
             EVICTIONS.labels("user").inc()
         return len(dropped)

@@ -133,7 +133,7 @@ def ledger_of(row: bytes | None, oldest: int) -> LedgerView | None:
     if not row:
         return None
     flags, count, touched, _, floor, floor_at, _, first_seq, first_at, length = COUNT.unpack_from(row)
-    if flags & MISSING or touched < oldest:
+    if flags & MISSING or (count and touched < oldest):
         return None
     if not count:
         return _EMPTY

@@ -2,7 +2,7 @@
 
 import random
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from struct import Struct as Packing
 from typing import Any
 
@@ -11,6 +11,7 @@ from ..ports import Absent, LedgerLoad, Move, Moved, Read, Restore, Rewind, Seat
 from ..rooms import is_thread
 from ..steps import Fan, Gone, Joined, Left, OwnRead, Switched, UserStep
 from ..valkey import Generation
+from .drops import Drops
 from .valkey_calls import Packet, UserCalls
 from .valkey_groups import all_or_reload
 from .valkey_seats import (
@@ -56,7 +57,7 @@ class ValkeyUsers(ValkeyViews):
     def __init__(self, calls: UserCalls, generation: Generation) -> None:
         super().__init__(calls)
         self._generation = generation
-        self._drops = 0
+        self._drops = Drops()
 
     # ------------------------------------------------------------ reads
 
@@ -113,8 +114,14 @@ class ValkeyUsers(ValkeyViews):
     # ------------------------------------------------------------ loading
 
     async def generation(self) -> int:
-        """Changes whenever something was dropped."""
-        return (await self._generation.check() << 32) + self._drops
+        """A moment, for `dropped`."""
+        return (await self._generation.check() << 32) + self._drops.count
+
+    async def dropped(self, generation: int, users: Collection[str]) -> set[str]:
+        """Those of these users who may have been dropped since."""
+        if await self._generation.check() != generation >> 32:
+            return set(users)
+        return self._drops.since(generation & 0xFFFFFFFF, users)
 
     async def begin(self, user: str) -> int:
         """Announce a load. Whatever changes for the user until `install` makes that one fail, but messages.
@@ -178,9 +185,10 @@ class ValkeyUsers(ValkeyViews):
 
     async def forget(self, user: str, channel: str | None = None) -> None:
         """Drop a user, also one that is being loaded, or one ledger; loaded again on use."""
-        self._drops += 1
         if channel == "":
             return
+        if channel is None:
+            self._drops.user(user)
         with all_or_reload(self._generation):
             await self._calls.one(FORGET, user, channel or "")
 
@@ -193,9 +201,10 @@ def _move(move: Move, user: int, ledger: int) -> Iterator[object]:
     match move:
         case Read():
             yield from (1, user, ledger, room, *_place(move.to.seq, move.to.at, move.to.id), _epoch(move.epoch))
-            yield sorted(move.apart)
-            if len(move.ids) == len(move.apart):
-                yield move.ids
+            if move.apart:
+                yield sorted(move.apart)
+                if len(move.ids) == len(move.apart):
+                    yield move.ids
         case Rewind():
             before = move.before
             yield from (2, user, ledger, room, *_place(move.seq, before.at, before.id), _epoch(move.epoch))

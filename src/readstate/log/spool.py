@@ -30,7 +30,7 @@ from typing import NamedTuple, TypeVar
 from zlib import crc32
 
 import structlog
-from msgspec import MsgspecError, Struct, json
+from msgspec import Struct, json
 
 from ..batching import Batcher
 from ..errors import ConfigurationError, ReadstateError, Stopping, Unavailable
@@ -134,10 +134,10 @@ class Spool:
         """Send nothing more. What was being sent stays, and may be sent twice. Appends go on."""
         if self._keeping is None:
             return
-        self._keeping.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._keeping
-        self._keeping = None
+        task, self._keeping = self._keeping, None
+        while not task.done():
+            task.cancel()  # again, should whoever sends have swallowed it
+            await asyncio.wait([task], timeout=1)
 
     async def close(self) -> None:
         """Take nothing more, finish the appends, stop draining, and let another process have the directory."""
@@ -175,11 +175,8 @@ class Spool:
 
 
 def _tell_unsent(error: Exception, depth: int) -> None:
-    if isinstance(error, ReadstateError):
-        log.warning("the spool can't be sent", action="spool", events=depth, reason=str(error))
-    else:
-        trace = "".join(traceback.format_exception(error))
-        log.error("the spool can't be sent", action="spool", events=depth, reason=str(error), traceback=trace)
+    trace = None if isinstance(error, ReadstateError) else "".join(traceback.format_exception(error))
+    log.warning("the spool can't be sent", action="spool", events=depth, reason=str(error), traceback=trace)
 
 
 class _Entry(NamedTuple):
@@ -280,7 +277,7 @@ class _Segments:
             while left:
                 left = left[os.write(file, left) :]
             _sync_data(file)
-        except OSError:
+        except BaseException:
             self._take_back(segment, file)
             raise
         segment.size += len(lines)
@@ -308,18 +305,19 @@ class _Segments:
         try:
             os.ftruncate(file, segment.size)
             os.fsync(file)
-            self._seal()  # what the system holds of a file whose sync has failed is not to be trusted
-            if not segment.size:
-                self.retire(segment)
         except OSError as error:
-            # Then it is read again after a crash: more than was promised, and harmless.
+            # Then it counts after a crash: more than was promised, and harmless.
             log.error("a refused write can't be taken back", action="spool", file=segment.path.name, error=str(error))
-            self._seal()
+        self._seal()  # what the system holds of a file whose sync has failed is not to be trusted
+        if not segment.size:
+            with contextlib.suppress(OSError):  # then a drain removes it
+                self._remove(segment)
 
     def _seal(self) -> None:
-        if self._newest is not None:
-            os.close(self._newest[1])
-            self._newest = None
+        newest, self._newest = self._newest, None
+        if newest is not None:
+            with contextlib.suppress(OSError):  # it is synced, or taken back
+                os.close(newest[1])
 
     def _tell(self, refusal: Unavailable | None) -> None:
         """Once when it begins, and once when it is over: there may be thousands a second."""
@@ -346,45 +344,54 @@ class _Segments:
         segment = self._waiting[0]
         if self._newest is not None and self._newest[0] is segment:
             self._seal()
-        return _Batch(segment, fold_reads(self._events(segment)), segment.events)
+        events = self._events(segment)
+        return _Batch(segment, fold_reads(events), len(events))
 
     def retire(self, segment: _Segment) -> None:
-        """Remove what was sent. A segment with damage is kept, under another name."""
+        """Remove what was sent."""
         try:
-            if segment.damaged:
-                segment.path.rename(segment.path.with_suffix(DAMAGED))
-            else:
-                segment.path.unlink(missing_ok=True)
-            _sync_directory(self._directory)
+            self._remove(segment)
         except OSError as error:
             reason = f"the spool can't remove {segment.path.name} ({error.strerror}); it will be sent again"
             raise Unavailable(reason) from error
-        self._waiting.remove(segment)
-        self.bytes -= segment.size
-        self.depth -= segment.events
+
+    def _remove(self, segment: _Segment) -> None:
+        """What has lines that could not be read is kept, under another name."""
+        with contextlib.suppress(FileNotFoundError):
+            if segment.damaged:
+                segment.path.rename(segment.path.with_suffix(DAMAGED))
+            else:
+                segment.path.unlink()
+        if segment in self._waiting:
+            self._waiting.remove(segment)
+            self.bytes -= segment.size
+            self.depth -= segment.events
+        with contextlib.suppress(OSError):  # a file that comes back after a power cut is sent again
+            _sync_directory(self._directory)
 
     def _events(self, segment: _Segment) -> list[ReadEvent]:
-        """What can be read of it. It may have been damaged since it was written."""
-        events, damaged = _parse(_content(segment.path)[: segment.size])
+        """What can be read of it: it may have been damaged since it was written."""
+        try:
+            content = _content(segment.path)
+        except OSError as error:
+            raise Unavailable(f"the spool can't be read ({segment.path.name}: {error.strerror})") from error
+        events, damaged = _parse((content or b"")[: segment.size])
         lost = segment.events - len(events)
         self._note_damage(segment, max(damaged, segment.damaged + lost))
+        segment.events -= lost
         self.depth -= lost
-        segment.events = len(events)
         return events
 
     def _note_damage(self, segment: _Segment, damaged: int) -> None:
         if damaged > segment.damaged:
             self.damaged += damaged - segment.damaged
             segment.damaged = damaged
-            log.error(
-                "lines of the spool can't be read and are skipped; the file is kept",
-                action="spool",
-                file=segment.path.with_suffix(DAMAGED).name,
-                lines=damaged,
-            )
+            kept = segment.path.with_suffix(DAMAGED).name
+            log.error("lines of the spool can't be read and are skipped", action="spool", lines=damaged, kept=kept)
+
+    # ------------------------------------------------------------ what an earlier process left
 
     def _find(self) -> None:
-        """What an earlier process left."""
         for path in sorted(self._directory.iterdir()):
             name = _NAME.fullmatch(path.name)
             if name is None:
@@ -396,11 +403,96 @@ class _Segments:
             log.info("reads of an earlier process wait in the spool", action="spool", events=self.depth)
 
     def _look_at(self, segment: _Segment) -> None:
-        try:
-            content = _content(segment.path)
-        except _Unreadable:
-            content, segment.damaged = b"", 1
-        
-        segment.size = content.rfind(b"\n") + 1
-        if segment.size < len(content):  # it was being written and nobody was answered
-            _cut(segment.path, segment.size)
+        content = _content(segment.path)
+        if content is None:
+            self._note_damage(segment, 1)
+        else:
+            segment.size = content.rfind(b"\n") + 1
+            if segment.size < len(content):  # it was being written, and nobody had an answer
+                _cut(segment.path, segment.size)
+            events, damaged = _parse(content[: segment.size])
+            segment.events = len(events)
+            self._note_damage(segment, damaged)
+        if not segment.events:
+            self._remove(segment)
+            return
+        self._waiting.append(segment)
+        self.bytes += segment.size
+        self.depth += segment.events
+
+
+# ---------------------------------------------------------------- lines
+
+
+def _line(event: ReadEvent) -> bytes:
+    body = _encode(event)
+    return b"%08x %b\n" % (crc32(body), body)
+
+
+def _parse(content: bytes) -> tuple[list[ReadEvent], int]:
+    """The events of whole lines, and the number of lines that are none."""
+    lines = content.split(b"\n")[:-1]
+    events = [event for event in map(_event, lines) if event is not None]
+    return events, len(lines) - len(events)
+
+
+def _event(line: bytes) -> ReadEvent | None:
+    body = line[9:]
+    if line[:9] != b"%08x " % crc32(body):
+        return None
+    try:
+        return _decode(body)
+    except (ValueError, RecursionError):  # not JSON, not UTF-8 or not an event
+        return None
+
+
+# ---------------------------------------------------------------- files
+
+
+def _content(path: Path) -> bytes | None:
+    """All that is in a file; None where the disk can't give it back."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        if error.errno not in {errno.EIO, errno.ENOENT}:
+            raise
+        log.error("a file of the spool can't be read", action="spool", file=path.name, error=str(error))
+        return None
+
+
+def _cut(path: Path, size: int) -> None:
+    with path.open("r+b") as file:
+        file.truncate(size)
+        os.fsync(file.fileno())
+
+
+def _make_directory(directory: Path) -> None:
+    """Each level on the disk before the next."""
+    if not directory.is_dir():
+        _make_directory(directory.parent)
+        directory.mkdir(mode=0o700, exist_ok=True)
+        _sync_directory(directory.parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    """A file is there after a power cut only if its directory is synced too."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _take(directory: Path) -> int:
+    """The lock ends with the process; its file is held, never removed."""
+    handle = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(handle)
+        if not isinstance(error, BlockingIOError):
+            raise
+        raise ConfigurationError(
+            f"another process has the spool in {str(directory)!r}: each process needs a directory of its own"
+        ) from error
+    return handle

@@ -1,6 +1,6 @@
 """The hot state of users."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import Literal, Protocol
 
@@ -217,7 +217,10 @@ class HotUsers(Protocol):
         """Set preferences; returns the user's change number."""
 
     async def generation(self) -> int:
-        """Changes whenever something was dropped: what was written meanwhile may have been loaded without it."""
+        """A moment, for `dropped`."""
+
+    async def dropped(self, generation: int, users: Collection[str]) -> set[str]:
+        """Those of these users who may have been dropped since: they may be loaded without what was on its way."""
 
     async def begin(self, user: str) -> int:
         """Announce a load. Whatever changes for the user until `install` makes that one fail or is kept for it."""

@@ -40,7 +40,7 @@ from .loading import Loader
 from .moments import Moments
 from .receipts import ReadReceipts
 from .resume import Missed, receipt_updated
-from .under_way import UnderWay
+from .under_way import UnderWay, Writing
 from .unread import UnreadCounts
 
 log = structlog.get_logger()
@@ -142,6 +142,7 @@ class Live:
         figures: Figures,
         missed: Missed,
         under_way: UnderWay,
+        writing: Writing,
         clock: Clock,
     ) -> None:
         self._hot_users = users
@@ -155,6 +156,7 @@ class Live:
         self._figures = figures
         self._missed = missed
         self._under_way = under_way
+        self._writing = writing
         self._clock = clock
         self._users: dict[str, LiveUser] = {}
         self._rooms: dict[str, set[LiveUser]] = {}
@@ -469,21 +471,28 @@ class Live:
                 meanwhile.dirty.add(user.dirty)
         ready = [user for user in touched if user.out]
         if ready:
-            changes = await self._hot_users.changes([user.id for user in ready])
-            position, now = await self._hot_channels.position(), self._clock()
+            reached = await self._reached(ready)
             WS_SENT.inc(sum(len(user.out) * len(user.devices) for user in ready))
-            for user, change in zip(ready, changes, strict=True):
-                self._push(user, change, position, now)
+            for user, cursor in zip(ready, reached, strict=True):
+                self._push(user, cursor)
         for user in touched:
             if user.dirty:
                 self._draw(user)
 
-    def _push(self, user: LiveUser, change: int | None, position: int, now: int) -> None:
+    async def _reached(self, users: Sequence[LiveUser]) -> list[SyncCursor | None]:
+        """The moment up to which everything is announced to these users; None: it can't be told now."""
+        moment = self._writing.moment()
+        changes = await self._hot_users.changes([user.id for user in users])
+        position, now, store = await self._hot_channels.position(), self._clock(), self._unread.store_id
+        if moment is None or self._writing.moment() != moment:
+            return [None] * len(users)
+        return [None if change is None else SyncCursor(change, position, now, store) for change in changes]
+
+    def _push(self, user: LiveUser, reached: SyncCursor | None) -> None:
         """Gives a user's events to all devices. The last one moves the cursor on, if all was told."""
         out, user.out = user.out, []
         before = user.resume
-        if change is not None and not user.dirty and not user.rendering and not self._under_way.has(user.id):
-            reached = SyncCursor(change, position, now, self._unread.store_id)
+        if reached is not None and not user.dirty and not user.rendering and not self._under_way.has(user.id):
             user.resume = _resume(user.id, reached)
             user.moments.note(reached)
         end = len(out) - 1
@@ -516,8 +525,7 @@ class Live:
                 user.out += [(_encode(event), self._audience(user, event, to, dirty)) for event, to in rendered]
                 if user.out:
                     WS_SENT.inc(len(user.out) * len(user.devices))
-                    change = (await self._hot_users.changes([user.id]))[0]
-                    self._push(user, change, await self._hot_channels.position(), self._clock())
+                    self._push(user, (await self._reached([user]))[0])
         finally:
             user.drawing = None
 

@@ -79,7 +79,7 @@ class ChannelPreferences:
         try:
             with self._under_way.of({user}):
                 await self._durable.save_preferences(user, channel, wanted, change)
-                if await self._users.generation() != generation:
+                if await self._users.dropped(generation, [user]):
                     await self._users.forget(user)
         except BaseException:
             await self._users.forget(user)

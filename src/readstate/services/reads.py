@@ -374,10 +374,32 @@ class Reads:
     async def _finish(
         self, moves: Sequence[Move], results: list[Moved | Absent], generation: int
     ) -> list[Moved | Absent]:
-        """Applies what could not be applied without loading, and makes all of it durable.
+        """Makes the states durable that moves have led to.
 
-        `generation` is that of before the first move: what is dropped from then on may be loaded without it.
+        `generation` is that of before the first move. Whoever was dropped since may have been loaded without them,
+        and has perhaps begun another epoch: there the moves are made again.
         """
+        results = await self._load_and_move(moves, results)
+        todo = [index for index, result in enumerate(results) if isinstance(result, Moved)]
+        for _ in range(MAX_TRIES):
+            done = [(moves[index], moved) for index in todo if isinstance(moved := results[index], Moved)]
+            lost = await self._persist(done, generation) if done else set()
+            todo = [index for index in todo if moves[index].user_id in lost]
+            if not todo:
+                return results
+            generation = await self._users.generation()
+            again = [moves[index] for index in todo]
+            repeated = await self._load_and_move(again, await self._users.move(again))
+            for index, second in zip(todo, repeated, strict=True):
+                first = results[index]
+                if isinstance(first, Moved) and isinstance(second, Moved):
+                    same = first.pointer.epoch == second.pointer.epoch  # else another one's mark-unread was faster
+                    changed = second.changed or (same and first.changed)
+                    results[index] = replace(second, before=first.before, changed=changed)
+        raise Unavailable("the hot state is lost again and again; try again")
+
+    async def _load_and_move(self, moves: Sequence[Move], results: list[Moved | Absent]) -> list[Moved | Absent]:
+        """Applies what could not be applied without loading."""
         for _ in range(MAX_TRIES):
             absent = [index for index, result in enumerate(results) if result is Absent.NOT_LOADED]
             if not absent:
@@ -386,20 +408,19 @@ class Reads:
             again = await self._users.move([moves[index] for index in absent])
             for index, result in zip(absent, again, strict=True):
                 results[index] = result
-        done = [(move, moved) for move, moved in zip(moves, results, strict=True) if isinstance(moved, Moved)]
-        if done:
-            await self._persist(done, generation)
         return results
 
-    async def _persist(self, done: Sequence[tuple[Move, Moved]], generation: int) -> None:
-        """Brings states to the log, then tells; if it refuses them, the hot state that is ahead of it is dropped."""
+    async def _persist(self, done: Sequence[tuple[Move, Moved]], generation: int) -> set[str]:
+        """Brings states to the log, then tells; if it refuses them, the hot state that is ahead of it is dropped.
+
+        Returns the users who were dropped meanwhile.
+        """
         now = self._clock()
         users = {moved.user_id for _, moved in done}
         try:
             with self._under_way.of(users):
                 await self._log.reads([read_event(m.user_id, m.channel_id, m.pointer, now) for _, m in done])
-                if await self._users.generation() != generation:
-                    await self._forget(users)
+                lost = await self._users.dropped(generation, users)
         except BaseException:
             await self._forget(users)
             await self._bus.publish([SeatTouched(moved.user_id, moved.channel_id) for _, moved in done])
@@ -407,6 +428,7 @@ class Reads:
         RECEIPTS.inc(len(done))
         if not self._bus.idle:
             await self._bus.publish([self._announcement(move, moved) for move, moved in done if moved.changed])
+        return lost
 
     def _announcement(self, move: Move, moved: Moved) -> PointerMoved:
         return PointerMoved(moved.user_id, moved.channel_id, moved.before, moved.pointer, self._instance, move.origin)

@@ -50,3 +50,30 @@ class UnderWay:
             if not self.has(user):
                 return
             await self.settled(user)
+
+
+class Writing:
+    """Whether the hot state shows something of channels that was not announced yet."""
+
+    def __init__(self) -> None:
+        self._writer: asyncio.Task[object] | None = None
+        self._batches = 0
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """While this is open, a batch goes into the hot state and is then announced."""
+        self._writer = asyncio.current_task()
+        self._batches += 1
+        try:
+            yield
+        finally:
+            self._writer = None
+
+    def moment(self) -> int | None:
+        """A number that stays the same until something is shown that was not announced; None: there is something.
+
+        To the task that writes, everything is announced when it is heard.
+        """
+        if self._writer is not None and self._writer is not asyncio.current_task():
+            return None
+        return self._batches

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from ..api import Sync, ThreadTotals, Totals, Unread, UserTotals
 from ..errors import InvalidCursor, TooLarge
@@ -249,8 +249,9 @@ class UnreadCounts:
         return await self._made(q, survey, await self._rows(q, names), removed)
 
     async def _made(self, q: _Question, survey: Survey, rows: list[Unread], removed: list[str]) -> Sync:
+        everything = q.start is None and q.after is None and q.wanted is None and len(rows) <= q.limit
         return Sync(
-            totals=(await self._sums(q.user, survey))[0],
+            totals=_totals(rows) if everything else (await self._sums(q.user, survey))[0],
             threads=await self._thread_totals(q.user, survey),
             channels=rows[: q.limit],
             removed=removed,
@@ -308,6 +309,12 @@ class UnreadCounts:
     async def _position(self, channel: str) -> int:
         found = (await self._channels.channels([channel]))[0]
         return 0 if found is None else found.position
+
+
+def _totals(rows: Sequence[Unread]) -> Totals:
+    """The sums of rows that are all there are."""
+    counted = [row for row in rows if row.has_unread and not row.muted and row.archived is UNSET]
+    return Totals(sum(row.unread for row in counted), sum(row.mentions for row in counted), len(counted))
 
 
 def _latest_at(channel: Channel) -> int:

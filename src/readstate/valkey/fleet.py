@@ -201,7 +201,7 @@ class Fleet:
                 break
             todo, faults = sorted(errors), list(errors.values())
             for fault in faults:
-                _raise_if_lasting(fault)
+                raise_if_lasting(fault)
             repeated = repeated or any(isinstance(fault, LostConnection | NoAnswer) for fault in faults)
             if self._guard is not None and any(map(_is_outdated, faults)):
                 await self._guard.confirm()
@@ -303,7 +303,7 @@ def _is_outdated(error: Exception) -> bool:
     return isinstance(error, ServerChanged) or (isinstance(error, ResponseError) and str(error).startswith(OUTDATED))
 
 
-def _raise_if_lasting(error: Exception) -> None:
+def raise_if_lasting(error: Exception) -> None:
     """An error that no repetition helps."""
     if _is_outdated(error):
         return

@@ -15,7 +15,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
 from ..errors import HotStoreUnavailable
-from .fleet import Fleet, ServerChanged, ask
+from .fleet import Fleet, ServerChanged, ask, raise_if_lasting
 from .keys import tag_in
 from .scripts import Script
 
@@ -101,6 +101,7 @@ class Generation:
                 try:
                     return await self._confirm()
                 except (RedisError, OSError) as error:
+                    raise_if_lasting(error)
                     if monotonic() + wait > end:
                         raise HotStoreUnavailable(f"the hot store does not answer: {error}") from error
                 await asyncio.sleep(wait)

@@ -10,6 +10,7 @@ from ..events import Delivery, ReadEvent, read_event
 from ..facts import Effect
 from ..model import Position
 from ..ports import Bus, Clock, DurableWrites, HotBadges, HotChannels, HotUsers, Moved, Presence
+from ..services.under_way import Writing
 from ..steps import Gone
 from .announcing import announcements
 
@@ -30,6 +31,7 @@ class MessageWriter:
         log_reads: Callable[[Sequence[ReadEvent]], Awaitable[None]],
         read_in_focus: Callable[[Sequence[tuple[str, str, Position]]], Awaitable[None]],
         drop_hot: Callable[[], Awaitable[None]],
+        writing: Writing,
         clock: Clock,
         instance_id: str,
     ) -> None:
@@ -42,12 +44,23 @@ class MessageWriter:
         self._log_reads = log_reads
         self._read_in_focus = read_in_focus
         self._drop_hot = drop_hot
+        self._writing = writing
         self._clock = clock
         self._instance = instance_id
 
     async def handle(self, deliveries: Sequence[Delivery]) -> list[Effect]:
         """Apply a batch, and say what became of each event."""
         effects = await self._store(deliveries)
+        with self._writing.batch():
+            moved, generation = await self._heat_and_tell(deliveries, effects)
+        if moved:
+            await self._log_moved(moved, generation)
+        return effects
+
+    async def _heat_and_tell(
+        self, deliveries: Sequence[Delivery], effects: Sequence[Effect]
+    ) -> tuple[list[Moved], int]:
+        """Takes the hot state, then devices to where the store is; the pointers that moved, the generation before."""
         try:
             moved, generation = await self._heat(effects)
         except Unavailable as error:  # the store has it, so it is done; the hot state is loaded again when it is back
@@ -59,9 +72,7 @@ class MessageWriter:
         await self._bus.publish(
             [one for delivery, effect in told for one in announcements(delivery.event, effect, self._instance)]
         )
-        if moved:
-            await self._log_moved(moved, generation)
-        return effects
+        return moved, generation
 
     async def _heat(self, effects: Sequence[Effect]) -> tuple[list[Moved], int]:
         """Takes the hot state to where the store is; the pointers that moved, and the generation of before."""
@@ -87,14 +98,14 @@ class MessageWriter:
 
     async def _log_moved(self, moved: Sequence[Moved], generation: int) -> None:
         """Brings pointers to the log; if it refuses them or memory was lost meanwhile, they are loaded again."""
-        now, certain = self._clock(), False
+        now = self._clock()
+        uncertain = {one.user_id for one in moved}
         try:
             await self._log_reads([read_event(one.user_id, one.channel_id, one.pointer, now) for one in moved])
-            certain = await self._users.generation() == generation
+            uncertain = await self._users.dropped(generation, uncertain)
         finally:
-            if not certain:
-                for one in moved:
-                    await self._users.forget(one.user_id)
+            for user in uncertain:
+                await self._users.forget(user)
 
     def _in_focus(self, effects: Sequence[Effect]) -> list[tuple[str, str, Position]]:
         """What came into channels that somebody has open: it is read at once."""

@@ -175,9 +175,11 @@ end
 local function seat_of(user, room)
   local raw = look_at(user, room)
   if not raw then return nil end
-  local seat = {raw = raw, id = sub(raw, SEAT_HEAD + 1)}
-  seat.flags, seat.epoch, seat.seq, seat.at, seat.change, seat.number = unpacked(SEAT, raw)
-  return seat
+  local flags, epoch, seq, at, change, changed = unpacked(SEAT, raw)
+  return {
+    raw = raw, id = sub(raw, SEAT_HEAD + 1), flags = flags, epoch = epoch, seq = seq, at = at, change = change,
+    number = changed,
+  }
 end
 
 local function pack_seat(seat)

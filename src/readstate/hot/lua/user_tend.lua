@@ -5,7 +5,7 @@ if not open(user) then return 0 end
 for index, room in ipairs(cmsgpack.unpack(ARGV[6])) do
   local seat = seat_of(user, room)
   local row = seat and row_of(user, room, seat)
-  if row and not row.missing then
+  if row and not row.missing and row.count > 0 then
     if (seconds - row.touched) * 1000 > ttl then
       unload(user, room, seat)
       keep_seat(user, seat)
