@@ -4,6 +4,8 @@ So everything that holds for a channel (pointers and their merge, ledgers, loadi
 a thread, with no second mechanism. The room of a thread is named by its channel and its root's id.
 """
 
+from zlib import crc32
+
 SEPARATOR = "\x1f"
 """Not printable, so in no id."""
 
@@ -22,3 +24,8 @@ def channel_and_thread(room: str) -> tuple[str, str]:
     """The channel and the root's id of a thread's room."""
     channel, _, thread = room.partition(SEPARATOR)
     return channel, thread
+
+
+def partition_of(room: str, partitions: int) -> int:
+    """The part of the log that a channel has its order in, and its threads with it."""
+    return crc32(room.partition(SEPARATOR)[0].encode()) % partitions if partitions > 1 else 0

@@ -42,7 +42,7 @@ async def test_a_channel_stands_as_its_last_change_left_it(channels: HotChannels
     assert await channels.channels(["c"]) == [channel(2, 2)]
     await channels.install([channel(1, 1)])
     assert await channels.channels(["c"]) == [channel(2, 2)]
-    assert await channels.position() == 2
+    assert await channels.positions() == (2,)
 
 
 async def test_counting_after_a_pointer(channels: HotChannels) -> None:
@@ -213,10 +213,10 @@ async def test_long_runs_of_messages_read_apart(channels: HotChannels) -> None:
 
 
 async def test_the_position_rises_with_what_is_applied_and_never_falls(channels: HotChannels) -> None:
-    assert await channels.position() == 0
+    assert await channels.positions() == (0,)
     await channels.apply([step(7), step(3)])
     await channels.install([channel(9, 9)])
-    assert await channels.position() == 7
+    assert await channels.positions() == (7,)
 
 
 async def test_the_generation_changes_when_something_is_dropped(channels: HotChannels) -> None:

@@ -135,7 +135,7 @@ def test_channels_say_the_same_as_memory(twice: bool, story: list[Any]) -> None:
             assert await hot.channels(NAMES) == await plain.channels(NAMES), happening
             everything = [CountQuery("bob", name, ReadState()) for name in NAMES]
             assert await hot.count(everything) == await plain.count(everything), happening
-        assert await hot.position() == await plain.position()
+        assert await hot.positions() == await plain.positions()
 
     over_valkey(run, twice)
 

@@ -213,7 +213,7 @@ async def test_a_step_that_did_not_arrive_makes_everything_be_loaded_again(tmp_p
             assert await channels.channels(["c"]) == [None]
             assert await count(channels) is None
             assert await badges.count("bob") is None
-            assert await channels.position() == 0
+            assert await channels.positions() == (0,)
 
 
 # ---------------------------------------------------------------- time

@@ -379,7 +379,7 @@ async def test_a_thousand_devices_are_caught_up_a_few_at_a_time(town: Town, monk
 
 
 def moment(at: int) -> SyncCursor:
-    return SyncCursor(change=at, position=at, at=at, store=1)
+    return SyncCursor(change=at, positions=(at,), at=at, store=1)
 
 
 def test_what_the_state_itself_told_is_sure_at_once() -> None:

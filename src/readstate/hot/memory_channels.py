@@ -107,9 +107,9 @@ class MemoryChannels:
         self._timelines[load.channel_id] = _Timeline(messages, load.change)
         return True
 
-    async def position(self) -> int:
-        """Where in the log everything is applied up to."""
-        return self._position
+    async def positions(self) -> tuple[int, ...]:
+        """Where in the log, which has one part here, everything is applied up to."""
+        return (self._position,)
 
     async def forget(self, channel: str) -> None:
         """Drop a channel; loaded again on use."""

@@ -414,9 +414,9 @@ class ValkeyChannels:
         )
         return bool(taken)
 
-    async def position(self) -> int:
-        """Where in the log everything is applied up to."""
-        return self._position
+    async def positions(self) -> tuple[int, ...]:
+        """Where in the log, which has one part here, everything is applied up to."""
+        return (self._position,)
 
     async def forget(self, channel: str) -> None:
         """Drop a channel; loaded again on use."""

@@ -64,8 +64,8 @@ class HotChannels(Protocol):
     async def install_timeline(self, load: TimelineLoad) -> bool:
         """Take a loaded timeline; False if a newer change has passed: load again."""
 
-    async def position(self) -> int:
-        """Where in the log everything is applied up to."""
+    async def positions(self) -> tuple[int, ...]:
+        """Where in each part of the log everything is applied up to."""
 
     async def forget(self, channel: str) -> None:
         """Drop a channel; loaded again on use."""

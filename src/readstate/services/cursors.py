@@ -1,21 +1,23 @@
 """Opaque cursors: what a list or a sync goes on from."""
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from operator import le
 from typing import TypeVar
 from zlib import crc32
 
 import msgspec
 
 from ..errors import Invalid, InvalidCursor
+from ..rooms import partition_of
 
 C = TypeVar("C", bound=msgspec.Struct)
 
 
 class SyncCursor(msgspec.Struct, frozen=True, array_like=True, tag="s", forbid_unknown_fields=True):
-    """A moment of a user's sync: the user's change number, and a place in the log."""
+    """A moment of a user's sync: the user's change number, and a place in every part of the log."""
 
     change: int
-    position: int
+    positions: tuple[int, ...]
     at: int
     """When it was: what ends by itself, like a mute, has no number."""
     store: int
@@ -23,7 +25,13 @@ class SyncCursor(msgspec.Struct, frozen=True, array_like=True, tag="s", forbid_u
 
     def is_before(self, other: "SyncCursor") -> bool:
         """Whether it is an earlier moment of the same store."""
-        return self.store == other.store and self.change <= other.change and self.position <= other.position
+        if self.store != other.store or len(self.positions) != len(other.positions):
+            return False
+        return self.change <= other.change and all(map(le, self.positions, other.positions))
+
+    def position_of(self, room: str) -> int:
+        """The place in the part of the log that a channel or thread has its order in."""
+        return self.positions[partition_of(room, len(self.positions))]
 
 
 class SyncPage(msgspec.Struct, frozen=True, array_like=True, tag="p", forbid_unknown_fields=True):

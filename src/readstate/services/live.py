@@ -483,10 +483,10 @@ class Live:
         """The moment up to which everything is announced to these users; None: it can't be told now."""
         moment = self._writing.moment()
         changes = await self._hot_users.changes([user.id for user in users])
-        position, now, store = await self._hot_channels.position(), self._clock(), self._unread.store_id
+        positions, now, store = await self._hot_channels.positions(), self._clock(), self._unread.store_id
         if moment is None or self._writing.moment() != moment:
             return [None] * len(users)
-        return [None if change is None else SyncCursor(change, position, now, store) for change in changes]
+        return [None if change is None else SyncCursor(change, positions, now, store) for change in changes]
 
     def _push(self, user: LiveUser, reached: SyncCursor | None) -> None:
         """Gives a user's events to all devices. The last one moves the cursor on, if all was told."""

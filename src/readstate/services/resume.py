@@ -34,7 +34,7 @@ class Missed:
         room = MAX_EVENTS - 2 * len(changed.channels) - len(changed.removed) - len(changed.threads)
         events: list[Event] = [ChannelRemoved(channel_id=name, resume=LATER) for name in changed.removed]
         for name in changed.channels:
-            messages = await self._messages(user, name, start.position, room) if room >= 0 else None
+            messages = await self._messages(user, name, start.position_of(name), room) if room >= 0 else None
             if messages is None:
                 return None
             events += messages

@@ -221,14 +221,14 @@ class UnreadCounts:
 
     async def cursor(self, user: str) -> SyncCursor:
         """The same, not yet as text."""
-        position = await self._channels.position()
+        positions = await self._channels.positions()
         await self._under_way.settled(user)
         change = (await self._loader.view(user, [])).change
-        return SyncCursor(change, position, self._clock(), self.store_id)
+        return SyncCursor(change, positions, self._clock(), self.store_id)
 
-    async def _now(self, user: str) -> tuple[int, int]:
+    async def _now(self, user: str) -> tuple[int, tuple[int, ...]]:
         """Changes when anything does that the user may see."""
-        return (await self._loader.view(user, [])).change, await self._channels.position()
+        return (await self._loader.view(user, [])).change, await self._channels.positions()
 
     async def _answer(self, q: _Question) -> Sync:
         survey = await self._loader.survey(q.user)
@@ -287,9 +287,9 @@ class UnreadCounts:
             name = seat.channel_id
             here = seat.pointer.change > start.change or self._unmuted(seat.preferences, start)
             if channel is None or not seat.member:
-                if here or await self._position(name) > start.position:
+                if here or await self._position(name) > start.position_of(name):
                     (found.threads if is_thread(name) else found.removed).append(name)
-            elif here or channel.position > start.position:
+            elif here or channel.position > start.position_of(name):
                 (found.threads if is_thread(name) else found.channels).append(name)
         return found
 
