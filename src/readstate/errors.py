@@ -219,6 +219,12 @@ class HotStoreUnavailable(Unavailable):
     code = "hot_store_unavailable"
 
 
+class LogUnavailable(Unavailable):
+    """The log cannot be written; nothing was changed."""
+
+    code = "log_unavailable"
+
+
 class Stopping(Unavailable):
     """The service is stopping."""
 

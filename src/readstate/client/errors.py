@@ -10,7 +10,7 @@
     ├── TooLarge (413)
     ├── Invalid (422)           InvalidId, MessageWithoutSeq, ReplyToReply, InvalidCursor
     ├── RateLimited (429)
-    ├── Unavailable (503)       StorageUnavailable, HotStoreUnavailable, Stopping
+    ├── Unavailable (503)       StorageUnavailable, HotStoreUnavailable, LogUnavailable, Stopping
     └── NoAnswer (0)            Unreachable, Interrupted, TimedOut, NotReadstate
 
 A code that this version does not know is raised as the class of its status, so that `except NotFound`
@@ -159,6 +159,10 @@ class StorageUnavailable(Unavailable):
 
 class HotStoreUnavailable(Unavailable):
     """The hot store cannot be reached; nothing is lost, try again."""
+
+
+class LogUnavailable(Unavailable):
+    """The log cannot be written; nothing was changed."""
 
 
 class Stopping(Unavailable):

@@ -26,6 +26,7 @@ from ..errors import (
     InvalidCursor,
     InvalidId,
     InvalidToken,
+    LogUnavailable,
     RateLimited,
     ReadstateError,
     Stopping,
@@ -58,6 +59,7 @@ _ALWAYS = (
     Unavailable,
     StorageUnavailable,
     HotStoreUnavailable,
+    LogUnavailable,
     Stopping,
 )
 _SECURITY: Mapping[For, list[Json]] = {

@@ -1,0 +1,30 @@
+"""A real Kafka for tests: one for a test process, and topics of its own for every test."""
+
+import atexit
+import functools
+import os
+import secrets
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from readstate.stack import Kafka, SoftwareMissing
+
+
+@functools.cache
+def server() -> Kafka:
+    """Started when the first test needs it, gone with the process. Skips loudly where there is no Java, but in CI."""
+    kafka = Kafka(Path(tempfile.mkdtemp(prefix="readstate-tests-")) / "kafka")
+    atexit.register(kafka.wipe)
+    try:
+        return kafka.start()
+    except SoftwareMissing as missing:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"NO KAFKA, so its tests do not run: {missing}")
+
+
+def topic() -> str:
+    """A name that no other test has."""
+    return f"test-{secrets.token_hex(6)}"

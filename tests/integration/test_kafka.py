@@ -1,0 +1,142 @@
+"""The log in Kafka: acknowledged is durable, in order, and offsets move only when the work is done."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from readstate.errors import ConfigurationError, LogUnavailable
+from readstate.log.kafka import Consumed, KafkaConsumer, KafkaProducer, Options, Record, make_topics
+from readstate.stack import Kafka
+from tests.contract import kafka
+
+DEADLINE = 30
+
+
+@pytest.fixture(scope="module")
+def options() -> Options:
+    return {"bootstrap.servers": kafka.server().url}
+
+
+@pytest.fixture
+def topic(options: Options) -> str:
+    name = kafka.topic()
+    make_topics(options, [name], 3)
+    return name
+
+
+@asynccontextmanager
+async def producing(options: Options) -> AsyncIterator[KafkaProducer]:
+    producer = KafkaProducer(options)
+    try:
+        yield producer
+    finally:
+        await producer.close()
+
+
+@asynccontextmanager
+async def consuming(options: Options, topic: str, group: str = "readers") -> AsyncIterator[KafkaConsumer]:
+    consumer = KafkaConsumer(options, group, [topic])
+    try:
+        yield consumer
+    finally:
+        await consumer.close()
+
+
+async def read(consumer: KafkaConsumer, count: int) -> list[Consumed]:
+    """So many records, however they come."""
+    found: list[Consumed] = []
+    async with asyncio.timeout(DEADLINE):
+        while len(found) < count:
+            found += await consumer.batch(500, 0.2)
+    return found
+
+
+def values(records: list[Consumed]) -> list[bytes]:
+    return [record.value for record in records]
+
+
+async def test_what_is_acknowledged_is_read_in_order_by_key(options: Options, topic: str) -> None:
+    async with producing(options) as producer, consuming(options, topic) as consumer:
+        keys = [b"one", b"two", b"three"]
+        records = [Record(key, b"%d" % number) for number in range(300) for key in keys]
+        await asyncio.gather(*(producer.send(topic, records[start : start + 90]) for start in range(0, 900, 90)))
+        found = await read(consumer, 900)
+        for key in keys:
+            assert [int(record.value) for record in found if record.key == key] == list(range(300))
+
+
+async def test_a_record_goes_to_the_partition_that_it_names(options: Options, topic: str) -> None:
+    async with producing(options) as producer, consuming(options, topic) as consumer:
+        await producer.send(topic, [Record(b"key", b"%d" % partition, partition) for partition in (2, 0, 1, 2)])
+        assert {(r.partition, r.value) for r in await read(consumer, 4)} == {(0, b"0"), (1, b"1"), (2, b"2")}
+
+
+async def test_what_was_not_committed_comes_again(options: Options, topic: str) -> None:
+    async with producing(options) as producer:
+        await producer.send(topic, [Record(b"key", b"%d" % number) for number in range(6)])
+    async with consuming(options, topic) as consumer:
+        found = await read(consumer, 6)
+        await consumer.commit(found[:4])
+        assert sorted(await consumer.ends())[0][0] == topic
+        assert sorted((await consumer.ends()).values())[-1] == (4, 6)
+    async with consuming(options, topic) as successor:
+        assert values(await read(successor, 2)) == [b"4", b"5"]
+
+
+async def test_members_of_a_group_share_the_work_and_take_over(options: Options, topic: str) -> None:
+    async with producing(options) as producer, consuming(options, topic) as stays:
+        async with consuming(options, topic) as leaves:
+
+            async def both_have_work() -> None:
+                while not (await stays.ends() and await leaves.ends()):
+                    await asyncio.gather(stays.batch(1, 0.2), leaves.batch(1, 0.2))
+
+            await asyncio.wait_for(both_have_work(), DEADLINE)
+        await producer.send(topic, [Record(b"", b"%d" % partition, partition) for partition in range(3)])
+        assert set(values(await read(stays, 3))) == {b"0", b"1", b"2"}
+
+
+async def test_topics_are_made_once_and_never_change_their_number_of_partitions(options: Options, topic: str) -> None:
+    make_topics(options, [topic], 3)
+    with pytest.raises(ConfigurationError, match="3 partitions, not 4"):
+        make_topics(options, [topic], 4)
+
+
+async def test_a_broker_that_is_away_refuses_and_then_goes_on(tmp_path: Path) -> None:
+    kafka.server()  # skips where there is none
+    own = await asyncio.to_thread(Kafka(tmp_path / "kafka").start)
+    try:
+        options: Options = {"bootstrap.servers": own.url, "delivery.timeout.ms": 1000, "request.timeout.ms": 900}
+        await asyncio.to_thread(make_topics, options, ["t"], 1)
+        async with producing(options) as producer:
+
+            async def insist(value: bytes) -> None:
+                while True:
+                    try:
+                        return await producer.send("t", [Record(b"k", value)])
+                    except LogUnavailable:
+                        continue
+
+            await asyncio.wait_for(insist(b"before"), DEADLINE)
+            await asyncio.to_thread(own.kill)
+            with pytest.raises(LogUnavailable):
+                await producer.send("t", [Record(b"k", b"lost")])
+            await asyncio.to_thread(own.start)
+            await asyncio.wait_for(insist(b"after"), DEADLINE)
+        async with consuming(options, "t") as consumer:
+            found = values(await read(consumer, 2))
+        assert found[0] == b"before"
+        assert found[-1] == b"after"
+    finally:
+        await asyncio.to_thread(own.wipe)
+
+
+async def test_nobody_there() -> None:
+    nowhere: Options = {"bootstrap.servers": "127.0.0.1:1", "delivery.timeout.ms": 500, "request.timeout.ms": 400}
+    producer = KafkaProducer(nowhere)
+    with pytest.raises(LogUnavailable):
+        await producer.send("t", [Record(b"k", b"v")])
+    await producer.close()
