@@ -59,7 +59,8 @@ local function restructured(user, step)
   seat.change = step[4]
   reorder(user, room, bor(seat.flags, TIMELINE), 0)
   if kind == 5 then
-    local perhaps_unread = band(seat.flags, COUNTED) ~= 0
+    local row = row_of(user, room, seat)
+    local perhaps_unread = row and (row.missing or row.count > 0)
     set_flags(user, room, seat, bor(seat.flags, TIMELINE))
     if perhaps_unread and band(seat.flags, MEMBER) ~= 0 then unload(user, room, seat) end
   elseif kind == 4 then
