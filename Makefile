@@ -6,10 +6,10 @@ READY := $(VENV)/.ready
 
 TOOLS := chromium:chromium node:nodejs
 
-.PHONY: help setup tools run test lint types imports pytest screenshots fmt fuzz bench lock clean
+.PHONY: help setup tools run test lint types imports pytest test-servers screenshots fmt fuzz bench lock clean
 
 help: ## Show this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: $(READY) ## Make the virtual environment with everything for use and development
 
@@ -47,6 +47,10 @@ imports: setup
 pytest: setup tools
 	$(BIN)/pytest --numprocesses=2
 
+test-servers: setup ## Run the tests of the service with everything on PostgreSQL and Valkey (about 10 minutes)
+	TEST_STORES=servers $(BIN)/pytest --numprocesses=2 tests/http tests/live \
+		tests/integration/test_memory_lost.py tests/integration/test_concurrency.py
+
 screenshots: setup tools ## Take the pictures of the demo page in docs/images anew
 	$(BIN)/python -m tests.browser.screenshots
 
@@ -57,7 +61,7 @@ fmt: setup ## Format the code and mend what can be mended
 fuzz: setup ## Make up requests from the OpenAPI document, for ten minutes
 	FUZZ_EXAMPLES=500 FUZZ_SECONDS=600 $(BIN)/pytest tests/integration/test_fuzz.py --timeout 900
 
-bench: setup ## Measure, side by side with plain baselines, into bench/RESULTS.md (about 6 minutes)
+bench: setup ## Measure, side by side with plain baselines, into bench/RESULTS.md (about 15 minutes)
 	$(BIN)/python -m bench
 
 lock: setup ## Renew the hashed lock from pyproject.toml

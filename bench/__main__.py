@@ -27,6 +27,11 @@ NAMES = (
     "import_rows",
     "memory",
     "parts",
+    "valkey_sync",
+    "valkey_memory",
+    "valkey_reads",
+    "valkey_messages",
+    "postgres",
 )
 RESULTS = Path(__file__).parent / "RESULTS.md"
 
@@ -34,13 +39,21 @@ RESULTS = Path(__file__).parent / "RESULTS.md"
 def parse(arguments: list[str]) -> argparse.Namespace:
     """What to run."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="How fast Readstate is.")
-    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(NAMES)}; all if none is given")
+    known = ", ".join(NAMES)
+    parser.add_argument("names", nargs="*", metavar="name", help=f"of {known}, or how some begin; all if none is given")
     parser.add_argument("--quick", action="store_true", help="only see that everything works; writes no results")
     parser.add_argument("--out", type=Path, help="where the results go (bench/RESULTS.md)")
     options = parser.parse_args(arguments)
-    if unknown := set(options.names) - set(NAMES):
-        parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    if unknown := [name for name in options.names if not chosen([name])]:
+        parser.error(f"unknown: {', '.join(unknown)}")
     return options
+
+
+def chosen(names: list[str]) -> list[str]:
+    """The benchmarks of these names, or of these beginnings of names: `valkey` is all that begin with `valkey_`."""
+    if not names:
+        return list(NAMES)
+    return [name for name in NAMES if any(name == one or name.startswith(f"{one}_") for one in names)]
 
 
 def run(name: str, quick: bool, console: Console) -> report.Result:
@@ -69,7 +82,7 @@ def main() -> int:
     console = Console()
     results: dict[str, report.Result] = {}
     try:
-        for name in options.names or NAMES:
+        for name in chosen(options.names):
             results[name] = run(name, options.quick, console)
     except BenchmarkError as error:
         console.print(f"[red]error:[/] {error}", highlight=False)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,10 @@ from urllib.parse import quote
 
 import httpx
 import jwt
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests import stores
 
 settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared machine")
@@ -18,6 +21,14 @@ settings.load_profile("shared machine")
 SERVICE_KEY = "the-service-key-of-the-tests"
 JWT_SECRET = "the-jwt-secret-of-the-tests-with-32-bytes-or-more"
 GENERAL = "general"
+
+
+@pytest.fixture(autouse=True)
+def _stores_for_one_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    directory = getattr(request.node, "funcargs", {}).get("tmp_path")
+    if directory is not None:
+        stores.give_back(directory)
 
 
 class Clock:
@@ -325,7 +336,8 @@ async def in_process(data_dir: Path, **settings: Any) -> AsyncIterator[Chat]:
     from readstate.gateway import asgi_app
     from readstate.gateway.demo import is_on as demo_is_on
 
-    options = {"service_keys": (SERVICE_KEY,), "jwt_secret": JWT_SECRET, "data_dir": str(data_dir)} | settings
+    options: dict[str, Any] = {"service_keys": (SERVICE_KEY,), "jwt_secret": JWT_SECRET, "data_dir": str(data_dir)}
+    options |= stores.settings_of(data_dir) | settings
     async with Readstate.open(**options) as rs:
         transport = httpx.ASGITransport(app=asgi_app(rs, demo=demo_is_on(rs.settings)))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:

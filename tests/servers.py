@@ -14,6 +14,8 @@ from pathlib import Path
 
 import httpx
 
+from tests import stores
+
 DEADLINE = 30.0
 
 
@@ -32,6 +34,7 @@ class Server:
         self.data_dir = data_dir
         self.flags = flags
         self.environ = {k: v for k, v in os.environ.items() if not k.startswith("READSTATE_")}
+        settings = stores.settings_of(data_dir) | settings
         self.environ |= {f"READSTATE_{name.upper()}": str(value) for name, value in settings.items()}
         self.log: list[str] = []
         self.url = ""

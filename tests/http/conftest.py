@@ -1,11 +1,26 @@
-"""The service in this process, told twice: once counting by ledgers, once by timelines."""
+"""The service in this process, told twice: once counting by ledgers, once by timelines; stories also over servers."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from tests import stores
 from tests.conftest import Chat, Clock, in_process
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Stories must come out the same wherever everything is kept."""
+    if metafunc.module.__name__.endswith("_story"):
+        metafunc.parametrize("kept", stores.ALL, indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where the services of a test keep everything."""
+    kind = str(getattr(request, "param", stores.chosen))
+    monkeypatch.setattr(stores, "chosen", kind)
+    return kind
 
 
 @pytest.fixture

@@ -263,7 +263,7 @@ async def test_a_channel_joined_unheard_is_heard_from_then_on(either: Town, deaf
     await either.chat.send("alice", "m1", channel="new")
 
     await bob.agrees()
-    assert [one["message_id"] for one in bob.messages] == ["m1"]
+    assert {one["message_id"] for one in bob.messages} == {"m1"}  # a repair may repeat what comes meanwhile
 
 
 async def test_a_channel_left_unheard_is_heard_no_more(either: Town, deafness: Deafness) -> None:
