@@ -74,10 +74,33 @@ EVICTIONS = Counter(
     ("kind",),
     registry=REGISTRY,
 )
-HOT_ENTRIES = Gauge("readstate_hot_bytes", "Estimated memory of the hot state in bytes.", registry=REGISTRY)
+HOT_ENTRIES = Gauge("readstate_hot_bytes", "Estimated memory of the hot state in this process.", registry=REGISTRY)
 STORAGE_ERRORS = Counter(
     "readstate_storage_errors_total",
     "Durable writes that failed; their callers were told and nothing was changed.",
+    registry=REGISTRY,
+)
+BUS_PUBLISHED = Counter(
+    "readstate_bus_published_total", "Announcements told to the other instances.", registry=REGISTRY
+)
+BUS_LOST = Counter(
+    "readstate_bus_lost_total",
+    "Announcements given up, by reason: overflow of the queue, or failed; the other instances catch up by themselves.",
+    ("reason",),
+    registry=REGISTRY,
+)
+BUS_GAPS = Counter(
+    "readstate_bus_gaps_total",
+    "Times that announcements of other instances may have been missed, by what told so: "
+    "a new connection, a number that jumped, or an instance that fell silent. Devices were caught up.",
+    ("sign",),
+    registry=REGISTRY,
+)
+BUS_SKIPPED = Counter(
+    "readstate_bus_skipped_total",
+    "What came on the bus and was not understood, by kind: unknown announcements of a newer version, "
+    "or malformed payloads of somebody else.",
+    ("kind",),
     registry=REGISTRY,
 )
 RATE_LIMITED = Counter(

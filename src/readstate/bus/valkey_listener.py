@@ -10,10 +10,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import structlog
-from prometheus_client import Counter
 
 from ..announcements import Announcement
-from ..telemetry import REGISTRY
+from ..telemetry import BUS_GAPS, BUS_SKIPPED
 from .numbers import Numbers
 from .valkey_lines import BROKEN, Line, Lines, pause
 from .wire import decode, said
@@ -28,21 +27,6 @@ Missed = Callable[[float], Awaitable[None]]
 LOOK_SECONDS = 1.0
 DEAF_SECONDS = 3.0
 NAME = "readstate-bus-listener"
-
-GAPS = Counter(
-    "readstate_bus_gaps_total",
-    "Times that announcements of other instances may have been missed, by what told so: "
-    "a new connection, a number that jumped, or an instance that fell silent. Devices were caught up.",
-    ("sign",),
-    registry=REGISTRY,
-)
-SKIPPED = Counter(
-    "readstate_bus_skipped_total",
-    "What came on the bus and was not understood, by kind: unknown announcements of a newer version, "
-    "or malformed payloads of somebody else.",
-    ("kind",),
-    registry=REGISTRY,
-)
 
 
 class Listener:
@@ -142,12 +126,12 @@ class Listener:
         self._news_at = now
         received = decode(message[2])
         if received is None:
-            SKIPPED.labels("malformed").inc()
+            BUS_SKIPPED.labels("malformed").inc()
             return
         if received.batch.publisher == self._myself:
             self._echo_at = now
             return
-        SKIPPED.labels("unknown").inc(received.skipped)
+        BUS_SKIPPED.labels("unknown").inc(received.skipped)
         fresh, since = self._numbers.take(received, now)
         if since is not None:
             await self._tell_missed("number", now - since)
@@ -155,7 +139,7 @@ class Listener:
             await self.hand_on(announcements)
 
     async def _tell_missed(self, sign: str, seconds: float) -> None:
-        GAPS.labels(sign).inc()
+        BUS_GAPS.labels(sign).inc()
         log.info("announcements may have been missed", action="bus", sign=sign, seconds=round(seconds, 1))
         await self._catch_up(seconds)
 

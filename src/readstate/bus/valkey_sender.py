@@ -14,10 +14,9 @@ from collections.abc import Sequence
 
 import structlog
 from msgspec import Struct
-from prometheus_client import Counter
 
 from ..announcements import Announcement
-from ..telemetry import REGISTRY
+from ..telemetry import BUS_LOST, BUS_PUBLISHED
 from .valkey_lines import BROKEN, Line, Lines, pause
 from .wire import encode, runs, without_text
 
@@ -29,14 +28,6 @@ MAX_TRIES = 5
 """A pack that was refused so often never gets through."""
 SIGN_OF_LIFE_SECONDS = 1.0
 NAME = "readstate-bus-sender"
-
-PUBLISHED = Counter("readstate_bus_published_total", "Announcements told to the other instances.", registry=REGISTRY)
-LOST = Counter(
-    "readstate_bus_lost_total",
-    "Announcements given up, by reason: overflow of the queue, or failed; the other instances catch up by themselves.",
-    ("reason",),
-    registry=REGISTRY,
-)
 
 
 class _Pack(Struct):
@@ -75,7 +66,7 @@ class Sender:
         """To be told soon; or never, if too much waits already."""
         if len(self._queue) + len(announcements) > MAX_QUEUED:
             self._number += 1
-            LOST.labels("overflow").inc(len(announcements))
+            BUS_LOST.labels("overflow").inc(len(announcements))
         else:
             self._queue.extend(map(without_text, announcements))
         self._news.set()
@@ -113,7 +104,7 @@ class Sender:
             self._pack.tries += 1
             await line.ask(*self._pack.commands)
             self.connected, self._failures, self.answered_at = True, 0, time.monotonic()
-            PUBLISHED.inc(self._pack.announcements)
+            BUS_PUBLISHED.inc(self._pack.announcements)
             self._handed_over = self._pack.up_to
             done, self._pack = self._pack.is_last, _Pack()
             if done:
@@ -147,5 +138,5 @@ class Sender:
         if not self._pack.announcements:
             self._pack = _Pack()
         elif self._pack.tries >= MAX_TRIES:
-            LOST.labels("failed").inc(self._pack.announcements)
+            BUS_LOST.labels("failed").inc(self._pack.announcements)
             self._pack = _Pack()
