@@ -123,7 +123,7 @@ async def hot_state(url: str, prefix: str = "") -> ValkeyHot:
     async def next_generation(known: int) -> int:
         return known + 1
 
-    return await ValkeyHot.open(
+    hot = ValkeyHot(
         url,
         prefix=prefix,
         unread_cap=10_000,
@@ -133,3 +133,5 @@ async def hot_state(url: str, prefix: str = "") -> ValkeyHot:
         store=1,
         next_generation=next_generation,
     )
+    await hot.clear()
+    return hot

@@ -9,7 +9,6 @@ import time
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
 
 from .bus.local import LocalBus
 from .durable.sqlite import SqliteStore
@@ -20,7 +19,7 @@ from .errors import ConfigurationError, ReadstateError
 from .hot.memory import MemoryHot
 from .log.local import LocalLog
 from .model import Position
-from .ports import Clock, Devices, HotBadges, HotChannels, HotUsers, Presence
+from .ports import Clock, Hot
 from .services.acceptance import Acceptance
 from .services.badge import OfflineBadge
 from .services.channels import Channels
@@ -54,39 +53,6 @@ LOCK_FILE = "lock"
 def system_clock() -> int:
     """Milliseconds since 1970."""
     return time.time_ns() // 1_000_000
-
-
-class HotPresence(Presence, Devices, Protocol):
-    """Who is connected, and with what."""
-
-
-class Hot(Protocol):
-    """All hot state, wherever it is."""
-
-    @property
-    def users(self) -> HotUsers:
-        """Of users."""
-
-    @property
-    def channels(self) -> HotChannels:
-        """Of channels."""
-
-    @property
-    def badges(self) -> HotBadges:
-        """Of badges."""
-
-    @property
-    def presence(self) -> HotPresence:
-        """Of devices."""
-
-    async def loaded(self, items: int) -> None:
-        """So many seats, channels or messages were loaded."""
-
-    async def bound(self) -> None:
-        """Drop what is over the bound."""
-
-    async def clear(self) -> None:
-        """Drop everything; it is loaded again on use."""
 
 
 class Readstate:
@@ -228,7 +194,7 @@ class Readstate:
             )
         with _extra("redis", "Valkey or Redis"):
             from .hot.valkey import ValkeyHot  # noqa: PLC0415 - an extra
-        hot = await ValkeyHot.open(
+        hot = ValkeyHot(
             s.hot_url,
             prefix=s.key_prefix,
             unread_cap=s.unread_cap,
@@ -239,6 +205,7 @@ class Readstate:
             next_generation=self.durable.next_generation,
         )
         self._stack.push_async_callback(hot.close)
+        await hot.clear()  # what an earlier process left there may be behind the durable store
         self._dependencies["hot_store"] = hot.ping
         return hot
 

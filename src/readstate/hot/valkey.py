@@ -45,37 +45,6 @@ class ValkeyHot:
         self.badges = ValkeyBadges(self._fleet, self._generation, prefix=prefix, clock=clock, ttl=ledger_ttl)
         self.presence = MemoryPresence(clock)
 
-    @classmethod
-    async def open(
-        cls,
-        url: str,
-        *,
-        prefix: str,
-        unread_cap: int,
-        clock: Clock,
-        ledger_ttl: int,
-        position: int,
-        store: int,
-        next_generation: Callable[[int], Awaitable[int]],
-    ) -> "ValkeyHot":
-        """Connect, and begin a generation: what an earlier process left there may be behind the durable store."""
-        hot = cls(
-            url,
-            prefix=prefix,
-            unread_cap=unread_cap,
-            clock=clock,
-            ledger_ttl=ledger_ttl,
-            position=position,
-            store=store,
-            next_generation=next_generation,
-        )
-        try:
-            await hot._generation.confirm()
-        except BaseException:
-            await hot.close()
-            raise
-        return hot
-
     async def loaded(self, items: int) -> None:
         """So many were loaded; what they take is bounded by the server, and by expiry."""
 

@@ -46,6 +46,39 @@ Clock = Callable[[], int]
 """Milliseconds since 1970."""
 
 
+class HotPresence(Presence, Devices, Protocol):
+    """Who is connected, and with what."""
+
+
+class Hot(Protocol):
+    """All hot state, wherever it is."""
+
+    @property
+    def users(self) -> HotUsers:
+        """Of users."""
+
+    @property
+    def channels(self) -> HotChannels:
+        """Of channels."""
+
+    @property
+    def badges(self) -> HotBadges:
+        """Of badges."""
+
+    @property
+    def presence(self) -> HotPresence:
+        """Of devices."""
+
+    async def loaded(self, items: int) -> None:
+        """So many seats, channels or messages were loaded."""
+
+    async def bound(self) -> None:
+        """Drop what is over the bound."""
+
+    async def clear(self) -> None:
+        """Drop everything; it is loaded again on use."""
+
+
 class Log(Protocol):
     """Acknowledged is durable; ordered per channel; at least once."""
 
@@ -72,8 +105,10 @@ __all__ = [
     "DurableTransfer",
     "DurableUsers",
     "DurableWrites",
+    "Hot",
     "HotBadges",
     "HotChannels",
+    "HotPresence",
     "HotUsers",
     "LedgerLoad",
     "LedgerView",

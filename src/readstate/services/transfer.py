@@ -3,14 +3,13 @@
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
-from typing import Protocol
 
 import msgspec
 
 from ..announcements import BadgeChanged, ChannelTouched, StateReplaced
 from ..errors import Invalid
 from ..events import MembersEvent
-from ..ports import Bus, Clock, Devices, DurableTransfer, HotBadges, HotChannels, HotUsers, Log
+from ..ports import Bus, Clock, DurableTransfer, Hot, Log
 from ..rooms import channel_and_thread, is_thread
 from ..rules import check_user_id
 from ..transfer_records import VERSION, Erased, Header, ImportReport, Numbered, Refused
@@ -20,26 +19,6 @@ from .under_way import UnderWay
 
 MAX_LINES = 10_000
 """Lines that are taken in one call; the answer says where to go on."""
-
-
-class Hot(Protocol):
-    """The parts of the hot state, all of which must look again."""
-
-    @property
-    def users(self) -> HotUsers:
-        """Of users."""
-
-    @property
-    def channels(self) -> HotChannels:
-        """Of channels."""
-
-    @property
-    def badges(self) -> HotBadges:
-        """Of badges."""
-
-    @property
-    def presence(self) -> Devices:
-        """Of devices."""
 
 
 class Transfer:
