@@ -294,7 +294,7 @@ def _take_toml(given: _Given, path: Path | None) -> None:
 def without_password(url: str) -> str:
     """A URL as it may be shown."""
     url = re.sub(r"(?<=://)([^:@/?]*):.*@", r"\1:***@", url, flags=re.DOTALL)
-    return re.sub(r"([?&](?:ssl)?password=)[^&#]*", r"\1***", url)
+    return re.sub(r"([?&]\w*password=)[^&#]*", r"\1***", url, flags=re.IGNORECASE)
 
 
 def _shown(name: str, value: Value) -> str:

@@ -75,6 +75,11 @@ EVICTIONS = Counter(
     registry=REGISTRY,
 )
 HOT_ENTRIES = Gauge("readstate_hot_bytes", "Estimated memory of the hot state in this process.", registry=REGISTRY)
+HOT_GENERATIONS = Counter(
+    "readstate_hot_generations_total",
+    "Times that all hot state in Valkey was given up and loaded again: at a start, or because something may be lost.",
+    registry=REGISTRY,
+)
 STORAGE_ERRORS = Counter(
     "readstate_storage_errors_total",
     "Durable writes that failed; their callers were told and nothing was changed.",

@@ -138,9 +138,13 @@ class Lease:
     async def _keep(self) -> None:
         while True:
             await asyncio.sleep(self._seconds / RENEWALS)
-            with contextlib.suppress(StorageUnavailable):  # told already; the next try follows
+            try:
                 if not await self._renew():
                     break
+            except StorageUnavailable:
+                pass  # told already; the next try follows
+            except Exception:
+                log.exception("the lease could not be renewed", action="lease", owner=self._owner)
         self.lost.set()
         log.error(
             "another process has taken the database over: this one writes no more",

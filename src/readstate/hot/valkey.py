@@ -46,7 +46,7 @@ class ValkeyHot:
         self.presence = MemoryPresence(clock)
 
     async def loaded(self, items: int) -> None:
-        """So many were loaded; what they take is bounded by the server, and by expiry."""
+        """So many were loaded; the server has its own bound, and what users have expires."""
 
     async def bound(self) -> None:
         """Nothing to do here."""

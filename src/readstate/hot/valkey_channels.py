@@ -423,7 +423,10 @@ class ValkeyChannels:
         self._drops += 1
         slot, latest = self._keys.latest(shard_of(channel))
         with all_or_reload(self._generation):
-            await self._run(FORGET, slot, [latest, *self._keys.timeline(channel)], channel)
+            call = Call(slot, [latest, *self._keys.timeline(channel)], [channel])
+            repeated = (await self._fleet.run(FORGET, [call])).repeated
+        if repeated:
+            self._generation.distrust()  # the first one may still arrive
 
     async def _run(self, script: Script, slot: int, keys: list[str], *arguments: str | bytes | int) -> Any:
         return (await self._fleet.run(script, [Call(slot, keys, arguments)])).values[0]

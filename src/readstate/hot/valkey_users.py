@@ -190,7 +190,9 @@ class ValkeyUsers(ValkeyViews):
         if channel is None:
             self._drops.user(user)
         with all_or_reload(self._generation):
-            await self._calls.one(FORGET, user, channel or "")
+            _, repeated = await self._calls.once(FORGET, user, channel or "")
+        if repeated:
+            self._generation.distrust()
 
 
 # ---------------------------------------------------------------- arguments of scripts

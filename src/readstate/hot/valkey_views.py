@@ -56,6 +56,8 @@ class ValkeyViews:
             parts = await self._calls.parts(SEATS, user, rest)
             if all(part[0] == found[0] for part in parts):  # the same moment
                 break
+        else:
+            return await self._view_of_many(user, names)
         seats, counts, aparts = (
             _by_name(names, [found[place], *(part[index] for part in parts)])
             for place, index in ((4, 1), (6, 2), (5, 3))

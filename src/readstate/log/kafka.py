@@ -47,7 +47,7 @@ class Consumed(NamedTuple):
 
 def make_topics(options: Options, names: Iterable[str], partitions: int) -> None:
     """Make the topics that are missing. One that is there with another number of partitions is refused. Blocks."""
-    admin = AdminClient(dict(options))
+    admin, names = AdminClient(dict(options)), list(names)
     try:
         known = admin.list_topics(timeout=ANSWER_SECONDS)
         replicas = min(MOST_REPLICAS, max(1, len(known.brokers)))
@@ -165,20 +165,26 @@ class KafkaConsumer:
             }
         )
         self._consumer.subscribe(list(topics))
+        self._coming: asyncio.Future[list[Message]] | None = None
 
     async def batch(self, most: int, seconds: float) -> list[Consumed]:
         """What has come, at most so much and after so long; partitions are given away in here only."""
-        found = await asyncio.to_thread(self._consumer.consume, most, seconds)
-        records = []
+        self._coming = self._coming or asyncio.ensure_future(asyncio.to_thread(self._consumer.consume, most, seconds))
+        found = await asyncio.shield(self._coming)  # whoever is cancelled here leaves the batch to the next call
+        self._coming = None
+        records, failure = [], None
         for message in found:
             error = message.error()
             if error is not None:
                 if error.retriable() or error.code() == KafkaError._PARTITION_EOF:
                     continue
-                raise LogUnavailable(f"Kafka cannot be read: {error.str()}")
+                failure = failure or error
+                continue
             topic, partition, offset = message.topic(), message.partition(), message.offset()
             if topic is not None and partition is not None and offset is not None:
                 records.append(Consumed(topic, partition, offset, _bytes(message.key()), _bytes(message.value())))
+        if failure is not None and not records:  # what came beside it must not be passed over
+            raise LogUnavailable(f"Kafka cannot be read: {failure.str()}")
         return records
 
     async def commit(self, records: Sequence[Consumed]) -> None:

@@ -111,6 +111,11 @@ class Fleet:
         for node in nodes.values():
             await node.aclose(close_connection_pool=True)
 
+    async def disconnect(self) -> None:
+        """Let go of connections that nobody uses: the next ones are new."""
+        for node in list(self._nodes.values()):
+            await node.connection_pool.disconnect(inuse_connections=False)
+
     # ------------------------------------------------------------ servers
 
     def _node(self, address: str) -> Redis:
@@ -194,7 +199,7 @@ class Fleet:
         answers: list[Any] = [None] * len(calls)
         todo = list(range(len(calls)))
         end = monotonic() + self._patience
-        wait, repeated = FIRST_WAIT, False
+        wait, repeated, tries = FIRST_WAIT, False, 0
         while todo:
             errors = await self._try(script, calls, todo, answers)
             if not errors:
@@ -202,14 +207,16 @@ class Fleet:
             todo, faults = sorted(errors), list(errors.values())
             for fault in faults:
                 raise_if_lasting(fault)
-            repeated = repeated or any(isinstance(fault, LostConnection | NoAnswer) for fault in faults)
+            repeated = repeated or any(map(_may_have_been_sent, faults))
+            if monotonic() + wait > end:
+                raise HotStoreUnavailable(f"the hot store does not answer: {faults[0]}") from faults[0]
             if self._guard is not None and any(map(_is_outdated, faults)):
                 await self._guard.confirm()
-            if not all(isinstance(fault, NoScriptError | MovedError) or _is_outdated(fault) for fault in faults):
-                if monotonic() + wait > end:
-                    raise HotStoreUnavailable(f"the hot store does not answer: {faults[0]}") from faults[0]
+            at_once = all(isinstance(fault, NoScriptError | MovedError) or _is_outdated(fault) for fault in faults)
+            if tries or not at_once:
                 await asyncio.sleep(wait * (0.5 + random.random() / 2))
                 wait = min(2 * wait, LONGEST_WAIT)
+            tries += 1
         return Answers(answers, repeated)
 
     async def _try(
@@ -260,10 +267,12 @@ class Fleet:
                 pipeline.execute_command(*self._command(script, calls[index]))
             values: list[Any] = await pipeline.execute(raise_on_error=False)
             values = values[1::2] if asking else values
-        except NoScriptError as error:
+        except (NoScriptError, ReadOnlyError) as error:
             values = [error]
         except (RedisError, OSError) as error:
             return [error] * len(part)
+        if any(isinstance(value, ReadOnlyError) for value in values):  # a name may lead to another master now
+            await node.connection_pool.disconnect(inuse_connections=False)
         if any(isinstance(value, NoScriptError) for value in values):
             try:
                 await ask(node, "SCRIPT", "LOAD", script.text)
@@ -276,7 +285,7 @@ class Fleet:
     ) -> None:
         """Where a slot is on its way to another server, ask that one; where it has gone, learn where."""
         for index, error in list(errors.items()):
-            if isinstance(error, AskError):
+            if isinstance(error, AskError) and not isinstance(error, MovedError):
                 [value] = await self._send(f"{error.host}:{error.port}", script, calls, [index], asking=True)
                 if isinstance(value, Exception):
                     errors[index] = value
@@ -296,6 +305,13 @@ class Fleet:
 async def ask(node: Redis, *command: str | bytes | int) -> Any:
     """One command to one server."""
     return await node.execute_command(*command)  # type: ignore[no-untyped-call]
+
+
+def _may_have_been_sent(fault: Exception) -> bool:
+    """Whether a call may be executed although it has failed; not if there was no connection to send it on."""
+    if isinstance(fault, ServerChanged) or not isinstance(fault, LostConnection | NoAnswer):
+        return False
+    return not any(words in str(fault) for words in ("connecting to", "No connection available"))
 
 
 def _is_outdated(error: Exception) -> bool:

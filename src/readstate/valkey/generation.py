@@ -10,14 +10,20 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any, NamedTuple
 
+import structlog
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
 from ..errors import HotStoreUnavailable
+from ..telemetry import HOT_GENERATIONS
 from .fleet import Fleet, ServerChanged, ask, raise_if_lasting
 from .keys import tag_in
 from .scripts import Script
+
+log = structlog.get_logger()
+
+MAX_LOOKS = 3
 
 RAISE = Script(
     """-- KEYS[1]: marker; ARGV: number, store, run id. A marker with a higher number stays, if the rest is the same.
@@ -54,6 +60,8 @@ class Generation:
         self._runs: frozenset[str] = frozenset()
         self._doubts, self._settled = 1, 0
         self._confirming: asyncio.Task[None] | None = None
+        self._raised = 0
+        """The last number that this process has raised; perhaps not on every master yet."""
         self.number = 0
 
     @property
@@ -74,18 +82,20 @@ class Generation:
 
     async def check(self) -> int:
         """The number, after a look at the markers: it is another one if anything was lost."""
-        if not self.trusted:
+        for _ in range(MAX_LOOKS):  # whoever joins a look that is under way may have seen something newer
+            if self.trusted and await self._is_marked():
+                break
             await self.confirm()
-            return self.number
+        return self.number
+
+    async def _is_marked(self) -> bool:
         try:
             masters = await self._fleet.masters()
             found = await asyncio.gather(*(ask(node, "GET", self._marker(slot)) for slot, node in masters.items()))
         except (RedisError, OSError):
-            found = [None]  # gone, or somewhere else now
+            return False  # gone, or somewhere else now
         ours = f"{self.number} {self._store} ".encode()
-        if not all(marker is not None and marker.startswith(ours) for marker in found):
-            await self.confirm()
-        return self.number
+        return all(marker is not None and marker.startswith(ours) for marker in found)
 
     async def confirm(self) -> None:
         """Make sure that every master carries the number; raise it where one has lost its marker."""
@@ -99,6 +109,7 @@ class Generation:
         try:
             while True:
                 try:
+                    await self._fleet.disconnect()  # to see where new connections lead
                     return await self._confirm()
                 except (RedisError, OSError) as error:
                     raise_if_lasting(error)
@@ -121,22 +132,22 @@ class Generation:
                 "give each a key_prefix of its own"
             )
         numbers = {marker.number if marker is not None else 0 for marker in markers}
+        if self._raised and max(numbers) > self._raised:
+            raise HotStoreUnavailable("another process has taken the hot state over: this one answers no more")
         whole = all(marker is not None and marker[1:] == (self._store, run) for run, marker in states)
         if self._settled != doubts or len(numbers) > 1 or not whole:
-            number = await self._raise_number(max(numbers))
+            if not self.number < self._raised >= max(numbers):  # else nothing was loaded under it yet
+                self._raised = await self._raise_number(max(numbers))
+                HOT_GENERATIONS.inc()
+                log.warning("all hot state is loaded again", action="hot", generation=self._raised)
             told = (
-                self._mark(slot, node, number, run)
+                self._mark(slot, node, self._raised, run)
                 for (slot, node), (run, _) in zip(masters.items(), states, strict=True)
             )
             numbers = set(await asyncio.gather(*told))
         self.number = max(numbers)
         self._runs = frozenset(run for run, _ in states)
         self._settled = doubts
-
-    async def adopt(self) -> None:
-        """Take the number that stands, without raising it: for an instance that joins others."""
-        self._settled = self._doubts
-        await self.confirm()
 
     async def _look(self, slot: int, node: Redis) -> tuple[str, Marker | None]:
         """The run id of a master, and its marker."""
