@@ -17,7 +17,7 @@ from readstate.announcements import (
     ThreadTouched,
 )
 from readstate.bus.valkey import Channels
-from readstate.bus.valkey_lines import Lines, _one_by_one
+from readstate.bus.valkey_lines import Lines
 from readstate.bus.wire import VERSION, decode, encode, runs, said, without_text
 from readstate.errors import ConfigurationError
 from readstate.model import Message, Pointer, Undelivered
@@ -181,11 +181,6 @@ def test_a_prefix_that_would_part_them_is_refused(prefix: str) -> None:
 
 def test_databases_of_one_server_do_not_hear_each_other() -> None:
     assert len({*Channels.named("", 0), *Channels.named("", 1), *Channels.named("", 2)}) == 6
-
-
-def test_the_nodes_of_a_cluster_share_what_is_around_them() -> None:
-    assert _one_by_one("a:1,b:2,[::1]:3") == ["a:1", "b:2", "[::1]:3"]
-    assert _one_by_one("me:p%40ss@a:1,b:2/0?x=1") == ["me:p%40ss@a:1/0?x=1", "me:p%40ss@b:2/0?x=1"]
 
 
 @pytest.mark.parametrize("url", ["", "localhost:6379", "http://x", "redis://x:port", "redis+cluster://a:1,b:port"])

@@ -97,6 +97,7 @@ class ValkeyBus:
         self._sender.finish()
         await asyncio.wait([self._sending], timeout=CLOSE_SECONDS)
         await _cancel(self._sending)
+        await self._lines.close()
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

@@ -15,12 +15,13 @@ from redis.exceptions import ConnectionError as LostConnection
 from redis.exceptions import TimeoutError as NoAnswer
 
 from ..settings import without_password
+from ..valkey.address import Address
+from ..valkey.keys import SLOTS
 from .findings import MIB, PATIENCE, PINGS, Finding, State, clock, encryption, latency, merged
 
 LEAST_VALKEY, LEAST_REDIS = (8, 0), (7, 0)
 ANSWER_SECONDS = 2.0
 MUCH_LATENCY_MS = 5.0
-SLOTS = 16_384
 NEARLY_FULL, FULL = 0.8, 0.95
 
 
@@ -28,7 +29,7 @@ async def valkey(name: str, setting: str, url: str) -> list[Finding]:
     """Everything that can be told of the servers behind a URL; of those that cannot be reached, why."""
     try:
         async with asyncio.timeout(PATIENCE):
-            if "+cluster" in urlsplit(url).scheme:
+            if Address(url).is_cluster:
                 return await _Cluster(name, setting, url).examine()
             return await _findings(name, setting, url)
     except TimeoutError:
@@ -193,41 +194,32 @@ class _Cluster:
 
     def __init__(self, name: str, setting: str, url: str) -> None:
         self._name, self._setting, self._url = name, setting, url
-        parts = urlsplit(url)
-        login, _, servers = parts.netloc.rpartition("@")
-        self._scheme = parts.scheme.removesuffix("+cluster")
-        self._login = f"{login}@" if login else ""
-        self._query = f"?{parts.query}" if parts.query else ""
-        self._seeds = servers.split(",")
-
-    def _url_of(self, address: str) -> str:
-        return f"{self._scheme}://{self._login}{address}{self._query}"
+        self._address = Address(url)
 
     async def examine(self) -> list[Finding]:
         failed: list[Finding] = []
-        for seed in self._seeds:
+        for seed in self._address.seeds:
             try:
                 return [*failed, *await self._from(seed)]
             except (RedisError, OSError) as error:
-                found = _unreachable(self._name, self._setting, self._url_of(seed), error)
+                found = _unreachable(self._name, self._setting, self._address.url_of(seed), error)
                 failed.append(Finding(found.check, "warn", found.detail, found.advice))
         return [Finding(one.check, "fail", one.detail, one.advice) for one in failed]
 
     async def _from(self, seed: str) -> list[Finding]:
-        node = _connect(self._url_of(seed))
+        node = _connect(self._address.url_of(seed))
         try:
             enabled = (await node.info("cluster")).get("cluster_enabled")
             if str(enabled) != "1":
-                advice = f"write {self._setting} as {self._scheme}://… without +cluster"
+                advice = f"write {self._setting} as {self._address.scheme}://… without +cluster"
                 return [Finding(self._name, "fail", f"{seed} is no part of a Cluster", advice)]
             state = dict(line.split(":", 1) for line in _lines(await _ask(node, "CLUSTER", "INFO")))
             members = [_Member(line, seed) for line in _lines(await _ask(node, "CLUSTER", "NODES"))]
         finally:
             await node.aclose()
         reachable = [one.address for one in members if one.is_up]
-        found = await asyncio.gather(
-            *(_findings(self._name, self._setting, self._url_of(address), in_cluster=True) for address in reachable)
-        )
+        urls = map(self._address.url_of, reachable)
+        found = await asyncio.gather(*(_findings(self._name, self._setting, url, in_cluster=True) for url in urls))
         return [
             *merged(dict(zip(reachable, found, strict=True))),
             *_state(self._name, state, members),

@@ -9,23 +9,19 @@ import msgspec
 from ..model import Undelivered
 from ..ports import Clock
 from ..valkey import Call, Fleet, Generation, Script, slot_of, tag_of
-from .valkey_groups import all_or_reload, groups
+from .valkey_groups import all_or_reload, groups, script
 
 MAX_ADDED = 1_000
 """Messages in one call."""
 TICKET_BITS = 53
 
 
-def _script(*names: str) -> Script:
-    return Script.load("readstate.hot.lua", "generation", *names)
-
-
-COUNT = _script("badge_state", "badge_count")
-ADD = _script("badge_state", "badge_add")
-TAP = _script("badge_state", "badge_tap")
-BEGIN = _script("badge_state", "badge_begin")
-INSTALL = _script("badge_state", "badge_install")
-FORGET = _script("badge_forget")
+COUNT = script("badge_state", "badge_count")
+ADD = script("badge_state", "badge_add")
+TAP = script("badge_state", "badge_tap")
+BEGIN = script("badge_state", "badge_begin")
+INSTALL = script("badge_state", "badge_install")
+FORGET = script("badge_forget")
 
 _encode = msgspec.msgpack.Encoder().encode
 

@@ -18,7 +18,7 @@ from ..model import Channel, Entry, Latest, Mode, Position, RoomType
 from ..ports import Clock, Count, CountQuery, TimelineLoad
 from ..steps import ChannelStep
 from ..valkey import Call, Fleet, Generation, Script, slot_of
-from .valkey_groups import all_or_reload, groups
+from .valkey_groups import all_or_reload, groups, once_or_reload, script
 
 SHARDS: Final = 1024
 MAX_READ = 5_000
@@ -36,18 +36,14 @@ _SHARD = ("channel_shard",)
 _TIMELINE = ("timeline_state",)
 
 
-def _script(*names: str) -> Script:
-    return Script.load("readstate.hot.lua", "generation", *names)
-
-
-READ = _script("channel_read")
-ANNOUNCE = _script(*_SHARD, "channel_announce")
-INSTALL = _script(*_SHARD, "channel_install")
-APPLY = _script(*_SHARD, *_TIMELINE, "channel_apply")
-FORGET = _script("channel_forget")
-COUNT = _script(*_TIMELINE, "timeline_count")
-STAGE = _script(*_TIMELINE, "timeline_stage")
-INSTALL_TIMELINE = _script(*_TIMELINE, "timeline_install")
+READ = script("channel_read")
+ANNOUNCE = script(*_SHARD, "channel_announce")
+INSTALL = script(*_SHARD, "channel_install")
+APPLY = script(*_SHARD, *_TIMELINE, "channel_apply")
+FORGET = script("channel_forget")
+COUNT = script(*_TIMELINE, "timeline_count")
+STAGE = script(*_TIMELINE, "timeline_stage")
+INSTALL_TIMELINE = script(*_TIMELINE, "timeline_install")
 
 
 # ---------------------------------------------------------------- a channel as a value
@@ -422,11 +418,8 @@ class ValkeyChannels:
         """Drop a channel; loaded again on use."""
         self._drops += 1
         slot, latest = self._keys.latest(shard_of(channel))
-        with all_or_reload(self._generation):
-            call = Call(slot, [latest, *self._keys.timeline(channel)], [channel])
-            repeated = (await self._fleet.run(FORGET, [call])).repeated
-        if repeated:
-            self._generation.distrust()  # the first one may still arrive
+        call = Call(slot, [latest, *self._keys.timeline(channel)], [channel])
+        await once_or_reload(self._generation, self._fleet.run(FORGET, [call]))
 
     async def _run(self, script: Script, slot: int, keys: list[str], *arguments: str | bytes | int) -> Any:
         return (await self._fleet.run(script, [Call(slot, keys, arguments)])).values[0]

@@ -1,12 +1,17 @@
-"""What scripts of several kinds share: what goes into one call, and what to do when one fails."""
+"""What scripts of several kinds share: their text, what goes into one call, and what to do when one fails."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Generic, NamedTuple, TypeVar
 
-from ..valkey import Fleet, Generation
+from ..valkey import Fleet, Generation, Script
 
 T = TypeVar("T")
+
+
+def script(*names: str) -> Script:
+    """A script of the hot state, after what all of them share."""
+    return Script.load("readstate.hot.lua", "shared", *names)
 
 
 class Group(NamedTuple, Generic[T]):
@@ -39,3 +44,12 @@ def all_or_reload(generation: Generation) -> Iterator[None]:
     except BaseException:  # whoever is cancelled does not know either
         generation.distrust()
         raise
+
+
+async def once_or_reload(generation: Generation, answer: Awaitable[tuple[T, bool]]) -> tuple[T, bool]:
+    """For what would undo something newer if it came late: one that was sent twice may still arrive."""
+    with all_or_reload(generation):
+        value, repeated = await answer
+    if repeated:
+        generation.distrust()
+    return value, repeated

@@ -11,6 +11,7 @@ import msgspec
 from ..model import NO_PREFERENCES, Mode, Pointer, Position, Preferences
 from ..ports import LedgerView, Seat
 from ..valkey import Script, slot_of, tag_of
+from .valkey_groups import script
 
 MEMBER, TIMELINE, THREAD, ARCHIVED, COUNTED, APART, MISSING, PREFERS = (1 << bit for bit in range(8))
 
@@ -38,10 +39,9 @@ class UserScript(Script):
     @classmethod
     def named(cls, name: str, *shared: str, width: int = len(FAMILIES)) -> "UserScript":
         """With what all of them share, and more that some do."""
-        script = cls.load("readstate.hot.lua", "generation", "user", *shared, f"user_{name}")
-        script = cls(f"local WIDTH = {width}", script.text)
-        script.width = width
-        return script
+        named = cls(f"local WIDTH = {width}", script("user", *shared, f"user_{name}").text)
+        named.width = width
+        return named
 
 
 class UserKeys:

@@ -13,7 +13,7 @@ from ..steps import Fan, Gone, Joined, Left, OwnRead, Switched, UserStep
 from ..valkey import Generation
 from .drops import Drops
 from .valkey_calls import Packet, UserCalls
-from .valkey_groups import all_or_reload
+from .valkey_groups import all_or_reload, once_or_reload
 from .valkey_seats import (
     APART,
     ARCHIVED,
@@ -68,10 +68,7 @@ class ValkeyUsers(ValkeyViews):
             packet = packets.of(move.user_id)
             ledger = packet.ledger(move.user_id, move.channel_id)
             packet.add(index, [*_move(move, packet.user(move.user_id), ledger)])
-        with all_or_reload(self._generation):
-            found, repeated = await self._calls.many(MOVE, packets)
-        if repeated:
-            self._generation.distrust()  # the first one may still arrive, and undo what was done since
+        found, repeated = await once_or_reload(self._generation, self._calls.many(MOVE, packets))
         now = self._calls.clock()
         answers: list[Moved | Absent] = [Absent.NOT_LOADED] * len(moves)
         for packet, values in found:
@@ -105,10 +102,8 @@ class ValkeyUsers(ValkeyViews):
 
     async def prefer(self, user: str, channel: str, preferences: Preferences) -> int | None:
         """Set preferences; returns the user's change number."""
-        with all_or_reload(self._generation):
-            number, repeated = await self._calls.once(PREFER, user, channel, pack_preferences(preferences))
-        if repeated:
-            self._generation.distrust()
+        call = self._calls.once(PREFER, user, channel, pack_preferences(preferences))
+        number, _ = await once_or_reload(self._generation, call)
         return None if number < 0 else int(number)
 
     # ------------------------------------------------------------ loading
@@ -189,10 +184,7 @@ class ValkeyUsers(ValkeyViews):
             return
         if channel is None:
             self._drops.user(user)
-        with all_or_reload(self._generation):
-            _, repeated = await self._calls.once(FORGET, user, channel or "")
-        if repeated:
-            self._generation.distrust()
+        await once_or_reload(self._generation, self._calls.once(FORGET, user, channel or ""))
 
 
 # ---------------------------------------------------------------- arguments of scripts

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
-from urllib.parse import urlsplit
 
 from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.connection import AbstractConnection, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
@@ -32,10 +31,10 @@ from redis.exceptions import ConnectionError as LostConnection
 from redis.exceptions import TimeoutError as NoAnswer
 
 from ..errors import ConfigurationError, HotStoreUnavailable
+from .address import Address, server_name
 from .keys import SLOTS
 from .scripts import Script
 
-CLUSTER = "+cluster"
 OUTDATED = "OUTDATED"
 """How a script refuses a caller that has missed a newer generation."""
 MAX_CONNECTIONS = 32
@@ -89,20 +88,25 @@ class Answers(NamedTuple):
 class Fleet:
     """Knows the servers and which of them has which slot."""
 
-    def __init__(self, url: str, *, patience: float, guard: Guard | None = None) -> None:
+    def __init__(
+        self, url: str, *, patience: float, answer_seconds: float | None = None, guard: Guard | None = None
+    ) -> None:
         self._patience = patience
+        self._answer_seconds = ANSWER_SECONDS if answer_seconds is None else answer_seconds
         self._guard = guard
-        parts = urlsplit(url)
-        self.is_cluster = parts.scheme.endswith(CLUSTER)
-        self._scheme = parts.scheme.removesuffix(CLUSTER)
-        self._login = parts.netloc.rpartition("@")[0]
-        self._rest = parts.path + (f"?{parts.query}" if parts.query else "")
-        self._seeds = parts.netloc.rpartition("@")[2].split(",")
+        self._address = Address(url)
+        self.is_cluster = self._address.is_cluster
+        try:
+            options = [parse_url(self._address.url_of(seed)) for seed in self._address.seeds]
+        except ValueError as error:
+            raise ConfigurationError(f"the address of the hot store is not valid: {error}") from error
+        self.database = int(options[0].get("db", 0))
+        """Its number on every server."""
         self._nodes: dict[str, Redis] = {}
         self._owners: list[str] = []
         self._first_slots: dict[str, int] = {}
         if not self.is_cluster:
-            self._set_owners([self._seeds[0]] * SLOTS)
+            self._set_owners(self._address.seeds * SLOTS)
         self._refreshing: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
@@ -121,26 +125,35 @@ class Fleet:
     def _node(self, address: str) -> Redis:
         node = self._nodes.get(address)
         if node is None:
-            login = f"{self._login}@" if self._login else ""
-            try:
-                pool = BlockingConnectionPool.from_url(
-                    f"{self._scheme}://{login}{address}{self._rest}",
-                    max_connections=MAX_CONNECTIONS,
-                    timeout=self._patience,
-                    socket_connect_timeout=CONNECT_SECONDS,
-                    socket_timeout=ANSWER_SECONDS,
-                    retry=Retry(NoBackoff(), 0),
-                    protocol=2,
-                    **({"redis_connect_func": self._guard.admit} if self._guard else {}),
-                )
-            except ValueError as error:
-                raise ConfigurationError(f"the address of the hot store is not valid: {error}") from error
+            pool = BlockingConnectionPool.from_url(
+                self._address.url_of(address),
+                max_connections=MAX_CONNECTIONS,
+                timeout=self._patience,
+                socket_connect_timeout=CONNECT_SECONDS,
+                socket_timeout=self._answer_seconds,
+                retry=Retry(NoBackoff(), 0),
+                protocol=2,
+                **({"redis_connect_func": self._guard.admit} if self._guard else {}),
+            )
             node = self._nodes[address] = Redis(connection_pool=pool)
         return node
 
     def owner(self, slot: int) -> Redis:
         """The server that has a slot, as far as is known."""
         return self._node(self._owners[slot])
+
+    async def connection(self, slot: int, name: str) -> AbstractConnection:
+        """A connection of one's own to the server that has a slot now. One that breaks stays broken."""
+        await self.refresh()
+        pool = self.owner(slot).connection_pool
+        connection: AbstractConnection = pool.make_connection()  # type: ignore[no-untyped-call]
+        connection.client_name = name
+        try:
+            await connection.connect()  # type: ignore[no-untyped-call]
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        return connection
 
     async def masters(self) -> dict[int, Redis]:
         """Every master, by the first slot that it has."""
@@ -167,7 +180,7 @@ class Fleet:
             task.exception()  # whoever waits gets it
 
     async def _ask_for_slots(self) -> None:
-        known = list(dict.fromkeys([*self._owners, *self._seeds]))
+        known = list(dict.fromkeys([*self._first_slots, *self._address.seeds]))
         random.shuffle(known)
         failure: Exception | None = None
         for address in known:
@@ -178,8 +191,7 @@ class Fleet:
                 continue
             owners = [""] * SLOTS
             for start, end, (host, port, *_), *_ in ranges:
-                name = host.decode() if isinstance(host, bytes) and host else address.rpartition(":")[0]
-                owners[start : end + 1] = [f"{name}:{port}"] * (end + 1 - start)
+                owners[start : end + 1] = [server_name((host or b"").decode(), port, address)] * (end + 1 - start)
             if "" not in owners:
                 self._set_owners(owners)
                 await self._let_go()

@@ -1,9 +1,6 @@
 -- Shared: a badge is two keys. `senders` is the set of who wrote; `badge` says what is known of it: generation, ticket
 -- (of a load that is under way) and, once it is loaded: tap (time of the last one), size (of the set), used (when).
 
--- Numbers as text: what `..` makes of them is not exact.
-local function text(number) return string.format('%.0f', number) end
-
 -- What is known of a badge: its ticket, and its tap and time of use if it is loaded and whole and was used in `ttl`.
 local function standing(badge, senders, generation, now, ttl)
   local known = redis.call('HMGET', badge, 'generation', 'ticket', 'tap', 'size', 'used')

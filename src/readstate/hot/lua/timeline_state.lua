@@ -2,9 +2,6 @@
 -- those that mention everyone, and `state` says what the other two must look like: generation, change (of the
 -- channel), floor (the newest seq that was let go), size, everyone (sizes of both), used (when), load (whose).
 
--- Numbers as text: what `..` makes of them is not exact.
-local function text(number) return string.format('%.0f', number) end
-
 -- What is known of a timeline; nil: it is not loaded, or only a part of it is left, or nobody has used it for `ttl`.
 local function standing(timeline, everyone, state, generation, now, ttl)
   local known = redis.call('HMGET', state, 'generation', 'change', 'floor', 'size', 'everyone', 'used')
