@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from .model import Message, Pointer, Undelivered
+from .model import Channel, Message, Pointer, Undelivered
 
 
 class MessageCame(Struct, frozen=True, gc=False, tag_field="kind", tag="message"):
@@ -80,6 +80,22 @@ class StateReplaced(Struct, frozen=True, gc=False, tag_field="kind", tag="replac
     reason: str
 
 
+class Outcome(Struct, frozen=True, gc=False, tag_field="kind", tag="outcome"):
+    """What became of an event of a channel, to the instance that waits for it."""
+
+    ref: str
+    """As the event carries it."""
+    code: str | None = None
+    """Why it was refused; None: it was done."""
+    detail: str = ""
+    field: str | None = None
+    message: Message | None = None
+    channel: Channel | None = None
+    duplicate: bool = False
+    added: int = 0
+    removed: int = 0
+
+
 Announcement = (
     MessageCame
     | ChannelTouched
@@ -89,4 +105,5 @@ Announcement = (
     | SeatTouched
     | BadgeChanged
     | StateReplaced
+    | Outcome
 )

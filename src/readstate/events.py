@@ -49,6 +49,8 @@ class ChannelLogEvent(Struct, frozen=True, gc=False, tag_field="kind", kw_only=T
     channel_id: str
     created_at: int
     v: int = VERSION
+    ref: str | None = None
+    """Who waits for the effect: the instance, a colon, and its own number of the request. None: nobody does."""
 
 
 class MessageEvent(ChannelLogEvent, frozen=True, kw_only=True, tag="message"):
@@ -104,8 +106,39 @@ class ChannelEvent(ChannelLogEvent, frozen=True, kw_only=True, tag="channel"):
 AnyChannelEvent = MessageEvent | EditEvent | DeleteEvent | MembersEvent | ChannelEvent
 
 
+class UnsentEvent(Struct, frozen=True, gc=False):
+    """A message came while its receiver was away."""
+
+    sender_id: str
+    receiver_id: str
+    message_id: str
+    channel_id: str
+    at: int
+    """The message's own time."""
+    accepted_at: int
+    """What a tap is compared with."""
+    created_at: int
+    v: int = VERSION
+
+
+class DeadLetter(Struct, frozen=True, gc=False):
+    """An event that failed again and again, with the reason."""
+
+    event: str
+    """As it was read, byte for byte where it is text."""
+    error: str
+    tries: int
+    topic: str
+    partition: int
+    offset: int
+    created_at: int
+    v: int = VERSION
+
+
 class Delivery(Struct, frozen=True, gc=False):
     """An event with its place in the log."""
 
     event: AnyChannelEvent
     position: int
+    part: int = -1
+    """The partition of a shared log, in which `position` is an offset; -1: the log of this process alone."""

@@ -19,7 +19,10 @@ DATABASE_FILE = "readstate.db"
 COMMAND_LINE_ONLY = frozenset({"READSTATE_CONFIG", "READSTATE_URL", "READSTATE_KEY"})
 """Variables that only commands read; they are no settings of the service."""
 
+Profile = Literal["embedded", "cluster"]
 BadgeMode = Literal["precomputed", "on_the_fly"]
+KafkaSecurity = Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"]
+KafkaSasl = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 StoreText = Literal["full", "preview", "none"]
 Demo = Literal["auto", "on", "off"]
 Value = str | int | tuple[str, ...]
@@ -42,7 +45,14 @@ class About:
 class Settings:
     """All settings of a service. Making one checks it: what exists is valid."""
 
-    profile: Annotated[str, About("How it runs: everything in one process")] = "embedded"
+    profile: Annotated[
+        Profile,
+        About(
+            "How it runs: embedded (everything in one process) or cluster (any number of processes over Valkey or "
+            "Redis, Kafka and PostgreSQL)",
+            choices=("embedded", "cluster"),
+        ),
+    ] = "embedded"
     host: Annotated[str, About("Address to listen on")] = "127.0.0.1"
     port: Annotated[int, About("Port to listen on; 0 takes a free one", 0, 65_535)] = 8080
     data_dir: Annotated[str, About("Directory of the database and of generated secrets")] = "./readstate-data"
@@ -64,12 +74,47 @@ class Settings:
     ] = ""
     key_prefix: Annotated[str, About("Stands before every key in Valkey or Redis, for servers that are shared")] = ""
     write_replica_url: Annotated[
-        str, About("A second Valkey or Redis, for badges; for the cluster profile, not used in this version", url=True)
+        str, About("A second Valkey or Redis that spares the first one writes of badges (cluster profile)", url=True)
     ] = ""
     kafka_bootstrap: Annotated[
-        tuple[str, ...],
-        About("Brokers of Kafka (host:port), comma separated; for the cluster profile, not used in this version"),
+        tuple[str, ...], About("Brokers of Kafka (host:port), comma separated (cluster profile)")
     ] = ()
+    kafka_security: Annotated[
+        KafkaSecurity,
+        About("How Kafka is spoken to", choices=("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")),
+    ] = "plaintext"
+    kafka_ca: Annotated[str, About("File with the certificates that Kafka's are checked by; empty: the system's")] = ""
+    kafka_certificate: Annotated[str, About("File with the certificate that this service shows to Kafka")] = ""
+    kafka_key: Annotated[str, About("File with the key of that certificate")] = ""
+    kafka_sasl_mechanism: Annotated[
+        KafkaSasl, About("How a password is shown to Kafka", choices=("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"))
+    ] = "SCRAM-SHA-512"
+    kafka_username: Annotated[str, About("User of Kafka")] = ""
+    kafka_password: Annotated[str, About("Password of that user", secret=True)] = ""
+    topic_prefix: Annotated[str, About("Stands before every topic and consumer group, for brokers that are shared")] = (
+        ""
+    )
+    partitions: Annotated[int, About("Partitions of a topic; fixed once the topics are there", 1, 10_000)] = 32
+    produce_timeout: Annotated[
+        int, About("Milliseconds that Kafka has to take a read; then it goes to the local spool", 1, 60_000)
+    ] = 100
+    spool_max: Annotated[int, About("Bound of the local spool in MiB; past it reads are refused", 1, 1_048_576)] = 1_024
+    wait_timeout: Annotated[int, About("Seconds that a request waits for what the log still has to bring", 1, 600)] = 5
+    write_batch: Annotated[int, About("Most events of channels that are written at once", 1, 10_000)] = 500
+    persist_batch: Annotated[int, About("Most read events that are folded into one write", 500, 1_000_000)] = 25_000
+    persist_rate: Annotated[int, About("Rows of read states written in a second; 0: no limit", 0, 10_000_000)] = 0
+    reconcile_every: Annotated[
+        int, About("Seconds between two looks for differences between hot store and database; 0: never", 0, 31_536_000)
+    ] = 3_600
+    audit_sample: Annotated[
+        int, About("Users and channels that are recounted in a minute to find drift; 0: none", 0, 1_000_000)
+    ] = 20
+    worker_port: Annotated[
+        int, About("Port of a worker's health and metrics; 0 takes a free one, more processes take the next", 0, 65_535)
+    ] = 9_100
+    badge_retention: Annotated[
+        int, About("Seconds that undelivered messages are kept after the badge was tapped", 0, 3_153_600_000)
+    ] = 604_800
     service_keys: Annotated[
         tuple[str, ...],
         About("Keys of chat backends, comma separated; none: one is made in the data directory", secret=True),
@@ -244,7 +289,7 @@ class _Given:
         elif isinstance(default, int) and re.fullmatch(r"\s*[+-]?[0-9]{1,18}\s*", text):
             value = int(text)
         elif name in ABOUT and ABOUT[name].choices:
-            value = text.lower()
+            value = next((choice for choice in ABOUT[name].choices if choice.lower() == text.lower()), text)
         self.take(name, value, source)
 
     def settings(self) -> Settings:
@@ -349,23 +394,38 @@ def _text_faults(value: str, shown: str, check: "Check | None") -> list[str]:
 
 def _faults_together(values: Mapping[str, Any], sources: Mapping[str, str]) -> list[str]:
     """What is wrong with values that are each sound alone."""
-    if values["workers"] > 1 and values["profile"] == "embedded":
+    if values["profile"] == "cluster":
+        return _cluster_faults(values, sources)
+    if values["workers"] > 1:
         source = sources.get("workers", "workers")
         return [
             f"{source}: {values['workers']} is not possible in the embedded profile, "
-            "whose store belongs to one process; leave it at 1"
+            "whose store belongs to one process; leave it at 1, or use the cluster profile"
         ]
     return []
 
 
+def _cluster_faults(values: Mapping[str, Any], sources: Mapping[str, str]) -> list[str]:
+    """The cluster profile needs its three servers, and passwords need their users."""
+    needed = {
+        "hot_url": "the cluster profile needs Valkey or Redis (redis://host:port)",
+        "kafka_bootstrap": "the cluster profile needs Kafka (host:port)",
+        "database_url": "the cluster profile needs PostgreSQL (postgresql://…), which many processes can share",
+    }
+    faults = [f"{sources.get(name, name)}: {why}" for name, why in needed.items() if not values[name]]
+    if values["database_url"].startswith("sqlite:"):
+        faults.append(f"{sources.get('database_url', 'database_url')}: {needed['database_url']}")
+    if values["kafka_security"].startswith("sasl") and not (values["kafka_username"] and values["kafka_password"]):
+        source = sources.get("kafka_security", "kafka_security")
+        faults.append(f"{source}: {values['kafka_security']} needs kafka_username and kafka_password")
+    if bool(values["kafka_certificate"]) != bool(values["kafka_key"]):
+        source = sources.get("kafka_certificate", sources.get("kafka_key", "kafka_certificate"))
+        faults.append(f"{source}: kafka_certificate and kafka_key go together")
+    return faults
+
+
 Check = Callable[[str], str | None]
 """Tells what is wrong with a text, to stand after it; None when nothing is."""
-
-
-def _profile(value: str) -> str | None:
-    if value == "cluster":
-        return "is not available in this version, which has the embedded profile only"
-    return None if value == "embedded" else "is not a profile; this version has embedded"
 
 
 _HOST = r"(?:[0-9A-Za-z._-]+|\[[0-9A-Fa-f:.]+\])"
@@ -409,6 +469,12 @@ def _broker(value: str) -> str | None:
     return None if re.fullmatch(rf"{_HOST}:[0-9]{{1,5}}", value) else f"({value!r}) is not of the form host:port"
 
 
+def _topic_prefix(value: str) -> str | None:
+    if re.fullmatch(r"[0-9A-Za-z._-]{0,64}", value):
+        return None
+    return "is not at most 64 letters, digits, dots, dashes and underscores"
+
+
 def _host(value: str) -> str | None:
     return None if re.fullmatch(r"[0-9A-Za-z.:_%-]+", value) else "is not a host name or an address"
 
@@ -444,7 +510,6 @@ def _instance_id(value: str) -> str | None:
 
 
 CHECKS: Mapping[str, Check] = {
-    "profile": _profile,
     "host": _host,
     "data_dir": _not_empty,
     "database_url": _database_url,
@@ -452,6 +517,7 @@ CHECKS: Mapping[str, Check] = {
     "key_prefix": _key_prefix,
     "write_replica_url": _hot_url,
     "kafka_bootstrap": _broker,
+    "topic_prefix": _topic_prefix,
     "service_keys": _service_key,
     "jwt_secret": _jwt_secret,
     "jwks": _jwks,

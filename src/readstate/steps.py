@@ -50,6 +50,14 @@ class OwnRead(Struct, frozen=True, gc=False):
     pointer: Pointer
 
 
+class Merged(Struct, frozen=True, gc=False):
+    """To a user: a read state that the durable store has or that is on its way there; it merges."""
+
+    channel_id: str
+    user_id: str
+    pointer: Pointer
+
+
 class Joined(Struct, frozen=True, gc=False):
     """To these users: they are members now."""
 
@@ -87,4 +95,4 @@ class Gone(Struct, frozen=True, gc=False):
     users: tuple[str, ...]
 
 
-UserStep = Fan | OwnRead | Joined | Left | Switched | Gone
+UserStep = Fan | OwnRead | Merged | Joined | Left | Switched | Gone

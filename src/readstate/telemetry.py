@@ -108,6 +108,80 @@ BUS_SKIPPED = Counter(
     ("kind",),
     registry=REGISTRY,
 )
+PRODUCED = Counter(
+    "readstate_produced_total", "Events that Kafka has acknowledged, by topic.", ("topic",), registry=REGISTRY
+)
+PRODUCE_FAILED = Counter(
+    "readstate_produce_failed_total",
+    "Events that Kafka has not acknowledged in time, by topic.",
+    ("topic",),
+    registry=REGISTRY,
+)
+KAFKA_FALLBACK = Counter(
+    "readstate_kafka_fallback_total", "Reads that went to the local spool instead of Kafka.", registry=REGISTRY
+)
+FALLBACK_SUCCESS = Counter(
+    "readstate_fallback_success_total", "Reads that went from the local spool to Kafka later.", registry=REGISTRY
+)
+SPOOL_DEPTH = Gauge("readstate_spool_depth", "Reads that wait in the local spool.", registry=REGISTRY)
+CONSUMER_LAG = Gauge(
+    "readstate_consumer_lag",
+    "Events of a topic that a consumer group has not finished, as this process sees its partitions.",
+    ("group", "topic"),
+    registry=REGISTRY,
+)
+PERSIST_LAG = Histogram(
+    "readstate_persist_lag_seconds",
+    "Time from a read to its commit in the durable store.",
+    buckets=(*_SECONDS, 30.0, 60.0, 300.0),
+    registry=REGISTRY,
+)
+WORKER_RETRIES = Counter(
+    "readstate_worker_retries_total",
+    "Batches that a worker had to try again, by role and reason: a dependency that was down, or an event that failed.",
+    ("role", "reason"),
+    registry=REGISTRY,
+)
+DEAD_LETTERS = Counter(
+    "readstate_dead_letters_total",
+    "Events that failed three times and were put aside, by topic.",
+    ("topic",),
+    registry=REGISTRY,
+)
+DLT_RECONCILED = Counter(
+    "readstate_dlt_reconciled_total", "Events put aside that were repaired, by topic.", ("topic",), registry=REGISTRY
+)
+DLT_FAILED = Counter(
+    "readstate_dlt_failed_total",
+    "Events put aside that could not be repaired, by topic; they are listed by readstate dlt list.",
+    ("topic",),
+    registry=REGISTRY,
+)
+DRIFT = Counter(
+    "readstate_drift_total",
+    "Differences between hot store and durable store that stood while nothing moved. Must stay 0.",
+    registry=REGISTRY,
+)
+AUDITED = Counter("readstate_audited_total", "Counts that were made again to look for drift.", registry=REGISTRY)
+RECONCILED = Counter(
+    "readstate_reconciled_total",
+    "Read states that differed between hot store and database and were merged, by which was behind.",
+    ("behind",),
+    registry=REGISTRY,
+)
+UNSENT = Counter(
+    "readstate_unsent_total", "Messages that came while their receiver was away, as events.", registry=REGISTRY
+)
+BADGE_WRITES_SAVED = Counter(
+    "readstate_badge_writes_saved_total",
+    "Senders that the write replica knew already, so that the hot store was not written.",
+    registry=REGISTRY,
+)
+BADGE_REPLICA_UP = Gauge(
+    "readstate_badge_replica_up",
+    "Whether the write replica answers (1) or everything goes to the hot store (0).",
+    registry=REGISTRY,
+)
 RATE_LIMITED = Counter(
     "readstate_rate_limited_total",
     "Requests refused by a rate limit, by kind of principal.",

@@ -90,8 +90,11 @@ def test_variables_of_the_command_line_and_of_others_are_no_faults() -> None:
 @pytest.mark.parametrize(
     ("variable", "value", "why"),
     [
-        ("PROFILE", "cluster", "'cluster' is not available in this version"),
-        ("PROFILE", "cloud", "is not a profile"),
+        ("PROFILE", "cluster", "the cluster profile needs PostgreSQL"),
+        ("PROFILE", "cluster", "the cluster profile needs Valkey or Redis"),
+        ("PROFILE", "cluster", "the cluster profile needs Kafka"),
+        ("PROFILE", "cloud", "'cloud' is not one of embedded, cluster"),
+        ("TOPIC_PREFIX", "a b", "is not at most 64 letters"),
         ("PORT", "65536", "is above the most, 65535"),
         ("PORT", "-1", "is below the least, 0"),
         ("PORT", "", "'' is not a whole number"),
@@ -283,3 +286,26 @@ def test_every_setting_is_described_and_its_default_is_within_its_bounds() -> No
 
     assert [row.name for row in rows] == [field.name for field in fields(Settings)]
     assert all(row.about.help and row.variable == "READSTATE_" + row.name.upper() for row in rows)
+
+
+SERVERS = {"hot_url": "redis://h:1", "kafka_bootstrap": ("h:2",), "database_url": "postgresql://u@h/d"}
+
+
+def test_the_cluster_profile_takes_its_three_servers() -> None:
+    settings = make_settings(profile="cluster", workers=4, **SERVERS)
+
+    assert (settings.profile, settings.workers, settings.partitions) == ("cluster", 4, 32)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"database_url": "sqlite:///x.db"}, "many processes can share"),
+        ({"kafka_security": "sasl_ssl", "kafka_username": "u"}, "needs kafka_username and kafka_password"),
+        ({"kafka_certificate": "a.pem"}, "go together"),
+        ({"kafka_key": "a.pem"}, "go together"),
+    ],
+)
+def test_what_does_not_go_together_in_the_cluster_profile_is_refused(given: dict[str, str], why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why):
+        make_settings(profile="cluster", **SERVERS | given)

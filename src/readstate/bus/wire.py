@@ -20,6 +20,7 @@ from ..announcements import (
     ChannelTouched,
     MembersChanged,
     MessageCame,
+    Outcome,
     PointerMoved,
     SeatTouched,
     StateReplaced,
@@ -32,7 +33,7 @@ VERSION = 1
 """Raised only when those who know the older one could not read a batch at all."""
 
 Other = (
-    MessageCame | ChannelTouched | MembersChanged | ThreadTouched | SeatTouched | BadgeChanged | StateReplaced
+    MessageCame | ChannelTouched | MembersChanged | ThreadTouched | SeatTouched | BadgeChanged | StateReplaced | Outcome
 )  # all but reads
 
 

@@ -26,7 +26,7 @@ from ..ports import (
 )
 from ..rooms import is_thread
 from ..rules import advance, give_back, merge, next_epoch, rewind
-from ..steps import Fan, Gone, Joined, Left, OwnRead, Switched, UserStep
+from ..steps import Fan, Gone, Joined, Left, Merged, OwnRead, Switched, UserStep
 from ..telemetry import EVICTIONS
 from .drops import Drops
 from .ledger import Ledger
@@ -169,8 +169,8 @@ class MemoryUsers(UserViews):
                 case Fan():
                     for user in step.users:
                         self._fan(user, step, now)
-                case OwnRead():
-                    moved.extend(self._own_read(step))
+                case OwnRead() | Merged():
+                    moved.extend(self._given(step))
                 case Joined():
                     for user, pointer in step.pointers:
                         moved.extend(self._joined(user, step, pointer))
@@ -228,14 +228,16 @@ class MemoryUsers(UserViews):
             ledger.remove(entry.seq)
             shelf.put(channel, ledger)
 
-    def _own_read(self, step: OwnRead) -> Iterator[Moved]:
+    def _given(self, step: OwnRead | Merged) -> Iterator[Moved]:
+        """A state that merges; with the seq of one's own message, that is read too."""
         user = self._loaded(step.user_id)
         if user is None:
             return
         row = user.row(step.channel_id)
         before = ReadState(row.epoch, row.seq, user.apart.get(step.channel_id, _NOTHING))
         after = merge(before, step.pointer.state)
-        after = advance(after, after.seq, (step.seq,))
+        if isinstance(step, OwnRead):
+            after = advance(after, after.seq, (step.seq,))
         yield from self._merged(user, step.user_id, step.channel_id, row, before, after, step.pointer)
 
     def _merged(

@@ -9,7 +9,7 @@ from typing import Any
 from ..model import Mode, Pointer, Preferences
 from ..ports import Absent, LedgerLoad, Move, Moved, Read, Restore, Rewind, SeatLoad
 from ..rooms import is_thread
-from ..steps import Fan, Gone, Joined, Left, OwnRead, Switched, UserStep
+from ..steps import Fan, Gone, Joined, Left, Merged, OwnRead, Switched, UserStep
 from ..valkey import Generation
 from .drops import Drops
 from .valkey_calls import Packet, UserCalls
@@ -247,6 +247,8 @@ def _step(step: UserStep) -> list[object]:
             return [1, room, thread, step.change, *entry, *removed, step.edit, step.latest_at, step.archived]
         case OwnRead():
             return [2, room, thread, step.seq]
+        case Merged():
+            return [2, room, thread]
         case Joined():
             flags = thread | MEMBER | (TIMELINE if step.mode is Mode.TIMELINE else 0)
             flags |= ARCHIVED if step.archived else 0
@@ -261,7 +263,7 @@ def _items(step: UserStep) -> Iterator[tuple[str, tuple[object, ...]]]:
         case Fan():
             for user in step.users:
                 yield user, (user == step.sender, step.named is None or user in step.named)
-        case OwnRead():
+        case OwnRead() | Merged():
             yield step.user_id, _given(step.pointer)
         case Joined():
             for user, pointer in step.pointers:

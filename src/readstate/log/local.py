@@ -1,6 +1,6 @@
 """The log of the embedded profile: hands every batch to its consumer at once, and keeps nothing itself."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from ..batching import Batcher
 from ..events import AnyChannelEvent, Delivery, ReadEvent
@@ -21,13 +21,16 @@ class LocalLog:
         self._persist = receipt_persister
         self._events: Batcher[AnyChannelEvent, Effect] = Batcher(self._deliver, max_items=MAX_EVENTS)
 
-    async def channel_events(self, events: Sequence[AnyChannelEvent]) -> Sequence[Effect | None]:
+    async def channel_events(self, events: Sequence[AnyChannelEvent], wait: bool = True) -> Sequence[Effect | None]:
         """Append, in order; answers with the effects."""
         return await self._events.submit(events)
 
     async def reads(self, events: Sequence[ReadEvent]) -> None:
         """Append read states."""
         await self._persist(events)
+
+    async def settled(self, channels: Collection[str]) -> None:
+        """What was appended and answered is applied already."""
 
     async def close(self) -> None:
         """Finish what was taken."""

@@ -4,7 +4,7 @@ Hot state is two ports, because in a cluster a user's keys and a channel's keys 
 no step spans both, and nothing here asks for it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from ..events import AnyChannelEvent, ReadEvent
@@ -82,11 +82,17 @@ class Hot(Protocol):
 class Log(Protocol):
     """Acknowledged is durable; ordered per channel; at least once."""
 
-    async def channel_events(self, events: Sequence[AnyChannelEvent]) -> Sequence[Effect | None]:
-        """Append. A log that consumes at once answers with the effects; another one with None for each."""
+    async def channel_events(self, events: Sequence[AnyChannelEvent], wait: bool = True) -> Sequence[Effect | None]:
+        """Append, in order. With `wait`, the effects are waited for as long as settings say; None: not known yet.
+
+        A log that consumes at once always answers with the effects.
+        """
 
     async def reads(self, events: Sequence[ReadEvent]) -> None:
         """Append read states."""
+
+    async def settled(self, channels: Collection[str]) -> None:
+        """Return when what these channels had in the log at the call is applied, or settings say to wait no longer."""
 
 
 __all__ = [

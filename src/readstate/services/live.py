@@ -22,6 +22,7 @@ from ..announcements import (
     ChannelTouched,
     MembersChanged,
     MessageCame,
+    Outcome,
     PointerMoved,
     SeatTouched,
     StateReplaced,
@@ -343,6 +344,8 @@ class Live:
                     await self._members(one)
                 case StateReplaced():
                     await self._replaced(one)
+                case Outcome():
+                    pass  # for those who asked
                 case _:
                     self._note(one)
         await self._send()

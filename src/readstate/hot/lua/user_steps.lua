@@ -1,7 +1,7 @@
 -- Takes what happened in channels, in order.
 -- ARGV[6]: steps, ARGV[7]: to whom (both MessagePack). A step is {kind, room, flags of a new seat, ...}:
 --   {1, ..., change, seq, at, id ('': nothing is put), seq, id of what is removed (seq 0: nothing), edit, latest, archived}
---   {2, ..., seq}                                           the user's own message
+--   {2, ..., seq}                                           the user's own message; without seq: a state to merge
 --   {3, ..., change, last seq, latest}                      joined
 --   {4, ..., change} left   {5, ..., change} counted by timeline now   {6, ..., change} the channel is gone
 -- To whom: {step, user, ledger, own, mention} for 1; {step, user, ledger, epoch, seq, apart (sorted), at, id} for 2 and 3;
