@@ -4,6 +4,7 @@ Each error has a `code` for programs, an HTTP `status`, and `retry`: whether the
 succeed later. The docstring is the default detail.
 
     ReadstateError
+    ├── NotYet (202)            no fault: it is taken, and its effect follows
     ├── BadRequest (400)        the request cannot be understood
     ├── Unauthenticated (401)   nobody knows who asks
     ├── Forbidden (403)         we know who asks, and it may not
@@ -123,6 +124,13 @@ class UndoNotFound(NotFound):
     """The undo token is unknown, used or over."""
 
     code = "undo_not_found"
+
+
+class NotYet(ReadstateError):
+    """Taken; the effect follows. It was waited for in vain so far."""
+
+    code = "accepted"
+    status = 202
 
 
 class MethodNotAllowed(ReadstateError):

@@ -158,12 +158,7 @@ class _Folding:
     def _thread_error(self, channel: str, thread: str | None) -> ReadstateError | None:
         if thread is None:
             return None
-        root = self.facts.messages.get((channel, thread))
-        if root is None or _is_tombstone(root):
-            return ThreadNotFound(f"there is no message {thread!r} to reply to", field="thread_id")
-        if root.thread_id is not None:
-            return ReplyToReply(f"{thread!r} is a reply itself: reply to {root.thread_id!r}", field="thread_id")
-        return None
+        return root_error(thread, self.facts.messages.get((channel, thread)))
 
     def _room(self, channel: str, thread: str) -> Channel:
         """The thread's room; a new one begins where a deleted one ended."""
@@ -486,6 +481,15 @@ class _Folding:
     def _set_member(self, member: Member) -> None:
         key = (member.channel_id, member.user_id)
         self.facts.members[key] = self.changes.members[key] = member
+
+
+def root_error(thread: str, root: Message | None) -> ReadstateError | None:
+    """Why nothing can hang on a message; None: it can."""
+    if root is None or _is_tombstone(root):
+        return ThreadNotFound(f"there is no message {thread!r} to reply to", field="thread_id")
+    if root.thread_id is not None:
+        return ReplyToReply(f"{thread!r} is a reply itself: reply to {root.thread_id!r}", field="thread_id")
+    return None
 
 
 def _latest(message: Message, seq: int | None) -> Latest | None:

@@ -55,7 +55,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def hot(rs: Readstate) -> ValkeyHot:
     """The hot state of a service over Valkey."""
-    found = rs._hot
+    found = rs.hot
     assert isinstance(found, ValkeyHot)
     return found
 

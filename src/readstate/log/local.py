@@ -29,8 +29,9 @@ class LocalLog:
         """Append read states."""
         await self._persist(events)
 
-    async def settled(self, channels: Collection[str]) -> None:
+    async def settled(self, channels: Collection[str]) -> bool:
         """What was appended and answered is applied already."""
+        return False
 
     async def close(self) -> None:
         """Finish what was taken."""

@@ -79,6 +79,17 @@ class Hot(Protocol):
         """Drop everything; it is loaded again on use."""
 
 
+class Freshness(Protocol):
+    """Whether what is loaded from the durable store can lack reads that only the log has yet."""
+
+    @property
+    def behind(self) -> bool:
+        """Whether it can: then counts are the last known ones."""
+
+    async def caught_up(self) -> None:
+        """Return when it can't any more. Raises Unavailable if that takes too long."""
+
+
 class Log(Protocol):
     """Acknowledged is durable; ordered per channel; at least once."""
 
@@ -91,8 +102,11 @@ class Log(Protocol):
     async def reads(self, events: Sequence[ReadEvent]) -> None:
         """Append read states."""
 
-    async def settled(self, channels: Collection[str]) -> None:
-        """Return when what these channels had in the log at the call is applied, or settings say to wait no longer."""
+    async def settled(self, channels: Collection[str]) -> bool:
+        """Return when what these channels had in the log at the call is applied, or settings say to wait no longer.
+
+        False: nothing was under way, so there is no reason to look again.
+        """
 
 
 __all__ = [
@@ -111,6 +125,7 @@ __all__ = [
     "DurableTransfer",
     "DurableUsers",
     "DurableWrites",
+    "Freshness",
     "Hot",
     "HotBadges",
     "HotChannels",

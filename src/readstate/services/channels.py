@@ -12,6 +12,7 @@ from ..model import Channel
 from ..ports import Clock, DurableQueries, Log
 from ..rules import check_id, check_text, check_user_id
 from .cursors import MembersAfter, decode, encode, page_size
+from .effects import done
 from .loading import Loader
 from .places import Places
 
@@ -86,10 +87,8 @@ class Channels:
         event = MembersEvent(
             channel_id=channel, created_at=self._clock(), add=add, remove=remove, history=request.history
         )
-        effect = (await self._log.channel_events([event]))[0]
-        count = _channel(effect).member_count
-        assert effect is not None
-        return MembersChanged(effect.added, effect.removed, count)
+        effect = done((await self._log.channel_events([event]))[0])
+        return MembersChanged(effect.added, effect.removed, _channel(effect).member_count)
 
     async def members(self, channel: str, *, limit: int | None = None, cursor: str | None = None) -> MembersPage:
         """Members by id, page by page."""
@@ -113,8 +112,6 @@ def _view(channel: Channel) -> ChannelView:
 
 
 def _channel(effect: Effect | None) -> Channel:
-    assert effect is not None
-    if effect.error is not None:
-        raise effect.error
-    assert effect.channel is not None
-    return effect.channel
+    channel = done(effect).channel
+    assert channel is not None
+    return channel

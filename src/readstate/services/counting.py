@@ -6,7 +6,7 @@ from msgspec import UNSET
 
 from ..api import LastRead, Place, Unread
 from ..model import Channel, Mode, Pointer, Position, Preferences
-from ..ports import Clock, Count, CountQuery, Seat
+from ..ports import Clock, Count, CountQuery, Freshness, Seat
 from ..rules import label
 from .loading import Loader
 from .places import Places
@@ -29,11 +29,17 @@ def shown(preferences: Preferences, unread: int, mentions: int) -> int:
 class Counting:
     """Counts seats, whichever way their channels are counted."""
 
-    def __init__(self, loader: Loader, places: Places, clock: Clock, display_cap: int) -> None:
+    def __init__(self, loader: Loader, places: Places, clock: Clock, display_cap: int, freshness: Freshness) -> None:
         self._loader = loader
         self._places = places
         self._clock = clock
         self._display_cap = display_cap
+        self._freshness = freshness
+
+    @property
+    def stale(self) -> bool:
+        """Whether counts are the last known ones, because something is down or behind."""
+        return self._freshness.behind
 
     def label(self, count: int) -> str:
         """What a badge shows."""
@@ -59,27 +65,28 @@ class Counting:
 
     async def unread(self, user: str, seats: Sequence[Seat], channels: Sequence[Channel]) -> list[Unread]:
         """What is unread for these seats."""
+        stale = self.stale  # before it is looked: what is said to be fresh must be
         counts = await self.counts(user, seats, channels)
         firsts = await self._first_places(seats, counts)
         return [
-            self._unread(seat, channel, count, first)
+            self._unread(seat, channel, count, first, stale)
             for seat, channel, count, first in zip(seats, channels, counts, firsts, strict=True)
         ]
 
-    def _unread(self, seat: Seat, channel: Channel, count: Count, first: Position | None) -> Unread:
+    def _unread(self, seat: Seat, channel: Channel, count: Count, first: Position | None, stale: bool) -> Unread:
         unread = shown(seat.preferences, count.count, count.mentions)
         return Unread(
             channel_id=seat.channel_id,
             unread=unread,
             label=self.label(unread),
             has_unread=count.count > 0 or count.capped,
-            exact=not count.capped,
+            exact=not count.capped and not stale,
             mentions=count.mentions,
             first_unread=None if first is None else Place(first.id, first.seq, first.at),
             last_read=last_read(seat.pointer),
             latest=channel.latest,
             muted=self.muted(seat.preferences),
-            reason="capped" if count.capped else UNSET,
+            reason="stale" if stale else "capped" if count.capped else UNSET,
             archived=True if channel.archived else UNSET,
         )
 

@@ -16,12 +16,14 @@ from ..errors import (
 )
 from ..events import DeleteEvent, EditEvent, MessageEvent
 from ..facts import Effect
+from ..fold import root_error
 from ..ids import ulid
 from ..model import Message
 from ..ports import DurableQueries, Log
 from ..rules import check_id, check_mention, check_text, check_user_id, parse_time, preview_of
 from ..telemetry import MESSAGES
 from .acceptance import Acceptance
+from .effects import done
 from .loading import Loader
 from .places import Places
 
@@ -62,6 +64,7 @@ class Messages:
         max_mentions: int,
         preview_length: int,
         store_text: str,
+        alone: bool,
     ) -> None:
         self._log = log
         self._loader = loader
@@ -73,15 +76,20 @@ class Messages:
         self._max_mentions = max_mentions
         self._preview_length = preview_length
         self._store_text = store_text
+        self._alone = alone
 
-    async def send(self, messages: Sequence[NewMessage]) -> list[SendResult]:
-        """Take messages, in order; one that can't be done doesn't hinder the others."""
+    async def send(self, messages: Sequence[NewMessage], wait: bool = True) -> list[SendResult]:
+        """Take messages, in order; one that can't be done doesn't hinder the others.
+
+        With `wait`, a log that is applied later is waited for, so that their places are known.
+        """
         if len(messages) > self._max_batch:
             raise TooLarge(f"at most {self._max_batch} messages in one request", field="messages")
         now = self._acceptance.now()
-        checked = [await self._check(message, now) for message in messages]
+        roots = {(str(one.channel_id), str(one.id)) for one in messages}
+        checked = [await self._check(message, now, roots) for message in messages]
         events = [event for event in checked if isinstance(event, MessageEvent)]
-        effects = iter(await self._log.channel_events(events))
+        effects = iter(await self._log.channel_events(events, wait))
         results = []
         for given, event in zip(messages, checked, strict=True):
             if isinstance(event, MessageEvent):
@@ -131,9 +139,13 @@ class Messages:
 
     # ------------------------------------------------------------ checks
 
-    async def _check(self, message: NewMessage, now: int) -> MessageEvent | ReadstateError:
+    async def _check(
+        self, message: NewMessage, now: int, beside: set[tuple[str, str]]
+    ) -> MessageEvent | ReadstateError:
         try:
-            return await self._event(message, now)
+            event = await self._event(message, now)
+            await self._check_root(event, beside)
+            return event
         except Unavailable:  # nothing was done yet: the whole request can be tried again
             raise
         except ReadstateError as error:
@@ -170,6 +182,18 @@ class Messages:
             await self._check_member(sender, channel_id)
         return event
 
+    async def _check_root(self, event: MessageEvent, beside: set[tuple[str, str]]) -> None:
+        """Whoever is told that a reply is taken must not learn later that it has nothing to hang on.
+
+        Where the log is applied at once, that is told with the answer. `beside`: what is sent in the same request.
+        """
+        if self._alone or event.thread_id is None or (event.channel_id, event.thread_id) in beside:
+            return
+        key = (event.channel_id, event.thread_id)
+        error = root_error(event.thread_id, (await self._places.messages([key])).get(key))
+        if error is not None:
+            raise error
+
     async def _check_member(self, user: str, channel: str) -> None:
         seats = (await self._loader.view(user, [channel])).seats
         if not seats or not seats[0].member:
@@ -203,11 +227,9 @@ class Messages:
 
 
 def _message(effect: Effect | None) -> Message:
-    assert effect is not None
-    if effect.error is not None:
-        raise effect.error
-    assert effect.message is not None
-    return effect.message
+    message = done(effect).message
+    assert message is not None
+    return message
 
 
 def _rejected(id_: str, error: ReadstateError) -> SendResult:

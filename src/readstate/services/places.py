@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from ..model import Message, Position
-from ..ports import DurableQueries
+from ..ports import DurableQueries, Log
 
 K = TypeVar("K")
 
@@ -16,8 +16,9 @@ WITHOUT_SEQ = Position(-1, None, None)
 class Places:
     """Finds places by id or by seq; remembers the last ones that were asked for or given."""
 
-    def __init__(self, durable: DurableQueries) -> None:
+    def __init__(self, durable: DurableQueries, log: Log) -> None:
         self._durable = durable
+        self._log = log
         self._by_id: dict[tuple[str, str], Position] = {}
         self._by_seq: dict[tuple[str, int], Position] = {}
 
@@ -26,10 +27,17 @@ class Places:
         found = {key: place for key in keys if (place := self._by_id.get(key)) is not None}
         missing = [key for key in keys if key not in found]
         if missing:
-            for key, message in (await self._durable.by_id(missing)).items():
-                if message.sender_id:
-                    found[key] = self.learn(message)
+            for key, message in (await self.messages(missing)).items():
+                found[key] = self.learn(message)
         return found
+
+    async def messages(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Message]:
+        """Messages that exist, also deleted ones, by (channel, id). One that is still in the log is waited for."""
+        found = await self._durable.by_id(keys)
+        missing = [key for key in keys if key not in found]
+        if missing and await self._log.settled({channel for channel, _ in missing}):
+            found |= await self._durable.by_id(missing)
+        return {key: message for key, message in found.items() if message.sender_id}
 
     async def by_seq(self, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Position]:
         """Places by (channel, seq), for seqs that were given."""

@@ -39,6 +39,7 @@ from ..ports import (
     Clock,
     CountQuery,
     Durable,
+    Freshness,
     HotUsers,
     Log,
     Move,
@@ -79,12 +80,14 @@ class Reads:
         presence: Presence,
         bus: Bus,
         under_way: UnderWay,
+        freshness: Freshness,
         clock: Clock,
         *,
         instance_id: str,
         max_batch: int,
         unread_cap: int,
         undo_ttl: int,
+        alone: bool,
     ) -> None:
         self._users = users
         self._durable = durable
@@ -95,7 +98,9 @@ class Reads:
         self._presence = presence
         self._bus = bus
         self._under_way = under_way
+        self._freshness = freshness
         self._clock = clock
+        self._alone = alone
         self._instance = instance_id
         self._max_batch = max_batch
         self._cap = unread_cap
@@ -115,8 +120,8 @@ class Reads:
         """Make a message and every later one by somebody else unread, as a new epoch."""
         seat = await self._loader.seat(user, channel)
         id_ = check_id(request.from_, "from")
-        message = (await self._durable.by_id([(channel, id_)])).get((channel, id_))
-        if message is None or not message.sender_id:
+        message = (await self._places.messages([(channel, id_)])).get((channel, id_))
+        if message is None:
             raise MessageNotFound(f"there is no message {id_!r} in channel {channel!r}", field="from")
         if message.deleted:
             raise MessageDeleted(f"message {id_!r} is deleted", field="from")
@@ -368,6 +373,8 @@ class Reads:
 
         What changed nothing is written too: the state that it found may not be durable yet.
         """
+        if self._freshness.behind:  # a read in an epoch that is forgotten for now would be lost
+            await self._freshness.caught_up()
         generation = await self._users.generation()
         return await self._finish(moves, await self._users.move(moves), generation)
 
@@ -411,9 +418,11 @@ class Reads:
         return results
 
     async def _persist(self, done: Sequence[tuple[Move, Moved]], generation: int) -> set[str]:
-        """Brings states to the log, then tells; if it refuses them, the hot state that is ahead of it is dropped.
+        """Brings states to the log, then tells; returns the users who were dropped meanwhile.
 
-        Returns the users who were dropped meanwhile.
+        If the log refuses them, the hot state is ahead of it. Where that is of this process alone, it is dropped. In a
+        shared one it stays: the next read of the user brings it to the log, and what is loaded instead of it may lack
+        reads of others that the log still has.
         """
         now = self._clock()
         users = {moved.user_id for _, moved in done}
@@ -422,7 +431,8 @@ class Reads:
                 await self._log.reads([read_event(m.user_id, m.channel_id, m.pointer, now) for _, m in done])
                 lost = await self._users.dropped(generation, users)
         except BaseException:
-            await self._forget(users)
+            if self._alone:
+                await self._forget(users)
             await self._bus.publish([SeatTouched(moved.user_id, moved.channel_id) for _, moved in done])
             raise
         RECEIPTS.inc(len(done))

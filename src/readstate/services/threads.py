@@ -4,12 +4,14 @@ from ..api import ReadResult, ThreadRead, Threads, ThreadTotals, ThreadView
 from ..errors import Invalid, MessageNotFound, ReplyToReply, ThreadNotFound
 from ..events import MembersEvent
 from ..model import Latest, Position
-from ..ports import Clock, DurableQueries, Log, Seat
+from ..ports import Clock, Log, Seat
 from ..rooms import channel_and_thread, is_thread, thread_room
 from ..rules import check_id, check_user_id
 from .counting import Counting, last_read
 from .cursors import ThreadsAfter, decode, encode, page_size
+from .effects import done
 from .loading import Loader
+from .places import Places
 from .reads import Reads
 
 
@@ -20,7 +22,7 @@ class ThreadPanel:
         self,
         log: Log,
         loader: Loader,
-        durable: DurableQueries,
+        places: Places,
         reads: Reads,
         counting: Counting,
         clock: Clock,
@@ -29,7 +31,7 @@ class ThreadPanel:
     ) -> None:
         self._log = log
         self._loader = loader
-        self._durable = durable
+        self._places = places
         self._reads = reads
         self._counting = counting
         self._clock = clock
@@ -45,9 +47,7 @@ class ThreadPanel:
             add=(user,) if on else (),
             remove=() if on else (user,),
         )
-        effect = (await self._log.channel_events([event]))[0]
-        if effect is not None and effect.error is not None:
-            raise effect.error
+        done((await self._log.channel_events([event]))[0])
 
     async def read(
         self, user: str, channel: str, thread: str, request: ThreadRead, origin: str | None = None
@@ -122,8 +122,8 @@ class ThreadPanel:
         """The user is in the channel, and the thread hangs on a root message in it."""
         await self._loader.seat(user, channel)
         check_id(thread, "thread")
-        root = (await self._durable.by_id([(channel, thread)])).get((channel, thread))
-        if root is None or not root.sender_id:
+        root = (await self._places.messages([(channel, thread)])).get((channel, thread))
+        if root is None:
             raise ThreadNotFound(f"there is no message {thread!r} in channel {channel!r}", field="thread")
         if root.thread_id is not None:
             raise ReplyToReply(f"{thread!r} is a reply itself: its thread is {root.thread_id!r}", field="thread")
@@ -135,7 +135,7 @@ class ThreadPanel:
         return seats[0]
 
     async def _place(self, channel: str, thread: str, id_: str) -> Position:
-        reply = (await self._durable.by_id([(channel, id_)])).get((channel, id_))
+        reply = (await self._places.messages([(channel, id_)])).get((channel, id_))
         if reply is None or reply.thread_id != thread or reply.thread_seq is None:
             raise MessageNotFound(f"there is no reply {id_!r} in thread {thread!r}", field="up_to")
         return Position(reply.thread_seq, reply.id, reply.at)

@@ -96,11 +96,14 @@ class UnreadCounts:
             raise TooLarge(f"at most {self._max_batch} users in one request", field="users")
         answer = {}
         for user in users:
+            stale = self._counting.stale
             survey = await self._loader.survey(check_user_id(user, "users"))
             sums, exact = await self._sums(user, survey)
             threads = await self._thread_totals(user, survey)
             badge = await self._badge(user)
-            answer[user] = UserTotals(sums.unread, sums.mentions, sums.channels, threads.unread, badge, exact)
+            answer[user] = UserTotals(
+                sums.unread, sums.mentions, sums.channels, threads.unread, badge, exact and not stale
+            )
         return answer
 
     # ------------------------------------------------------------ sums

@@ -1,0 +1,171 @@
+"""The services, put together over whatever a profile brings."""
+
+from typing import NamedTuple
+
+from .ports import Bus, Clock, Durable, DurableTransfer, Freshness, Hot, Log
+from .services.acceptance import Acceptance
+from .services.badge import OfflineBadge
+from .services.channels import Channels
+from .services.counting import Counting
+from .services.explain import Explain
+from .services.figures import Figures
+from .services.inbox import UserInbox
+from .services.live import Live
+from .services.loading import Loader
+from .services.messages import Messages
+from .services.places import Places
+from .services.preferences import ChannelPreferences
+from .services.presence import UserPresence
+from .services.reads import Reads
+from .services.receipts import ReadReceipts
+from .services.resume import Missed
+from .services.threads import ThreadPanel
+from .services.transfer import Transfer
+from .services.transfer_lines import Checks
+from .services.under_way import UnderWay, Writing
+from .services.unread_messages import UnreadView
+from .settings import Settings
+
+
+class Parts(NamedTuple):
+    """What a profile brings."""
+
+    log: Log
+    hot: Hot
+    durable: Durable
+    transfer: DurableTransfer
+    bus: Bus
+    freshness: Freshness
+    writing: Writing
+    store_id: int
+    instance_id: str
+    alone: bool
+    """Whether this process has the stores to itself."""
+
+
+class Services:
+    """Everything that callers can do."""
+
+    channels: Channels
+    messages: Messages
+    reads: Reads
+    unread: UnreadView
+    preferences: ChannelPreferences
+    inbox: UserInbox
+    threads: ThreadPanel
+    badge: OfflineBadge
+    receipts: ReadReceipts
+    presence: UserPresence
+    explain: Explain
+    figures: Figures
+    live: Live
+    transfer: Transfer
+    loader: Loader
+
+    def assemble(self, settings: Settings, clock: Clock, parts: Parts) -> None:
+        """Put the services together."""
+        s = settings
+        log, hot, durable, bus, freshness = parts.log, parts.hot, parts.durable, parts.bus, parts.freshness
+        under_way = UnderWay()
+        loader = self.loader = Loader(hot.users, hot.channels, durable, s.unread_cap, hot.loaded)
+        places = Places(durable, log)
+        counting = Counting(loader, places, clock, s.display_cap, freshness)
+        acceptance = Acceptance(clock)
+        self.channels = Channels(
+            log,
+            loader,
+            places,
+            durable,
+            clock,
+            max_batch=s.max_batch,
+            max_page=s.max_page,
+            max_text=s.max_text,
+        )
+        self.messages = Messages(
+            log,
+            loader,
+            places,
+            durable,
+            acceptance,
+            max_batch=s.max_batch,
+            max_text=s.max_text,
+            max_mentions=s.max_mentions,
+            preview_length=s.preview_length,
+            store_text=s.store_text,
+            alone=parts.alone,
+        )
+        self.reads = Reads(
+            hot.users,
+            durable,
+            log,
+            loader,
+            places,
+            counting,
+            hot.presence,
+            bus,
+            under_way,
+            freshness,
+            clock,
+            instance_id=parts.instance_id,
+            max_batch=s.max_batch,
+            unread_cap=s.unread_cap,
+            undo_ttl=s.undo_ttl,
+            alone=parts.alone,
+        )
+        self.badge = OfflineBadge(
+            hot.badges, durable, counting, acceptance, bus, mode=s.badge_mode, max_messages=s.max_page
+        )
+        self.unread = UnreadView(
+            hot.users,
+            hot.channels,
+            loader,
+            counting,
+            under_way,
+            self.badge.count,
+            clock,
+            durable,
+            store_id=parts.store_id,
+            max_page=s.max_page,
+            max_batch=s.max_batch,
+        )
+        self.threads = ThreadPanel(log, loader, places, self.reads, counting, clock, max_page=s.max_page)
+        self.receipts = ReadReceipts(durable, loader, receipts_max_members=s.receipts_max_members)
+        self.presence = UserPresence(hot.presence, loader, durable, clock)
+        self.preferences = ChannelPreferences(hot.users, durable, loader, bus, under_way, clock)
+        self.inbox = UserInbox(loader, counting, self.unread, self.preferences, max_page=s.max_page)
+        self.explain = Explain(hot.users, hot.channels, durable, loader, counting, under_way, bus, self.unread)
+        checks = Checks(
+            clock,
+            max_text=s.max_text,
+            max_mentions=s.max_mentions,
+            preview_length=s.preview_length,
+            store_text=s.store_text,
+        )
+        self.transfer = Transfer(parts.transfer, log, hot, places, under_way, bus, clock, checks)
+        self.figures = Figures(
+            hot.users,
+            hot.channels,
+            loader,
+            counting,
+            self.unread,
+            self.inbox,
+            self.preferences,
+            self.threads,
+            self.badge,
+        )
+        missed = Missed(durable, self.unread, self.figures, receipts_max_members=s.receipts_max_members)
+        self.live = Live(
+            hot.users,
+            hot.channels,
+            hot.badges,
+            hot.presence,
+            durable,
+            loader,
+            self.unread,
+            self.receipts,
+            self.figures,
+            missed,
+            under_way,
+            parts.writing,
+            clock,
+        )

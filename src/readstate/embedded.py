@@ -1,0 +1,168 @@
+"""The embedded profile: the whole service in one process, which has its stores to itself."""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from .assembly import Parts, Services
+from .bus.local import LocalBus
+from .durable.sqlite import SqliteStore
+from .durable.store import SqlStore
+from .errors import ConfigurationError, ReadstateError
+from .extras import extra
+from .hot.memory import MemoryHot
+from .log.local import LocalLog
+from .model import Position
+from .ports import Clock, Hot
+from .services.freshness import AlwaysFresh
+from .services.under_way import Writing
+from .settings import Settings
+from .tasks import cancel
+from .workers.message_writer import MessageWriter
+from .workers.receipt_persister import ReceiptPersister
+
+HOUSEKEEPING_SECONDS = 5
+LOCK_FILE = "lock"
+
+
+class Embedded:
+    """Opens what the services need, and closes it with the stack."""
+
+    def __init__(self, settings: Settings, clock: Clock, instance_id: str, stack: contextlib.AsyncExitStack) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._instance_id = instance_id
+        self._stack = stack
+        self.dependencies: dict[str, Callable[[], Awaitable[None]]] = {}
+        self.lost = asyncio.Event()
+
+    async def start(self, services: Services) -> tuple[SqlStore, Hot]:
+        """Put the services together, and let them run."""
+        self._stack.callback(_take_directories(self._settings))
+        durable = await self._open_durable()
+        position = await durable.last_position()
+        store_id = await durable.store_id()
+        hot = await self._open_hot(durable, position, store_id)
+        persister = ReceiptPersister(durable)
+        bus, writing = LocalBus(), Writing()
+
+        async def read_in_focus(places: Sequence[tuple[str, str, Position]]) -> None:
+            """The writer is there before the service that it reads through."""
+            await services.reads.read_in_focus(places)
+
+        writer = MessageWriter(
+            durable,
+            hot.users,
+            hot.channels,
+            hot.badges,
+            hot.presence,
+            bus,
+            persister.handle,
+            read_in_focus,
+            hot.clear,
+            writing,
+            self._clock,
+            self._instance_id,
+        )
+        log = LocalLog(position, writer.handle, persister.handle)
+        self._stack.push_async_callback(log.close)
+        parts = Parts(
+            log, hot, durable, durable.transfer, bus, AlwaysFresh(), writing, store_id, self._instance_id, alone=True
+        )
+        services.assemble(self._settings, self._clock, parts)
+        bus.subscribe(services.live.hear, services.live.is_idle)
+        self._stack.push_async_callback(services.live.close)
+        self._stack.push_async_callback(services.reads.close)
+        self._stack.push_async_callback(cancel, asyncio.create_task(_housekeeping(services, hot)))
+        return durable, hot
+
+    async def _open_durable(self) -> SqlStore:
+        """The store, which this process alone writes to."""
+        s = self._settings
+        durable: SqlStore
+        if s.in_sqlite:
+            os.close(os.open(s.database_path, os.O_RDWR | os.O_CREAT, 0o600))  # texts are nobody else's business
+            durable = await SqliteStore.open(s.database_path, s.fanout_max_members)
+            self._stack.push_async_callback(durable.close)
+        else:
+            with extra("asyncpg", "PostgreSQL"):
+                from .durable.lease import open_alone  # noqa: PLC0415 - an extra
+            durable, lease = await open_alone(
+                s.database_url, s.fanout_max_members, s.database_connections, self._instance_id
+            )
+            self.lost = lease.lost
+            self._stack.push_async_callback(durable.close)
+            self._stack.push_async_callback(lease.release)
+        self.dependencies["database"] = durable.ping
+        return durable
+
+    async def _open_hot(self, durable: SqlStore, position: int, store_id: int) -> Hot:
+        s = self._settings
+        if not s.hot_url:
+            return MemoryHot(
+                unread_cap=s.unread_cap,
+                generation=await durable.next_generation(),
+                position=position,
+                clock=self._clock,
+                ledger_ttl=s.ledger_ttl,
+                max_bytes=s.hot_memory * 2**20,
+            )
+        with extra("redis", "Valkey or Redis"):
+            from .hot.valkey import ValkeyHot  # noqa: PLC0415 - an extra
+        hot = ValkeyHot(
+            s.hot_url,
+            prefix=s.key_prefix,
+            unread_cap=s.unread_cap,
+            clock=self._clock,
+            ledger_ttl=s.ledger_ttl,
+            position=position,
+            store=store_id,
+            next_generation=durable.next_generation,
+        )
+        self._stack.push_async_callback(hot.close)
+        await hot.clear()  # what an earlier process left there may be behind the durable store
+        self.dependencies["hot_store"] = hot.ping
+        return hot
+
+
+async def _housekeeping(services: Services, hot: Hot) -> None:
+    while True:
+        await asyncio.sleep(HOUSEKEEPING_SECONDS)
+        with contextlib.suppress(ReadstateError):
+            await services.presence.expire()
+            await hot.bound()
+
+
+def _take_directories(settings: Settings) -> Callable[[], None]:
+    for needed in (settings.store_directory, Path(settings.data_dir)):
+        needed.mkdir(parents=True, exist_ok=True)
+    return _lock(settings.store_directory)
+
+
+def _lock(directory: Path) -> Callable[[], None]:
+    """Take the directory for this process; the file is held, never removed."""
+    handle = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(handle)
+        raise ConfigurationError(
+            f"another process has the store in {str(directory)!r}: it belongs to one process. "
+            "Talk to that one over HTTP, or stop it first"
+        ) from error
+    return lambda: os.close(handle)
+
+
+def store_is_locked(data_dir: str | Path) -> bool:
+    """Whether a running process has the store."""
+    path = Path(data_dir) / LOCK_FILE
+    if not path.exists():
+        return False
+    try:
+        _lock(Path(data_dir))()
+    except ConfigurationError:
+        return True
+    return False

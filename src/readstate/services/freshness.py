@@ -1,0 +1,123 @@
+"""Whether what is loaded from the durable store can lack reads that only the log has yet.
+
+A read is acknowledged when the log has it, and comes to the durable store later. So when the hot store has lost what it
+held, what is loaded instead may be older than what callers were told. From then on (a new generation) everything is
+*behind*, until the persister has passed the end that the log had then, and no instance has reads in its spool.
+
+What the persister writes meanwhile it merges into the hot store as well: whoever was loaded before it gets it too.
+Whoever finds a generation fresh notes that in the hot store, and nobody looks again.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
+
+import structlog
+
+from ..errors import ReadstateError, Unavailable
+
+log = structlog.get_logger()
+
+LOOK_SECONDS = 0.2
+SETTLE_SECONDS = 3.0
+"""So long after a loss every instance has said whether it has reads in its spool."""
+LATE_SECONDS = 15.0
+"""A read that was on its way to the log when the hot store was lost is there, or was refused, after so long."""
+
+
+class AlwaysFresh:
+    """The log of a process that has its stores to itself is applied at once."""
+
+    behind = False
+
+    async def caught_up(self) -> None:
+        """It is."""
+
+
+class Notes(Protocol):
+    """What is noted in the hot store itself, and lost with it."""
+
+    async def generation(self) -> int:
+        """The number of the hot store's generation, after a look at it."""
+
+    def seen(self) -> int:
+        """The number as it was seen last, without a look."""
+
+    async def fresh(self) -> int:
+        """The newest generation that was found fresh."""
+
+    async def note_fresh(self, generation: int) -> None:
+        """This generation is fresh."""
+
+    async def spooled(self) -> int:
+        """Reads that wait in the spools of all instances."""
+
+
+Offsets = Callable[[], Awaitable[Mapping[int, int]]]
+
+
+class Trailing:
+    """Follows the generations of the hot store and the offsets of the persister."""
+
+    def __init__(self, notes: Notes, ends: Offsets, committed: Offsets, patience: float) -> None:
+        self._notes = notes
+        self._ends = ends
+        self._committed = committed
+        self._patience = patience
+        self._fresh = 0
+        self._fresh_at = 0.0
+        self._news = asyncio.Condition()
+
+    @property
+    def behind(self) -> bool:
+        """Whether counts are the last known ones."""
+        return self._notes.seen() != self._fresh
+
+    async def caught_up(self) -> None:
+        """Wait for the persister, but not for ever."""
+        try:
+            async with asyncio.timeout(self._patience), self._news:
+                await self._news.wait_for(lambda: not self.behind)
+        except TimeoutError:
+            raise Unavailable(
+                "the hot store was lost, and the database does not have all reads of the log yet; try again"
+            ) from None
+
+    async def must_merge(self) -> bool:
+        """Whether what is in the database now may be missing in what was loaded before."""
+        number = await self._notes.generation()
+        return number != self._fresh or asyncio.get_running_loop().time() < self._fresh_at + LATE_SECONDS
+
+    async def run(self) -> None:
+        """Follow, until cancelled."""
+        while True:
+            try:
+                number = await self._notes.generation()
+                if number != self._fresh:
+                    await self._follow(number)
+            except ReadstateError as error:
+                log.debug("it is not known whether the database is behind", action="freshness", reason=error.detail)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _follow(self, number: int) -> None:
+        """Returns when a generation is fresh, or another one has begun."""
+        if await self._notes.fresh() < number:
+            lost_at = asyncio.get_running_loop().time()
+            ends = await self._ends()
+            while not await self._has_passed(ends, lost_at):
+                await asyncio.sleep(LOOK_SECONDS)
+                if await self._notes.generation() != number:
+                    return
+            await self._notes.note_fresh(number)
+        async with self._news:
+            self._fresh, self._fresh_at = number, asyncio.get_running_loop().time()
+            self._news.notify_all()
+
+    async def _has_passed(self, ends: Mapping[int, int], lost_at: float) -> bool:
+        if any(ends.values()):
+            done = await self._committed()
+            if any(done.get(part, 0) < end for part, end in ends.items()):
+                return False
+        if await self._notes.spooled():
+            return False
+        return not any(ends.values()) or asyncio.get_running_loop().time() >= lost_at + SETTLE_SECONDS
