@@ -1,0 +1,185 @@
+"""The loop that every consumer of the log runs: take a batch, do it, commit its offsets.
+
+What fails because something is down is tried again until it is up, and uses up nothing. What fails by itself is found
+by halves, tried three times, and put aside: one event never stops its partition.
+"""
+
+import asyncio
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+import structlog
+
+from ..errors import Unavailable
+from ..telemetry import CONSUMER_LAG, DEAD_LETTERS, WORKER_RETRIES
+
+log = structlog.get_logger()
+
+PAUSES = (1.0, 2.0, 4.0)
+"""After each of the three tries of an event that fails."""
+FIRST_BACK_OFF, LONGEST_BACK_OFF = 0.05, 2.0
+LAG_SECONDS = 5.0
+LATE_SECONDS = 60.0
+"""A loop that has not turned for so long is not ready."""
+
+
+class Record(Protocol):
+    """What is read from the log."""
+
+    @property
+    def topic(self) -> str:
+        """Where from."""
+
+    @property
+    def partition(self) -> int:
+        """Which part of it."""
+
+    @property
+    def offset(self) -> int:
+        """Its place there."""
+
+    @property
+    def value(self) -> bytes:
+        """The event."""
+
+
+R = TypeVar("R", bound=Record)
+
+
+class Consumer(Protocol[R]):
+    """A member of a consumer group."""
+
+    async def batch(self, most: int, seconds: float) -> list[R]:
+        """What has come, at most so much and after so long."""
+
+    async def commit(self, records: Sequence[R]) -> None:
+        """Everything up to these is done."""
+
+    async def breathe(self) -> None:
+        """Stay a member while a batch takes long."""
+
+    async def ends(self) -> dict[tuple[str, int], tuple[int, int]]:
+        """(committed, end) of the partitions that it has."""
+
+    async def close(self) -> None:
+        """Leave the group: others take over at once."""
+
+
+class Runner(Generic[R]):
+    """One consumer and what it does with a batch. Stops between two batches."""
+
+    def __init__(
+        self,
+        name: str,
+        consumer: Consumer[R],
+        handle: Callable[[Sequence[R]], Awaitable[None]],
+        bury: Callable[[R, str, int], Awaitable[None]],
+        *,
+        most: int,
+        seconds: float,
+        pauses: Sequence[float] = PAUSES,
+    ) -> None:
+        self.name = name
+        self._consumer = consumer
+        self._handle = handle
+        self._bury = bury
+        self._most = most
+        self._seconds = seconds
+        self._pauses = pauses
+        self._turned_at = time.monotonic()
+        self._trouble = ""
+
+    @property
+    def state(self) -> str:
+        """`ok`, or why it does not get on."""
+        if self._trouble:
+            return self._trouble
+        late = time.monotonic() - self._turned_at
+        return "ok" if late < LATE_SECONDS else f"has not got on for {late:.0f} s"
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Until it is told to stop: then the batch that was taken is finished, and the group is left."""
+        lag = asyncio.create_task(self._watch_lag())
+        try:
+            while not stopping.is_set():
+                await self.turn()
+        finally:
+            lag.cancel()
+            await asyncio.wait([lag])
+            await self._consumer.close()
+
+    async def turn(self) -> None:
+        """One batch, if there is one."""
+        try:
+            records = await self._consumer.batch(self._most, self._seconds)
+            if records:
+                await self._work(records)
+                await self._until_up(lambda: self._consumer.commit(records))
+            self._trouble = ""
+        except Unavailable as error:
+            self._trouble = error.detail
+            log.warning("the log can't be read", action=self.name, reason=error.detail)
+            await asyncio.sleep(LONGEST_BACK_OFF)
+        self._turned_at = time.monotonic()
+
+    async def _work(self, records: Sequence[R]) -> None:
+        """Does a batch; where something in it fails by itself, the two halves, each in order."""
+        try:
+            await self._until_up(lambda: self._handle(records))
+        except Exception as error:
+            WORKER_RETRIES.labels(self.name, "event").inc()
+            if len(records) == 1:
+                await self._try_again(records[0], error)
+                return
+            middle = len(records) // 2
+            await self._work(records[:middle])
+            await self._work(records[middle:])
+
+    async def _try_again(self, record: R, error: Exception) -> None:
+        for pause in self._pauses:
+            await self._breathe_for(pause)
+            try:
+                await self._until_up(lambda: self._handle([record]))
+                return
+            except Exception as again:
+                error = again
+        place = f"{record.topic}/{record.partition}/{record.offset}"
+        trace = "".join(traceback.format_exception(error))
+        log.error("an event fails again and again and is put aside", action=self.name, place=place, traceback=trace)
+        reason = f"{type(error).__name__}: {error}"
+        await self._until_up(lambda: self._bury(record, reason, len(self._pauses)))
+        DEAD_LETTERS.labels(record.topic).inc()
+
+    async def _until_up(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Something that is down uses up no try."""
+        pause = FIRST_BACK_OFF
+        while True:
+            try:
+                await work()
+                self._trouble = ""
+                return
+            except Unavailable as error:
+                WORKER_RETRIES.labels(self.name, "dependency").inc()
+                if not self._trouble:
+                    log.warning("waiting until it can go on", action=self.name, reason=error.detail)
+                self._trouble = error.detail
+            await self._breathe_for(pause)
+            pause = min(2 * pause, LONGEST_BACK_OFF)
+
+    async def _breathe_for(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        await self._consumer.breathe()
+
+    async def _watch_lag(self) -> None:
+        while True:
+            try:
+                lags: dict[str, int] = {}
+                for (topic, _), (committed, end) in (await self._consumer.ends()).items():
+                    lags[topic] = lags.get(topic, 0) + max(0, end - committed)
+                for topic, lag in lags.items():
+                    CONSUMER_LAG.labels(self.name, topic).set(lag)
+            except Exception as error:
+                log.debug("the lag is not known", action=self.name, reason=str(error))
+            await asyncio.sleep(LAG_SECONDS)
