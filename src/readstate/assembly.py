@@ -141,7 +141,7 @@ class Services:
             preview_length=s.preview_length,
             store_text=s.store_text,
         )
-        self.transfer = Transfer(parts.transfer, log, hot, places, under_way, bus, clock, checks)
+        self.transfer = Transfer(parts.transfer, log, hot, places, under_way, bus, clock, checks, alone=parts.alone)
         self.figures = Figures(
             hot.users,
             hot.channels,
@@ -168,4 +168,5 @@ class Services:
             under_way,
             parts.writing,
             clock,
+            alone=parts.alone,
         )

@@ -16,8 +16,10 @@ from .errors import ConfigurationError
 PREFIX = "READSTATE_"
 CONFIG_FILE = "readstate.toml"
 DATABASE_FILE = "readstate.db"
-COMMAND_LINE_ONLY = frozenset({"READSTATE_CONFIG", "READSTATE_URL", "READSTATE_KEY"})
-"""Variables that only commands read; they are no settings of the service."""
+COMMAND_LINE_ONLY = frozenset(
+    {"READSTATE_CONFIG", "READSTATE_URL", "READSTATE_KEY", "READSTATE_COPY", "READSTATE_LISTENER"}
+)
+"""Variables that only commands read, or set for their copies; they are no settings of the service."""
 
 Profile = Literal["embedded", "cluster"]
 BadgeMode = Literal["precomputed", "on_the_fly"]

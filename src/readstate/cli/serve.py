@@ -22,7 +22,7 @@ from rich.text import Text
 from ..app import Readstate
 from ..errors import ConfigurationError, StorageUnavailable
 from ..gateway import asgi_app
-from ..gateway.auth import SERVICE_KEY_FILE
+from ..gateway.auth import SERVICE_KEY_FILE, load_secrets
 from ..gateway.demo import is_on as demo_is_on
 from ..gateway.live_protocol import LiveProtocol
 from ..settings import Settings, load_settings, without_password
@@ -30,6 +30,7 @@ from ..telemetry import setup_logging
 from .help import examples
 from .output import console, fields
 from .place import Config
+from .process import LISTENER, as_copy, copies
 from .running import announce, withdraw
 
 app = typer.Typer()
@@ -45,6 +46,9 @@ SWITCH_INTERVAL = 0.0005
 """Seconds until a thread that waits for the interpreter gets it: a commit must not wait long for the event loop."""
 GC_THRESHOLDS = (50_000, 20, 50)
 """The hot state is many objects without cycles: looking through them seldom costs little memory and saves much."""
+BACKLOG = 2_048
+STOP_SECONDS = 20
+"""What a process may need after its requests are done, to bring what it took to where it belongs."""
 KEEP_ALIVE = 75
 """Seconds that an idle connection is kept: longer than the pools of clients keep theirs."""
 
@@ -85,6 +89,9 @@ def serve(
     shutdown_grace: Annotated[
         int | None, typer.Option(show_default="10", help="Seconds that requests get at a stop.")
     ] = None,
+    profile: Annotated[
+        str | None, typer.Option(show_default="embedded", help="embedded, or cluster (Valkey, Kafka, PostgreSQL).")
+    ] = None,
     workers: Annotated[
         int | None, typer.Option(show_default="1", help="Server processes; the embedded profile has one.")
     ] = None,
@@ -98,20 +105,46 @@ def serve(
     sys.setswitchinterval(SWITCH_INTERVAL)
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
+    listener = _inherited()
+    if listener is None and settings.workers > 1:
+        raise typer.Exit(_serve_by_copies(settings))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings))
+        runner.run(_serve(as_copy(settings), listener))
 
 
-async def _serve(settings: Settings) -> None:
+def _serve_by_copies(settings: Settings) -> int:
+    """Several processes that share one listening socket."""
+    with listen(settings.host, settings.port) as listener:
+        listener.listen(BACKLOG)
+        url = url_of(settings.host, listener.getsockname()[1])
+        data_dir = Path(settings.data_dir)
+        data_dir.mkdir(parents=True, exist_ok=True)
+        load_secrets(settings)  # made once, before all of them look for it
+        announce(data_dir, url)
+        _greet(settings, url)
+        try:
+            environ = {**os.environ, LISTENER: str(listener.fileno())}
+            return copies(settings.workers, environ, settings.shutdown_grace + STOP_SECONDS, [listener.fileno()])
+        finally:
+            withdraw(data_dir)
+
+
+def _inherited() -> socket.socket | None:
+    given = os.environ.get(LISTENER)
+    return None if given is None else socket.socket(fileno=int(given))
+
+
+async def _serve(settings: Settings, inherited: socket.socket | None) -> None:
     """Listen until a signal says stop; then finish what was accepted and close the store."""
     async with Readstate.open(settings=settings) as service:
-        listener = _listen(settings.host, settings.port)
-        url = _url(settings.host, listener.getsockname()[1])
+        listener = inherited or listen(settings.host, settings.port)
+        url = url_of(settings.host, listener.getsockname()[1])
         data_dir = Path(settings.data_dir)
 
         def started() -> None:
-            announce(data_dir, url)
-            _greet(settings, url)
+            if inherited is None:
+                announce(data_dir, url)
+                _greet(settings, url)
 
         server = _Server(_server_config(service), started)
         watching = asyncio.create_task(_stop_when_lost(service, server))
@@ -119,7 +152,8 @@ async def _serve(settings: Settings) -> None:
             await server.serve([listener])
         finally:
             watching.cancel()
-            withdraw(data_dir)
+            if inherited is None:
+                withdraw(data_dir)
     log.info("stopped", action="stop", url=url)
     if server.has_lost_the_store:
         raise StorageUnavailable("another process has taken the database over: see its log, or readstate doctor")
@@ -182,7 +216,7 @@ def _server_config(service: Readstate) -> uvicorn.Config:
     )
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
     """A bound socket, so that the port is known before the first request."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -196,7 +230,7 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _url(host: str, port: int) -> str:
+def url_of(host: str, port: int) -> str:
     """Where this machine reaches the service."""
     reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"

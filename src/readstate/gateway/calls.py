@@ -29,7 +29,7 @@ LINES = "application/x-ndjson"
 class Call:
     """One request as its handler sees it: allowed, and decoded."""
 
-    __slots__ = ("body", "channel", "message", "own", "query", "root", "rs", "thread", "user")
+    __slots__ = ("body", "channel", "message", "own", "query", "root", "rs", "thread", "user", "wait")
 
     def __init__(self, rs: "Readstate", principal: Principal | None, path: dict[str, str]) -> None:
         self.rs = rs
@@ -41,6 +41,8 @@ class Call:
         self.thread = path.get("thread", "")
         self.body: Any = None
         self.query: dict[str, Any] = {}
+        self.wait = False
+        """Whether the sender prefers to wait for the effect (`Prefer: wait`)."""
         self.root = ""
         """Where the gateway is mounted; told only to routes that are open to anyone."""
 

@@ -96,6 +96,9 @@ async def post_messages(call: Call) -> SendResults:
     can't be done has `status: "rejected"` with `code` and `detail`, and the others are done. A message
     whose id the channel already has is a `duplicate` and changes nothing, so sending again is safe.
     A user token sends as its own user; `outside` and `backfill` are for service keys.
+
+    In the cluster profile a message is answered when it is safe, and gets its `seq` milliseconds later: the header
+    `Prefer: wait` waits for that, 5 seconds at most.
     """
     if isinstance(call.body, NewMessage):
         (result,) = await _send(call, [call.body])
@@ -109,10 +112,10 @@ async def _send(call: Call, messages: list[NewMessage]) -> list[SendResult]:
     if len(messages) > (most := call.rs.settings.max_batch):
         raise TooLarge(f"messages: at most {most} at once", field="messages")
     if call.own is None:
-        return await call.rs.messages.send(messages)
+        return await call.rs.messages.send(messages, call.wait)
     results = [await access.refusal(call.rs, call.own, message) for message in messages]
     allowed = [message for message, refused in zip(messages, results, strict=True) if refused is None]
-    sent = iter(await call.rs.messages.send(allowed) if allowed else ())
+    sent = iter(await call.rs.messages.send(allowed, call.wait) if allowed else ())
     return [refused or next(sent) for refused in results]
 
 

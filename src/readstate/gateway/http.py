@@ -51,10 +51,11 @@ def asgi_app(rs: "Readstate", *, demo: bool = False) -> ASGIApp:
 class _Headers:
     """The headers that matter, found in one pass."""
 
-    __slots__ = ("authorization", "content_length", "content_type", "origin")
+    __slots__ = ("authorization", "content_length", "content_type", "origin", "prefers_wait")
 
     def __init__(self, headers: list[Header]) -> None:
         self.authorization = self.content_length = self.content_type = self.origin = None
+        self.prefers_wait = False
         for name, value in headers:
             if name == b"authorization":
                 self.authorization = value
@@ -64,6 +65,8 @@ class _Headers:
                 self.content_length = value
             elif name == b"origin":
                 self.origin = value
+            elif name == b"prefer":
+                self.prefers_wait |= _wants_to_wait(value)
 
 
 class Gateway:
@@ -122,6 +125,7 @@ class Gateway:
         principal = known or await self._authenticator.verify(headers.authorization)
         self._limit(principal)
         call = Call(self._rs, principal, path)
+        call.wait = headers.prefers_wait
         try:
             await _allow(route, call, path)
             if route.body is not None:
@@ -177,6 +181,12 @@ class Gateway:
             with contextlib.suppress(asyncio.CancelledError):
                 await gone
             await answer.chunks.aclose()
+
+
+def _wants_to_wait(value: bytes) -> bool:
+    """Whether one of the preferences is to wait, for however long (RFC 7240)."""
+    names = (one.partition(b";")[0].partition(b"=")[0].strip().lower() for one in value.split(b","))
+    return b"wait" in names
 
 
 async def _leaving(receive: Receive) -> None:

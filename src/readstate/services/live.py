@@ -6,7 +6,8 @@ A user's frames leave in one order, and every figure in them is exact at its pla
 
 The cursor that an event carries says: everything up to here was sent before. So it stays where it was while
 figures are still to be rendered, or while something of the user's own is not durable yet. A device that comes
-back with it may hear something twice, but never misses anything.
+back with it may hear something twice, but never misses anything. Where other processes write, what the hot state
+shows may not have been heard of yet: there the cursor is a moment that is long enough ago.
 """
 
 import asyncio
@@ -145,6 +146,8 @@ class Live:
         under_way: UnderWay,
         writing: Writing,
         clock: Clock,
+        *,
+        alone: bool,
     ) -> None:
         self._hot_users = users
         self._hot_channels = channels
@@ -159,6 +162,7 @@ class Live:
         self._under_way = under_way
         self._writing = writing
         self._clock = clock
+        self._alone = alone
         self._users: dict[str, LiveUser] = {}
         self._rooms: dict[str, set[LiveUser]] = {}
         """Who of them is in a channel."""
@@ -496,8 +500,10 @@ class Live:
         out, user.out = user.out, []
         before = user.resume
         if reached is not None and not user.dirty and not user.rendering and not self._under_way.has(user.id):
-            user.resume = _resume(user.id, reached)
             user.moments.note(reached)
+            sure = reached if self._alone else user.moments.before(reached.at - ON_THE_WAY_MS)
+            if sure is not None:
+                user.resume = _resume(user.id, sure)
         end = len(out) - 1
         for index, (event, to) in enumerate(out):
             frame = event.replace(_NO_CURSOR, user.resume if index == end else before, 1)

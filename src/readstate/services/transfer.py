@@ -34,7 +34,11 @@ class Transfer:
         bus: Bus,
         clock: Clock,
         checks: Checks,
+        *,
+        alone: bool,
     ) -> None:
+        self._hot = hot
+        self._alone = alone
         self._durable = durable
         self._log = log
         self._users = hot.users
@@ -117,8 +121,18 @@ class Transfer:
     # ------------------------------------------------------------ hot state
 
     async def _look_again(self, rooms: dict[str, int], users: Iterable[str]) -> None:
-        """The durable store has changed behind the hot state: what that holds is dropped, and loaded on use."""
+        """The durable store has changed behind the hot state: what that holds is dropped, and loaded on use.
+
+        A shared one is dropped as a whole: what is loaded instead may lack reads that only the log has yet, and that is
+        known of a new generation.
+        """
         names = list(rooms)
+        if not self._alone:
+            for name in names:
+                self._places.forget(name)
+            if names or users:
+                await self._hot.clear()
+            return
         for name, known in zip(names, await self._channels.channels(names), strict=True):
             if known is not None:
                 self._places.forget(name)

@@ -1,12 +1,15 @@
 """Brings read states to the durable store: folded, so that each user and channel is written once a batch."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter
 
 from ..events import ReadEvent
 from ..fold_reads import fold_reads
-from ..ports import DurableWrites
-from ..telemetry import DEDUP_RATIO, PERSIST_BATCH, PERSIST_SECONDS
+from ..model import Pointer
+from ..ports import Clock, DurableWrites, HotUsers
+from ..steps import Merged
+from ..telemetry import DEDUP_RATIO, PERSIST_BATCH, PERSIST_LAG, PERSIST_SECONDS
 
 
 class ReceiptPersister:
@@ -18,6 +21,10 @@ class ReceiptPersister:
 
     async def handle(self, events: Sequence[ReadEvent]) -> None:
         """Merge a batch into the durable store; returns when it is committed."""
+        await self.persist(events)
+
+    async def persist(self, events: Sequence[ReadEvent]) -> list[ReadEvent]:
+        """The same; returns what was written."""
         states = fold_reads(events)
         started = perf_counter()
         await self._durable.merge(states)
@@ -25,3 +32,58 @@ class ReceiptPersister:
         PERSIST_BATCH.observe(len(events))
         self._ratio += 0.05 * (1 - len(states) / len(events) - self._ratio)
         DEDUP_RATIO.set(self._ratio)
+        return states
+
+
+class SharedPersister:
+    """The same for a log that others have written, and a hot store that may have lost what it brings."""
+
+    def __init__(
+        self,
+        persister: ReceiptPersister,
+        users: HotUsers,
+        must_merge: Callable[[], Awaitable[bool]],
+        clock: Clock,
+        rows_per_second: int,
+    ) -> None:
+        self._persister = persister
+        self._users = users
+        self._must_merge = must_merge
+        self._clock = clock
+        self._rate = rows_per_second
+        self._free_at = 0.0
+
+    async def handle(self, events: Sequence[ReadEvent]) -> None:
+        """First the durable store; then whoever was loaded without these reads gets them."""
+        await self._take_turn()
+        states = await self._persister.persist(events)
+        if await self._must_merge():
+            await self._users.apply([Merged(one.channel_id, one.user_id, pointer_of(one)) for one in states])
+        self._spent(len(states))
+        now = self._clock()
+        for event in events[:: max(1, len(events) // 20)]:
+            PERSIST_LAG.observe(max(0, now - event.created_at) / 1000)
+
+    async def _take_turn(self) -> None:
+        """Waits while the rows of the last batches are more than what may be written by now."""
+        wait = self._free_at - asyncio.get_running_loop().time()
+        if wait > 0:
+            await asyncio.sleep(wait)
+
+    def _spent(self, rows: int) -> None:
+        if self._rate:
+            now = asyncio.get_running_loop().time()
+            self._free_at = max(now, self._free_at) + rows / self._rate
+
+
+def pointer_of(event: ReadEvent) -> Pointer:
+    """The pointer that an event carries."""
+    return Pointer(
+        event.epoch,
+        event.last_read_seq,
+        frozenset(event.apart),
+        event.last_read_id,
+        event.last_read_at,
+        event.read_at,
+        event.change,
+    )

@@ -1,0 +1,109 @@
+"""`readstate worker`: what the cluster profile does in the background, as processes of their own."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import structlog
+import typer
+import uvicorn
+import uvloop
+
+from ..app import Readstate, require_cluster
+from ..gateway.health import health_app
+from ..settings import Settings, load_settings
+from ..staff import Staff
+from ..telemetry import setup_logging
+from ..workers import ROLES
+from .help import examples
+from .place import Config
+from .process import as_copy, copies, number
+from .serve import STOP_SECONDS, listen, url_of
+
+app = typer.Typer()
+
+log = structlog.get_logger("readstate")
+
+HELP = (
+    "Run the workers of the cluster profile: all roles, or those named.\n\n"
+    f"Roles: {', '.join(ROLES)}. Any number of processes may have the same role; they share its work. Each answers "
+    "/healthz, /readyz and /metrics on its own port (worker_port)."
+)
+
+
+@app.command(
+    rich_help_panel="Run it",
+    help=HELP,
+    epilog=examples(
+        "readstate worker",
+        "readstate worker message-writer --processes 4",
+        "readstate worker read-receipt-persister status-update --port 9200",
+    ),
+)
+def worker(
+    roles: Annotated[list[str] | None, typer.Argument(help="Roles; none: all of them.", show_default=False)] = None,
+    processes: Annotated[int, typer.Option(min=1, max=1024, help="Processes with these roles.")] = 1,
+    worker_port: Annotated[
+        int | None, typer.Option("--port", show_default="9100", help="Port of health and metrics; 0 takes a free one.")
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(show_default="./readstate-data", help="Where reads wait while Kafka is away.")
+    ] = None,
+    config: Config = None,
+    log_level: Annotated[str | None, typer.Option(show_default="info", help="debug, info, warning or error.")] = None,
+) -> None:
+    """Run the workers of the cluster profile."""
+    flags = {"worker_port": worker_port, "data_dir": data_dir, "log_level": log_level}
+    settings = load_settings(flags, os.environ, config)
+    require_cluster(settings)
+    chosen = _checked(roles or list(ROLES))
+    setup_logging(settings.log_level)
+    if processes > 1 and number() is None:
+        raise typer.Exit(copies(processes, os.environ, STOP_SECONDS))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_work(as_copy(settings), chosen))
+
+
+def _checked(roles: list[str]) -> list[str]:
+    for role in roles:
+        if role not in ROLES:
+            raise typer.BadParameter(f"there is no role {role!r}; there are {', '.join(ROLES)}", param_hint="ROLES")
+    return list(dict.fromkeys(roles))
+
+
+class _Health(uvicorn.Server):
+    """Leaves the signals to the work."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """None."""
+        yield
+
+
+async def _work(settings: Settings, roles: list[str]) -> None:
+    """Work until a signal says stop; then finish what was taken, and leave the groups."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for sign in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(sign, stopping.set)
+    async with Readstate.open(settings=settings) as service:
+        staff = Staff(service, roles)
+
+        async def states() -> dict[str, str]:
+            return {**await service.ready(), **staff.states()}
+
+        listener = listen(settings.host, settings.worker_port)
+        url = url_of(settings.host, listener.getsockname()[1])
+        server = _Health(uvicorn.Config(health_app(states), log_config=None, lifespan="off", access_log=False))
+        serving = asyncio.create_task(server.serve([listener]))
+        log.info("working", action="start", roles=roles, url=url)
+        try:
+            await staff.run(stopping)
+        finally:
+            server.should_exit = True
+            await serving
+    log.info("stopped", action="stop", roles=roles)

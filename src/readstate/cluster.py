@@ -1,0 +1,204 @@
+"""The cluster profile: any number of processes over Valkey or Redis, Kafka and PostgreSQL."""
+
+import asyncio
+import contextlib
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import structlog
+
+from .announcements import Announcement
+from .assembly import Parts, Services
+from .durable.postgres import PostgresStore
+from .errors import ConfigurationError, ReadstateError
+from .events import ReadEvent
+from .hot.valkey import ValkeyHot
+from .hot.valkey_notes import ValkeyNotes
+from .log.kafka import KafkaProducer, make_topics
+from .log.kafka_log import KafkaLog
+from .log.spool import Spool
+from .log.topics import Topics, kafka_options
+from .log.watcher import Watcher
+from .ports import Clock, Hot
+from .durable.store import SqlStore
+from .bus.valkey import ValkeyBus
+from .services.freshness import Trailing
+from .services.under_way import Writing
+from .settings import Settings
+from .steps import Merged
+from .tasks import cancel
+from .workers.receipt_persister import pointer_of
+
+log = structlog.get_logger()
+
+SPOOLS = "spool"
+MAX_SPOOLS = 1_000
+HEARTBEAT_SECONDS = 1.0
+ADOPT_SECONDS = 30.0
+
+
+class Cluster:
+    """Opens what the services need, and closes it with the stack."""
+
+    durable: PostgresStore
+    hot: ValkeyHot
+    bus: ValkeyBus
+    log: KafkaLog
+    watcher: Watcher
+    notes: ValkeyNotes
+    freshness: Trailing
+
+    def __init__(self, settings: Settings, clock: Clock, instance_id: str, stack: contextlib.AsyncExitStack) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.instance_id = instance_id
+        self.topics = Topics(settings.topic_prefix)
+        self.options = kafka_options(settings)
+        self._stack = stack
+        self.dependencies: dict[str, Callable[[], Awaitable[None]]] = {}
+        self.lost = asyncio.Event()
+        """Never: nobody can take over what is shared."""
+
+    async def start(self, services: Services) -> tuple[SqlStore, Hot]:
+        """Put the services together, and let them run."""
+        s = self.settings
+        Path(s.data_dir).mkdir(parents=True, exist_ok=True)
+        self.durable = await PostgresStore.open(s.database_url, s.fanout_max_members, s.database_connections)
+        self._stack.push_async_callback(self.durable.close)
+        self.dependencies["database"] = self.durable.ping
+        store_id = await self.durable.store_id()
+        await self._open_hot(store_id)
+        await self._open_log()
+        self.freshness = Trailing(self.notes, self._ends, self._committed, s.wait_timeout)
+        parts = Parts(
+            self.log,
+            self.hot,
+            self.durable,
+            self.durable.transfer,
+            self.bus,
+            self.freshness,
+            Writing(),
+            store_id,
+            self.instance_id,
+            alone=False,
+        )
+        services.assemble(s, self.clock, parts)
+        self._stack.push_async_callback(services.live.close)
+        self._stack.push_async_callback(services.reads.close)
+
+        async def hear(announcements: Sequence[Announcement]) -> None:
+            self.log.hear(announcements)
+            await services.live.hear(announcements)
+
+        self.bus.subscribe(hear, services.live.missed)
+        for work in (self.freshness.run(), self._heartbeat(services), self._adopt_spools()):
+            self._stack.push_async_callback(cancel, asyncio.create_task(work))
+        return self.durable, self.hot
+
+    # ------------------------------------------------------------ servers
+
+    async def _open_hot(self, store_id: int) -> None:
+        s = self.settings
+        self.hot = ValkeyHot(
+            s.hot_url,
+            prefix=s.key_prefix,
+            unread_cap=s.unread_cap,
+            clock=self.clock,
+            ledger_ttl=s.ledger_ttl,
+            position=0,
+            store=store_id,
+            next_generation=self.durable.next_generation,
+            shared=True,
+            partitions=s.partitions,
+            instance_id=self.instance_id,
+        )
+        self._stack.push_async_callback(self.hot.close)
+        self.dependencies["hot_store"] = self.hot.ping
+        self.notes = self.hot.notes
+        self.bus = await ValkeyBus.open(s.hot_url, prefix=s.key_prefix, instance_id=self.instance_id)
+        self._stack.push_async_callback(self.bus.close)
+
+    async def _open_log(self) -> None:
+        s = self.settings
+        await asyncio.to_thread(make_topics, self.options, self.topics.all, s.partitions)
+        producer = KafkaProducer(self.options)
+        self._stack.push_async_callback(producer.close)
+        self.watcher = Watcher(self.options)
+        self._stack.push_async_callback(self.watcher.close)
+        self.log = KafkaLog(
+            producer,
+            await asyncio.to_thread(_own_spool, Path(s.data_dir), s.spool_max),
+            self.watcher,
+            self.topics,
+            partitions=s.partitions,
+            instance_id=self.instance_id,
+            produce_timeout=s.produce_timeout / 1000,
+            wait_timeout=s.wait_timeout,
+            applied=self.hot.channels.offsets,
+        )
+        self._stack.push_async_callback(self.log.close)
+        self.dependencies["log"] = self.watcher.ping
+
+    async def _ends(self) -> dict[int, int]:
+        return await self.watcher.ends(self.topics.reads)
+
+    async def _committed(self) -> dict[int, int]:
+        return await self.watcher.committed(self.topics.persister, self.topics.reads)
+
+    # ------------------------------------------------------------ in the background
+
+    async def _heartbeat(self, services: Services) -> None:
+        """Tells the others what only this process knows, and lets go of devices that are overdue."""
+        noted = generation = 0
+        while True:
+            try:
+                depth = self.log.spooled
+                if depth or noted:
+                    await self.notes.note_spool(self.instance_id, depth)
+                    noted = depth
+                if generation != (generation := self.notes.seen()) and depth:
+                    await self._merge_spool()
+                await services.presence.expire()
+            except ReadstateError as error:
+                log.debug("a heartbeat was missed", action="heartbeat", reason=error.detail)
+            except Exception:
+                log.error("a heartbeat failed", action="heartbeat", traceback=traceback.format_exc())
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+
+    async def _merge_spool(self) -> None:
+        """The hot store was lost: what waits here is in no other store."""
+        async for events in self.log.pending_spool():
+            await self.hot.users.apply([merged(event) for event in events])
+
+    async def _adopt_spools(self) -> None:
+        """Sends what processes have left behind that were never started again."""
+        while True:
+            for directory in sorted(Path(self.settings.data_dir, SPOOLS).glob("*")):
+                with contextlib.suppress(ConfigurationError, ReadstateError):
+                    await self._adopt(directory)
+            await asyncio.sleep(ADOPT_SECONDS)
+
+    async def _adopt(self, directory: Path) -> None:
+        spool = await asyncio.to_thread(Spool.open, directory, max_bytes=self.settings.spool_max * 2**20)
+        try:
+            if spool.depth and await spool.drain(self.log.send_reads):
+                log.info("the spool of a process that is gone has been sent", action="spool", spool=directory.name)
+        finally:
+            await spool.close()
+
+
+def merged(event: ReadEvent) -> Merged:
+    """A read state of the log, as a step."""
+    return Merged(event.channel_id, event.user_id, pointer_of(event))
+
+
+def _own_spool(data_dir: Path, max_mib: int) -> Spool:
+    """The first that no other process has."""
+    for number in range(MAX_SPOOLS):
+        try:
+            return Spool.open(data_dir / SPOOLS / str(number), max_bytes=max_mib * 2**20)
+        except ConfigurationError:
+            if number == MAX_SPOOLS - 1:
+                raise
+    raise AssertionError("the last one was taken or refused")
