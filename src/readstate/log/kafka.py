@@ -205,9 +205,9 @@ class KafkaProducer:
             return
         if max(len(record.key) + len(record.value) for record in records) > MOST_BYTES_OF_ALL:
             raise TooLarge("an event is larger than Kafka takes; nothing was sent")
-        batch = _Batch(len(records), self._landed)
+        batch, end = _Batch(len(records), self._landed), time.monotonic() + DELIVERY_SECONDS
         for index, record in enumerate(records):
-            await self._put(topic, record, batch, first=index == 0)
+            await self._put(topic, record, batch, end, first=index == 0)
         error = await asyncio.shield(batch.done)  # whoever is cancelled here has sent it all the same
         if error is not None:
             raise self._refusal(error, batch.uncertain)
@@ -236,9 +236,8 @@ class KafkaProducer:
             raise Stopping
         return self._producer
 
-    async def _put(self, topic: str, record: Record, batch: _Batch, *, first: bool) -> None:
+    async def _put(self, topic: str, record: Record, batch: _Batch, end: float, *, first: bool) -> None:
         """Hand a record to the library. When it has no room, wait for that: what is under way makes some."""
-        end = time.monotonic() + DELIVERY_SECONDS
         while True:
             try:
                 self._open().produce(topic, record.value, record.key, record.partition, on_delivery=batch.delivered)
