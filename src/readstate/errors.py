@@ -16,6 +16,8 @@ succeed later. The docstring is the default detail.
     └── Unavailable (503)       a dependency is down; nothing was done
 """
 
+import functools
+from collections.abc import Mapping
 from typing import ClassVar
 
 
@@ -231,6 +233,8 @@ class LogUnavailable(Unavailable):
     """The log cannot be written; nothing was changed."""
 
     code = "log_unavailable"
+    uncertain = False
+    """True: it may have been taken all the same."""
 
 
 class Stopping(Unavailable):
@@ -243,3 +247,19 @@ class ConfigurationError(ReadstateError):
     """The settings are not valid."""
 
     code = "configuration"
+
+
+def of_code(code: str, detail: str | None = None, field: str | None = None) -> ReadstateError:
+    """The error that another process has told by its code; one of a newer version is internal, and says its name."""
+    known = _by_code().get(code)
+    if known is None:
+        return ReadstateError(f"{detail or 'refused'} ({code})", field=field)
+    return known(detail, field=field)
+
+
+@functools.cache
+def _by_code() -> Mapping[str, type[ReadstateError]]:
+    """Of this module only: others derive errors that can't be made from a code."""
+    return {
+        kind.code: kind for kind in globals().values() if isinstance(kind, type) and issubclass(kind, ReadstateError)
+    }

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from readstate.errors import ConfigurationError, LogUnavailable
-from readstate.log.kafka import Consumed, KafkaConsumer, KafkaProducer, Options, Record, make_topics
+from readstate.log.kafka import KafkaProducer, Options, Record, make_topics
+from readstate.log.kafka_consumer import Consumed, KafkaConsumer
 from readstate.stack import Kafka
 from tests.contract import kafka
 

@@ -5,7 +5,6 @@ both stays in its order, so in a Cluster both have the same slot. For now every 
 """
 
 import asyncio
-import contextlib
 import secrets
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,6 +13,7 @@ from redis.crc import key_slot
 
 from ..announcements import Announcement
 from ..errors import ConfigurationError
+from ..tasks import cancel
 from .valkey_lines import Lines
 from .valkey_listener import Hear, Listener, Missed
 from .valkey_sender import Sender
@@ -93,14 +93,8 @@ class ValkeyBus:
     async def close(self) -> None:
         """Tell what is still to be told, if that can be done soon, and say farewell."""
         if self._listening is not None:
-            await _cancel(self._listening)
+            await cancel(self._listening)
         self._sender.finish()
         await asyncio.wait([self._sending], timeout=CLOSE_SECONDS)
-        await _cancel(self._sending)
+        await cancel(self._sending)
         await self._lines.close()
-
-
-async def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task

@@ -1,26 +1,42 @@
-"""Kafka: topics, a producer whose answers mean durable, and a consumer that gives batches.
+"""Kafka: topics, a producer whose answers mean durable, and how its library is spoken to.
 
-librdkafka has threads of its own; ours only carry its answers to the event loop.
+librdkafka has threads of its own. Its acknowledgements are fetched in the event loop, a poll at a time, which costs
+less than a thread that wakes the loop up; every call that may block is made in a thread.
 """
 
 import asyncio
-import threading
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+import structlog
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from ..errors import ConfigurationError, LogUnavailable
+from ..errors import ConfigurationError, LogUnavailable, ReadstateError, Stopping, TooLarge
+from ..tasks import cancel
 
 RETENTION_MS = 2 * 24 * 3600 * 1000
 MOST_REPLICAS = 3
 ANSWER_SECONDS = 10.0
-POLL_SECONDS = 0.1
+DELIVERY_SECONDS = 8.0
+"""The library looks for what is over once a second, so that everybody has an answer within ANSWER_SECONDS."""
+TRY_SECONDS = 1.0
+POLL_SECONDS = 0.001
+IDLE_SECONDS = 1.0
+"""Between two polls while nothing is under way: the library may have something to tell."""
+MOST_BYTES = 1_000_000
+"""Of an event. What holds another one (a dead letter) may be larger."""
+MOST_BYTES_OF_ALL = 4 * MOST_BYTES
 
 Options = Mapping[str, str | int | bool]
 """Of librdkafka: where the brokers are, TLS and SASL."""
+T = TypeVar("T")
+
+log = structlog.get_logger()
 
 
 class Record(NamedTuple):
@@ -32,14 +48,47 @@ class Record(NamedTuple):
     """-1: by the key."""
 
 
-class Consumed(NamedTuple):
-    """What is read."""
+# ---------------------------------------------------------------- the library
 
-    topic: str
-    partition: int
-    offset: int
-    key: bytes
-    value: bytes
+
+class Faults:
+    """What the library last told about its connections: errors of calls often say no more than that it took long."""
+
+    def __init__(self) -> None:
+        self.last: KafkaError | None = None
+
+    def __call__(self, error: KafkaError) -> None:
+        """Is told of one."""
+        if self.last is None or error.code() != KafkaError._ALL_BROKERS_DOWN:  # that one says only what follows
+            self.last = error
+
+    @property
+    def refused(self) -> bool:
+        """Whether it is about who we are, so that trying again is of no use."""
+        return self.last is not None and self.last.code() in {KafkaError._AUTHENTICATION, KafkaError._SSL}
+
+    def explain(self, error: KafkaError) -> str:
+        """What is known about an error."""
+        if self.last is None or self.last.code() == error.code():
+            return error.str()
+        return f"{error.str()} ({self.last.str()})"
+
+
+class _Told:
+    """Takes what the library logs to where ours goes. It calls this as it would the standard library's logger."""
+
+    def log(self, level: int, form: str, *words: object) -> None:
+        """One line."""
+        log.log(min(level, logging.WARNING), "kafka's library says", action="kafka", line=form % words)
+
+
+def client(kind: Callable[[dict[str, Any]], T], options: Options, faults: Faults) -> T:
+    """A client of the library; options that it can't use are refused with the reason."""
+    config = {"reconnect.backoff.max.ms": 1_000, **options, "logger": _Told(), "error_cb": faults}
+    try:
+        return kind(config)
+    except KafkaException as error:
+        raise ConfigurationError(f"Kafka can't be spoken to as configured: {error.args[0].str()}") from error
 
 
 # ---------------------------------------------------------------- topics
@@ -47,24 +96,40 @@ class Consumed(NamedTuple):
 
 def make_topics(options: Options, names: Iterable[str], partitions: int) -> None:
     """Make the topics that are missing. One that is there with another number of partitions is refused. Blocks."""
-    admin, names = AdminClient(dict(options)), list(names)
+    faults, names = Faults(), list(names)
+    admin = client(AdminClient, options, faults)
     try:
-        known = admin.list_topics(timeout=ANSWER_SECONDS)
+        known = _metadata(admin, faults)
         replicas = min(MOST_REPLICAS, max(1, len(known.brokers)))
-        config = {"retention.ms": str(RETENTION_MS)}
+        config = {"retention.ms": str(RETENTION_MS), "max.message.bytes": str(MOST_BYTES_OF_ALL)}
         missing = [name for name in names if name not in known.topics]
         wanted = [NewTopic(name, partitions, replicas, config=config) for name in missing]
         for made in admin.create_topics(wanted, operation_timeout=ANSWER_SECONDS).values() if wanted else ():
             _unless_there(made)
         for name in names:
-            found = len(admin.list_topics(name, timeout=ANSWER_SECONDS).topics[name].partitions)
+            found = len(_metadata(admin, faults, name).topics[name].partitions)
             if found not in {0, partitions}:  # 0: another process has just made it
                 raise ConfigurationError(
                     f"topic {name!r} has {found} partitions, not {partitions}: with another number channels lose their "
                     "order. Set the number that the topic has, or use another topic_prefix"
                 )
     except KafkaException as error:
-        raise LogUnavailable(f"Kafka does not answer: {error.args[0].str()}") from error
+        reason = faults.explain(error.args[0])
+        if faults.refused:
+            raise ConfigurationError(f"Kafka does not let us in: {reason}") from error
+        raise LogUnavailable(f"Kafka does not answer: {reason}") from error
+
+
+def _metadata(admin: AdminClient, faults: Faults, name: str | None = None) -> Any:
+    """In short tries: one that is refused is told at once, not when the time is over."""
+    end = time.monotonic() + ANSWER_SECONDS
+    while True:
+        try:
+            return admin.list_topics(name, timeout=TRY_SECONDS) if name else admin.list_topics(timeout=TRY_SECONDS)
+        except KafkaException:
+            admin.poll(0)
+            if faults.refused or time.monotonic() > end:
+                raise
 
 
 def _unless_there(made: Any) -> None:
@@ -81,143 +146,168 @@ def _unless_there(made: Any) -> None:
 class _Batch:
     """Records that are waited for together."""
 
-    def __init__(self, size: int) -> None:
-        self._loop = asyncio.get_running_loop()
+    def __init__(self, size: int, landed: Callable[[KafkaError | None], None]) -> None:
         self._left = size
+        self._landed = landed
         self._error: KafkaError | None = None
-        self.done: asyncio.Future[None] = self._loop.create_future()
+        self._uncertain = False
+        self.done: asyncio.Future[KafkaError | None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether something of it may be in the log although there was an error."""
+        return self._uncertain
 
     def delivered(self, error: KafkaError | None, _: Message) -> None:
-        """Called for each record, in one thread."""
+        """Called for each record, from the producer's poll."""
+        self._landed(error)
         self._left -= 1
+        if error is None or error.code() not in _NOT_TAKEN:
+            self._uncertain = True
         self._error = self._error or error
-        if self._left == 0 and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._finish)
-
-    def _finish(self) -> None:
-        if self.done.done():
-            return
-        if self._error is None:
-            self.done.set_result(None)
-        else:
-            self.done.set_exception(LogUnavailable(f"Kafka has not taken it: {self._error.str()}"))
-            self.done.exception()  # whoever waits gets it; perhaps nobody does any more
+        if self._left == 0 and not self.done.done():
+            self.done.set_result(self._error)
 
 
 class KafkaProducer:
-    """Writes records. What is acknowledged is on all replicas in sync, once, and in order."""
+    """Writes records. What is acknowledged is on all replicas in sync, once, and in order. Made in an event loop."""
 
     def __init__(self, options: Options) -> None:
-        self._producer = Producer(
-            {
-                "acks": "all",
-                "enable.idempotence": True,
-                "linger.ms": 2,
-                "compression.type": "lz4",
-                "delivery.timeout.ms": int(ANSWER_SECONDS * 1000),
-                **options,
-            }
-        )
-        self._stopping = threading.Event()
-        self._poller = threading.Thread(target=self._poll, name="kafka-producer", daemon=True)
-        self._poller.start()
+        self._options: Options = {
+            "acks": "all",
+            "enable.idempotence": True,
+            "linger.ms": 5,
+            "compression.type": "lz4",
+            "message.max.bytes": MOST_BYTES_OF_ALL,
+            "delivery.timeout.ms": int(DELIVERY_SECONDS * 1000),
+            **options,
+        }
+        self._faults = Faults()
+        self._producer: Producer | None = client(Producer, self._options, self._faults)
+        self._spent: list[Producer] = []
+        """Those that have failed for good, until all that they had under way has its answer."""
+        self._under_way = 0
+        self._something, self._nothing = asyncio.Event(), asyncio.Event()
+        self._nothing.set()
+        self._polling = asyncio.create_task(self._poll())
+
+    async def meet(self, seconds: float = ANSWER_SECONDS) -> None:
+        """Learn where the partitions are, so that the first record need not wait for it. Raises LogUnavailable."""
+        try:
+            await asyncio.to_thread(self._open().list_topics, timeout=seconds)
+        except KafkaException as error:
+            self._open().poll(0)
+            raise LogUnavailable(f"Kafka does not answer: {self._faults.explain(error.args[0])}") from error
 
     async def send(self, topic: str, records: Sequence[Record]) -> None:
         """Return when all of them are durable. After an error some may be: sending them again must be harmless."""
         if not records:
             return
-        batch = _Batch(len(records))
+        if max(len(record.key) + len(record.value) for record in records) > MOST_BYTES_OF_ALL:
+            raise TooLarge("an event is larger than Kafka takes; nothing was sent")
+        batch, end = _Batch(len(records), self._landed), time.monotonic() + DELIVERY_SECONDS
         for index, record in enumerate(records):
+            await self._put(topic, record, batch, end, first=index == 0)
+        error = await asyncio.shield(batch.done)  # whoever is cancelled here has sent it all the same
+        if error is not None:
+            raise self._refusal(error, batch.uncertain)
+
+    async def close(self, seconds: float = ANSWER_SECONDS) -> None:
+        """Wait for what was sent, then stop. What is not acknowledged by then fails."""
+        if self._producer is None:
+            return
+        await self._until_landed(seconds)
+        if self._under_way:
+            await asyncio.to_thread(self._producer.purge)
+            await self._until_landed(TRY_SECONDS)
+        await cancel(self._polling)
+        last = [self._producer, *self._spent]
+        self._producer, self._spent = None, []
+        await asyncio.to_thread(last.clear)  # its end joins threads
+
+    async def _until_landed(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._nothing.wait(), seconds)
+
+    # ------------------------------------------------------------ how
+
+    def _open(self) -> Producer:
+        if self._producer is None:
+            raise Stopping
+        return self._producer
+
+    async def _put(self, topic: str, record: Record, batch: _Batch, end: float, *, first: bool) -> None:
+        """Hand a record to the library. When it has no room, wait for that: what is under way makes some."""
+        while True:
             try:
-                self._producer.produce(topic, record.value, record.key, record.partition, on_delivery=batch.delivered)
-            except (BufferError, KafkaException) as error:
-                for _ in records[index:]:
-                    batch.delivered(KafkaError(KafkaError._QUEUE_FULL), None)  # type: ignore[arg-type]
-                raise LogUnavailable(f"too much waits for Kafka already: {error}") from error
-        await asyncio.shield(batch.done)
+                self._open().produce(topic, record.value, record.key, record.partition, on_delivery=batch.delivered)
+            except BufferError as error:
+                if time.monotonic() > end:
+                    refusal = LogUnavailable("too much waits for Kafka already")
+                    refusal.uncertain = not first
+                    raise refusal from error
+                await asyncio.sleep(POLL_SECONDS)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError._FATAL or time.monotonic() > end:
+                    raise self._refusal(error.args[0], uncertain=not first) from error
+                self._renew()
+            else:
+                self._under_way += 1
+                self._something.set()
+                self._nothing.clear()
+                return
 
-    async def close(self) -> None:
-        """Wait for what was sent, then stop."""
-        await asyncio.to_thread(self._producer.flush, ANSWER_SECONDS)
-        self._stopping.set()
-        await asyncio.to_thread(self._poller.join)
-
-    def _poll(self) -> None:
-        while not self._stopping.is_set():
-            self._producer.poll(POLL_SECONDS)
-
-
-# ---------------------------------------------------------------- reading
-
-
-class KafkaConsumer:
-    """A member of a consumer group. Its offsets move only when it says so."""
-
-    def __init__(self, options: Options, group: str, topics: Sequence[str]) -> None:
-        self._consumer = Consumer(
-            {
-                "group.id": group,
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "auto.offset.reset": "earliest",
-                "partition.assignment.strategy": "cooperative-sticky",
-                **options,
-            }
+    def _refusal(self, error: KafkaError, uncertain: bool) -> ReadstateError:
+        if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            return TooLarge("an event is larger than Kafka takes")
+        reason = self._faults.explain(error)
+        if not uncertain:
+            return LogUnavailable(f"Kafka has not taken it: {reason}")
+        refusal = LogUnavailable(
+            f"Kafka has not acknowledged it: {reason}. It may have been taken; safe to repeat with the same id"
         )
-        self._consumer.subscribe(list(topics))
-        self._coming: asyncio.Future[list[Message]] | None = None
+        refusal.uncertain = True
+        return refusal
 
-    async def batch(self, most: int, seconds: float) -> list[Consumed]:
-        """What has come, at most so much and after so long; partitions are given away in here only."""
-        self._coming = self._coming or asyncio.ensure_future(asyncio.to_thread(self._consumer.consume, most, seconds))
-        found = await asyncio.shield(self._coming)  # whoever is cancelled here leaves the batch to the next call
-        self._coming = None
-        records, failure = [], None
-        for message in found:
-            error = message.error()
-            if error is not None:
-                if error.retriable() or error.code() == KafkaError._PARTITION_EOF:
-                    continue
-                failure = failure or error
-                continue
-            topic, partition, offset = message.topic(), message.partition(), message.offset()
-            if topic is not None and partition is not None and offset is not None:
-                records.append(Consumed(topic, partition, offset, _bytes(message.key()), _bytes(message.value())))
-        if failure is not None and not records:  # what came beside it must not be passed over
-            raise LogUnavailable(f"Kafka cannot be read: {failure.str()}")
-        return records
+    def _renew(self) -> None:
+        """An idempotent producer that has lost its place in the log can't go on; another one can."""
+        spent, self._producer = self._open(), client(Producer, self._options, self._faults)
+        spent.purge(blocking=False)
+        self._spent.append(spent)
+        log.error(
+            "a producer of Kafka has failed for good and is replaced", action="kafka", reason=str(self._faults.last)
+        )
 
-    async def commit(self, records: Sequence[Consumed]) -> None:
-        """Everything up to these is done. One that was given away meanwhile is left to its new owner."""
-        ends: dict[tuple[str, int], int] = {}
-        for record in records:
-            place = (record.topic, record.partition)
-            ends[place] = max(ends.get(place, 0), record.offset + 1)
-        offsets = [TopicPartition(topic, partition, offset) for (topic, partition), offset in ends.items()]
-        try:
-            await asyncio.to_thread(self._consumer.commit, offsets=offsets, asynchronous=False)
-        except KafkaException as error:
-            if error.args[0].code() not in _GIVEN_AWAY:
-                raise LogUnavailable(f"Kafka has not taken an offset: {error.args[0].str()}") from error
+    def _landed(self, error: KafkaError | None) -> None:
+        self._under_way -= 1
+        if error is None:
+            self._faults.last = None
+        if not self._under_way:
+            self._nothing.set()
 
-    async def ends(self) -> dict[tuple[str, int], tuple[int, int]]:
-        """(committed, end) of the partitions that it has."""
-        return await asyncio.to_thread(self._ends)
-
-    def _ends(self) -> dict[tuple[str, int], tuple[int, int]]:
-        found = {}
-        for place in self._consumer.committed(self._consumer.assignment(), timeout=ANSWER_SECONDS):
-            low, high = self._consumer.get_watermark_offsets(place, timeout=ANSWER_SECONDS, cached=False) or (0, 0)
-            found[place.topic, place.partition] = (max(low, place.offset), high)
-        return found
-
-    async def close(self) -> None:
-        """Leave the group: others take over at once."""
-        await asyncio.to_thread(self._consumer.close)
+    async def _poll(self) -> None:
+        """Fetch acknowledgements as long as some are to come."""
+        while True:
+            self._open().poll(0)
+            for spent in self._spent:
+                spent.poll(0)
+            self._spent = [spent for spent in self._spent if len(spent)]
+            if self._under_way:
+                await asyncio.sleep(POLL_SECONDS)
+            else:
+                self._something.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._something.wait(), IDLE_SECONDS)
 
 
-_GIVEN_AWAY = frozenset({KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS})
-
-
-def _bytes(value: Any) -> bytes:
-    return value if isinstance(value, bytes) else b"" if value is None else str(value).encode()
+_NOT_TAKEN = frozenset(
+    {
+        KafkaError._PURGE_QUEUE,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    }
+)
+"""Errors of records that are certainly not in the log."""

@@ -36,6 +36,8 @@ from ..batching import Batcher
 from ..errors import ConfigurationError, ReadstateError, Stopping, Unavailable
 from ..events import ReadEvent
 from ..fold_reads import fold_reads
+from ..tasks import cancel
+from ..telemetry import FALLBACK_SUCCESS, SPOOL_DEPTH
 
 T = TypeVar("T")
 Send = Callable[[Sequence[ReadEvent]], Awaitable[None]]
@@ -66,6 +68,7 @@ class Spool:
         self._one_drain = asyncio.Lock()
         self._keeping: asyncio.Task[None] | None = None
         self._closed = False
+        SPOOL_DEPTH.set(self.depth)
 
     @classmethod
     def open(cls, directory: Path, *, max_bytes: int, segment_bytes: int = SEGMENT_BYTES) -> "Spool":
@@ -95,6 +98,7 @@ class Spool:
         if not events:
             return
         [refusal] = await self._appends.submit([_Entry(b"".join(map(_line, events)), len(events))])
+        SPOOL_DEPTH.set(self.depth)
         if refusal is not None:
             raise refusal
 
@@ -111,6 +115,8 @@ class Spool:
                     await send(batch.states)
                 await self._run(partial(self._segments.retire, batch.segment))
                 sent += batch.events
+                FALLBACK_SUCCESS.inc(batch.events)
+                SPOOL_DEPTH.set(self.depth)
         return sent
 
     async def pending(self) -> AsyncIterator[list[ReadEvent]]:
@@ -135,9 +141,7 @@ class Spool:
         if self._keeping is None:
             return
         task, self._keeping = self._keeping, None
-        while not task.done():
-            task.cancel()  # again, should whoever sends have swallowed it
-            await asyncio.wait([task], timeout=1)
+        await cancel(task)
 
     async def close(self) -> None:
         """Take nothing more, finish the appends, stop draining, and let another process have the directory."""

@@ -1,0 +1,104 @@
+"""How far the log goes, and how far its consumers are: asked of the brokers, by no member of any group."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from ..errors import LogUnavailable
+from .kafka import ANSWER_SECONDS, Faults, Options, client
+
+T = TypeVar("T")
+_OLDEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_NEXT: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+
+class Watcher:
+    """Asks with one request to each broker. After a failure it begins anew: what it knew of the brokers may be old."""
+
+    def __init__(self, options: Options, partitions: int) -> None:
+        self._options = options
+        self._partitions = partitions
+        self._faults = Faults()
+        self._admin: AdminClient | None = None
+        self._making = asyncio.Lock()
+
+    async def ends(self, topic: str) -> dict[int, int]:
+        """The next offset of each partition."""
+        return await self._ask(lambda admin: self._offsets(admin, topic, _NEXT))
+
+    async def committed(self, group: str, topic: str) -> dict[int, int]:
+        """The next offset that a group has to do, of each partition. One that has done nothing begins at the oldest."""
+        return await self._ask(lambda admin: self._committed(admin, group, topic))
+
+    async def lag(self, group: str, topic: str) -> int:
+        """Events that a group has still to do."""
+        done = await self.committed(group, topic)
+        ends = await self.ends(topic)
+        return sum(max(0, end - done[partition]) for partition, end in ends.items())
+
+    async def topic_id(self, topic: str) -> str:
+        """What tells a topic from an earlier one of its name."""
+        return await self._ask(lambda admin: self._topic_id(admin, topic))
+
+    async def close(self) -> None:
+        """Let the brokers go."""
+        async with self._making:
+            await self._drop()
+
+    # ------------------------------------------------------------ how
+
+    async def _ask(self, question: Callable[[AdminClient], Awaitable[T]]) -> T:
+        admin = await self._open()
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await question(admin)
+        except (KafkaException, TimeoutError) as error:
+            async with self._making:
+                if self._admin is admin:
+                    await self._drop()
+            reason = self._faults.explain(error.args[0]) if isinstance(error, KafkaException) else "it takes too long"
+            raise LogUnavailable(f"Kafka does not answer: {reason}") from error
+
+    async def _open(self) -> AdminClient:
+        async with self._making:
+            if self._admin is None:
+                self._faults = faults = Faults()
+                self._admin = await asyncio.to_thread(client, AdminClient, self._options, faults)
+            return self._admin
+
+    async def _drop(self) -> None:
+        if self._admin is not None:
+            last, self._admin = [self._admin], None
+            await asyncio.to_thread(last.clear)  # its end joins threads
+
+    async def _offsets(self, admin: AdminClient, topic: str, spec: Any) -> dict[int, int]:
+        wanted = {TopicPartition(topic, partition): spec for partition in range(self._partitions)}
+        answers: Mapping[TopicPartition, Any] = admin.list_offsets(
+            wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=ANSWER_SECONDS
+        )
+        found = await asyncio.gather(*(asyncio.wrap_future(answer) for answer in answers.values()))
+        return {place.partition: result.offset for place, result in zip(answers, found, strict=True)}
+
+    async def _committed(self, admin: AdminClient, group: str, topic: str) -> dict[int, int]:
+        places = [TopicPartition(topic, partition) for partition in range(self._partitions)]
+        asked = ConsumerGroupTopicPartitions(group, places)
+        [answer] = admin.list_consumer_group_offsets([asked], request_timeout=ANSWER_SECONDS).values()
+        found, oldest = await asyncio.gather(asyncio.wrap_future(answer), self._offsets(admin, topic, _OLDEST))
+        for place in found.topic_partitions:
+            if place.error is not None:
+                raise KafkaException(place.error)
+            oldest[place.partition] = max(oldest[place.partition], place.offset)  # none is a negative number
+        return oldest
+
+    async def _topic_id(self, admin: AdminClient, topic: str) -> str:
+        [answer] = admin.describe_topics(TopicCollection([topic]), request_timeout=ANSWER_SECONDS).values()
+        return str((await asyncio.wrap_future(answer)).topic_id)
