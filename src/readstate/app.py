@@ -272,7 +272,7 @@ class Readstate:
         )
         self.threads = ThreadPanel(log, loader, durable, self.reads, counting, self.clock, max_page=s.max_page)
         self.receipts = ReadReceipts(durable, loader, receipts_max_members=s.receipts_max_members)
-        self.presence = UserPresence(hot.presence, loader, durable, self.clock)
+        self.presence = UserPresence(hot.presence, loader, durable, hot.badges, bus, self.clock)
         self.preferences = ChannelPreferences(hot.users, durable, loader, bus, under_way, self.clock)
         self.inbox = UserInbox(loader, counting, self.unread, self.preferences, max_page=s.max_page)
         self.explain = Explain(hot.users, hot.channels, durable, loader, counting, under_way, bus, self.unread)
@@ -299,9 +299,7 @@ class Readstate:
         self.live = Live(
             hot.users,
             hot.channels,
-            hot.badges,
             hot.presence,
-            durable,
             loader,
             self.unread,
             self.receipts,
