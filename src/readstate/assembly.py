@@ -130,7 +130,7 @@ class Services:
         )
         self.threads = ThreadPanel(log, loader, places, self.reads, counting, clock, max_page=s.max_page)
         self.receipts = ReadReceipts(durable, loader, receipts_max_members=s.receipts_max_members)
-        self.presence = UserPresence(hot.presence, loader, durable, clock)
+        self.presence = UserPresence(hot.presence, loader, durable, hot.badges, bus, clock)
         self.preferences = ChannelPreferences(hot.users, durable, loader, bus, under_way, clock)
         self.inbox = UserInbox(loader, counting, self.unread, self.preferences, max_page=s.max_page)
         self.explain = Explain(hot.users, hot.channels, durable, loader, counting, under_way, bus, self.unread)
@@ -157,9 +157,7 @@ class Services:
         self.live = Live(
             hot.users,
             hot.channels,
-            hot.badges,
             hot.presence,
-            durable,
             loader,
             self.unread,
             self.receipts,

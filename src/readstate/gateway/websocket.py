@@ -174,7 +174,7 @@ class _Connection:
             return
         if not self._observes:
             if self._outlet.said_goodbye or self.code not in LOST:
-                self._rs.live.alive(self._user)
+                self._rs.presence.alive(self._user)
             with contextlib.suppress(ReadstateError):  # only "last seen" is lost, and it is logged where it failed
                 await self._rs.presence.disconnected(self._user, self._device, self.connection_id)
         self._rs.live.detach(self._user, self)
@@ -251,7 +251,7 @@ class _Connection:
         start = await self._start(hello.resume)
         self._device = device
         if not self._observes:
-            self._rs.presence.connected(self._user, device, self.connection_id)
+            await self._rs.presence.connected(self._user, device, self.connection_id)
             self._outlet.alive = self._alive
         self.push(_encode(self._ready(hello.resume or encode(start, self._user) if start else "")))
         whole = await self._rs.live.attach(self._user, self, start)
@@ -281,7 +281,7 @@ class _Connection:
         )
 
     def _alive(self) -> None:
-        self._rs.live.alive(self._user)
+        self._rs.presence.alive(self._user)
 
     # ------------------------------------------------------------ frames
 

@@ -1,10 +1,11 @@
-"""Presence in the memory of one process: devices, what they have open, and when they are gone."""
+"""Presence in the memory of one process: devices, what they have open, when they are gone, and what got through."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 
 from msgspec import Struct
 
-from ..ports import Clock
+from ..model import Undelivered
+from ..ports import MAX_UNPROVEN, Clock, Departure
 
 
 class _Connection(Struct):
@@ -27,24 +28,28 @@ class MemoryPresence:
         self._users: dict[str, dict[Key, _Connection]] = {}
         self._open: dict[str, dict[str, int]] = {}
         """Who has a channel open, on how many connections."""
+        self._unproven: dict[str, dict[Undelivered, None]] = {}
+        self._sent: dict[str, list[Undelivered]] = {}
 
-    def online(self) -> Container[str]:
-        """Everyone who is online, at the moment of asking."""
+    # ------------------------------------------------------------ who is there
+
+    async def online(self, users: Collection[str]) -> Container[str]:
+        """Those who are online, at the moment of looking."""
         return _Online(self)
 
-    def focused(self, channel: str) -> Sequence[str]:
-        """Who has the channel open on a device."""
-        users = self._open.get(channel)
-        if not users:
-            return ()
+    async def focused(self, channels: Collection[str]) -> Mapping[str, Sequence[str]]:
+        """Who has each channel open on a device."""
+        return {channel: users for channel in channels if (users := self._focused(channel))}
+
+    def _focused(self, channel: str) -> list[str]:
         now = self._clock()
         return [
             user
-            for user in users
+            for user in self._open.get(channel, ())
             if any(one.focus == channel and one.until > now for one in self._users[user].values())
         ]
 
-    def devices(self, user: str) -> list[str]:
+    async def devices(self, user: str) -> list[str]:
         """The devices of a user that are connected."""
         now = self._clock()
         return sorted({one.device for one in list(self._users.get(user, {}).values()) if one.until > now})
@@ -57,7 +62,9 @@ class MemoryPresence:
         now = self._clock()
         return any(one.until > now for one in list(connections.values()))
 
-    def connect(self, user: str, device: str, until: int, focus: str | None, connection: str = "") -> None:
+    # ------------------------------------------------------------ devices
+
+    async def connect(self, user: str, device: str, until: int, focus: str | None, connection: str = "") -> None:
         """A device is connected, until then at least."""
         connections = self._users.setdefault(user, {})
         known = connections.get((device, connection))
@@ -71,8 +78,34 @@ class MemoryPresence:
             users = self._open.setdefault(focus, {})
             users[user] = users.get(user, 0) + 1
 
-    def disconnect(self, user: str, device: str, connection: str = "") -> bool:
-        """A connection of a device is gone; True if it was the user's last one."""
+    async def disconnect(self, user: str, device: str, connection: str = "") -> Departure | None:
+        """A connection of a device is gone; the departure if it was the user's last one."""
+        return self._depart(user, self._clock()) if self._remove(user, device, connection) else None
+
+    async def drop(self, user: str) -> None:
+        """All devices of a user are gone, and what was sent to them is no longer of interest."""
+        for device, connection in list(self._users.get(user, {})):
+            self._remove(user, device, connection)
+        self._depart(user, 0)
+
+    async def blur(self, user: str, channel: str) -> None:
+        """What arrives in the channel is read at once no more, until a device opens it again."""
+        for one in self._users.get(user, {}).values():
+            if one.focus == channel:
+                self._close(user, one)
+
+    async def expire(self, user: str | None = None) -> list[Departure]:
+        """Drop devices (of one user) that are overdue."""
+        now = self._clock()
+        gone = []
+        for name in list(self._users) if user is None else [user]:
+            late = [(key, one.until) for key, one in self._users.get(name, {}).items() if one.until <= now]
+            if [self._remove(name, *key) for key, _ in late][-1:] == [True]:
+                gone.append(self._depart(name, max(until for _, until in late)))
+        return gone
+
+    def _remove(self, user: str, device: str, connection: str) -> bool:
+        """True if it was the user's last one."""
         connections = self._users.get(user, {})
         known = connections.pop((device, connection), None)
         if known is None:
@@ -80,28 +113,9 @@ class MemoryPresence:
         self._close(user, known)
         if not connections:
             self._users.pop(user)
+        elif not _is_connected(connections):
+            self._depart(user, 0)  # what was sent to a user who is still there somewhere else is not looked after
         return not connections
-
-    def drop(self, user: str) -> None:
-        """All devices of a user are gone."""
-        for device, connection in list(self._users.get(user, {})):
-            self.disconnect(user, device, connection)
-
-    def blur(self, user: str, channel: str) -> None:
-        """What arrives in the channel is read at once no more, until a device opens it again."""
-        for one in self._users.get(user, {}).values():
-            if one.focus == channel:
-                self._close(user, one)
-
-    def expire(self, user: str | None = None) -> list[tuple[str, int]]:
-        """Drop devices (of one user) that are overdue; (user, since when) of those who went offline by it."""
-        now = self._clock()
-        gone = []
-        for name in list(self._users) if user is None else [user]:
-            late = [(key, one.until) for key, one in self._users.get(name, {}).items() if one.until <= now]
-            if [self.disconnect(name, *key) for key, _ in late][-1:] == [True]:
-                gone.append((name, max(until for _, until in late)))
-        return gone
 
     def _close(self, user: str, connection: _Connection) -> None:
         if (channel := connection.focus) is None:
@@ -113,6 +127,51 @@ class MemoryPresence:
             del users[user]
             if not users:
                 del self._open[channel]
+
+    # ------------------------------------------------------------ what got through
+
+    async def reached(self, noted: Sequence[Undelivered]) -> list[Undelivered]:
+        """These go to people who are online; returns those whose receiver is online no more."""
+        lost = []
+        for one in noted:
+            user = one.receiver_id
+            if not self.is_online(user):
+                lost.append(one)
+            elif _is_connected(self._users[user]):
+                kept = self._unproven.setdefault(user, {})
+                kept[one] = None
+                if len(kept) > MAX_UNPROVEN:
+                    del kept[next(iter(kept))]
+        return lost
+
+    async def unproven(self, user: str) -> list[Undelivered]:
+        """What is kept for a user now."""
+        return list(self._unproven.get(user, ()))
+
+    def sent(self, noted: Sequence[Undelivered]) -> None:
+        """These were sent: the next sign of life proves them."""
+        for one in noted:
+            if one in self._unproven.get(one.receiver_id, ()):
+                self._sent.setdefault(one.receiver_id, []).append(one)
+
+    def proven(self, user: str) -> None:
+        """A device has given a sign of life: what was sent before it has got through."""
+        if (sent := self._sent.pop(user, None)) is None:
+            return
+        kept = self._unproven.get(user, {})
+        for one in sent:
+            kept.pop(one, None)
+        if not kept:
+            self._unproven.pop(user, None)
+
+    def _depart(self, user: str, since: int) -> Departure:
+        self._sent.pop(user, None)
+        return Departure(user, since, tuple(self._unproven.pop(user, ())))
+
+
+def _is_connected(connections: Mapping[Key, _Connection]) -> bool:
+    """Whether any device is more than reported: only these give signs of life."""
+    return any(connection for _, connection in connections)
 
 
 class _Online:

@@ -82,7 +82,7 @@ class KafkaLog:
         except LogUnavailable as error:
             self._late = True
             log.warning("Kafka is not there yet", action="kafka", reason=error.detail)
-        self._spool.keep_draining(self._drain, DRAIN_SECONDS)
+        self._spool.keep_draining(self.send_reads, DRAIN_SECONDS)
 
     # ------------------------------------------------------------ events of channels
 
@@ -106,21 +106,20 @@ class KafkaLog:
         """Take from the bus what became of events that somebody waits for here."""
         self._waits.hear(announcements)
 
-    async def settled(self, channels: Collection[str]) -> None:
+    async def settled(self, channels: Collection[str]) -> bool:
         """Return when what these channels had in the log at the call is applied; also when that can't be known."""
         parts = {partition_of(channel, self._partitions) for channel in channels}
-        if not parts:
-            return
         try:
             async with asyncio.timeout(self._wait_timeout):
                 ends = await self._watcher.ends(self._topics.messages)
                 while True:
                     applied = await self._applied()
                     if all(applied.get(part, 0) >= ends.get(part, 0) for part in parts):
-                        return
+                        return True
                     await asyncio.sleep(LOOK_SECONDS)
         except Exception as error:  # of Kafka or of the hot store: whoever asked goes on with what there is
             log.debug("it is not known whether the log is applied", action="kafka", reason=repr(error))
+        return True
 
     async def _append(self, events: Sequence[AnyChannelEvent]) -> None:
         records = [channel_record(event, self._partitions) for event in events]
@@ -166,7 +165,8 @@ class KafkaLog:
         """What waits in the spool, in batches: an emptied hot store has to be told again."""
         return self._spool.pending()
 
-    async def _drain(self, events: Sequence[ReadEvent]) -> None:
+    async def send_reads(self, events: Sequence[ReadEvent]) -> None:
+        """Append read states to Kafka only."""
         await asyncio.shield(
             self._begin(self._topics.reads, [read_record(event, self._partitions) for event in events])
         )
@@ -242,7 +242,7 @@ class KafkaLog:
         await self._spool.stop_draining()
         if self._spool.depth and not self._late:
             with contextlib.suppress(ReadstateError, TimeoutError):
-                await asyncio.wait_for(self._spool.drain(self._drain), CLOSE_SECONDS)
+                await asyncio.wait_for(self._spool.drain(self.send_reads), CLOSE_SECONDS)
         await self._producer.close(CLOSE_SECONDS)
         await asyncio.gather(*self._sends, return_exceptions=True)
         await self._spool.close()

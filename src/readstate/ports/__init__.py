@@ -23,7 +23,7 @@ from .durable import (
     UndoItem,
     UnreadSource,
 )
-from .people import Bus, Devices, HotBadges, Presence
+from .people import MAX_UNPROVEN, Bus, Deliveries, Departure, Devices, HotBadges, Presence
 from .users import (
     Absent,
     HotUsers,
@@ -46,8 +46,8 @@ Clock = Callable[[], int]
 """Milliseconds since 1970."""
 
 
-class HotPresence(Presence, Devices, Protocol):
-    """Who is connected, and with what."""
+class HotPresence(Presence, Devices, Deliveries, Protocol):
+    """Who is connected, with what, and what has got through."""
 
 
 class Hot(Protocol):
@@ -110,6 +110,7 @@ class Log(Protocol):
 
 
 __all__ = [
+    "MAX_UNPROVEN",
     "Absent",
     "Activity",
     "Breakdown",
@@ -117,6 +118,8 @@ __all__ = [
     "Clock",
     "Count",
     "CountQuery",
+    "Deliveries",
+    "Departure",
     "Devices",
     "Durable",
     "DurableLoads",

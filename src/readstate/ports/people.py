@@ -1,7 +1,9 @@
 """Badges and presence, and the bus that reaches devices."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from typing import Protocol
+
+from msgspec import Struct
 
 from ..announcements import Announcement
 from ..model import Undelivered
@@ -32,39 +34,72 @@ class HotBadges(Protocol):
 # ---------------------------------------------------------------- presence
 
 
+MAX_UNPROVEN = 1_000
+"""So many messages to a user are kept until it is proven that they got through: the newest."""
+
+
+class Departure(Struct, frozen=True, gc=False):
+    """A user's last device is gone."""
+
+    user_id: str
+    since: int
+    """When; 0: that was told before, and this is what came out later."""
+    unproven: tuple[Undelivered, ...] = ()
+    """What was sent and may not have got through."""
+
+
 class Presence(Protocol):
-    """Which users have a device connected."""
+    """Which users have a device connected, on any instance."""
 
-    def online(self) -> Container[str]:
-        """Everyone who is online, at the moment of asking."""
+    async def online(self, users: Collection[str]) -> Container[str]:
+        """Those of them who are online, decided now. Nobody is said to be away because memory was lost."""
 
-    def focused(self, channel: str) -> Sequence[str]:
-        """Who has the channel open on a device."""
+    async def focused(self, channels: Collection[str]) -> Mapping[str, Sequence[str]]:
+        """Who has each channel open on a device."""
 
-    def blur(self, user: str, channel: str) -> None:
+    async def blur(self, user: str, channel: str) -> None:
         """What arrives in the channel is read at once no more, until a device of the user opens it again."""
+
+    async def reached(self, noted: Sequence[Undelivered]) -> list[Undelivered]:
+        """These go to people who are online: they are kept until it is proven that they got through.
+
+        Returns those whose receiver is online no more: they are undelivered. Each is in one `Departure` at most.
+        """
 
 
 class Devices(Protocol):
-    """The devices behind presence."""
+    """The devices behind presence. Those with a connection are this instance's; others are only reported."""
 
-    def devices(self, user: str) -> list[str]:
+    async def devices(self, user: str) -> list[str]:
         """The devices of a user that are connected."""
 
-    def connect(self, user: str, device: str, until: int, focus: str | None, connection: str = "") -> None:
+    async def connect(self, user: str, device: str, until: int, focus: str | None, connection: str = "") -> None:
         """A device is connected, until then at least, with a channel open or none.
 
         One that has several connections is connected, and has open, what any of them says.
         """
 
-    def disconnect(self, user: str, device: str, connection: str = "") -> bool:
-        """A connection of a device is gone; True if it was the user's last one."""
+    async def disconnect(self, user: str, device: str, connection: str = "") -> Departure | None:
+        """A connection of a device is gone; the departure if it was the user's last one anywhere."""
 
-    def drop(self, user: str) -> None:
-        """All devices of a user are gone."""
+    async def drop(self, user: str) -> None:
+        """All devices of a user are gone, and what was sent to them is no longer of interest."""
 
-    def expire(self, user: str | None = None) -> list[tuple[str, int]]:
-        """Drop devices (of one user) that are overdue; (user, since when) of those who went offline by it."""
+    async def expire(self, user: str | None = None) -> list[Departure]:
+        """Drop devices (of one user) that are overdue, and those of instances that are gone. Tells each once."""
+
+    def proven(self, user: str) -> None:
+        """A device has given a sign of life: what was sent before it has got through. Never waits."""
+
+
+class Deliveries(Protocol):
+    """What went to connected devices and is not proven to have got through."""
+
+    async def unproven(self, user: str) -> list[Undelivered]:
+        """What is kept for a user now."""
+
+    def sent(self, noted: Sequence[Undelivered]) -> None:
+        """These were sent to devices of this instance: the next sign of life proves them. Never waits."""
 
 
 # ---------------------------------------------------------------- live updates

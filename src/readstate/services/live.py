@@ -32,7 +32,7 @@ from ..announcements import (
 from ..errors import ReadstateError
 from ..frames import BadgeUpdated, ChannelRemoved, Event, SyncRequired
 from ..model import FOREVER, Message, Pointer, Position, Undelivered
-from ..ports import Clock, DurableUsers, HotBadges, HotChannels, HotUsers, Presence, Standing
+from ..ports import MAX_UNPROVEN, Clock, Deliveries, HotChannels, HotUsers, Standing
 from ..rooms import is_thread
 from ..rules import EVERYONE
 from ..telemetry import WS_SENT
@@ -47,7 +47,6 @@ from .unread import UnreadCounts
 
 log = structlog.get_logger()
 
-MAX_UNPROVEN = 1_000
 RETRY_SECONDS = 1.0
 MAX_TIMER_SECONDS = 86_400.0
 MAX_CATCHING_UP = 8
@@ -98,8 +97,8 @@ class LiveUser:
         "repair",
         "resume",
         "rooms",
+        "sending",
         "unmuted_until",
-        "unproven",
     )
 
     def __init__(self, user: str) -> None:
@@ -124,8 +123,8 @@ class LiveUser:
         """The last number that was told."""
         self.unmuted_until = 0
         """Up to when it was told of mutes that have ended by themselves."""
-        self.unproven: list[Undelivered] = []
-        """What was sent since the last sign of life."""
+        self.sending: list[Undelivered] = []
+        """What is to be proven once it is sent."""
 
 
 class Live:
@@ -135,9 +134,7 @@ class Live:
         self,
         users: HotUsers,
         channels: HotChannels,
-        badges: HotBadges,
-        presence: Presence,
-        durable: DurableUsers,
+        deliveries: Deliveries,
         loader: Loader,
         unread: UnreadCounts,
         receipts: ReadReceipts,
@@ -151,9 +148,7 @@ class Live:
     ) -> None:
         self._hot_users = users
         self._hot_channels = channels
-        self._badges = badges
-        self._presence = presence
-        self._durable = durable
+        self._deliveries = deliveries
         self._loader = loader
         self._unread = unread
         self._seen = receipts
@@ -180,10 +175,11 @@ class Live:
         False if what it missed can't be given whole (None: it is not known what that is): the device is told
         to sync, and hears what happens.
         """
-        await self._loader.ready(user_id)
         user = self._users.setdefault(user_id, LiveUser(user_id))
         user.catching_up[device.connection_id] = CatchingUp()
+        await self._loader.ready(user_id)
         await self._enter_rooms(user)
+        await self._is_to_prove(user)
         begun, reached, missed = await self._since(user_id, start)
         self._repair(user, self._join(user, device, missed, begun, reached))
         return begun is start
@@ -219,6 +215,7 @@ class Live:
             user.resume, user.unmuted_until = after, reached.at
         user.moments.begin(reached)
         user.devices[device.connection_id] = device
+        self._sent(user)
         user.dirty.add(meanwhile.dirty)
         user.dirty.newcomers.add(device.connection_id)
         self._schedule_unmute(user)
@@ -253,6 +250,7 @@ class Live:
                 async with self._catching_up:
                     await self._loader.ready(user.id)
                     gone |= await self._enter_rooms(user)
+                    await self._is_to_prove(user)
                     begun, reached, missed = await self._since(user.id, start)
                 break
             except Exception as error:  # whatever it is: devices that are told nothing any more would be worse
@@ -292,21 +290,23 @@ class Live:
             if not there:
                 del self._rooms[channel]
 
-    def alive(self, user_id: str) -> None:
-        """A device of the user has given a sign of life: what was sent has got through."""
-        if (user := self._users.get(user_id)) is not None:
-            user.unproven.clear()
+    async def _is_to_prove(self, user: LiveUser) -> None:
+        """What was noted before it is looked up what was missed is among that, heard of or not."""
+        user.sending = list(dict.fromkeys([*await self._deliveries.unproven(user.id), *user.sending]))
+
+    def _sent(self, user: LiveUser) -> None:
+        """What was to be sent to the user's devices is on its way."""
+        if user.sending:
+            self._deliveries.sent(user.sending)
+            user.sending = []
 
     def detach(self, user_id: str, device: Device) -> None:
-        """A device is gone. What it may not have got counts as undelivered, if it was the user's last one."""
+        """A device is gone."""
         user = self._users.get(user_id)
         if user is None:
             return
         user.devices.pop(device.connection_id, None)
         user.catching_up.pop(device.connection_id, None)
-        if user.unproven and user_id not in self._presence.online():
-            lost, user.unproven = user.unproven, []
-            self._spawn(self._undelivered(lost))
         if user.devices or user.catching_up:
             return
         del self._users[user_id]
@@ -386,16 +386,8 @@ class Live:
 
     async def _message(self, came: MessageCame) -> None:
         message = came.message
-        lost = []
-        for noted in came.reached:
-            if (user := self._users.get(noted.receiver_id)) is not None:
-                user.unproven.append(noted)
-                del user.unproven[:-MAX_UNPROVEN]
-            elif noted.receiver_id not in self._presence.online():
-                lost.append(noted)
-        if lost:
-            self._spawn(self._undelivered(lost))
         members = list(self._rooms.get(message.channel_id, ()))
+        reached = self._reached_by(came)
         if not members:
             return
         names_anyone = bool(message.mentions)
@@ -406,11 +398,29 @@ class Live:
                 counts = standing is Standing.ONE_MORE or standing is Standing.ONE_MORE_MUTED
                 event = variants[variant] = (_encode(message_new(message, counts, variant[2], epoch)), TO_ALL)
             user.out.append(event)
+            if (noted := reached.get(user.id)) is not None:
+                user.sending.append(noted)
+                del user.sending[:-MAX_UNPROVEN]
             if standing is Standing.LOOK or standing is Standing.ONE_MORE_MUTED or user.catching_up:
                 self._mark(user, message.channel_id)
         self._touched.update(dict.fromkeys(members))
         if message.seq is not None:
             self._own_message(came)
+
+    def _reached_by(self, came: MessageCame) -> dict[str, Undelivered]:
+        """What is to be proven of the users of this instance whom it is sent to."""
+        reached = {}
+        for noted in came.reached:
+            user = self._users.get(noted.receiver_id)
+            if user is None:
+                continue
+            if noted.channel_id in user.rooms:
+                reached[user.id] = noted
+            elif user.catching_up:  # it is among what was missed
+                user.sending.append(noted)
+            else:  # who has left is not sent it
+                self._deliveries.sent([noted])
+        return reached
 
     async def _standings(self, message: Message, members: Sequence[LiveUser]) -> Sequence[tuple[Standing, int | None]]:
         """What the message does to the counts of these members, and the epochs that they are in."""
@@ -510,6 +520,8 @@ class Live:
             for name, device in user.devices.items():
                 if to is TO_ALL or to.reaches(name):
                     device.push(frame)
+        if user.devices:
+            self._sent(user)
 
     def _draw(self, user: LiveUser) -> None:
         if user.drawing is None and user.devices:
@@ -602,15 +614,6 @@ class Live:
             delay = min((min(ends) - now) / 1000, MAX_TIMER_SECONDS)
             user.mute_timer = asyncio.get_running_loop().call_later(delay, self._schedule_unmute, user)
         await self._send()
-
-    async def _undelivered(self, noted: Sequence[Undelivered]) -> None:
-        """What did not get through counts for the badge."""
-        try:
-            await self._durable.save_undelivered(noted)
-            await self._badges.add(noted)
-        except ReadstateError as error:
-            log.error("undelivered messages were not noted", action="live", count=len(noted), code=error.code)
-        await self.hear([BadgeChanged(user) for user in {one.receiver_id for one in noted}])
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

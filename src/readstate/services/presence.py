@@ -1,26 +1,38 @@
-"""Presence: who is online, and when somebody last was."""
+"""Presence: who is online, when somebody last was, and what did not get through to those who are gone."""
+
+from collections.abc import Sequence
 
 from ..api import PresenceView, PutPresence
 from ..errors import Invalid
 from ..model import FOREVER
-from ..ports import Clock, Devices, DurableUsers
+from ..ports import Bus, Clock, Departure, Devices, DurableUsers, HotBadges
 from ..rules import check_id, check_user_id
 from .loading import Loader
+from .undelivered import LateBadges
 
 
 class UserPresence:
     """Connections of devices, as this process or a product with connections of its own sees them."""
 
-    def __init__(self, devices: Devices, loader: Loader, durable: DurableUsers, clock: Clock) -> None:
+    def __init__(
+        self,
+        devices: Devices,
+        loader: Loader,
+        durable: DurableUsers,
+        badges: HotBadges,
+        bus: Bus,
+        clock: Clock,
+    ) -> None:
         self._devices = devices
         self._loader = loader
         self._durable = durable
+        self._late = LateBadges(durable, badges, bus)
         self._clock = clock
 
     async def get(self, user: str) -> PresenceView:
         """Online while at least one device is connected."""
         await self.expire(check_user_id(user, "user"))
-        devices = self._devices.devices(user)
+        devices = await self._devices.devices(user)
         seen = self._clock() if devices else (await self._durable.activity(user)).last_seen
         return PresenceView(bool(devices), seen or None, devices)
 
@@ -33,30 +45,41 @@ class UserPresence:
             await self._loader.seat(user, focus)
         now = self._clock()
         if request.online:
-            self._devices.connect(user, device, now + request.ttl * 1000, focus)
+            await self._devices.connect(user, device, now + request.ttl * 1000, focus)
         elif focus is not None:
             raise Invalid("a device that is gone has nothing open", field="focus")
-        elif self._devices.disconnect(user, device):
-            await self._durable.save_seen(user, now)
+        elif (gone := await self._devices.disconnect(user, device)) is not None:
+            await self._departed([gone])
         return await self.get(user)
 
-    def connected(self, user: str, device: str, connection: str) -> None:
+    async def connected(self, user: str, device: str, connection: str) -> None:
         """A device has a connection to this instance, until it says otherwise."""
-        self._devices.connect(user, device, FOREVER, None, connection)
+        await self._devices.connect(user, device, FOREVER, None, connection)
 
     async def focus(self, user: str, device: str, connection: str, channel: str | None) -> None:
         """A device has a channel open, or none; anew, also if it was the same."""
         if channel is not None:
             await self._loader.seat(user, channel)
-        self._devices.connect(user, device, FOREVER, None, connection)
-        self._devices.connect(user, device, FOREVER, channel, connection)
+        await self._devices.connect(user, device, FOREVER, None, connection)
+        if channel is not None:
+            await self._devices.connect(user, device, FOREVER, channel, connection)
+
+    def alive(self, user: str) -> None:
+        """A device has given a sign of life: what was sent to it has got through."""
+        self._devices.proven(user)
 
     async def disconnected(self, user: str, device: str, connection: str) -> None:
         """A connection to this instance has ended."""
-        if self._devices.disconnect(user, device, connection):
-            await self._durable.save_seen(user, self._clock())
+        if (gone := await self._devices.disconnect(user, device, connection)) is not None:
+            await self._departed([gone])
 
     async def expire(self, user: str | None = None) -> None:
         """Let go of devices (of one user) that were not reported in time."""
-        for gone, since in self._devices.expire(user):
-            await self._durable.save_seen(gone, since)
+        await self._departed(await self._devices.expire(user))
+
+    async def _departed(self, departures: Sequence[Departure]) -> None:
+        """Users are gone: what may not have got through is undelivered. That is noted first, it can't be lost."""
+        await self._late.note([one for departure in departures for one in departure.unproven])
+        for departure in departures:
+            if departure.since:
+                await self._durable.save_seen(departure.user_id, departure.since)

@@ -135,7 +135,7 @@ class Reads:
             await self._durable.cut_skipped(user, channel, message.seq)
         moved = await self._move_one(Rewind(user, channel, message.seq, before, own, request.epoch, origin))
         if moved.changed:
-            self._presence.blur(user, channel)
+            await self._presence.blur(user, channel)
             moved = await self._read_own(moved, origin)
         return await self._answer(moved)
 

@@ -101,7 +101,7 @@ class Transfer:
         """
         check_user_id(user, "user")
         async with self._turn:
-            self._devices.drop(user)
+            await self._devices.drop(user)
             first = await self._erase(user)
             await self._under_way.settled(user)
             await self._pass("any channel will do")

@@ -9,7 +9,8 @@ from ..errors import StorageUnavailable, Unavailable
 from ..events import Delivery, ReadEvent, read_event
 from ..facts import Effect
 from ..model import Position
-from ..ports import Bus, Clock, DurableWrites, HotBadges, HotChannels, HotUsers, Moved, Presence
+from ..ports import Bus, Clock, Durable, HotBadges, HotChannels, HotUsers, Moved, Presence
+from ..services.undelivered import LateBadges
 from ..services.under_way import Writing
 from ..steps import Gone
 from .announcing import announcements
@@ -22,7 +23,7 @@ class MessageWriter:
 
     def __init__(
         self,
-        durable: DurableWrites,
+        durable: Durable,
         users: HotUsers,
         channels: HotChannels,
         badges: HotBadges,
@@ -47,6 +48,7 @@ class MessageWriter:
         self._writing = writing
         self._clock = clock
         self._instance = instance_id
+        self._late = LateBadges(durable, badges, bus)
 
     async def handle(self, deliveries: Sequence[Delivery]) -> list[Effect]:
         """Apply a batch, and say what became of each event."""
@@ -68,10 +70,12 @@ class MessageWriter:
             with suppress(Unavailable):
                 await self._drop_hot()
             moved, generation = [], 0
+        lost = await self._presence.reached([one for effect in effects for one in effect.reached])
         told = zip(deliveries, effects, strict=True)
         await self._bus.publish(
             [one for delivery, effect in told for one in announcements(delivery.event, effect, self._instance)]
         )
+        await self._late.note(lost)  # who was online when it was stored, and is no more
         return moved, generation
 
     async def _heat(self, effects: Sequence[Effect]) -> tuple[list[Moved], int]:
@@ -83,13 +87,13 @@ class MessageWriter:
             for user in gone.users:
                 await self._badges.forget(user)
         await self._badges.add([one for effect in effects for one in effect.undelivered])
-        if places := self._in_focus(effects):
+        if places := await self._in_focus(effects):
             await self._read_in_focus(places)
         return moved, generation
 
     async def _store(self, deliveries: Sequence[Delivery]) -> list[Effect]:
         try:
-            return await self._durable.apply(deliveries, self._presence.online())
+            return await self._durable.apply(deliveries, await self._presence.online(()))
         except StorageUnavailable as error:
             if error.uncertain:  # nobody can say what the hot state lacks
                 with suppress(Unavailable):
@@ -107,11 +111,12 @@ class MessageWriter:
             for user in uncertain:
                 await self._users.forget(user)
 
-    def _in_focus(self, effects: Sequence[Effect]) -> list[tuple[str, str, Position]]:
+    async def _in_focus(self, effects: Sequence[Effect]) -> list[tuple[str, str, Position]]:
         """What came into channels that somebody has open: it is read at once."""
         ends = {
             effect.message.channel_id: Position(effect.message.seq, effect.message.id, effect.message.at)
             for effect in effects
             if effect.message is not None and effect.message.seq is not None and not effect.duplicate
         }
-        return [(user, channel, end) for channel, end in ends.items() for user in self._presence.focused(channel)]
+        focused = await self._presence.focused(ends)
+        return [(user, channel, ends[channel]) for channel, users in focused.items() for user in users]

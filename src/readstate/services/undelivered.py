@@ -1,0 +1,36 @@
+"""What did not get through to people who were online counts for the badge after all."""
+
+from collections.abc import Sequence
+
+import structlog
+
+from ..announcements import BadgeChanged
+from ..errors import ReadstateError
+from ..model import Undelivered
+from ..ports import Bus, DurableUsers, HotBadges
+
+log = structlog.get_logger()
+
+
+class LateBadges:
+    """Notes it, in the durable store first. What can't be noted now is kept for the next time."""
+
+    def __init__(self, durable: DurableUsers, badges: HotBadges, bus: Bus) -> None:
+        self._durable = durable
+        self._badges = badges
+        self._bus = bus
+        self._waiting: list[Undelivered] = []
+
+    async def note(self, noted: Sequence[Undelivered] = ()) -> None:
+        """Note these, and what waits. Never fails."""
+        todo, self._waiting = [*self._waiting, *noted], []
+        if not todo:
+            return
+        try:
+            await self._durable.save_undelivered(todo)
+            await self._badges.add(todo)
+        except ReadstateError as error:  # both can be repeated
+            log.warning("undelivered messages are not noted yet", action="badge", count=len(todo), code=error.code)
+            self._waiting = [*todo, *self._waiting]
+            return
+        await self._bus.publish([BadgeChanged(user) for user in {one.receiver_id for one in todo}])
