@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Generator
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from .assembly import Services
 from .durable.sqlite_engine import connect, migrations_missing
@@ -16,6 +17,9 @@ from .errors import ConfigurationError, ReadstateError
 from .extras import extra
 from .ports import Clock, Hot
 from .settings import Settings, make_settings
+
+if TYPE_CHECKING:
+    from .cluster import Cluster
 
 PING_SECONDS = 3
 
@@ -65,13 +69,6 @@ class Readstate(Services):
         """Finish what was accepted, then stop."""
         await self._stack.aclose()
 
-    async def is_member(self, user: str, channel: str) -> bool:
-        """Whether a user is in a channel that exists."""
-        if (await self.loader.channels([channel]))[0] is None:
-            return False
-        seats = (await self.loader.view(user, [channel])).seats
-        return bool(seats) and seats[0].member
-
     async def ready(self) -> dict[str, str]:
         """Each dependency, and "ok" or what is wrong with it."""
         states = await asyncio.gather(*(_state(ping) for ping in self._profile.dependencies.values()))
@@ -81,12 +78,35 @@ class Readstate(Services):
         """Return when another process has taken the store over: all writes are refused from then on."""
         await self._profile.lost.wait()
 
+    async def without_hot_store(self) -> Services | None:
+        """The services straight from the durable store, while the hot store is away; None: there is no such way."""
+        return await self._profile.without_hot_store()
+
     async def evict(self) -> None:
         """Drop all hot state; it is loaded again on use."""
         await self.hot.clear()
 
-    def _make_profile(self) -> Embedded:
-        return Embedded(self.settings, self.clock, self.instance_id, self._stack)
+    @property
+    def cluster(self) -> "Cluster":
+        """What only the cluster profile has."""
+        require_cluster(self.settings)
+        assert not isinstance(self._profile, Embedded)
+        return self._profile
+
+    def _make_profile(self) -> "Embedded | Cluster":
+        if self.settings.profile == "embedded":
+            return Embedded(self.settings, self.clock, self.instance_id, self._stack)
+        with extra("redis", "Valkey or Redis"), extra("asyncpg", "PostgreSQL"), extra("confluent_kafka", "Kafka"):
+            from .cluster import Cluster  # noqa: PLC0415 - an extra
+        return Cluster(self.settings, self.clock, self.instance_id, self._stack)
+
+
+def require_cluster(settings: Settings) -> None:
+    """Refuse what the embedded profile does not have."""
+    if settings.profile != "cluster":
+        raise ConfigurationError(
+            "this is for the cluster profile (PROFILE=cluster); the embedded one does it all in one process"
+        )
 
 
 async def _state(ping: Callable[[], Awaitable[None]]) -> str:

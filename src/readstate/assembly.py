@@ -61,10 +61,11 @@ class Services:
     live: Live
     transfer: Transfer
     loader: Loader
+    settings: Settings
 
     def assemble(self, settings: Settings, clock: Clock, parts: Parts) -> None:
         """Put the services together."""
-        s = settings
+        s = self.settings = settings
         log, hot, durable, bus, freshness = parts.log, parts.hot, parts.durable, parts.bus, parts.freshness
         under_way = UnderWay()
         loader = self.loader = Loader(hot.users, hot.channels, durable, s.unread_cap, hot.loaded)
@@ -168,3 +169,10 @@ class Services:
             clock,
             alone=parts.alone,
         )
+
+    async def is_member(self, user: str, channel: str) -> bool:
+        """Whether a user is in a channel that exists."""
+        if (await self.loader.channels([channel]))[0] is None:
+            return False
+        seats = (await self.loader.view(user, [channel])).seats
+        return bool(seats) and seats[0].member

@@ -10,9 +10,13 @@ import structlog
 
 from .announcements import Announcement
 from .assembly import Parts, Services
+from .bus.local import LocalBus
+from .bus.valkey import ValkeyBus
 from .durable.postgres import PostgresStore
+from .durable.store import SqlStore
 from .errors import ConfigurationError, ReadstateError
 from .events import ReadEvent
+from .hot.memory import MemoryHot
 from .hot.valkey import ValkeyHot
 from .hot.valkey_notes import ValkeyNotes
 from .log.kafka import KafkaProducer, make_topics
@@ -21,9 +25,7 @@ from .log.spool import Spool
 from .log.topics import Topics, kafka_options
 from .log.watcher import Watcher
 from .ports import Clock, Hot
-from .durable.store import SqlStore
-from .bus.valkey import ValkeyBus
-from .services.freshness import Trailing
+from .services.freshness import NeverFresh, Trailing
 from .services.under_way import Writing
 from .settings import Settings
 from .steps import Merged
@@ -36,6 +38,8 @@ SPOOLS = "spool"
 MAX_SPOOLS = 1_000
 HEARTBEAT_SECONDS = 1.0
 ADOPT_SECONDS = 30.0
+ASIDE_MS = 1_000
+"""While the hot store is away, what was loaded aside is remembered for so long."""
 
 
 class Cluster:
@@ -59,6 +63,9 @@ class Cluster:
         self.dependencies: dict[str, Callable[[], Awaitable[None]]] = {}
         self.lost = asyncio.Event()
         """Never: nobody can take over what is shared."""
+        self._alone: Services | None = None
+        self._aside: MemoryHot | None = None
+        self._aside_at = 0
 
     async def start(self, services: Services) -> tuple[SqlStore, Hot]:
         """Put the services together, and let them run."""
@@ -84,6 +91,7 @@ class Cluster:
             alone=False,
         )
         services.assemble(s, self.clock, parts)
+        self._assemble_aside(parts)
         self._stack.push_async_callback(services.live.close)
         self._stack.push_async_callback(services.reads.close)
 
@@ -95,6 +103,31 @@ class Cluster:
         for work in (self.freshness.run(), self._heartbeat(services), self._adopt_spools()):
             self._stack.push_async_callback(cancel, asyncio.create_task(work))
         return self.durable, self.hot
+
+    async def without_hot_store(self) -> Services | None:
+        """The services over the durable store alone, with nothing remembered for longer than a moment."""
+        if self._alone is None or self._aside is None:
+            return None
+        now = self.clock()
+        if now - self._aside_at > ASIDE_MS:
+            self._aside_at = now
+            await self._aside.clear()
+        return self._alone
+
+    def _assemble_aside(self, parts: Parts) -> None:
+        s = self.settings
+        self._aside = MemoryHot(
+            unread_cap=s.unread_cap,
+            generation=0,
+            position=0,
+            clock=self.clock,
+            ledger_ttl=s.ledger_ttl,
+            max_bytes=s.hot_memory * 2**20,
+        )
+        self._alone = Services()
+        # Its cursors are those of no store: what changed since such a moment can't be told later.
+        aside = parts._replace(hot=self._aside, bus=LocalBus(), freshness=NeverFresh(), store_id=0)
+        self._alone.assemble(s, self.clock, aside)
 
     # ------------------------------------------------------------ servers
 
@@ -124,13 +157,13 @@ class Cluster:
         await asyncio.to_thread(make_topics, self.options, self.topics.all, s.partitions)
         producer = KafkaProducer(self.options)
         self._stack.push_async_callback(producer.close)
-        self.watcher = Watcher(self.options)
+        self.watcher = Watcher(self.options, s.partitions)
         self._stack.push_async_callback(self.watcher.close)
         self.log = KafkaLog(
             producer,
             await asyncio.to_thread(_own_spool, Path(s.data_dir), s.spool_max),
-            self.watcher,
             self.topics,
+            self.watcher,
             partitions=s.partitions,
             instance_id=self.instance_id,
             produce_timeout=s.produce_timeout / 1000,
@@ -138,7 +171,11 @@ class Cluster:
             applied=self.hot.channels.offsets,
         )
         self._stack.push_async_callback(self.log.close)
-        self.dependencies["log"] = self.watcher.ping
+        await self.log.start()
+        self.dependencies["log"] = self._ping_log
+
+    async def _ping_log(self) -> None:
+        await self.watcher.ends(self.topics.messages)
 
     async def _ends(self) -> dict[int, int]:
         return await self.watcher.ends(self.topics.reads)
@@ -175,7 +212,7 @@ class Cluster:
         """Sends what processes have left behind that were never started again."""
         while True:
             for directory in sorted(Path(self.settings.data_dir, SPOOLS).glob("*")):
-                with contextlib.suppress(ConfigurationError, ReadstateError):
+                with contextlib.suppress(ReadstateError):
                     await self._adopt(directory)
             await asyncio.sleep(ADOPT_SECONDS)
 

@@ -13,6 +13,7 @@ from .durable.sqlite import SqliteStore
 from .durable.store import SqlStore
 from .errors import ConfigurationError, ReadstateError
 from .extras import extra
+from .facts import Effect
 from .hot.memory import MemoryHot
 from .log.local import LocalLog
 from .model import Position
@@ -53,6 +54,9 @@ class Embedded:
             """The writer is there before the service that it reads through."""
             await services.reads.read_in_focus(places)
 
+        async def note_away(effects: Sequence[Effect]) -> None:
+            await hot.badges.add([one for effect in effects for one in effect.undelivered])
+
         writer = MessageWriter(
             durable,
             hot.users,
@@ -61,6 +65,7 @@ class Embedded:
             hot.presence,
             bus,
             persister.handle,
+            note_away,
             read_in_focus,
             hot.clear,
             writing,
@@ -78,6 +83,10 @@ class Embedded:
         self._stack.push_async_callback(services.reads.close)
         self._stack.push_async_callback(cancel, asyncio.create_task(_housekeeping(services, hot)))
         return durable, hot
+
+    async def without_hot_store(self) -> Services | None:
+        """What this process has in memory is lost with it."""
+        return None
 
     async def _open_durable(self) -> SqlStore:
         """The store, which this process alone writes to."""

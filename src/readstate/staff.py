@@ -3,27 +3,223 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+import structlog
+
 from .app import Readstate
 from .events import DeadLetter, Delivery, UnsentEvent
-from .log.kafka import Consumed, KafkaConsumer
+from .facts import Effect
+from .log.kafka_consumer import Consumed, KafkaConsumer
 from .log.wire import decode_channel_event, decode_letter, decode_read, decode_unsent
-from .model import Undelivered
+from .services.under_way import Writing
+from .tasks import cancel
 from .telemetry import UNSENT
-from .workers import (
-    AUDITOR,
-    DEAD_LETTERS,
-    MESSAGE_WRITER,
-    RECEIPT_PERSISTER,
-    RECONCILER,
-    STATUS_UPDATE,
-)
+from .workers import AUDITOR, DEAD_LETTERS, MESSAGE_WRITER, RECEIPT_PERSISTER, RECONCILER, STATUS_UPDATE
+from .workers.auditor import Auditor
+from .workers.dead_letters import DeadLetters
 from .workers.message_writer import MessageWriter
 from .workers.receipt_persister import ReceiptPersister, SharedPersister
+from .workers.reconciler import Reconciler
 from .workers.runner import Runner
+from .workers.status_update import StatusUpdate
+
+log = structlog.get_logger()
 
 MAX_UNSENT = 5_000
 MAX_LETTERS = 100
 GATHER_SECONDS = 1.0
-"""So long reads and badges are gathered; less, if a batch is full."""
-WRITE_SECONDS = 0.01
+"""So long reads are gathered; less, if a batch is full."""
+UNSENT_SECONDS = 0.2
+WRITE_SECONDS = 0.005
 """So long messages are: somebody waits for them."""
+PLACES_SECONDS = 1.0
+
+Handle = Callable[[Sequence[Consumed]], Awaitable[None]]
+Bury = Callable[[Consumed, str, int], Awaitable[None]]
+
+
+class Staff:
+    """Runs roles over an open service of the cluster profile."""
+
+    def __init__(self, service: Readstate, roles: Sequence[str]) -> None:
+        self._service = service
+        self._cluster = service.cluster
+        self._roles = roles
+        self._runners: list[Runner[Consumed]] = []
+        self._keepers: list[Reconciler | Auditor] = []
+        self._beside: list[asyncio.Task[None]] = []
+
+    def states(self) -> dict[str, str]:
+        """Each role, and "ok" or why it does not get on."""
+        return {one.name: one.state for one in (*self._runners, *self._keepers)}
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Until it is told to stop: what was taken is finished then. A role that fails by itself ends all."""
+        for role in self._roles:
+            await self._hire(role)
+        work = [asyncio.create_task(one.run(stopping)) for one in (*self._runners, *self._keepers)]
+        try:
+            await asyncio.wait(work, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            stopping.set()
+            await asyncio.wait(work)
+            for task in self._beside:
+                await cancel(task)
+        for one in work:
+            one.result()
+
+    async def _hire(self, role: str) -> None:
+        topics, settings = self._cluster.topics, self._service.settings
+        match role:
+            case _ if role == MESSAGE_WRITER:
+                consumer = self._consumer(topics.writer, topics.messages)
+                writer = _Writer(self._service, consumer, await self._cluster.watcher.topic_id(topics.messages))
+                self._beside.append(asyncio.create_task(writer.keep_places()))
+                self._start(role, consumer, writer.handle, settings.write_batch, WRITE_SECONDS, writer.bury)
+            case _ if role == RECEIPT_PERSISTER:
+                consumer = self._consumer(topics.persister, topics.reads)
+                self._start(role, consumer, self._persist(), settings.persist_batch, GATHER_SECONDS, self._bury)
+            case _ if role == STATUS_UPDATE:
+                consumer = self._consumer(topics.status_update, topics.unsent)
+                self._start(role, consumer, self._update_status(), MAX_UNSENT, UNSENT_SECONDS, self._list)
+            case _ if role == DEAD_LETTERS:
+                dead = (topics.dead(topics.reads), topics.dead(topics.messages))
+                consumer = self._consumer(topics.dead_letters, *dead)
+                self._start(role, consumer, self._repair(), MAX_LETTERS, GATHER_SECONDS, self._list)
+            case _ if role == RECONCILER:
+                self._keepers.append(Reconciler(self._service.repair, self._service.badge, settings.reconcile_every))
+            case _ if role == AUDITOR:
+                self._keepers.append(Auditor(self._service.repair, settings.audit_sample))
+
+    def _consumer(self, group: str, *topics: str) -> KafkaConsumer:
+        return KafkaConsumer(self._cluster.options, group, topics)
+
+    def _start(self, role: str, consumer: KafkaConsumer, handle: Handle, most: int, seconds: float, bury: Bury) -> None:
+        self._runners.append(Runner(role, consumer, handle, bury, most=most, seconds=seconds))
+
+    # ------------------------------------------------------------ what each does with a batch
+
+    def _persist(self) -> Handle:
+        service, cluster = self._service, self._cluster
+        persister = SharedPersister(
+            ReceiptPersister(service.durable),
+            service.hot.users,
+            cluster.freshness.must_merge,
+            service.clock,
+            service.settings.persist_rate,
+        )
+
+        async def handle(records: Sequence[Consumed]) -> None:
+            await persister.handle([decode_read(record.value) for record in records])
+
+        return handle
+
+    def _update_status(self) -> Handle:
+        update = StatusUpdate(self._service.hot.badges, self._cluster.bus)
+
+        async def handle(records: Sequence[Consumed]) -> None:
+            await update.handle([decode_unsent(record.value) for record in records])
+
+        return handle
+
+    def _repair(self) -> Handle:
+        letters = DeadLetters(self._service.durable, self._service.hot.users, self._cluster.topics)
+
+        async def handle(records: Sequence[Consumed]) -> None:
+            await letters.handle([(record.topic, decode_letter(record.value)) for record in records])
+
+        return handle
+
+    # ------------------------------------------------------------ what fails again and again
+
+    async def _bury(self, record: Consumed, reason: str, tries: int) -> None:
+        """To the topic of dead letters."""
+        await self._cluster.log.dead(record.topic, [letter(record, reason, tries, self._service.clock())])
+
+    async def _list(self, record: Consumed, reason: str, tries: int) -> None:
+        """Where nothing can be repaired: it is listed."""
+        await self._service.durable.put_dead_letters([letter(record, reason, tries, self._service.clock())])
+
+
+def letter(record: Consumed, reason: str, tries: int, now: int) -> DeadLetter:
+    """An event that failed, with the reason."""
+    text = record.value.decode("utf-8", "replace")
+    return DeadLetter(text, reason, tries, record.topic, record.partition, record.offset, now)
+
+
+class _Writer:
+    """The message writer over a shared log, and what it tells of its places."""
+
+    def __init__(self, service: Readstate, consumer: KafkaConsumer, source: str) -> None:
+        self._service = service
+        self._cluster = service.cluster
+        self._consumer = consumer
+        self._source = source
+        self._bases: dict[int, int] = {}
+        hot = service.hot
+        self._writer = MessageWriter(
+            service.durable,
+            hot.users,
+            hot.channels,
+            hot.badges,
+            hot.presence,
+            self._cluster.bus,
+            self._cluster.log.reads,
+            self._note_away,
+            service.reads.read_in_focus,
+            None,
+            Writing(),
+            service.clock,
+            service.instance_id,
+        )
+
+    async def handle(self, records: Sequence[Consumed]) -> None:
+        """Apply a batch; its places are told when all of it is done."""
+        events = [Delivery(decode_channel_event(one.value), one.offset, one.partition) for one in records]
+        await self._writer.handle(events, self._source)
+        await self._pass({one.partition: one.offset + 1 for one in records})
+
+    async def bury(self, record: Consumed, reason: str, tries: int) -> None:
+        """Put an event aside: nobody waits for it any longer."""
+        await self._cluster.log.dead(record.topic, [letter(record, reason, tries, self._service.clock())])
+        await self._pass({record.partition: record.offset + 1})
+
+    async def keep_places(self) -> None:
+        """Tells the places of partitions that were taken over, and all of them when the hot store has lost them."""
+        generation = 0
+        while True:
+            try:
+                number = await self._cluster.notes.generation()
+                if self._consumer.taken() or number != generation:
+                    ends = await self._consumer.ends()
+                    await self._pass({part: committed for (_, part), (committed, _) in ends.items()})
+                    generation = number
+            except Exception as error:
+                log.debug("places are not told yet", action=MESSAGE_WRITER, reason=repr(error))
+            await asyncio.sleep(PLACES_SECONDS)
+
+    async def _pass(self, offsets: dict[int, int]) -> None:
+        """Everything before these offsets is applied."""
+        if not offsets.keys() <= self._bases.keys():
+            places = await self._service.durable.places(self._source)
+            self._bases |= {part: position - offset for part, (position, offset) in places.items()}
+        known = {part: (self._bases[part] + offset, offset) for part, offset in offsets.items() if part in self._bases}
+        await self._service.hot.channels.passed(known)
+
+    async def _note_away(self, effects: Sequence[Effect]) -> None:
+        now = self._service.clock()
+        events = [
+            UnsentEvent(
+                one.sender_id,
+                one.receiver_id,
+                one.message_id,
+                one.channel_id,
+                effect.message.at if effect.message is not None else one.accepted_at,
+                one.accepted_at,
+                now,
+            )
+            for effect in effects
+            for one in effect.undelivered
+        ]
+        if events:
+            await self._cluster.log.unsent(events)
+            UNSENT.inc(len(events))

@@ -11,7 +11,7 @@ from ..api import NewMessage, SendResult
 from ..errors import Forbidden, Invalid
 
 if TYPE_CHECKING:
-    from ..app import Readstate
+    from ..assembly import Services
 
 ME = "me"
 
@@ -34,7 +34,7 @@ def resolve_user(named: str, own: str | None) -> str:
     return own
 
 
-async def require_membership(rs: "Readstate", user: str | None, channels: Iterable[str | int]) -> None:
+async def require_membership(rs: "Services", user: str | None, channels: Iterable[str | int]) -> None:
     """Forbidden unless the user is a member of all of them; a service needs no membership."""
     if user is None:
         return
@@ -43,7 +43,7 @@ async def require_membership(rs: "Readstate", user: str | None, channels: Iterab
             raise Forbidden(NOT_A_MEMBER)
 
 
-async def require_authorship(rs: "Readstate", user: str | None, channel: str, message: str) -> None:
+async def require_authorship(rs: "Services", user: str | None, channel: str, message: str) -> None:
     """Forbidden unless the user has sent the message; a service may change any.
 
     An unknown one is not found, so that no user can delete what another may yet send.
@@ -52,7 +52,7 @@ async def require_authorship(rs: "Readstate", user: str | None, channel: str, me
         raise Forbidden(NOT_THE_AUTHOR)
 
 
-async def refusal(rs: "Readstate", user: str | None, message: NewMessage) -> SendResult | None:
+async def refusal(rs: "Services", user: str | None, message: NewMessage) -> SendResult | None:
     """The result of a message that this sender may not send; None if it may."""
     if user is None:
         return None

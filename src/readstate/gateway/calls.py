@@ -21,6 +21,7 @@ from .decoding import Decode, Messages, Query, decode, lines, one_or_many
 
 if TYPE_CHECKING:
     from ..app import Readstate
+    from ..assembly import Services
 
 JSON = "application/json"
 LINES = "application/x-ndjson"
@@ -29,10 +30,12 @@ LINES = "application/x-ndjson"
 class Call:
     """One request as its handler sees it: allowed, and decoded."""
 
-    __slots__ = ("body", "channel", "message", "own", "query", "root", "rs", "thread", "user", "wait")
+    __slots__ = ("body", "channel", "message", "own", "query", "root", "rs", "service", "thread", "user", "wait")
 
     def __init__(self, rs: "Readstate", principal: Principal | None, path: dict[str, str]) -> None:
-        self.rs = rs
+        self.service = rs
+        self.rs: Services = rs
+        """Its services; while the hot store is away, those that need none."""
         self.own = principal.user if principal else None
         """The user of the token; None for a service."""
         self.user = path.get("user", "")
@@ -107,6 +110,8 @@ class Route:
     """What it may be refused with, beside what any route may."""
     media: str = JSON
     """Of the answer."""
+    without_hot_store: bool = False
+    """It can be done from the durable store alone: counts are stale then."""
     parsers: Query = field(init=False)
     seconds: Histogram = field(init=False)
     counts: dict[int, Counter] = field(init=False, default_factory=dict)

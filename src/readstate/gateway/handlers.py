@@ -382,7 +382,7 @@ async def healthz(_: Call) -> Health:
 
 async def readyz(call: Call) -> Readiness:
     """Whether everything that it needs works."""
-    dependencies = await call.rs.ready()
+    dependencies = await call.service.ready()
     if any(state != "ok" for state in dependencies.values()):
         raise NotReady(dependencies)
     return Readiness(dependencies)

@@ -13,7 +13,7 @@ import structlog
 from msgspec import json
 
 from .. import telemetry
-from ..errors import ChannelNotFound, Forbidden, NotAMember, ReadstateError
+from ..errors import ChannelNotFound, Forbidden, HotStoreUnavailable, NotAMember, ReadstateError
 from . import access
 from .asgi import Answer, ASGIApp, Disconnected, Header, Receive, Scope, Send, Stream, content_type
 from .auth import Authenticator, Principal, load_secrets
@@ -34,6 +34,8 @@ log = structlog.get_logger()
 
 JSON = content_type("application/json")
 METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS"})
+
+AWAY_SECONDS = 2.0
 
 _WHOLE = (Answer, Stream)
 
@@ -81,6 +83,8 @@ class Gateway:
         self._service_limit = RateLimiter(settings.service_rate_limit) if settings.service_rate_limit else None
         self._cors = Cors(settings.cors_origins) if settings.cors_origins else None
         self._max_body = settings.max_body
+        self._away_until = 0.0
+        """The hot store was missed a moment ago: until then nobody waits to see whether it is back."""
         self._live = LiveGateway(rs, authenticator)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -127,16 +131,40 @@ class Gateway:
         call = Call(self._rs, principal, path)
         call.wait = headers.prefers_wait
         try:
-            await _allow(route, call, path)
+            await self._allow(route, call, path)
             if route.body is not None:
                 body = await read_body(receive, headers.content_length, self._max_body)
                 call.body = route.body.read(body, headers.content_type)
             call.query = parse_query(route.parsers, scope.get("query_string", b""))
-            return _as_answer(route, await route.handler(call))
+            return _as_answer(route, await self._do(route, call))
         except (ChannelNotFound, NotAMember):
             if principal.user is None:
                 raise
             raise Forbidden(access.NOT_A_MEMBER) from None
+
+    async def _allow(self, route: Route, call: Call, path: dict[str, str]) -> None:
+        if route.without_hot_store and perf_counter() < self._away_until:
+            call.rs = await self._rs.without_hot_store() or call.rs
+        try:
+            await _allow(route, call, path)
+        except HotStoreUnavailable as error:
+            await self._go_without(route, call, error)
+            await _allow(route, call, path)
+
+    async def _do(self, route: Route, call: Call) -> Any:
+        try:
+            return await route.handler(call)
+        except HotStoreUnavailable as error:
+            await self._go_without(route, call, error)
+            return await route.handler(call)
+
+    async def _go_without(self, route: Route, call: Call, error: HotStoreUnavailable) -> None:
+        """From here on the durable store alone answers, if it can. What has changed since a moment, it can't tell."""
+        services = await self._rs.without_hot_store() if route.without_hot_store else None
+        if services is None or call.rs is services or "since" in call.query:
+            raise error
+        call.rs = services
+        self._away_until = perf_counter() + AWAY_SECONDS
 
     async def _answer_anyone(self, route: Route, path: dict[str, str], scope: Scope) -> Answer | Stream:
         call = Call(self._rs, None, path)

@@ -134,7 +134,7 @@ GROUPS = (
         "Conversations, and who is in them.",
         (
             Route("PUT", _CHANNEL, do.put_channel, For.SERVICE, json_of(PutChannel)),
-            Route("GET", _CHANNEL, do.get_channel, errors=_NO_CHANNEL),
+            Route("GET", _CHANNEL, do.get_channel, errors=_NO_CHANNEL, without_hot_store=True),
             Route("DELETE", _CHANNEL, do.delete_channel, For.SERVICE, errors=_NO_CHANNEL),
             Route(
                 "POST",
@@ -144,14 +144,24 @@ GROUPS = (
                 json_of(ChangeMembers),
                 errors=_NO_CHANNEL,
             ),
-            Route("GET", _CHANNEL + "/members", do.get_members, query=_MEMBERS, errors=_NO_CHANNEL),
+            Route(
+                "GET", _CHANNEL + "/members", do.get_members, query=_MEMBERS, errors=_NO_CHANNEL, without_hot_store=True
+            ),
         ),
     ),
     Group(
         "Messages",
         "What was said. Readstate gives every message its place (`seq`) and counts it.",
         (
-            Route("POST", "/v1/messages", do.post_messages, body=ONE_OR_MANY, status=202, errors=_SENDS),
+            Route(
+                "POST",
+                "/v1/messages",
+                do.post_messages,
+                body=ONE_OR_MANY,
+                status=202,
+                errors=_SENDS,
+                without_hot_store=True,
+            ),
             Route(
                 "PATCH",
                 _MESSAGE,
@@ -183,10 +193,17 @@ GROUPS = (
         "Unread",
         "What is unread, where, and since when. Every count says whether it is exact.",
         (
-            Route("GET", _USER + "/unread", do.sync, query=_SYNC, errors=_NO_SEAT),
-            Route("GET", _THERE + "/unread", do.get_unread, errors=_NO_SEAT),
-            Route("GET", _USER + "/unread/messages", do.unread_messages, query=_MESSAGES, errors=_NO_SEAT),
-            Route("POST", "/v1/unread/batch", do.totals, For.SERVICE, json_of(Users)),
+            Route("GET", _USER + "/unread", do.sync, query=_SYNC, errors=_NO_SEAT, without_hot_store=True),
+            Route("GET", _THERE + "/unread", do.get_unread, errors=_NO_SEAT, without_hot_store=True),
+            Route(
+                "GET",
+                _USER + "/unread/messages",
+                do.unread_messages,
+                query=_MESSAGES,
+                errors=_NO_SEAT,
+                without_hot_store=True,
+            ),
+            Route("POST", "/v1/unread/batch", do.totals, For.SERVICE, json_of(Users, without_hot_store=True)),
             Route("GET", _THERE + "/explain", do.explain, errors=_NO_SEAT),
             Route("POST", _THERE + "/recount", do.recount, body=json_of(Nothing), errors=_NO_SEAT),
         ),
@@ -194,13 +211,13 @@ GROUPS = (
     Group(
         "Inbox",
         "The list of conversations.",
-        (Route("GET", _USER + "/inbox", do.inbox, query=_INBOX),),
+        (Route("GET", _USER + "/inbox", do.inbox, query=_INBOX, without_hot_store=True),),
     ),
     Group(
         "Badge",
         "How many different people wrote while no device of the user was connected.",
         (
-            Route("GET", _USER + "/badge", do.get_badge),
+            Route("GET", _USER + "/badge", do.get_badge, without_hot_store=True),
             Route("POST", _USER + "/badge/tap", do.tap_badge, body=json_of(Nothing)),
         ),
     ),
@@ -208,7 +225,7 @@ GROUPS = (
         "Threads",
         "Replies under a message. `{thread}` is the id of that message.",
         (
-            Route("GET", _USER + "/threads", do.threads, query=_THREADS, errors=_NO_SEAT),
+            Route("GET", _USER + "/threads", do.threads, query=_THREADS, errors=_NO_SEAT, without_hot_store=True),
             Route("PUT", _THREAD + "/follow", do.follow_thread, body=json_of(Nothing), errors=_NO_THREAD),
             Route("DELETE", _THREAD + "/follow", do.unfollow_thread, errors=_NO_THREAD),
             Route(

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import structlog
 
-from ..errors import ReadstateError, Unavailable
+from ..errors import HotStoreUnavailable, ReadstateError, Unavailable
 
 log = structlog.get_logger()
 
@@ -32,6 +32,16 @@ class AlwaysFresh:
 
     async def caught_up(self) -> None:
         """It is."""
+
+
+class NeverFresh:
+    """What is made from the durable store alone, while the hot store is away."""
+
+    behind = True
+
+    async def caught_up(self) -> None:
+        """It never is."""
+        raise HotStoreUnavailable
 
 
 class Notes(Protocol):

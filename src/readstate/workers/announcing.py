@@ -8,6 +8,7 @@ from ..announcements import (
     ChannelTouched,
     MembersChanged,
     MessageCame,
+    Outcome,
     ThreadTouched,
 )
 from ..events import AnyChannelEvent, ChannelEvent, DeleteEvent, EditEvent, MembersEvent, MessageEvent
@@ -40,6 +41,20 @@ def announcements(event: AnyChannelEvent, effect: Effect, instance_id: str) -> I
             if isinstance(step, Gone):  # with what was written in it
                 yield from map(BadgeChanged, step.users)
     yield from (BadgeChanged(one.receiver_id) for one in effect.undelivered)
+
+
+def outcome(ref: str, effect: Effect) -> Outcome:
+    """What became of an event, for the one who waits for it."""
+    if (error := effect.error) is not None:
+        return Outcome(ref, error.code, error.detail, error.field)
+    return Outcome(
+        ref,
+        message=effect.message,
+        channel=effect.channel,
+        duplicate=effect.duplicate,
+        added=effect.added,
+        removed=effect.removed,
+    )
 
 
 def _concerned(step: UserStep) -> tuple[str, ...]:

@@ -13,9 +13,12 @@ from ..ports import Bus, Clock, Durable, HotBadges, HotChannels, HotUsers, Moved
 from ..services.undelivered import LateBadges
 from ..services.under_way import Writing
 from ..steps import Gone
-from .announcing import announcements
+from .announcing import announcements, outcome
 
 log = structlog.get_logger()
+
+NoteAway = Callable[[Sequence[Effect]], Awaitable[None]]
+"""Takes note of those who were away; safe to repeat."""
 
 
 class MessageWriter:
@@ -30,8 +33,9 @@ class MessageWriter:
         presence: Presence,
         bus: Bus,
         log_reads: Callable[[Sequence[ReadEvent]], Awaitable[None]],
+        note_away: NoteAway,
         read_in_focus: Callable[[Sequence[tuple[str, str, Position]]], Awaitable[None]],
-        drop_hot: Callable[[], Awaitable[None]],
+        drop_hot: Callable[[], Awaitable[None]] | None,
         writing: Writing,
         clock: Clock,
         instance_id: str,
@@ -43,16 +47,18 @@ class MessageWriter:
         self._presence = presence
         self._bus = bus
         self._log_reads = log_reads
+        self._note_away = note_away
         self._read_in_focus = read_in_focus
         self._drop_hot = drop_hot
+        """What helps when the hot state has missed something. None: whoever calls repeats the batch."""
         self._writing = writing
         self._clock = clock
         self._instance = instance_id
         self._late = LateBadges(durable, badges, bus)
 
-    async def handle(self, deliveries: Sequence[Delivery]) -> list[Effect]:
-        """Apply a batch, and say what became of each event."""
-        effects = await self._store(deliveries)
+    async def handle(self, deliveries: Sequence[Delivery], source: str = "") -> list[Effect]:
+        """Apply a batch of a log, and say what became of each event."""
+        effects = await self._store(deliveries, source)
         with self._writing.batch():
             moved, generation = await self._heat_and_tell(deliveries, effects)
         if moved:
@@ -65,16 +71,19 @@ class MessageWriter:
         """Takes the hot state, then devices to where the store is; the pointers that moved, the generation before."""
         try:
             moved, generation = await self._heat(effects)
-        except Unavailable as error:  # the store has it, so it is done; the hot state is loaded again when it is back
+        except Unavailable as error:
+            if self._drop_hot is None:
+                raise
+            # The store has it, so it is done; the hot state is loaded again when it is back.
             log.warning("the hot state has missed messages", action="write", code=error.code)
             with suppress(Unavailable):
                 await self._drop_hot()
             moved, generation = [], 0
         lost = await self._presence.reached([one for effect in effects for one in effect.reached])
-        told = zip(deliveries, effects, strict=True)
-        await self._bus.publish(
-            [one for delivery, effect in told for one in announcements(delivery.event, effect, self._instance)]
-        )
+        told = list(zip(deliveries, effects, strict=True))
+        news = [one for delivery, effect in told for one in announcements(delivery.event, effect, self._instance)]
+        answers = [outcome(delivery.event.ref, effect) for delivery, effect in told if delivery.event.ref is not None]
+        await self._bus.publish([*news, *answers])
         await self._late.note(lost)  # who was online when it was stored, and is no more
         return moved, generation
 
@@ -86,26 +95,30 @@ class MessageWriter:
         for gone in (step for effect in effects for step in effect.user_steps if isinstance(step, Gone)):
             for user in gone.users:
                 await self._badges.forget(user)
-        await self._badges.add([one for effect in effects for one in effect.undelivered])
+        await self._note_away(effects)
         if places := await self._in_focus(effects):
             await self._read_in_focus(places)
         return moved, generation
 
-    async def _store(self, deliveries: Sequence[Delivery]) -> list[Effect]:
+    async def _store(self, deliveries: Sequence[Delivery], source: str) -> list[Effect]:
         try:
-            return await self._durable.apply(deliveries, await self._presence.online(()))
+            return await self._durable.apply(deliveries, self._presence.online, source)
         except StorageUnavailable as error:
-            if error.uncertain:  # nobody can say what the hot state lacks
+            if error.uncertain and self._drop_hot is not None:  # nobody can say what the hot state lacks
                 with suppress(Unavailable):
                     await self._drop_hot()
             raise
 
     async def _log_moved(self, moved: Sequence[Moved], generation: int) -> None:
-        """Brings pointers to the log; if it refuses them or memory was lost meanwhile, they are loaded again."""
+        """Brings pointers to the log. If it refuses them or memory was lost meanwhile, they are loaded again."""
         now = self._clock()
+        events = [read_event(one.user_id, one.channel_id, one.pointer, now) for one in moved]
+        if self._drop_hot is None:  # what is loaded from a store that others share may lack what the log has
+            await self._log_reads(events)
+            return
         uncertain = {one.user_id for one in moved}
         try:
-            await self._log_reads([read_event(one.user_id, one.channel_id, one.pointer, now) for one in moved])
+            await self._log_reads(events)
             uncertain = await self._users.dropped(generation, uncertain)
         finally:
             for user in uncertain:
