@@ -251,14 +251,14 @@ class ConfigurationError(ReadstateError):
 
 def of_code(code: str, detail: str | None = None, field: str | None = None) -> ReadstateError:
     """The error that another process has told by its code; one of a newer version is internal, and says its name."""
-    known = _by_code().get(code)
+    known = by_code().get(code)
     if known is None:
         return ReadstateError(f"{detail or 'refused'} ({code})", field=field)
     return known(detail, field=field)
 
 
 @functools.cache
-def _by_code() -> Mapping[str, type[ReadstateError]]:
+def by_code() -> Mapping[str, type[ReadstateError]]:
     """Of this module only: others derive errors that can't be made from a code."""
     return {
         kind.code: kind for kind in globals().values() if isinstance(kind, type) and issubclass(kind, ReadstateError)

@@ -270,7 +270,7 @@ async def test_of_a_batch_by_a_user_only_the_allowed_is_sent(chat: Chat) -> None
         ("3", "rejected", "forbidden"),
         ("", "rejected", "forbidden"),
     ]
-    [(_, sent)] = chat.service.calls
+    [(_, sent, _)] = chat.service.calls
     assert [message.id for message in sent] == ["m1"]
 
 

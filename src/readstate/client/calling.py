@@ -18,6 +18,7 @@ Query = Mapping[str, str | int | bool | Sequence[str] | None]
 
 CONNECT_TIMEOUT = 5.0
 JSON = "application/json"
+PROBLEM = "application/problem+json"
 JSON_LINES = "application/x-ndjson"
 
 
@@ -69,10 +70,13 @@ class Caller:
         query: Query | None = None,
         repeatable: bool | None = None,
         content_type: str = JSON,
+        wait: bool = False,
     ) -> T:
         """Ask and decode. `repeatable`: a second time does no harm; if not said, the method tells."""
         content = body if isinstance(body, bytes) or body is None else msgspec.json.encode(body)
         headers = {} if content is None else {"Content-Type": content_type}
+        if wait:
+            headers["Prefer"] = "wait"
         request = self._request(method, path, content, query, headers)
         safe = method in {"GET", "PUT", "DELETE"} if repeatable is None else repeatable
         return _decode(await self._until_answered(request, repeatable=safe), answer)
@@ -128,13 +132,13 @@ class Caller:
         try:
             async with asyncio.timeout(left):
                 response = await self._http.send(request, stream=stream)
-                if not response.is_success:
+                if not _is_answer(response):
                     await response.aread()
         except TimeoutError as error:
             raise self._timed_out() from error
         except httpx.HTTPError as error:
             raise self._fault(error) from error
-        if response.is_success:
+        if _is_answer(response):
             return response
         await response.aclose()
         raise _refusal(response)
@@ -171,6 +175,11 @@ def path(*segments: str) -> str:
 def _segment(text: str) -> str:
     """A path segment for any id: also for "." and "..", which URLs would otherwise take as directions."""
     return text.replace(".", "%2E") if text in {".", ".."} else quote(text, safe="")
+
+
+def _is_answer(response: httpx.Response) -> bool:
+    """Not so if what was asked for is taken, but not done yet: that is told like a problem."""
+    return response.is_success and response.headers.get("content-type") != PROBLEM
 
 
 def _decode(response: httpx.Response, answer: type[T]) -> T:

@@ -82,8 +82,12 @@ class Client(Caller):
         silent: bool = False,
         backfill: bool = False,
         outside: bool = False,
+        wait: bool = False,
     ) -> api.SendResult:
-        """Send one message. Without `id` it gets one here, so that trying again cannot send it twice."""
+        """Send one message. Without `id` it gets one here, so that trying again cannot send it twice.
+
+        `wait`: in the cluster profile, answer when it has its place (`seq`), 5 seconds later at most.
+        """
         message = api.NewMessage(
             channel_id=channel_id,
             sender_id=sender_id,
@@ -98,13 +102,13 @@ class Client(Caller):
             backfill=backfill,
             outside=outside,
         )
-        answer = await self._call("POST", path("messages"), _Sent, _with_id(message), repeatable=True)
+        answer = await self._call("POST", path("messages"), _Sent, _with_id(message), repeatable=True, wait=wait)
         return answer.results[0]
 
-    async def send_many(self, messages: Iterable[api.NewMessage]) -> list[api.SendResult]:
+    async def send_many(self, messages: Iterable[api.NewMessage], *, wait: bool = False) -> list[api.SendResult]:
         """Send several messages at once. Each has its result: one that is rejected does not stop the others."""
         body = {"messages": [_with_id(message) for message in messages]}
-        return (await self._call("POST", path("messages"), _Sent, body, repeatable=True)).results
+        return (await self._call("POST", path("messages"), _Sent, body, repeatable=True, wait=wait)).results
 
     async def edit_message(
         self,

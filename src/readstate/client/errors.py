@@ -1,6 +1,7 @@
 """What a client raises, as one tree: the service's own errors, each by its code, and faults on the way to it.
 
     ApiError                    everything below; itself for codes that this version does not know
+    ├── NotYet (202)            taken; the effect follows (cluster profile)
     ├── BadRequest (400)        BrokenJson, BadPath, WrongContentType, UnknownFrame
     ├── Unauthenticated (401)   InvalidToken, TokenExpired
     ├── Forbidden (403)
@@ -43,6 +44,10 @@ class ApiError(Exception):
         """Seconds after which the service asks to be called again."""
         self.tries = 1
         """How often the call was tried."""
+
+
+class NotYet(ApiError):
+    """Taken, and done for sure: only the effect was not there yet when the service answered (202)."""
 
 
 class BadRequest(ApiError):

@@ -157,9 +157,9 @@ class Sessions:
     async def make(self, call: Call) -> Session:
         """Make a sandbox of people, channels and messages."""
         made = self._take()
-        await self._remove_old(call.rs)
+        await self._remove_old(call.service)
         self._standing.append(made)
-        return await _Sandbox(call.rs, made.suffix).fill()
+        return await _Sandbox(call.service, made.suffix).fill()
 
     def _take(self) -> _Made:
         now = self._clock()

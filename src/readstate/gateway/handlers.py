@@ -32,7 +32,7 @@ from ..api import (
     UnreadMessages,
     UserPreferencesView,
 )
-from ..errors import TooLarge
+from ..errors import TooLarge, of_code
 from ..transfer_records import Erased, ImportReport
 from . import access
 from .answers import (
@@ -47,7 +47,7 @@ from .answers import (
 )
 from .asgi import Answer, Stream, content_type
 from .calls import LINES, Call
-from .problems import NotReady, by_code
+from .problems import NotReady
 
 # ---------------------------------------------------------------- channels
 
@@ -103,7 +103,7 @@ async def post_messages(call: Call) -> SendResults:
     if isinstance(call.body, NewMessage):
         (result,) = await _send(call, [call.body])
         if result.status == "rejected":
-            raise by_code(result.code, result.detail, result.field)
+            raise of_code(result.code or "", result.detail, result.field)
         return SendResults([result])
     return SendResults(await _send(call, call.body.messages))
 

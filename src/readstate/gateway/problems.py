@@ -5,7 +5,7 @@ from http import HTTPStatus
 
 from msgspec import UNSET, Struct, UnsetType, json
 
-from ..errors import MethodNotAllowed, RateLimited, ReadstateError, Unavailable
+from ..errors import MethodNotAllowed, RateLimited, ReadstateError, Unavailable, by_code
 from .asgi import Answer, Header, content_type
 
 PROBLEM = content_type("application/problem+json")
@@ -66,11 +66,6 @@ def problem(error: ReadstateError) -> Answer:
     return Answer(error.status, [PROBLEM, *_headers(error)], _encode(body))
 
 
-def by_code(code: str | None, detail: str | None, field: str | None = None) -> ReadstateError:
-    """The error that an item of a batch was rejected with, from what its result tells."""
-    return _BY_CODE.get(code or "", ReadstateError)(detail, field=field)
-
-
 def _headers(error: ReadstateError) -> list[Header]:
     if isinstance(error, WrongMethod):
         return [(b"allow", error.allowed.encode())]
@@ -82,18 +77,6 @@ def _headers(error: ReadstateError) -> list[Header]:
     return []
 
 
-def _tree(root: type[ReadstateError]) -> dict[str, type[ReadstateError]]:
-    found: dict[str, type[ReadstateError]] = {}
-    for child in root.__subclasses__():
-        if "code" in vars(child):
-            found[child.code] = child
-        found |= _tree(child)
-    return found
-
-
-_BY_CODE = _tree(ReadstateError)
-
-
 def all_codes() -> list[str]:
     """Every code that an answer may have."""
-    return sorted({ReadstateError.code} | {code for code, error in _BY_CODE.items() if error.status != 500})
+    return sorted({ReadstateError.code} | {code for code, error in by_code().items() if error.status != 500})

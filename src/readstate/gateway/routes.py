@@ -22,6 +22,7 @@ from ..errors import (
     MessageNotFound,
     MessageWithoutSeq,
     NotAMember,
+    NotYet,
     ReplyToReply,
     ThreadNotFound,
     Unavailable,
@@ -133,16 +134,16 @@ GROUPS = (
         "Channels",
         "Conversations, and who is in them.",
         (
-            Route("PUT", _CHANNEL, do.put_channel, For.SERVICE, json_of(PutChannel)),
+            Route("PUT", _CHANNEL, do.put_channel, For.SERVICE, json_of(PutChannel), errors=(NotYet,)),
             Route("GET", _CHANNEL, do.get_channel, errors=_NO_CHANNEL, without_hot_store=True),
-            Route("DELETE", _CHANNEL, do.delete_channel, For.SERVICE, errors=_NO_CHANNEL),
+            Route("DELETE", _CHANNEL, do.delete_channel, For.SERVICE, errors=(NotYet, *_NO_CHANNEL)),
             Route(
                 "POST",
                 _CHANNEL + "/members",
                 do.change_members,
                 For.SERVICE,
                 json_of(ChangeMembers),
-                errors=_NO_CHANNEL,
+                errors=(NotYet, *_NO_CHANNEL),
             ),
             Route(
                 "GET", _CHANNEL + "/members", do.get_members, query=_MEMBERS, errors=_NO_CHANNEL, without_hot_store=True
@@ -167,9 +168,9 @@ GROUPS = (
                 _MESSAGE,
                 do.patch_message,
                 body=json_of(MessageEdit),
-                errors=(*_NO_MESSAGE, MessageDeleted),
+                errors=(NotYet, *_NO_MESSAGE, MessageDeleted),
             ),
-            Route("DELETE", _MESSAGE, do.delete_message, errors=_NO_MESSAGE),
+            Route("DELETE", _MESSAGE, do.delete_message, errors=(NotYet, *_NO_MESSAGE)),
         ),
     ),
     Group(
@@ -203,7 +204,7 @@ GROUPS = (
                 errors=_NO_SEAT,
                 without_hot_store=True,
             ),
-            Route("POST", "/v1/unread/batch", do.totals, For.SERVICE, json_of(Users, without_hot_store=True)),
+            Route("POST", "/v1/unread/batch", do.totals, For.SERVICE, json_of(Users), without_hot_store=True),
             Route("GET", _THERE + "/explain", do.explain, errors=_NO_SEAT),
             Route("POST", _THERE + "/recount", do.recount, body=json_of(Nothing), errors=_NO_SEAT),
         ),
@@ -226,8 +227,8 @@ GROUPS = (
         "Replies under a message. `{thread}` is the id of that message.",
         (
             Route("GET", _USER + "/threads", do.threads, query=_THREADS, errors=_NO_SEAT, without_hot_store=True),
-            Route("PUT", _THREAD + "/follow", do.follow_thread, body=json_of(Nothing), errors=_NO_THREAD),
-            Route("DELETE", _THREAD + "/follow", do.unfollow_thread, errors=_NO_THREAD),
+            Route("PUT", _THREAD + "/follow", do.follow_thread, body=json_of(Nothing), errors=(NotYet, *_NO_THREAD)),
+            Route("DELETE", _THREAD + "/follow", do.unfollow_thread, errors=(NotYet, *_NO_THREAD)),
             Route(
                 "POST",
                 _THREAD + "/read",
