@@ -6,17 +6,25 @@ import os
 import secrets
 import tempfile
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from readstate.stack import Kafka, SoftwareMissing
 
+K = TypeVar("K", bound=Kafka)
+
 
 @functools.cache
 def server() -> Kafka:
-    """Started when the first test needs it, gone with the process. Skips loudly where there is no Java, but in CI."""
+    """Started when the first test needs it, gone with the process."""
     kafka = Kafka(Path(tempfile.mkdtemp(prefix="readstate-tests-")) / "kafka")
     atexit.register(kafka.wipe)
+    return started(kafka)
+
+
+def started(kafka: K) -> K:
+    """Starts one. Skips loudly where there is no Java, but in CI."""
     try:
         return kafka.start()
     except SoftwareMissing as missing:

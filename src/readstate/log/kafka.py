@@ -28,6 +28,7 @@ TRY_SECONDS = 1.0
 POLL_SECONDS = 0.001
 IDLE_SECONDS = 1.0
 """Between two polls while nothing is under way: the library may have something to tell."""
+QUIET_SECONDS = 10.0
 MOST_BYTES = 1_000_000
 """Of an event. What holds another one (a dead letter) may be larger."""
 MOST_BYTES_OF_ALL = 4 * MOST_BYTES
@@ -65,7 +66,10 @@ class Faults:
     @property
     def refused(self) -> bool:
         """Whether it is about who we are, so that trying again is of no use."""
-        return self.last is not None and self.last.code() in {KafkaError._AUTHENTICATION, KafkaError._SSL}
+        if self.last is None:
+            return False
+        # Since TLS 1.3 a broker refuses a certificate after the handshake: for the library that is a connection lost.
+        return self.last.code() in {KafkaError._AUTHENTICATION, KafkaError._SSL} or "SSL alert" in self.last.str()
 
     def explain(self, error: KafkaError) -> str:
         """What is known about an error."""
@@ -75,11 +79,24 @@ class Faults:
 
 
 class _Told:
-    """Takes what the library logs to where ours goes. It calls this as it would the standard library's logger."""
+    """Takes what the library logs to where ours goes. It calls this as it would the standard library's logger.
+
+    While it tries to connect it may repeat itself a hundred times a second: of one kind, a line in a while is told.
+    """
+
+    def __init__(self) -> None:
+        self._again: dict[object, float] = {}
+        self._untold = 0
 
     def log(self, level: int, form: str, *words: object) -> None:
-        """One line."""
-        log.log(min(level, logging.WARNING), "kafka's library says", action="kafka", line=form % words)
+        """One line; the first word is its kind."""
+        now = time.monotonic()
+        if now < self._again.get(words[0], 0):
+            self._untold += 1
+            return
+        self._again[words[0]] = now + QUIET_SECONDS
+        line, untold, self._untold = form % words, self._untold, 0
+        log.log(min(level, logging.WARNING), "kafka's library says", action="kafka", line=line, untold=untold)
 
 
 def client(kind: Callable[[dict[str, Any]], T], options: Options, faults: Faults) -> T:

@@ -33,6 +33,7 @@ from .wire import (
     unsent_record,
 )
 
+MEET_SECONDS = 2.0
 DRAIN_SECONDS = 5.0
 LOOK_SECONDS = 0.02
 CLOSE_SECONDS = 5.0
@@ -78,7 +79,7 @@ class KafkaLog:
     async def start(self) -> None:
         """Meet the brokers, if they are there, and begin to send what waits in the spool."""
         try:
-            await self._producer.meet()
+            await self._producer.meet(MEET_SECONDS)
         except LogUnavailable as error:
             self._late = True
             log.warning("Kafka is not there yet", action="kafka", reason=error.detail)

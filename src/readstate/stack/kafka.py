@@ -62,10 +62,15 @@ class Kafka(Server):
 
     def command(self) -> Sequence[str | Path]:
         """Java with the jars; the data directory is formatted at the first start."""
-        (self.home / PROPERTIES).write_text(_properties(*self.record.ports))
+        lines = (f"{name}={value}\n" for name, value in self.properties().items())
+        (self.home / PROPERTIES).write_text("".join(lines))
         if not (self.data / "meta.properties").exists():
             self._format()
         return [*self._java, "kafka.Kafka", PROPERTIES]
+
+    def properties(self) -> dict[str, object]:
+        """How it runs, in Kafka's words."""
+        return _properties(*self.record.ports[: Kafka.port_count])
 
     def answers(self) -> bool:
         """It says in its log that it has started, and it answers."""
@@ -91,14 +96,14 @@ class Kafka(Server):
             raise ServerFailed(f"kafka: the data directory cannot be made: {(done.stderr or done.stdout).strip()}")
 
 
-def _properties(port: int, controller_port: int) -> str:
+def _properties(port: int, controller_port: int) -> dict[str, object]:
     """One node alone: every topic has one replica, and consumers need not wait for others to join."""
     alone = {
         f"{topic}.{name}": 1
         for topic in ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
         for name in ("replication.factor", "num.partitions")
     }
-    values = {
+    return {
         "process.roles": "broker,controller",
         "node.id": 1,
         "controller.quorum.voters": f"1@{HOST}:{controller_port}",
@@ -116,4 +121,3 @@ def _properties(port: int, controller_port: int) -> str:
         "broker.session.timeout.ms": 2_000,
         "broker.heartbeat.interval.ms": 500,
     }
-    return "".join(f"{name}={value}\n" for name, value in values.items())
