@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import fcntl
+import itertools
 import os
 import secrets
 import time
@@ -46,6 +47,8 @@ from .workers.message_writer import MessageWriter
 from .workers.receipt_persister import ReceiptPersister
 
 HOUSEKEEPING_SECONDS = 5
+EXPIRE_TURNS = 720
+"""What badges need no more is removed once an hour."""
 PING_SECONDS = 3
 LOCK_FILE = "lock"
 
@@ -255,7 +258,14 @@ class Readstate:
             undo_ttl=s.undo_ttl,
         )
         self.badge = OfflineBadge(
-            hot.badges, durable, counting, acceptance, bus, mode=s.badge_mode, max_messages=s.max_page
+            hot.badges,
+            durable,
+            counting,
+            acceptance,
+            bus,
+            mode=s.badge_mode,
+            max_messages=s.max_page,
+            retention=s.badge_retention,
         )
         self.unread = UnreadView(
             hot.users,
@@ -317,11 +327,13 @@ class Readstate:
         await self.reads.read_in_focus(places)
 
     async def _housekeeping(self) -> None:
-        while True:
+        for turn in itertools.count(1):
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
             with contextlib.suppress(ReadstateError):
                 await self.presence.expire()
                 await self._hot.bound()
+                if turn % EXPIRE_TURNS == 0:
+                    await self.badge.expire()
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:
