@@ -393,11 +393,13 @@ class FromSender(Struct, frozen=True, gc=False):
 
 
 class Tap(Struct, frozen=True, gc=False):
-    """What a tap on the badge shows; the badge is 0 then."""
+    """What a tap on the badge shows; the badge is 0 then. Who wrote very much may be on several pages."""
 
     senders: int
     tapped_at: int
     by_sender: list[FromSender]
+    cursor: str | None = None
+    """For more of what this tap shows; to ask for it taps nothing."""
 
 
 class Reader(Struct, frozen=True, gc=False):

@@ -114,7 +114,14 @@ class Services:
             alone=parts.alone,
         )
         self.badge = OfflineBadge(
-            hot.badges, durable, counting, acceptance, bus, mode=s.badge_mode, max_messages=s.max_page
+            hot.badges,
+            durable,
+            counting,
+            acceptance,
+            bus,
+            mode=s.badge_mode,
+            max_messages=s.max_page,
+            retention=s.badge_retention,
         )
         self.unread = UnreadView(
             hot.users,

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import fcntl
+import itertools
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -26,6 +27,8 @@ from .workers.message_writer import MessageWriter
 from .workers.receipt_persister import ReceiptPersister
 
 HOUSEKEEPING_SECONDS = 5
+EXPIRE_TURNS = 720
+"""What badges need no more is removed once an hour."""
 LOCK_FILE = "lock"
 
 
@@ -138,11 +141,13 @@ class Embedded:
 
 
 async def _housekeeping(services: Services, hot: Hot) -> None:
-    while True:
+    for turn in itertools.count(1):
         await asyncio.sleep(HOUSEKEEPING_SECONDS)
         with contextlib.suppress(ReadstateError):
             await services.presence.expire()
             await hot.bound()
+            if turn % EXPIRE_TURNS == 0:
+                await services.badge.expire()
 
 
 def _take_directories(settings: Settings) -> Callable[[], None]:

@@ -78,7 +78,9 @@ class Auth(ClientFrame, frozen=True, kw_only=True, tag="auth"):
 
 
 class BadgeTap(ClientFrame, frozen=True, kw_only=True, tag="badge.tap"):
-    """Show who wrote while the user was away, and set the badge to 0."""
+    """Show who wrote while the user was away, and set the badge to 0; with a cursor, more of what a tap showed."""
+
+    cursor: str | None = None
 
 
 class Ping(ClientFrame, frozen=True, kw_only=True, tag="ping"):

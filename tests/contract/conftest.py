@@ -14,10 +14,11 @@ from readstate.hot.valkey_badges import ValkeyBadges
 from readstate.hot.valkey_calls import UserCalls
 from readstate.hot.valkey_channels import ValkeyChannels
 from readstate.hot.valkey_users import ValkeyUsers
+from readstate.hot.write_replica import ReplicatedBadges, WriteReplica
 from readstate.ports import Clock, Durable, HotBadges, HotChannels, HotUsers
 
 from .postgres import postgres as postgres_store
-from .valkey import HotStore, cluster, hot_store, single
+from .valkey import PATIENCE, HotStore, cluster, hot_store, single
 
 CAP = 5
 FANOUT = 3
@@ -97,8 +98,17 @@ async def valkey_cluster_badges(clock: ManualClock) -> AsyncIterator[HotBadges]:
         yield badges_over(store, clock)
 
 
-def badges_over(store: HotStore, clock: Clock) -> ValkeyBadges:
-    return ValkeyBadges(store.fleet, store.generation, prefix=store.prefix, clock=clock, ttl=60)
+@asynccontextmanager
+async def replicated_badges(clock: ManualClock) -> AsyncIterator[HotBadges]:
+    """With a write replica, which is another server."""
+    async with hot_store(single) as store:
+        replica = WriteReplica(cluster().url, prefix=store.prefix, answer_seconds=PATIENCE)
+        yield ReplicatedBadges(badges_over(store, clock), replica)
+        await replica.close()
+
+
+def badges_over(store: HotStore, clock: Clock, **more: int) -> ValkeyBadges:
+    return ValkeyBadges(store.fleet, store.generation, prefix=store.prefix, clock=clock, ttl=60, **more)
 
 
 @asynccontextmanager
@@ -130,7 +140,7 @@ async def channels(request: pytest.FixtureRequest, clock: ManualClock) -> AsyncI
         yield adapter
 
 
-@pytest.fixture(params=[memory_badges, valkey_badges, valkey_cluster_badges])
+@pytest.fixture(params=[memory_badges, valkey_badges, valkey_cluster_badges, replicated_badges])
 async def badges(request: pytest.FixtureRequest, clock: ManualClock) -> AsyncIterator[HotBadges]:
     factory: Callable[[ManualClock], AbstractAsyncContextManager[HotBadges]] = request.param
     async with factory(clock) as adapter:

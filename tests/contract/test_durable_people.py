@@ -4,11 +4,13 @@ import itertools
 from collections.abc import Container
 
 import pytest
+from msgspec import structs
 
+from readstate.errors import StorageUnavailable
 from readstate.events import AnyChannelEvent, ChannelEvent, DeleteEvent, Delivery, MembersEvent, MessageEvent, ReadEvent
 from readstate.facts import Effect
 from readstate.model import Mode, Preferences, ReadState
-from readstate.ports import Activity, Durable
+from readstate.ports import Activity, Durable, TapPlace
 from readstate.rooms import thread_room
 
 from .conftest import CAP
@@ -106,32 +108,95 @@ async def test_different_people_are_counted_for_those_who_are_away(durable: Dura
 async def test_a_tap_gives_what_was_written_newest_first_and_begins_anew(durable: Durable) -> None:
     first, second, third = say("m1"), say("m2", "carol"), say("m3")
     await apply(durable, first, second)
-    count, messages = await durable.tap("bob", second.created_at, 10, 0)
-    assert (count, [message.id for message in messages]) == (2, ["m2", "m1"])
+    tapped = await durable.tap("bob", second.created_at, 10)
+    assert (tapped.since, tapped.at, tapped.senders) == (0, second.created_at, 2)
+    assert [(at, message.id) for at, message in tapped.messages] == [
+        (second.created_at, "m2"),
+        (first.created_at, "m1"),
+    ]
     assert await durable.badge_senders("bob") == (second.created_at, frozenset())
     await apply(durable, third)
     assert await durable.badge_count("bob") == 1
-    assert (await durable.tap("bob", third.created_at, 10, 0))[0] == 1
+    again = await durable.tap("bob", third.created_at, 10)
+    assert (again.since, again.senders) == (second.created_at, 1)
 
 
 async def test_what_was_accepted_before_the_tap_and_stored_after_it_does_not_count(durable: Durable) -> None:
     late = say("late")
-    await durable.tap("bob", late.created_at, 10, 0)
+    await durable.tap("bob", late.created_at, 10)
     await apply(durable, late)
     assert await durable.badge_count("bob") == 0
 
 
 async def test_a_tap_shows_no_more_than_asked_for_but_counts_everyone(durable: Durable) -> None:
     await apply(durable, say("m1"), say("m2", "carol"), say("m3"))
-    count, messages = await durable.tap("bob", next(times), 1, 0)
-    assert (count, [message.id for message in messages]) == (2, ["m3"])
+    tapped = await durable.tap("bob", next(times), 1)
+    assert (tapped.senders, [message.id for _, message in tapped.messages]) == (2, ["m3"])
+
+
+async def test_what_comes_after_the_time_of_a_tap_is_left_for_the_next_one(durable: Durable) -> None:
+    """Its clock may be another instance's."""
+    before, after = say("m1"), say("m2", "carol")
+    await apply(durable, before, after)
+    tapped = await durable.tap("bob", before.created_at, 10)
+    assert (tapped.senders, [message.id for _, message in tapped.messages]) == (1, ["m1"])
+    assert await durable.badge_senders("bob") == (before.created_at, frozenset({"carol"}))
+
+
+async def test_the_rest_of_what_a_tap_showed_comes_in_pages(durable: Durable) -> None:
+    first, together = say("first"), say("m0", "carol")
+    names = [f"m{n}" for n in range(1, 8)]
+    same = [structs.replace(say(name, "carol"), created_at=together.created_at) for name in names]
+    await apply(durable, first, together, *same)
+    tapped = await durable.tap("bob", next(times), 3)
+    await apply(durable, say("after the tap"))
+    shown, page = [], tapped.messages
+    while page:
+        shown += [message.id for _, message in page]
+        accepted_at, last = page[-1]
+        place = TapPlace(accepted_at, last.at, last.channel_id, last.id)
+        page = await durable.tapped("bob", tapped.since, tapped.at, place, 3)
+    assert shown == [*reversed(["m0", *names]), "first"]
+
+
+async def test_a_tap_that_takes_too_long_changes_nothing(durable: Durable) -> None:
+    await apply(durable, say("m1"))
+    with pytest.raises(StorageUnavailable):
+        await durable.tap("bob", next(times), 10, until=0.0)
+    assert await durable.badge_senders("bob") == (0, frozenset({"alice"}))
+
+
+async def test_what_was_shown_and_is_old_is_removed(durable: Durable) -> None:
+    old, shown, new = say("m1"), say("m2"), say("m3", "carol")
+    await apply(durable, old, shown, new)
+    await durable.tap("bob", shown.created_at, 10)
+
+    async def expire(before: int, tapped: int) -> int:
+        after: str | None = ""
+        removed = 0
+        while after is not None:
+            after, some = await durable.expire_undelivered(after, before, tapped, 1)
+            removed += some
+        return removed
+
+    async def left(user: str) -> list[str]:
+        rest = await durable.tapped(user, 0, next(times), TapPlace(next(times), 0, "", ""), 10)
+        return [message.id for _, message in rest]
+
+    assert await expire(next(times), shown.created_at - 1) == 0
+    assert await expire(old.created_at, shown.created_at) == 1
+    assert await left("bob") == ["m3", "m2"]
+    assert await expire(next(times), next(times)) == 1
+    assert await left("bob") == ["m3"]
+    assert await left("alice") == ["m3"]
+    assert await durable.badge_count("bob") == 1
 
 
 async def test_an_older_tap_takes_nothing_back(durable: Durable) -> None:
     message = say("m1")
     await apply(durable, message)
-    await durable.tap("bob", message.created_at, 10, 0)
-    await durable.tap("bob", message.created_at - 1, 10, 0)
+    await durable.tap("bob", message.created_at, 10)
+    assert (await durable.tap("bob", message.created_at - 1, 10)).at == message.created_at
     assert await durable.badge_count("bob") == 0
 
 
@@ -140,7 +205,7 @@ async def test_activity_is_kept_apart_from_each_other(durable: Durable) -> None:
     await durable.save_seen("bob", 50)
     await durable.save_seen("bob", 40)
     await durable.save_receipts("bob", "private")
-    await durable.tap("bob", 60, 10, 0)
+    await durable.tap("bob", 60, 10)
     assert await durable.activity("bob") == Activity(60, 50, "private")
 
 

@@ -195,7 +195,7 @@ async def test_receipts_since_a_time_are_those_of_others_in_small_channels(durab
 async def test_what_did_not_get_through_counts_for_the_badge(durable: Durable) -> None:
     await a_channel(durable, "alice", "bob")
     await put(durable, say("m1"))
-    await durable.tap("bob", NOW + 1, 10, 0)
+    await durable.tap("bob", NOW + 1, 10)
     assert await durable.badge_count("bob") == 0
     await durable.save_undelivered([Undelivered("bob", NOW + 2, "alice", "c", "m1")])
     assert await durable.badge_count("bob") == 1

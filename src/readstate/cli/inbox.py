@@ -58,14 +58,19 @@ def badge(
     tap: Annotated[
         bool, typer.Option("--tap", help="Show what they wrote and set the badge to 0; nothing is marked read.")
     ] = False,
+    cursor: Annotated[
+        str | None, typer.Option("--cursor", help="With --tap: more of what the tap of that answer showed.")
+    ] = None,
     as_json: Json = False,
     *,
     place: Place,
 ) -> None:
     """Show how many different people wrote while a user was away."""
+    if cursor is not None and not tap:
+        raise typer.BadParameter("goes with --tap", param_hint="--cursor")
     if tap:
-        tapped = place.call(lambda client: client.tap(user))
-        show_json(tapped) if as_json else show(*_tapped(user, tapped))
+        tapped = place.call(lambda client: client.tap(user, cursor=cursor))
+        show_json(tapped) if as_json else show(*_tapped(user, tapped), *_more(tapped.cursor))
         return
     answer = place.call(lambda client: client.badge(user))
     if as_json:

@@ -275,9 +275,15 @@ class Client(Caller):
         """How many different people wrote while the user was away."""
         return await self._call("GET", path("users", user, "badge"), api.Badge)
 
-    async def tap(self, user: str) -> api.Tap:
-        """What those people wrote; the badge is 0 then. It is not tried again once it may have been done."""
-        return await self._call("POST", path("users", user, "badge", "tap"), api.Tap)
+    async def tap(self, user: str, *, cursor: str | None = None) -> api.Tap:
+        """What those people wrote; the badge is 0 then. It is not tried again once it may have been done.
+
+        With the cursor of an answer: more of what that tap showed, which taps nothing.
+        """
+        where = path("users", user, "badge", "tap")
+        if cursor is None:
+            return await self._call("POST", where, api.Tap)
+        return await self._call("POST", where, api.Tap, {"cursor": cursor}, repeatable=True)
 
     async def threads(
         self,

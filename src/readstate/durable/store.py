@@ -1,14 +1,18 @@
 """The durable store in SQL, whatever the database: see `session`. Rules are not here: see `fold`."""
 
 from collections.abc import Container, Mapping, Sequence
+from math import inf
+from time import monotonic
 
 import msgspec
 
 from ..api import Minus
+from ..errors import StorageUnavailable
 from ..events import Delivery, ReadEvent
 from ..facts import Effect, Facts, Key, runs, wants, wants_next
 from ..fold import fold
 from ..model import (
+    FOREVER,
     Channel,
     Entry,
     Member,
@@ -21,7 +25,17 @@ from ..model import (
     SeenPlace,
     Undelivered,
 )
-from ..ports import Activity, Breakdown, LedgerLoad, SeatLoad, TimelineLoad, UndoItem, UnreadSource
+from ..ports import (
+    Activity,
+    Breakdown,
+    LedgerLoad,
+    SeatLoad,
+    Tapped,
+    TapPlace,
+    TimelineLoad,
+    UndoItem,
+    UnreadSource,
+)
 from ..rooms import channel_and_thread, is_thread
 from ..rules import receipt_seq, seen_place
 from . import gathering
@@ -37,6 +51,15 @@ _ledger_entries = msgspec.json.Decoder(list[tuple[int, Entry]], strict=False)
 _timeline_entries = msgspec.json.Decoder(list[Entry], strict=False)
 _undo_items = msgspec.json.Decoder(list[UndoItem])
 _anything = msgspec.json.Decoder()
+
+
+class _Accepted(msgspec.Struct):
+    accepted_at: int
+
+
+_accepted = msgspec.json.Decoder(list[_Accepted])
+_NEWEST = TapPlace(FOREVER, 0, "", "")
+"""Before everything that a tap shows."""
 
 
 class SqlStore:
@@ -295,18 +318,42 @@ class SqlStore:
         """Note messages that did not reach their receivers after all."""
         await self._run("put_undelivered", rows=as_json(list(undelivered)))
 
-    async def tap(self, user: str, at: int, limit: int, keep_since: int) -> tuple[int, list[Message]]:
-        """Set the badge to 0; (how many people wrote before, what they wrote, newest first)."""
+    async def tap(self, user: str, at: int, limit: int, until: float = inf) -> Tapped:
+        """Set the badge to 0: the last tap is this one, unless a later one stands. One after another for each user.
 
-        async def work(session: Session) -> tuple[int, str]:
-            count = await session.value("badge_count", user=user)
-            messages = await session.value("undelivered_messages", user=user, at=at, limit=limit)
+        Raises StorageUnavailable rather than commit after `until` on the monotonic clock.
+        """
+
+        async def work(session: Session) -> tuple[int, int, str]:
+            since = await session.value("begin_tap", user=user)
+            count = await session.value("tapped_count", user=user, since=since, until=at)
+            text = await _tapped(session, user, since, at, _NEWEST, limit)
             await session.run("save_tap", user=user, at=at)
-            await session.run("expire_undelivered", user=user, before=min(at, keep_since))
-            return count, messages
+            if monotonic() > until:
+                raise StorageUnavailable("the tap took too long; nothing was changed, try again")
+            return since, count, text
 
-        count, messages = await self._database.write(work, user)
-        return count, gathering.messages.decode(messages)
+        since, count, text = await self._database.write(work, user)
+        return Tapped(since, max(since, at), count, _with_times(text))
+
+    async def tapped(
+        self, user: str, since: int, until: int, before: TapPlace, limit: int
+    ) -> list[tuple[int, Message]]:
+        """(accepted at, message) of what was shown by the tap of `until`, newest first, from a place on."""
+        text = await self._database.read(lambda session: _tapped(session, user, since, until, before, limit))
+        return _with_times(text)
+
+    async def expire_undelivered(self, after: str, before: int, tapped: int, limit: int) -> tuple[str | None, int]:
+        """Remove some of what was accepted up to `before` and shown by a tap, if that was not after `tapped`.
+
+        Goes through the receivers after this one by id; (where to go on, None at the end; how many were removed).
+        """
+        receivers: list[str] = _anything.decode(await self._text("receivers_after", after=after, limit=limit))
+        if not receivers:
+            return None, 0
+        values = {"keys": as_json(receivers), "before": before, "tapped": tapped, "limit": limit}
+        removed = await self._database.write(lambda session: session.run("expire_undelivered", **values))
+        return (after if removed == limit else receivers[-1]), removed
 
     # ------------------------------------------------------------ receipts
 
@@ -358,6 +405,27 @@ class SqlStore:
 
     async def _run(self, name: str, order: str | None = None, **values: object) -> None:
         await self._database.write(lambda session: session.run(name, **values), order)
+
+
+async def _tapped(session: Session, user: str, since: int, until: int, before: TapPlace, limit: int) -> str:
+    """What was accepted between two taps, as JSON."""
+    text: str = await session.value(
+        "tapped_messages",
+        user=user,
+        since=since,
+        until=min(until, before.accepted_at),
+        accepted_at=before.accepted_at,
+        at=before.at,
+        channel=before.channel_id,
+        message=before.message_id,
+        limit=limit,
+    )
+    return text
+
+
+def _with_times(text: str) -> list[tuple[int, Message]]:
+    accepted = [one.accepted_at for one in _accepted.decode(text)]
+    return list(zip(accepted, gathering.messages.decode(text), strict=True))
 
 
 async def _by_time(session: Session, channel: str, time: int) -> Position:

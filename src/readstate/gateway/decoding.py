@@ -24,6 +24,12 @@ class Nothing(Request, frozen=True):
     """A request without any field."""
 
 
+class TapBadge(Request, frozen=True):
+    """A tap, or with the cursor of its answer the next page of it."""
+
+    cursor: str | None = None
+
+
 class Reads(Request, frozen=True):
     """Reads of any users."""
 

@@ -240,8 +240,9 @@ async def tap_badge(call: Call) -> Tap:
     """Show what the badge counted, by sender, and set it to 0.
 
     Nothing is read by it. Tapping twice is fine: the second tap finds nothing new.
+    With the `cursor` of an answer, more of what that tap showed; this taps nothing.
     """
-    return await call.rs.badge.tap(call.user)
+    return await call.rs.badge.tap(call.user, call.body.cursor)
 
 
 async def threads(call: Call) -> Threads:

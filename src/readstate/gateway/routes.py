@@ -32,7 +32,7 @@ from . import handlers as do
 from . import openapi
 from .asgi import Answer, content_type
 from .calls import JSON, JSON_LINES, LINES, ONE_OR_MANY, Call, For, Parameter, Route, json_of
-from .decoding import Nothing, Reads, Undo, Users, boolean, from_one, ids, one_of, text, whole
+from .decoding import Nothing, Reads, TapBadge, Undo, Users, boolean, from_one, ids, one_of, text, whole
 from .pages import docs_page
 
 # ---------------------------------------------------------------- parameters of queries
@@ -219,7 +219,7 @@ GROUPS = (
         "How many different people wrote while no device of the user was connected.",
         (
             Route("GET", _USER + "/badge", do.get_badge, without_hot_store=True),
-            Route("POST", _USER + "/badge/tap", do.tap_badge, body=json_of(Nothing)),
+            Route("POST", _USER + "/badge/tap", do.tap_badge, body=json_of(TapBadge)),
         ),
     ),
     Group(

@@ -397,7 +397,7 @@ class _Connection:
         self._ack(frame, {"expires_at": None if principal.expires is None else int(principal.expires * 1000)})
 
     async def _on_tap(self, frame: frames.BadgeTap) -> None:
-        self._ack(frame, structs.asdict(await self._rs.badge.tap(self._user)))
+        self._ack(frame, structs.asdict(await self._rs.badge.tap(self._user, frame.cursor)))
 
     async def _on_ping(self, frame: frames.Ping) -> None:
         await self._rs.live.flushed(self._user)

@@ -13,6 +13,7 @@ class MemoryBadges:
     def __init__(self) -> None:
         self._senders: dict[str, tuple[int, set[str]]] = {}
         self._tickets: dict[str, int] = {}
+        self._held: dict[str, set[int]] = {}
         self._next_ticket = count(1)
 
     async def count(self, user: str) -> int | None:
@@ -20,23 +21,38 @@ class MemoryBadges:
         known = self._senders.get(user)
         return None if known is None else len(known[1])
 
-    async def add(self, undelivered: Sequence[Undelivered]) -> None:
-        """Take them in, unless they were accepted before the user's last tap."""
+    async def add(self, undelivered: Sequence[Undelivered], *, or_reload: bool = True) -> set[str]:
+        """Take them in, unless they were accepted before the last tap; the receivers whose badge may be another now."""
+        changed = set()
         for one in undelivered:
             self._tickets.pop(one.receiver_id, None)  # a load that is under way may have missed it
             known = self._senders.get(one.receiver_id)
-            if known is not None and one.accepted_at > known[0]:
+            if known is None:
+                changed.add(one.receiver_id)
+            elif one.accepted_at > known[0] and one.sender_id not in known[1]:
                 known[1].add(one.sender_id)
+                changed.add(one.receiver_id)
+        return changed
 
-    async def tap(self, user: str, at: int) -> None:
-        """Forget everyone up to a moment."""
-        self._tickets.pop(user, None)
-        known = self._senders.get(user)
-        if known is not None and at > known[0]:
-            self._senders[user] = (at, set())
+    async def hold(self, user: str) -> int:
+        """A tap begins: the badge is not loaded, by anybody, until it is released."""
+        await self.forget(user)
+        token = next(self._next_ticket)
+        self._held.setdefault(user, set()).add(token)
+        return token
 
-    async def begin(self, user: str) -> int:
-        """Announce a load."""
+    async def release(self, user: str, token: int) -> None:
+        """The tap is over, done or not: the badge is loaded again on use."""
+        await self.forget(user)
+        held = self._held.get(user, set())
+        held.discard(token)
+        if not held:
+            self._held.pop(user, None)
+
+    async def begin(self, user: str) -> int | None:
+        """Announce a load; None while the badge is held."""
+        if user in self._held:
+            return None
         ticket = self._tickets[user] = self._tickets.get(user) or next(self._next_ticket)
         return ticket
 

@@ -20,6 +20,8 @@ from .durable import (
     DurableTransfer,
     DurableUsers,
     DurableWrites,
+    Tapped,
+    TapPlace,
     UndoItem,
     UnreadSource,
 )
@@ -147,6 +149,8 @@ __all__ = [
     "SeatLoad",
     "Standing",
     "Survey",
+    "TapPlace",
+    "Tapped",
     "TimelineLoad",
     "UndoItem",
     "UnreadSource",

@@ -1,6 +1,7 @@
 """The durable store."""
 
 from collections.abc import AsyncGenerator, Container, Mapping, Sequence
+from math import inf
 from typing import Protocol
 
 from msgspec import Struct
@@ -44,6 +45,28 @@ class Breakdown(Struct, frozen=True, gc=False):
     joined_seq: int
     change: int
     """The channel's change number when it was counted."""
+
+
+class TapPlace(Struct, frozen=True, gc=False):
+    """Where a message stands in what a tap shows."""
+
+    accepted_at: int
+    at: int
+    channel_id: str
+    message_id: str
+
+
+class Tapped(Struct, frozen=True, gc=False):
+    """What a tap did."""
+
+    since: int
+    """The tap before it."""
+    at: int
+    """The tap that stands now: this one, or a later one that was there already."""
+    senders: int
+    """How many different people wrote in between."""
+    messages: list[tuple[int, Message]]
+    """(accepted at, message), newest first."""
 
 
 class UndoItem(Struct, frozen=True, gc=False, array_like=True):
@@ -151,8 +174,22 @@ class DurableUsers(Protocol):
     async def save_undelivered(self, undelivered: Sequence[Undelivered]) -> None:
         """Note messages that did not reach their receivers after all."""
 
-    async def tap(self, user: str, at: int, limit: int, keep_since: int) -> tuple[int, list[Message]]:
-        """Set the badge to 0; (how many people wrote before, what they wrote, newest first)."""
+    async def tap(self, user: str, at: int, limit: int, until: float = inf) -> Tapped:
+        """Set the badge to 0: the last tap is this one, unless a later one stands. One after another for each user.
+
+        Raises StorageUnavailable rather than commit after `until` on the monotonic clock.
+        """
+
+    async def tapped(
+        self, user: str, since: int, until: int, before: TapPlace, limit: int
+    ) -> list[tuple[int, Message]]:
+        """(accepted at, message) of what was shown by the tap of `until`, newest first, from a place on."""
+
+    async def expire_undelivered(self, after: str, before: int, tapped: int, limit: int) -> tuple[str | None, int]:
+        """Remove some of what was accepted up to `before` and shown by a tap, if that was not after `tapped`.
+
+        Goes through the receivers after this one by id; (where to go on, None at the end; how many were removed).
+        """
 
 
 class DurableReceipts(Protocol):

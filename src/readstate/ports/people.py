@@ -15,14 +15,24 @@ class HotBadges(Protocol):
     async def count(self, user: str) -> int | None:
         """How many; None: not loaded."""
 
-    async def add(self, undelivered: Sequence[Undelivered]) -> None:
-        """Take them in, unless they were accepted before the user's last tap."""
+    async def add(self, undelivered: Sequence[Undelivered], *, or_reload: bool = True) -> set[str]:
+        """Take them in, unless they were accepted before the last tap; the receivers whose badge may be another now.
 
-    async def tap(self, user: str, at: int) -> None:
-        """Forget everyone up to a moment."""
+        The durable store has them already. If it fails, everything is loaded again, unless the caller says that it
+        repeats the call until it succeeds. Safe to repeat.
+        """
 
-    async def begin(self, user: str) -> int:
-        """Announce a load."""
+    async def hold(self, user: str) -> int:
+        """A tap begins: the badge is not loaded, by anybody, until it is released. Several may hold one.
+
+        Returns a token. A hold whose owner is gone ends by itself.
+        """
+
+    async def release(self, user: str, token: int) -> None:
+        """The tap is over, done or not: the badge is loaded again on use, once nobody else holds it."""
+
+    async def begin(self, user: str) -> int | None:
+        """Announce a load; None while the badge is held: then only the durable store knows."""
 
     async def install(self, user: str, ticket: int, tap: int, senders: frozenset[str]) -> bool:
         """Take a loaded badge; False if something has happened since `begin`: load again."""

@@ -1,20 +1,37 @@
-"""The offline badge: how many different people wrote while no device of the user was connected."""
+"""The offline badge: how many different people wrote while no device of the user was connected.
 
+The truth is in the durable store: who wrote when, and when the last tap was. The set in the hot state only has the
+number ready. A tap changes the truth, so while it is under way the set is held: nobody loads it, and whoever asks is
+answered by the durable store. When the tap is over the set is loaded again, with whatever was accepted since.
+"""
+
+import asyncio
+from contextlib import suppress
+from time import monotonic
 from typing import Literal
+
+import structlog
 
 from ..announcements import BadgeChanged
 from ..api import Badge, FromSender, Tap
-from ..errors import Unavailable
+from ..errors import StorageUnavailable, Unavailable
 from ..model import Message
-from ..ports import Bus, DurableUsers, HotBadges
+from ..ports import Bus, DurableUsers, HotBadges, Tapped, TapPlace
 from ..rules import check_user_id
+from . import cursors
 from .acceptance import Acceptance
 from .counting import Counting
+from .cursors import TapAfter
 from .loading import MAX_TRIES
 from .messages import message_view
 
-KEEP_MS = 7 * 24 * 3600 * 1000
-"""What was tapped is kept for a week, in case the answer to the tap was lost."""
+TAP_SECONDS = 4.0
+"""A tap that the durable store has not taken by then is given up: well before its hold ends by itself."""
+PAGES_MS = 600_000
+"""So long the pages of a tap stay as they are, however old what they show is."""
+EXPIRE_AT_ONCE = 500
+
+log = structlog.get_logger()
 
 
 class OfflineBadge:
@@ -30,6 +47,7 @@ class OfflineBadge:
         *,
         mode: Literal["precomputed", "on_the_fly"],
         max_messages: int,
+        retention: int,
     ) -> None:
         self._badges = badges
         self._durable = durable
@@ -38,6 +56,8 @@ class OfflineBadge:
         self._bus = bus
         self._mode = mode
         self._max_messages = max_messages
+        self._retention_ms = retention * 1000
+        self._taps: set[asyncio.Task[Tapped]] = set()
 
     async def get(self, user: str) -> Badge:
         """The badge as it stands."""
@@ -55,18 +75,76 @@ class OfflineBadge:
             if known is not None:
                 return known
             ticket = await self._badges.begin(user)
+            if ticket is None:
+                return await self._durable.badge_count(user)
             tap, senders = await self._durable.badge_senders(user)
             await self._badges.install(user, ticket, tap, senders)
         raise Unavailable("the badge changes faster than it can be loaded; try again")
 
-    async def tap(self, user: str) -> Tap:
-        """Show what they wrote, and set the badge to 0. Reads nothing."""
+    async def tap(self, user: str, cursor: str | None = None) -> Tap:
+        """Show what they wrote, and set the badge to 0. Reads nothing. With a cursor: more of what a tap showed."""
         check_user_id(user, "user")
-        at = self._acceptance.tap()
-        count, messages = await self._durable.tap(user, at, self._max_messages, at - KEEP_MS)
-        await self._badges.tap(user, at)
+        if cursor is not None:
+            return await self._next_page(user, cursors.decode(cursor, TapAfter, user))
+        # Whoever waits for it may give up: then it is done all the same, so that no badge stays held.
+        task = asyncio.create_task(self._tap(user))
+        self._taps.add(task)
+        task.add_done_callback(self._tapped)
+        tapped = await asyncio.shield(task)
+        return self._page(user, tapped.since, tapped.at, tapped.senders, tapped.messages)
+
+    async def expire(self) -> int:
+        """Remove what taps have shown and is older than it need be, little by little; how many."""
+        now = self._acceptance.now()
+        after: str | None = ""
+        removed = 0
+        while after is not None:
+            after, some = await self._durable.expire_undelivered(
+                after, now - self._retention_ms, now - PAGES_MS, EXPIRE_AT_ONCE
+            )
+            removed += some
+        return removed
+
+    async def _tap(self, user: str) -> Tapped:
+        until = monotonic() + TAP_SECONDS
+        token = await self._badges.hold(user)
+        try:
+            tapped = await self._durable.tap(user, self._acceptance.tap(), self._max_messages + 1, until)
+        except StorageUnavailable as error:
+            if not error.uncertain:  # else it may be done in a moment: the hold ends by itself
+                await self._release(user, token)
+            raise
+        except BaseException:
+            await self._release(user, token)
+            raise
+        await self._release(user, token)
         await self._bus.publish([BadgeChanged(user)])
-        return Tap(count, at, _by_sender(messages))
+        return tapped
+
+    async def _release(self, user: str, token: int) -> None:
+        """What became of the tap is known: the hold of a hot store that is away ends by itself."""
+        with suppress(Unavailable):
+            await self._badges.release(user, token)
+
+    def _tapped(self, task: asyncio.Task[Tapped]) -> None:
+        self._taps.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:  # told to whoever still waits
+            log.info("tap failed", action="tap", error=str(error))
+
+    async def _next_page(self, user: str, last: TapAfter) -> Tap:
+        place = TapPlace(last.accepted_at, last.at, last.channel_id, last.message_id)
+        found = await self._durable.tapped(user, last.since, last.tapped_at, place, self._max_messages + 1)
+        return self._page(user, last.since, last.tapped_at, last.senders, found)
+
+    def _page(self, user: str, since: int, at: int, senders: int, found: list[tuple[int, Message]]) -> Tap:
+        """One message more than a page holds was asked for."""
+        shown = found[: self._max_messages]
+        cursor = None
+        if len(found) > len(shown):
+            accepted_at, last = shown[-1]
+            place = TapAfter(since, at, senders, accepted_at, last.at, last.channel_id, last.id)
+            cursor = cursors.encode(place, user)
+        return Tap(senders, at, _by_sender([message for _, message in shown]), cursor)
 
 
 def _by_sender(messages: list[Message]) -> list[FromSender]:

@@ -77,6 +77,18 @@ class InboxAfter(msgspec.Struct, frozen=True, array_like=True, tag="i", forbid_u
     channel_id: str
 
 
+class TapAfter(msgspec.Struct, frozen=True, array_like=True, tag="b", forbid_unknown_fields=True):
+    """The last message of a page of what a tap shows."""
+
+    since: int
+    tapped_at: int
+    senders: int
+    accepted_at: int
+    at: int
+    channel_id: str
+    message_id: str
+
+
 def encode(cursor: msgspec.Struct, owner: str) -> str:
     """A cursor as text that is safe in a URL. Only good for its owner: the user or channel whose list it is."""
     raw = msgspec.msgpack.encode(cursor)

@@ -113,7 +113,7 @@ class Transfer:
         gone = await self._durable.erase(user)
         await self._look_again(gone.rooms, [user, *gone.peers])
         for receiver in gone.receivers:
-            await self._drop_badge(receiver)
+            await self._badges.forget(receiver)
         touched = [ChannelTouched(room, "conversation") for room in gone.rooms if not is_thread(room)]
         await self._bus.publish([*touched, *map(BadgeChanged, gone.receivers)])
         return gone.erased
@@ -139,7 +139,7 @@ class Transfer:
                 await self._channels.forget(name)
         for user in users:
             await self._drop_user(user)
-            await self._drop_badge(user)
+            await self._badges.forget(user)
         if names:
             await self._pass(channel_and_thread(names[0])[0])
         for name, known in zip(names, await self._channels.channels(names), strict=True):
@@ -151,11 +151,6 @@ class Transfer:
         ticket = await self._users.begin(user)
         await self._users.install(user, ticket, [])
         await self._users.forget(user)
-
-    async def _drop_badge(self, user: str) -> None:
-        ticket = await self._badges.begin(user)
-        await self._badges.install(user, ticket, 0, frozenset())
-        await self._badges.forget(user)
 
     async def _pass(self, channel: str) -> None:
         """An event that does nothing, and takes the place in the log that the changed channels have noted.

@@ -1,21 +1,33 @@
 -- Takes in who wrote to users who are away. After badge_state.
 -- KEYS  for each user badge:{user}, senders:{user}
 -- ARGV  1 generation   2 now (ms)   3 ttl (ms)   4 for each user, packed: {time of acceptance, sender, …}
--- Returns how many were new
+-- Returns for each user how many were new (-1: the badge is not loaded), and the name of the badge
 local generation, now, ttl = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
-local added = 0
+-- The members of a badge and their sum, and how many of these messages brought a new one.
+local function take(senders, known, messages)
+  local added, sum = 0, known.sum
+  for place = 1, #messages, 2 do
+    if messages[place] > known.tap and redis.call('SADD', senders, messages[place + 1]) == 1 then
+      added, sum = added + 1, plus(sum, messages[place + 1])
+    end
+  end
+  return added, sum
+end
+
+local answer = {}
 for index, messages in ipairs(cmsgpack.unpack(ARGV[4])) do
   local badge, senders = KEYS[2 * index - 1], KEYS[2 * index]
   local known = standing(badge, senders, generation, now, ttl)
   -- A load that is under way may have missed them.
   if known.ticket then redis.call('HDEL', badge, 'ticket') end
+  local added = -1
   if known.tap then
-    for place = 1, #messages, 2 do
-      if messages[place] > known.tap then added = added + redis.call('SADD', senders, messages[place + 1]) end
-    end
-    redis.call('HSET', badge, 'size', redis.call('SCARD', senders))
+    local sum
+    added, sum = take(senders, known, messages)
+    if added > 0 then redis.call('HSET', badge, 'size', text(known.size + added), 'sum', text(sum)) end
     use(badge, senders, now, ttl)
   end
+  answer[index] = {added, known.name or ''}
 end
-return added
+return answer

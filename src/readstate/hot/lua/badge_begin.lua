@@ -1,8 +1,9 @@
 -- Announces a load. After badge_state.
--- KEYS  1 badge:{user}   2 senders:{user}
+-- KEYS  1 badge:{user}   2 senders:{user}   3 hold:{user}
 -- ARGV  1 generation   2 now (ms)   3 ttl (ms)   4 ticket, if no load is under way
--- Returns the ticket
+-- Returns the ticket; empty while somebody taps
 local badge, senders, now, ttl = KEYS[1], KEYS[2], tonumber(ARGV[2]), tonumber(ARGV[3])
+if redis.call('EXISTS', KEYS[3]) == 1 then return '' end
 local known = standing(badge, senders, tonumber(ARGV[1]), now, ttl)
 if known.ticket then return known.ticket end
 if not known.tap then redis.call('UNLINK', badge, senders) end -- what is left of an older one

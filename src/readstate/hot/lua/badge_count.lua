@@ -5,6 +5,5 @@
 local now, ttl = tonumber(ARGV[2]), tonumber(ARGV[3])
 local known = standing(KEYS[1], KEYS[2], tonumber(ARGV[1]), now, ttl)
 if not known.tap then return -1 end
--- To note every use would make every count a write.
-if now - known.used >= ttl / 100 then use(KEYS[1], KEYS[2], now, ttl) end
+use_now_and_then(KEYS[1], KEYS[2], known, now, ttl)
 return known.size

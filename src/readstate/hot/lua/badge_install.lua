@@ -7,7 +7,10 @@ local known = standing(badge, senders, tonumber(ARGV[1]), now, ttl)
 redis.call('HDEL', badge, 'ticket')
 if known.ticket ~= ARGV[4] then return 0 end
 redis.call('UNLINK', senders)
-for _, sender in ipairs(cmsgpack.unpack(ARGV[6])) do redis.call('SADD', senders, sender) end
-redis.call('HSET', badge, 'generation', ARGV[1], 'tap', ARGV[5], 'size', redis.call('SCARD', senders))
+local size, sum = 0, 0
+for _, sender in ipairs(cmsgpack.unpack(ARGV[6])) do
+  size, sum = size + redis.call('SADD', senders, sender), plus(sum, sender)
+end
+redis.call('HSET', badge, 'generation', ARGV[1], 'tap', ARGV[5], 'name', ARGV[4], 'size', text(size), 'sum', text(sum))
 use(badge, senders, now, ttl)
 return 1

@@ -472,10 +472,14 @@ ON CONFLICT (user_id) DO UPDATE SET last_seen = greatest(u.last_seen, excluded.l
 INSERT INTO user_activity (user_id, receipts) VALUES (:user, :receipts)
 ON CONFLICT (user_id) DO UPDATE SET receipts = excluded.receipts;
 
+-- name: begin_tap
+-- The tap that stands; nobody else taps until this is over.
+INSERT INTO user_activity AS u (user_id) VALUES (:user)
+ON CONFLICT (user_id) DO UPDATE SET last_tap = u.last_tap RETURNING last_tap;
+
 -- name: save_tap
 -- The badge was tapped.
-INSERT INTO user_activity AS u (user_id, last_tap) VALUES (:user, :at)
-ON CONFLICT (user_id) DO UPDATE SET last_tap = greatest(u.last_tap, excluded.last_tap);
+UPDATE user_activity SET last_tap = greatest(last_tap, :at) WHERE user_id = :user;
 
 -- name: badge_count
 -- How many different people wrote to a user while away, since the last tap.
@@ -489,21 +493,43 @@ SELECT coalesce(json_agg(DISTINCT sender_id), '[]') FROM undelivered
 WHERE receiver_id = :user
     AND accepted_at > coalesce((SELECT last_tap FROM user_activity WHERE user_id = :user), 0);
 
--- name: undelivered_messages
--- What they wrote, newest first.
-SELECT coalesce(json_agg(found ORDER BY accepted_at DESC, at DESC), '[]')
+-- name: tapped_count
+-- How many different people wrote between two taps.
+SELECT count(DISTINCT sender_id) FROM undelivered
+WHERE receiver_id = :user AND accepted_at > :since AND accepted_at <= :until;
+
+-- name: tapped_messages
+-- What they wrote, newest first, from a place on.
+SELECT coalesce(json_agg(found ORDER BY accepted_at DESC, at DESC, channel_id DESC, id DESC), '[]')
 FROM (SELECT m.channel_id, m.id, m.seq, m.sender_id, m.at, m.sent_at, m.text, m.preview, m.thread_id, m.thread_seq,
           m.mentions, m.silent, m.deleted, m.backfill, m.change, u.accepted_at
       FROM undelivered AS u
       CROSS JOIN LATERAL (
           SELECT * FROM messages AS x WHERE x.channel_id = u.channel_id AND x.id = u.message_id LIMIT 1) AS m
-      WHERE u.receiver_id = :user AND u.accepted_at <= :at
-          AND u.accepted_at > coalesce((SELECT last_tap FROM user_activity WHERE user_id = :user), 0)
-      ORDER BY u.accepted_at DESC, m.at DESC LIMIT :limit) AS found;
+      WHERE u.receiver_id = :user AND u.accepted_at > :since AND u.accepted_at <= :until
+          AND (u.accepted_at, m.at, m.channel_id, m.id) < (:accepted_at, :at, :channel, :message)
+      ORDER BY u.accepted_at DESC, m.at DESC, m.channel_id DESC, m.id DESC LIMIT :limit) AS found;
+
+-- name: receivers_after
+-- The next of those who have anything undelivered, each found by one look at the index.
+WITH RECURSIVE found AS (
+    (SELECT receiver_id, 1 AS n FROM undelivered WHERE receiver_id > :after ORDER BY receiver_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT u.receiver_id FROM undelivered AS u
+            WHERE u.receiver_id > f.receiver_id ORDER BY u.receiver_id LIMIT 1), f.n + 1
+    FROM found AS f WHERE f.receiver_id IS NOT NULL AND f.n < :limit)
+SELECT coalesce(json_agg(receiver_id ORDER BY n), '[]') FROM found WHERE receiver_id IS NOT NULL;
 
 -- name: expire_undelivered
--- What was tapped long ago.
-DELETE FROM undelivered WHERE receiver_id = :user AND accepted_at <= :before;
+-- What was shown by a tap and is older than it need be, of these receivers.
+DELETE FROM undelivered WHERE ctid = ANY (ARRAY(
+    SELECT old.ctid FROM jsonb_array_elements_text(:keys::jsonb) AS k (id)
+    JOIN user_activity AS a ON a.user_id = k.id AND a.last_tap <= :tapped
+    CROSS JOIN LATERAL (
+        SELECT u.ctid FROM undelivered AS u
+        WHERE u.receiver_id = a.user_id AND u.accepted_at <= least(a.last_tap, :before)
+        ORDER BY u.accepted_at LIMIT :limit) AS old
+    LIMIT :limit));
 
 -- name: purge_messages
 -- All messages of a deleted channel.

@@ -453,10 +453,14 @@ ON CONFLICT (user_id) DO UPDATE SET last_seen = max(last_seen, excluded.last_see
 INSERT INTO user_activity (user_id, receipts) VALUES (:user, :receipts)
 ON CONFLICT (user_id) DO UPDATE SET receipts = excluded.receipts;
 
+-- name: begin_tap
+-- The tap that stands.
+INSERT INTO user_activity (user_id) VALUES (:user)
+ON CONFLICT (user_id) DO UPDATE SET last_tap = last_tap RETURNING last_tap;
+
 -- name: save_tap
 -- The badge was tapped.
-INSERT INTO user_activity (user_id, last_tap) VALUES (:user, :at)
-ON CONFLICT (user_id) DO UPDATE SET last_tap = max(last_tap, excluded.last_tap);
+UPDATE user_activity SET last_tap = max(last_tap, :at) WHERE user_id = :user;
 
 -- name: badge_count
 -- How many different people wrote to a user while away, since the last tap.
@@ -470,22 +474,40 @@ SELECT json_group_array(DISTINCT sender_id) FROM undelivered
 WHERE receiver_id = :user
     AND accepted_at > coalesce((SELECT last_tap FROM user_activity WHERE user_id = :user), 0);
 
--- name: undelivered_messages
--- What they wrote, newest first.
+-- name: tapped_count
+-- How many different people wrote between two taps.
+SELECT count(DISTINCT sender_id) FROM undelivered
+WHERE receiver_id = :user AND accepted_at > :since AND accepted_at <= :until;
+
+-- name: tapped_messages
+-- What they wrote, newest first, from a place on.
 SELECT json_group_array(json_object(
     'channel_id', m.channel_id, 'id', m.id, 'seq', m.seq, 'sender_id', m.sender_id, 'at', m.at,
     'sent_at', m.sent_at, 'text', m.text, 'preview', m.preview, 'thread_id', m.thread_id,
     'thread_seq', m.thread_seq, 'mentions', json(m.mentions), 'silent', m.silent, 'deleted', m.deleted,
-    'backfill', m.backfill, 'change', m.change))
-FROM (SELECT x.* FROM undelivered AS u
+    'backfill', m.backfill, 'change', m.change, 'accepted_at', m.accepted_at))
+FROM (SELECT x.*, u.accepted_at FROM undelivered AS u
       JOIN messages AS x ON x.channel_id = u.channel_id AND x.id = u.message_id
-      WHERE u.receiver_id = :user AND u.accepted_at <= :at
-          AND u.accepted_at > coalesce((SELECT last_tap FROM user_activity WHERE user_id = :user), 0)
-      ORDER BY u.accepted_at DESC, x.at DESC LIMIT :limit) AS m;
+      WHERE u.receiver_id = :user AND u.accepted_at > :since AND u.accepted_at <= :until
+          AND (u.accepted_at, x.at, x.channel_id, x.id) < (:accepted_at, :at, :channel, :message)
+      ORDER BY u.accepted_at DESC, x.at DESC, x.channel_id DESC, x.id DESC LIMIT :limit) AS m;
+
+-- name: receivers_after
+-- The next of those who have anything undelivered, each found by one look at the index.
+WITH RECURSIVE found (receiver_id, n) AS (
+    SELECT * FROM (SELECT min(receiver_id), 1 FROM undelivered WHERE receiver_id > :after)
+    UNION ALL
+    SELECT (SELECT min(u.receiver_id) FROM undelivered AS u WHERE u.receiver_id > f.receiver_id), f.n + 1
+    FROM found AS f WHERE f.receiver_id IS NOT NULL AND f.n < :limit)
+SELECT json_group_array(receiver_id) FROM found WHERE receiver_id IS NOT NULL;
 
 -- name: expire_undelivered
--- What was tapped long ago.
-DELETE FROM undelivered WHERE receiver_id = :user AND accepted_at <= :before;
+-- What was shown by a tap and is older than it need be, of these receivers.
+DELETE FROM undelivered WHERE rowid IN (
+    SELECT u.rowid FROM json_each(:keys) AS k
+    CROSS JOIN user_activity AS a ON a.user_id = k.value AND a.last_tap <= :tapped
+    CROSS JOIN undelivered AS u ON u.receiver_id = a.user_id AND u.accepted_at <= min(a.last_tap, :before)
+    LIMIT :limit);
 
 -- name: purge_messages
 -- All messages of a deleted channel.

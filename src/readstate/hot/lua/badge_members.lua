@@ -1,0 +1,12 @@
+-- Who is on badges. After badge_state.
+-- KEYS  for each user badge:{user}, senders:{user}
+-- ARGV  1 generation   2 now (ms)   3 ttl (ms)
+-- Returns for each user its name and its members; {} if it is not loaded
+local generation, now, ttl = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+
+local answer = {}
+for place = 1, #KEYS, 2 do
+  local known = standing(KEYS[place], KEYS[place + 1], generation, now, ttl)
+  answer[#answer + 1] = known.tap and {known.name, redis.call('SMEMBERS', KEYS[place + 1])} or {}
+end
+return answer

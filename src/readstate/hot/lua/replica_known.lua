@@ -1,0 +1,24 @@
+-- Which senders the write replica knows of. After badge_state. It is believed only where its set is the hot store's.
+-- A set is a hash here: its members are the fields, and the empty field, which is nobody's id, has its name.
+-- KEYS  for each user known:{user}
+-- ARGV  1 generation   2 for each user, packed: {name, size, sum, senders}
+-- Returns for each user 0 or 1 for each of these senders; {} if its set has another name, size or sum
+local function is_the_same(key, name, size, sum)
+  if redis.call('TYPE', key).ok ~= 'hash' or redis.call('HLEN', key) ~= size + 1 then return false end
+  if redis.call('HGET', key, '') ~= name then return false end
+  local own = 0
+  for _, member in ipairs(redis.call('HKEYS', key)) do
+    if member ~= '' then own = plus(own, member) end
+  end
+  return own == sum
+end
+
+local answer = {}
+for index, asked in ipairs(cmsgpack.unpack(ARGV[2])) do
+  local found = {}
+  if is_the_same(KEYS[index], asked[1], asked[2], asked[3]) then
+    for place, sender in ipairs(asked[4]) do found[place] = redis.call('HEXISTS', KEYS[index], sender) end
+  end
+  answer[index] = found
+end
+return answer

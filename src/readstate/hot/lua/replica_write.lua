@@ -1,0 +1,18 @@
+-- Brings sets of the write replica to where the hot store's are.
+-- KEYS  for each user known:{user}
+-- ARGV  1 generation   2 ttl (ms)   3 for each user, packed: {whether these are all (0 or 1), name, senders}
+-- Returns how many sets were written: those of another name are left alone, unless all is told
+local written = 0
+for index, told in ipairs(cmsgpack.unpack(ARGV[3])) do
+  local key, name = KEYS[index], told[2]
+  if told[1] == 1 then
+    redis.call('UNLINK', key)
+    redis.call('HSET', key, '', name)
+  end
+  if redis.call('TYPE', key).ok == 'hash' and redis.call('HGET', key, '') == name then
+    for _, sender in ipairs(told[3]) do redis.call('HSET', key, sender, '') end
+    redis.call('PEXPIRE', key, ARGV[2])
+    written = written + 1
+  end
+end
+return written

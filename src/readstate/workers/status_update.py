@@ -1,0 +1,35 @@
+"""Brings to the badges who wrote to users who are away: folded, so that each sender of a receiver is told once."""
+
+from collections.abc import Iterable, Sequence
+
+from ..announcements import BadgeChanged
+from ..events import UnsentEvent
+from ..model import Undelivered
+from ..ports import Bus, HotBadges
+
+
+class StatusUpdate:
+    """Consumer of the topic `ON_MSG_UNSENT`. Safe to repeat, in any order: the durable store has it all already."""
+
+    def __init__(self, badges: HotBadges, bus: Bus) -> None:
+        self._badges = badges
+        self._bus = bus
+
+    async def handle(self, events: Sequence[UnsentEvent]) -> None:
+        """Take a batch in. Whoever calls it repeats what has failed until it succeeds."""
+        changed = await self._badges.add(list(fold_unsent(events)), or_reload=False)
+        await self._bus.publish([BadgeChanged(user) for user in sorted(changed)])
+
+
+def fold_unsent(events: Iterable[UnsentEvent]) -> Iterable[Undelivered]:
+    """The newest message of each sender to each receiver: if that one is before a tap, so are the others."""
+    newest: dict[tuple[str, str], UnsentEvent] = {}
+    for event in events:
+        key = event.receiver_id, event.sender_id
+        known = newest.get(key)
+        if known is None or event.accepted_at > known.accepted_at:
+            newest[key] = event
+    return (
+        Undelivered(event.receiver_id, event.accepted_at, event.sender_id, event.channel_id, event.message_id)
+        for event in newest.values()
+    )
