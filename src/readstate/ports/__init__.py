@@ -26,6 +26,7 @@ from .durable import (
     UnreadSource,
 )
 from .people import MAX_UNPROVEN, Bus, Deliveries, Departure, Devices, HotBadges, Presence
+from .upkeep import DurableLetters, DurableUpkeep, ListedLetter
 from .users import (
     Absent,
     HotUsers,
@@ -91,6 +92,9 @@ class Freshness(Protocol):
     async def caught_up(self) -> None:
         """Return when it can't any more. Raises Unavailable if that takes too long."""
 
+    async def passed(self) -> bool:
+        """Return when every read that is acknowledged now is in the durable store; False if that takes too long."""
+
 
 class Log(Protocol):
     """Acknowledged is durable; ordered per channel; at least once."""
@@ -124,10 +128,12 @@ __all__ = [
     "Departure",
     "Devices",
     "Durable",
+    "DurableLetters",
     "DurableLoads",
     "DurableQueries",
     "DurableReceipts",
     "DurableTransfer",
+    "DurableUpkeep",
     "DurableUsers",
     "DurableWrites",
     "Freshness",
@@ -138,6 +144,7 @@ __all__ = [
     "HotUsers",
     "LedgerLoad",
     "LedgerView",
+    "ListedLetter",
     "Log",
     "Move",
     "Moved",
