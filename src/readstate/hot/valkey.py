@@ -8,6 +8,7 @@ from .memory_presence import MemoryPresence
 from .valkey_badges import ValkeyBadges
 from .valkey_calls import UserCalls
 from .valkey_channels import ValkeyChannels
+from .valkey_notes import ValkeyNotes
 from .valkey_users import ValkeyUsers
 
 PATIENCE = 5.0
@@ -28,8 +29,12 @@ class ValkeyHot:
         position: int,
         store: int,
         next_generation: Callable[[int], Awaitable[int]],
+        shared: bool = False,
+        partitions: int = 1,
+        instance_id: str = "",
     ) -> None:
-        self._generation = Generation(url, prefix, PATIENCE, store, next_generation)
+        """`shared`: any number of processes use it at once, each with an instance id of its own."""
+        self._generation = Generation(url, prefix, PATIENCE, store, next_generation, shared=shared)
         self._fleet = Fleet(url, patience=PATIENCE, guard=self._generation)
         calls = UserCalls(self._fleet, prefix, unread_cap, clock, ledger_ttl)
         self.users = ValkeyUsers(calls, self._generation)
@@ -41,8 +46,10 @@ class ValkeyHot:
             clock=clock,
             ttl=ledger_ttl,
             position=position,
+            partitions=partitions,
         )
         self.badges = ValkeyBadges(self._fleet, self._generation, prefix=prefix, clock=clock, ttl=ledger_ttl)
+        self.notes = ValkeyNotes(self._fleet, self._generation, prefix, clock)
         self.presence = MemoryPresence(clock)
 
     async def loaded(self, items: int) -> None:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ..events import AnyChannelEvent, ReadEvent
 from ..facts import Effect
-from .channels import Count, CountQuery, HotChannels, TimelineLoad
+from .channels import AppliedPlaces, Count, CountQuery, HotChannels, TimelineLoad
 from .durable import (
     Activity,
     Breakdown,
@@ -115,6 +115,7 @@ __all__ = [
     "MAX_UNPROVEN",
     "Absent",
     "Activity",
+    "AppliedPlaces",
     "Breakdown",
     "Bus",
     "Clock",
