@@ -1,7 +1,7 @@
 """What every durable store promises of threads, badges, receipts and archives."""
 
 import itertools
-from collections.abc import Container
+from collections.abc import Sequence
 
 import pytest
 from msgspec import structs
@@ -12,6 +12,7 @@ from readstate.facts import Effect
 from readstate.model import Mode, Preferences, ReadState
 from readstate.ports import Activity, Durable, TapPlace
 from readstate.rooms import thread_room
+from tests.online import only
 
 from .conftest import CAP
 
@@ -21,8 +22,8 @@ positions = itertools.count(1)
 times = itertools.count(NOW + 1)
 
 
-async def apply(durable: Durable, *events: AnyChannelEvent, online: Container[str] = ()) -> list[Effect]:
-    return await durable.apply([Delivery(event, next(positions)) for event in events], online=online)
+async def apply(durable: Durable, *events: AnyChannelEvent, online: Sequence[str] = ()) -> list[Effect]:
+    return await durable.apply([Delivery(event, next(positions)) for event in events], online=only(*online))
 
 
 def say(id_: str, sender: str = "alice", **more: object) -> MessageEvent:
@@ -98,7 +99,7 @@ async def test_a_deleted_channel_takes_its_threads_and_badges_along(durable: Dur
 
 
 async def test_different_people_are_counted_for_those_who_are_away(durable: Durable) -> None:
-    await apply(durable, say("m1"), say("m2"), say("m3", "carol"), online={"carol"})
+    await apply(durable, say("m1"), say("m2"), say("m3", "carol"), online=["carol"])
     assert await durable.badge_count("bob") == 2
     assert await durable.badge_senders("bob") == (0, frozenset({"alice", "carol"}))
     assert await durable.badge_count("carol") == 0

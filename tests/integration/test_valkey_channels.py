@@ -21,6 +21,7 @@ from readstate.valkey import slot_of
 from tests.conftest import Clock
 from tests.contract.conftest import badges_over, channels_over
 from tests.contract.valkey import HotStore, cluster, hot_store, single
+from tests.online import nobody
 
 CAP = 5
 TTL = 60
@@ -328,7 +329,7 @@ class Race:
         deliveries = [Delivery(event, self.position + place) for place, event in enumerate(events, 1)]
         self.position += len(events)
         self.written += sum(isinstance(event, MessageEvent) and event.id.startswith("m") for event in events)
-        effects = await self.durable.apply(deliveries, online=())
+        effects = await self.durable.apply(deliveries, online=nobody)
         await self.channels.apply([step for effect in effects for step in effect.channel_steps])
         self.applied = self.written
 

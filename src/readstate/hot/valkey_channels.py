@@ -199,7 +199,7 @@ def _fold(steps: Sequence[ChannelStep]) -> list[_News]:
         if channel.mode is Mode.TIMELINE or channel.deleted:
             put = step.put
             placed = (0, "", 0) if put is None else (put.seq, _member(put), int(put.mention))
-            known.steps.append((step.change, int(channel.deleted), *placed, step.remove))
+            known.steps.append((step.change, int(channel.deleted or step.reload), *placed, step.remove))
     return list(news.values())
 
 
