@@ -95,6 +95,7 @@ KEYS: dict[str, list[Any]] = {
     "seats": [("c7", "u7")],
     "own_beyond": [("c7", "u7", 5)],
     "expire_undelivered": ["u7", "u8"],
+    "undelivered_of": [("c7", "m1"), ("c8", "m2")],
 }
 SINGLE = ("timeline", "messages_since", "replies_since", "own_seqs", "unread_oldest", "unread_newest", "breakdown")
 """They name one channel, so one partition is looked at."""
@@ -177,6 +178,12 @@ async def test_the_badge_is_counted_from_its_index_alone(db: asyncpg.Connection,
     assert (step["Node Type"], step["Index Name"], step["Heap Fetches"]) == ("Index Only Scan", "undelivered_pkey", 0)
     assert "receiver_id = " in step["Index Cond"]
     assert "accepted_at > " in step["Index Cond"]
+
+
+async def test_whom_a_repeated_message_did_not_reach_is_found_by_its_id(db: asyncpg.Connection) -> None:
+    [found] = conditions(await plan(db, "undelivered_of"), "undelivered")
+    assert "channel_id = " in found
+    assert "message_id = " in found
 
 
 @pytest.mark.parametrize("name", SINGLE)
