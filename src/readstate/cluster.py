@@ -145,6 +145,7 @@ class Cluster:
             shared=True,
             partitions=s.partitions,
             instance_id=self.instance_id,
+            replica_url=s.write_replica_url,
         )
         self._stack.push_async_callback(self.hot.close)
         self.dependencies["hot_store"] = self.hot.ping

@@ -129,7 +129,8 @@ ON CONFLICT (user_id, channel_id) DO UPDATE SET
 INSERT INTO undelivered
 SELECT value ->> 'receiver_id', value ->> 'accepted_at', value ->> 'sender_id', value ->> 'channel_id',
     value ->> 'message_id'
-FROM json_each(:rows);
+FROM json_each(:rows) WHERE true
+ON CONFLICT DO NOTHING;
 
 -- name: merge_receipts
 -- The merge of read states: the higher epoch wins whole; in the same epoch the larger seq, and both `apart`.
