@@ -427,6 +427,29 @@ test("pages are fetched to the last, however small the service makes them", asyn
   assert.deepEqual(rs.threadTotals, { unread: 25, threads: 25 });
 });
 
+test("a tap of many messages is told page by page", async (t) => {
+  const small = await Service.start({ MAX_PAGE: 10 });
+  t.after(() => small.close());
+  const chat = new Backend(small);
+  await chat.channel("general", ["alice", "bob"]);
+  const sent = [];
+  for (let n = 0; n < 25; n += 1) sent.push(await chat.send("general", "alice"));
+  const rs = device(t, "bob", small.url);
+  await rs.connect();
+
+  const shown = [];
+  let cursor = null;
+  do {
+    const page = await rs.tap({ cursor });
+    assert.equal(page.senders, 1);
+    shown.push(...page.by_sender.flatMap(({ messages }) => messages.map(({ id }) => id)));
+    ({ cursor } = page);
+  } while (cursor);
+
+  assert.deepEqual(shown.sort(), sent.sort());
+  assert.equal(rs.badge.senders, 0);
+});
+
 test("a closed client stays closed", async (t) => {
   const { bob, general } = await story();
   const rs = device(t, bob, service.url);
