@@ -201,12 +201,13 @@ class Repair:
 
     async def _merge(self, user: str, events: Sequence[ReadEvent], steps: Sequence[Merged]) -> None:
         if events:
-            await self._durable.merge(events)
+            await self._durable.merge(events, shared=True)
         if steps:
             now = self._clock()
             moved = await self._users.apply(steps)
             if moved:  # each had something that the other lacked
-                await self._durable.merge([read_event(user, one.channel_id, one.pointer, now) for one in moved])
+                both = [read_event(user, one.channel_id, one.pointer, now) for one in moved]
+                await self._durable.merge(both, shared=True)
             await self._bus.publish([SeatTouched(user, step.channel_id) for step in steps])
 
     # ------------------------------------------------------------ rebuild

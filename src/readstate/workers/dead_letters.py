@@ -91,12 +91,12 @@ class DeadLetters:
         if event is None and hot is None:
             raise fault or ValueError("nothing is known of it")
         if event is not None:
-            await self._durable.merge([event])
-            if view is not None and _lacks(hot or Pointer(), event):
+            taken = await self._durable.merge([event], shared=True)
+            if taken and view is not None and _lacks(hot or Pointer(), event):
                 moved = await self._users.apply([Merged(room, user, pointer_of(event))])
                 hot = moved[0].pointer if moved else hot
         if hot is not None:
-            await self._durable.merge([read_event(user, room, hot, now)])
+            await self._durable.merge([read_event(user, room, hot, now)], shared=True)
 
     def _readable(self, value: bytes) -> tuple[ReadEvent | None, ValueError | None]:
         """The event, if it makes sense; else why not."""
