@@ -7,7 +7,7 @@ import msgspec
 
 from ..events import DeadLetter
 from ..ports.upkeep import ListedLetter
-from .session import Database, as_json
+from .session import Database, Session, as_json
 
 _listed = msgspec.json.Decoder(list[ListedLetter])
 
@@ -37,6 +37,12 @@ class SqlLetters:
     async def drop_dead_letters(self, ids: Collection[int]) -> int:
         """They are dealt with; how many there were."""
         return await self._database.write(lambda session: session.run("drop_dead_letters", keys=as_json(list(ids))))
+
+
+async def erase_letters(session: Session, user: str) -> None:
+    """Remove what is listed of a user's reads and badge: played again later, it would bring back what was erased."""
+    reads, badge = as_json({"user_id": user})[1:-1], as_json({"receiver_id": user})[1:-1]
+    await session.run("erase_dead_letters", reads=reads, badge=badge)
 
 
 def _place(letter: DeadLetter) -> str:

@@ -21,6 +21,10 @@ FROM dead_letters WHERE id IN (SELECT k::bigint FROM jsonb_array_elements_text(:
 -- They are dealt with.
 DELETE FROM dead_letters WHERE id IN (SELECT k::bigint FROM jsonb_array_elements_text(:keys::jsonb) AS k);
 
+-- name: erase_dead_letters
+-- Those that hold either of two pieces of JSON. What is listed may be no JSON at all, so it is not asked as such.
+DELETE FROM dead_letters WHERE strpos(event, :reads) > 0 OR strpos(event, :badge) > 0;
+
 -- name: users_after
 -- A page of everyone who is, or was, in a channel or has a pointer; from name to name, not from row to row.
 WITH RECURSIVE u (user_id) AS (

@@ -22,6 +22,10 @@ JOIN dead_letters AS d ON d.id = k.value;
 -- They are dealt with.
 DELETE FROM dead_letters WHERE id IN (SELECT value FROM json_each(:keys));
 
+-- name: erase_dead_letters
+-- Those that hold either of two pieces of JSON. What is listed may be no JSON at all, so it is not asked as such.
+DELETE FROM dead_letters WHERE instr(event, :reads) > 0 OR instr(event, :badge) > 0;
+
 -- name: users_after
 -- A page of everyone who is, or was, in a channel or has a pointer; from name to name, not from row to row.
 WITH RECURSIVE u (user_id) AS (
