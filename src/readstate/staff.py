@@ -32,6 +32,8 @@ UNSENT_SECONDS = 0.2
 WRITE_SECONDS = 0.005
 """So long messages are: somebody waits for them."""
 PLACES_SECONDS = 1.0
+SIGNS_OF_LIFE = 4
+"""Of a consumer, in the time after which it is given up: two may be lost."""
 
 Handle = Callable[[Sequence[Consumed]], Awaitable[None]]
 Bury = Callable[[Consumed, str, int], Awaitable[None]]
@@ -91,7 +93,9 @@ class Staff:
                 self._keepers.append(Auditor(self._service.repair, settings.audit_sample))
 
     def _consumer(self, group: str, *topics: str) -> KafkaConsumer:
-        return KafkaConsumer(self._cluster.options, group, topics)
+        silence = self._service.settings.session_timeout
+        signs = {"session.timeout.ms": silence, "heartbeat.interval.ms": silence // SIGNS_OF_LIFE}
+        return KafkaConsumer({**self._cluster.options, **signs}, group, topics)
 
     def _start(self, role: str, consumer: KafkaConsumer, handle: Handle, most: int, seconds: float, bury: Bury) -> None:
         self._runners.append(Runner(role, consumer, handle, bury, most=most, seconds=seconds))
@@ -101,7 +105,7 @@ class Staff:
     def _persist(self) -> Handle:
         service, cluster = self._service, self._cluster
         persister = SharedPersister(
-            ReceiptPersister(service.durable),
+            ReceiptPersister(service.durable, shared=True),
             service.hot.users,
             cluster.freshness.must_merge,
             service.clock,
@@ -203,7 +207,7 @@ class _Writer:
             places = await self._service.durable.places(self._source)
             self._bases |= {part: position - offset for part, (position, offset) in places.items()}
         known = {part: (self._bases[part] + offset, offset) for part, offset in offsets.items() if part in self._bases}
-        await self._service.hot.channels.passed(known)
+        await self._cluster.hot.channels.passed(known)
 
     async def _note_away(self, effects: Sequence[Effect]) -> None:
         now = self._service.clock()
