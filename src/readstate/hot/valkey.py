@@ -2,13 +2,14 @@
 
 from collections.abc import Awaitable, Callable
 
-from ..ports import Clock
+from ..ports import Clock, HotPresence
 from ..valkey import Fleet, Generation
 from .memory_presence import MemoryPresence
 from .valkey_badges import ValkeyBadges
 from .valkey_calls import UserCalls
 from .valkey_channels import ValkeyChannels
 from .valkey_notes import ValkeyNotes
+from .valkey_presence import ValkeyPresence
 from .valkey_users import ValkeyUsers
 
 PATIENCE = 5.0
@@ -16,7 +17,7 @@ PATIENCE = 5.0
 
 
 class ValkeyHot:
-    """Users, channels and badges in Valkey. Devices are those of this process."""
+    """Users, channels and badges in Valkey. Devices are those of this process, or of all that share it."""
 
     def __init__(
         self,
@@ -50,7 +51,12 @@ class ValkeyHot:
         )
         self.badges = ValkeyBadges(self._fleet, self._generation, prefix=prefix, clock=clock, ttl=ledger_ttl)
         self.notes = ValkeyNotes(self._fleet, self._generation, prefix, clock)
-        self.presence = MemoryPresence(clock)
+        self._shared_presence = (
+            ValkeyPresence(self._fleet, self._generation, prefix=prefix, clock=clock, instance_id=instance_id)
+            if shared
+            else None
+        )
+        self.presence: HotPresence = self._shared_presence or MemoryPresence(clock)
 
     async def loaded(self, items: int) -> None:
         """So many were loaded; the server has its own bound, and what users have expires."""
@@ -69,5 +75,7 @@ class ValkeyHot:
 
     async def close(self) -> None:
         """Close all connections."""
+        if self._shared_presence is not None:
+            await self._shared_presence.close()
         await self._fleet.close()
         await self._generation.close()
