@@ -60,6 +60,8 @@ class _Own(Struct):
     until: int
     reported: str
     focus: str
+    said: int = 0
+    """The generation in which the hot store has taken it."""
 
 
 class ValkeyPresence:
@@ -90,7 +92,7 @@ class ValkeyPresence:
         """The users on the list that this process leaves behind."""
         self._unlisted: set[str] = set()
         """Those who may have to be put on it, or taken off."""
-        self._left: list[tuple[str, Key]] = []
+        self._left: list[tuple[str, Key, int]] = []
         """Connections that are gone, which could not be told yet."""
         self._departed: list[Departure] = []
         """Departures that were taken and must be told."""
@@ -158,7 +160,7 @@ class ValkeyPresence:
         if known is not None and known.reported == reported:
             known.until = until
         else:
-            known = own[device, connection] = _Own(until, reported, reported)
+            known = own[device, connection] = _Own(until, reported, reported, known.said if known is not None else 0)
         await self._join()
         if connection:
             self._unlisted.add(user)
@@ -169,27 +171,28 @@ class ValkeyPresence:
 
     async def disconnect(self, user: str, device: str, connection: str = "") -> Departure | None:
         """A connection of a device is gone; the departure if it was the user's last one anywhere."""
-        was_known = self._disown(user, (device, connection))
+        own = self._disown(user, (device, connection))
+        said = own.said if own is not None else 0
         try:
-            return await self._disconnect(user, (device, connection), was_known)
-        except Unavailable:
-            if not connection:
-                raise
-            self._left.append((user, (device, connection)))
-            return None
+            return await self._disconnect(user, (device, connection), said)
+        except BaseException as error:
+            if connection:  # nobody will say it again: it is told when the hot store is back
+                self._left.append((user, (device, connection), said))
+                if isinstance(error, Unavailable):
+                    return None
+            raise
 
-    async def _disconnect(self, user: str, key: Key, was_known: bool) -> Departure | None:
-        was_lost = False
+    async def _disconnect(self, user: str, key: Key, said: int) -> Departure | None:
+        """`said`: the generation in which the hot store was told of it; 0: never."""
         while True:
             number = await self._instances.settled()
             [gone] = (await self._decide(LEAVE, {user: self._entry(key)}, number)).values()
-            if gone[0] != b"lost" or not was_known:
+            if gone[0] != b"lost":
                 return _departure(user, gone)
             if await self._generation.check() == number:
-                # If nobody has said since the loss that the user is there, this was the last one. Else somebody has
-                # told the departure already.
-                return Departure(user, self._clock()) if was_lost else None
-            was_lost = True
+                # Nobody has said in this generation that the user is there. If it was said before, that was lost, and
+                # this was the last one; else somebody has told the departure already.
+                return Departure(user, self._clock()) if said and said != number else None
 
     async def drop(self, user: str) -> None:
         """All devices of a user are gone, and what was sent to them is no longer of interest."""
@@ -208,18 +211,15 @@ class ValkeyPresence:
         """Drop devices (of one user) that are overdue, and those of instances that are gone."""
         if user is not None:
             return await self._leave([user])
-        left, self._left = self._left, []
-        while left:
-            try:
-                gone = await self._disconnect(*left[-1], was_known=True)
-            except Unavailable:
-                self._left += left
-                raise
-            left.pop()
-            self._departed += [] if gone is None else [gone]
+        while self._left:
+            left = self._left[0]
+            gone = await self._disconnect(*left)
+            self._left.remove(left)
+            if gone is not None:
+                self._departed.append(gone)
         now = self._clock()
         late = {name: own for name, own in self._own.items() if any(one.until <= now for one in own.values())}
-        self._departed += await self._leave(late)
+        await self._take_leave(late)
         for name, own in late.items():
             for key in [key for key, one in own.items() if one.until <= now]:
                 self._disown(name, key)
@@ -232,9 +232,14 @@ class ValkeyPresence:
         """Look after the users of an instance that is gone."""
         key = self._list_of(instance)
         while users := await self._command(key, "SRANDMEMBER", MAX_USERS):
-            self._departed += await self._leave([user.decode() for user in users])
+            await self._take_leave([user.decode() for user in users])
             await self._command(key, "SREM", *users)
         await self._command(f"{self._prefix}instances", "HDEL", instance)
+
+    async def _take_leave(self, users: Iterable[str]) -> None:
+        """The same, to be told when all is done."""
+        gone = await self._leave(users)
+        self._departed.extend(gone)
 
     async def _leave(self, users: Iterable[str]) -> list[Departure]:
         """Drop what is overdue of these, or of instances that are gone."""
@@ -242,14 +247,14 @@ class ValkeyPresence:
         gone = await self._decide(LEAVE, dict.fromkeys(users, ""), number)
         return [one for user, answer in gone.items() if (one := _departure(user, answer)) is not None]
 
-    def _disown(self, user: str, key: Key) -> bool:
+    def _disown(self, user: str, key: Key) -> _Own | None:
         own = self._own.get(user, {})
-        was_known = own.pop(key, None) is not None
+        gone = own.pop(key, None)
         if not own:
             self._own.pop(user, None)
         if not self._is_connected(user):
             self._forget(user)
-        return was_known
+        return gone
 
     def _is_connected(self, user: str) -> bool:
         """Whether the user has a connection to this process."""
@@ -389,6 +394,11 @@ class ValkeyPresence:
             for user, some in devices.items()
         }
         await self._run(PUT, items)
+        for user, some in devices.items():
+            for key, one in some:
+                one.said = self._generation.number
+                if key[1] and key not in self._own.get(user, ()):  # gone meanwhile
+                    self._left.append((user, key, one.said))
 
     def _entry(self, key: Key) -> str:
         return _encode_text((self._instances.name if key[1] else "", *key)).decode()
