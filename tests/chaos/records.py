@@ -96,7 +96,9 @@ class Reading:
 
     def may_be(self, seq: int, epoch: int) -> set[World]:
         """The worlds in which the pointer stands here in the end."""
-        worlds = self._with_given_up(seq) if epoch == self.epoch else self._rewound(seq) if epoch > self.epoch else set()
+        worlds = (
+            self._with_given_up(seq) if epoch == self.epoch else self._rewound(seq) if epoch > self.epoch else set()
+        )
         return {world for world in worlds if world.seq == seq}
 
     def _keep(self, worlds: set[World], seq: int, context: object) -> None:
@@ -129,9 +131,7 @@ class Reading:
         """After any of the mark-unreads that were given up, with or without what was sent since."""
         rewinds = [step for step in self.given_up if isinstance(step, MarkUnread)]
         worlds = {world.rewind(step.seq) for world in self._with_given_up(seq) for step in rewinds}
-        sent = {
-            world.rewind(step.seq).read(step.own_after) for world in self._with_given_up(seq) for step in rewinds
-        }
+        sent = {world.rewind(step.seq).read(step.own_after) for world in self._with_given_up(seq) for step in rewinds}
         return worlds | sent
 
 
