@@ -76,10 +76,13 @@ async def _measure(setting: Setting, server: Postgres) -> Result:
     async def bare(arrays: Any) -> None:
         await statement.fetch(*arrays)
 
+    async def merge(events: Any) -> None:
+        await store.merge(events)
+
     first = 0
     for size in SIZES:
         batches, rounds = (2, 2) if setting.quick else (50_000 // size, 5)
-        contest = Contest(store.merge, bare, connection, size, batches, first)
+        contest = Contest(merge, bare, connection, size, batches, first)
         first = await contest.run(setting, quiet, rounds)
         contest.tell(result)
     quiet.tell(result)

@@ -70,7 +70,7 @@ class Cluster:
     async def start(self, services: Services) -> tuple[SqlStore, Hot]:
         """Put the services together, and let them run."""
         s = self.settings
-        Path(s.data_dir).mkdir(parents=True, exist_ok=True)
+        await asyncio.to_thread(Path(s.data_dir).mkdir, parents=True, exist_ok=True)
         self.durable = await PostgresStore.open(s.database_url, s.fanout_max_members, s.database_connections)
         self._stack.push_async_callback(self.durable.close)
         self.dependencies["database"] = self.durable.ping
@@ -145,6 +145,7 @@ class Cluster:
             shared=True,
             partitions=s.partitions,
             instance_id=self.instance_id,
+            replica_url=s.write_replica_url,
         )
         self._stack.push_async_callback(self.hot.close)
         self.dependencies["hot_store"] = self.hot.ping
@@ -211,7 +212,7 @@ class Cluster:
     async def _adopt_spools(self) -> None:
         """Sends what processes have left behind that were never started again."""
         while True:
-            for directory in sorted(Path(self.settings.data_dir, SPOOLS).glob("*")):
+            for directory in await asyncio.to_thread(_spools, Path(self.settings.data_dir)):
                 with contextlib.suppress(ReadstateError):
                     await self._adopt(directory)
             await asyncio.sleep(ADOPT_SECONDS)
@@ -228,6 +229,10 @@ class Cluster:
 def merged(event: ReadEvent) -> Merged:
     """A read state of the log, as a step."""
     return Merged(event.channel_id, event.user_id, pointer_of(event))
+
+
+def _spools(data_dir: Path) -> list[Path]:
+    return sorted((data_dir / SPOOLS).glob("*"))
 
 
 def _own_spool(data_dir: Path, max_mib: int) -> Spool:

@@ -84,6 +84,8 @@ class Effect(Struct):
     """To those who were online: it counts as undelivered if it doesn't get through to them."""
     read_before: bool = False
     """The message's sender has read what others wrote before it by sending it."""
+    repeated: bool = False
+    """The event was applied before, and comes again: nothing changes, but the hot store may have missed it."""
 
 
 def runs(deliveries: Sequence[Delivery]) -> Iterator[Sequence[Delivery]]:
@@ -141,6 +143,22 @@ def named_by_id(mentions: tuple[str, ...]) -> set[str]:
 def has_no_replies(room: Channel | None) -> bool:
     """Whether the next reply is the first one of a thread."""
     return room is None or room.deleted or not room.last_seq
+
+
+def audience(run: Sequence[Delivery], facts: Facts) -> set[str]:
+    """Everyone of whom a run must know whether they are online."""
+    users: set[str] = set()
+    for delivery in run:
+        event = delivery.event
+        if not isinstance(event, MessageEvent | EditEvent):
+            continue
+        users.update(facts.audience.get(event.channel_id, ()))
+        if isinstance(event, MessageEvent):
+            users.update(named_by_id(event.mentions))
+            if event.thread_id is not None:
+                users.update(facts.followers.get(thread_room(event.channel_id, event.thread_id), ()))
+                users.update(user for room, user in facts.members if room == event.channel_id)
+    return users
 
 
 def _want_message(needed: Wants, event: MessageEvent) -> None:

@@ -105,7 +105,7 @@ class Staff:
     def _persist(self) -> Handle:
         service, cluster = self._service, self._cluster
         persister = SharedPersister(
-            ReceiptPersister(service.durable),
+            ReceiptPersister(service.durable, shared=True),
             service.hot.users,
             cluster.freshness.must_merge,
             service.clock,

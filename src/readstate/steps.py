@@ -18,6 +18,8 @@ class ChannelStep(Struct, frozen=True, gc=False):
     """Counted from now on (or again, with another `mention`); `mention` says whether everyone is meant."""
     remove: int = 0
     """The seq that counts no more."""
+    reload: bool = False
+    """What is known of the timeline may lack something: it is loaded again on use."""
 
 
 class Fan(Struct, frozen=True, gc=False):

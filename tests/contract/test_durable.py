@@ -20,6 +20,7 @@ from readstate.events import (
 from readstate.facts import Effect
 from readstate.model import Mode, Position, Preferences, ReadState
 from readstate.ports import Durable, SeatLoad, UndoItem, UnreadSource
+from tests.online import nobody
 
 from .conftest import CAP, FANOUT
 
@@ -28,7 +29,7 @@ positions = itertools.count(1)
 
 
 async def apply(durable: Durable, *events: AnyChannelEvent) -> list[Effect]:
-    return await durable.apply([Delivery(event, next(positions)) for event in events], online=())
+    return await durable.apply([Delivery(event, next(positions)) for event in events], online=nobody)
 
 
 def channel(name: str = "c") -> ChannelEvent:

@@ -15,6 +15,7 @@ from readstate.model import Message, Preferences
 from readstate.rooms import thread_room
 from readstate.services.transfer_lines import Checks
 from readstate.transfer_records import ChannelLine, MemberLine, MessageLine, Numbered, Record, Refused
+from tests.online import nobody
 
 from .conftest import FANOUT
 
@@ -32,7 +33,7 @@ async def elsewhere(tmp_path: Path) -> AsyncIterator[SqlStore]:
 
 
 async def apply(durable: SqlStore, *events: AnyChannelEvent) -> None:
-    effects = await durable.apply([Delivery(event, next(positions)) for event in events], online=())
+    effects = await durable.apply([Delivery(event, next(positions)) for event in events], online=nobody)
     assert [effect.error for effect in effects] == [None] * len(effects)
 
 

@@ -6,6 +6,7 @@ from readstate.events import ChannelEvent, DeleteEvent, Delivery, MembersEvent, 
 from readstate.model import Mode, Pointer, Preferences, SeenPlace, Undelivered
 from readstate.ports import Durable, HotUsers, Read, Rewind, SeatLoad, Standing
 from readstate.steps import Fan, Left
+from tests.online import nobody
 
 from .conftest import CAP, ManualClock
 from .test_hot_users import entry, fan, load, moved, place
@@ -118,7 +119,7 @@ async def test_rooms_are_those_that_a_user_is_in(users: HotUsers) -> None:
 async def put(durable: Durable, *events: MessageEvent | MembersEvent | ChannelEvent | DeleteEvent) -> int:
     """Applies events, and returns the place in the log of the last one."""
     deliveries = [Delivery(event, next(positions)) for event in events]
-    await durable.apply(deliveries, online=())
+    await durable.apply(deliveries, online=nobody)
     return deliveries[-1].position
 
 

@@ -6,7 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+from confluent_kafka.admin import (  # type: ignore[attr-defined] # they are there, but not listed
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 
 from readstate.errors import ConfigurationError, LogUnavailable
 from readstate.log.kafka import KafkaProducer, Options, Record, make_topics

@@ -18,6 +18,7 @@ from readstate.events import AnyChannelEvent, ChannelEvent, Delivery, MembersEve
 from readstate.facts import Effect
 from readstate.model import Preferences, ReadState
 from readstate.rules import merge_all
+from tests.online import nobody
 
 from ..contract.postgres import command, database
 
@@ -52,7 +53,7 @@ async def store(stores: Sequence[PostgresStore]) -> PostgresStore:
 
 
 async def apply(store: PostgresStore, *events: AnyChannelEvent) -> list[Effect]:
-    return await store.apply([Delivery(event, next(positions)) for event in events], online=())
+    return await store.apply([Delivery(event, next(positions)) for event in events], online=nobody)
 
 
 def channel(name: str = "c") -> ChannelEvent:

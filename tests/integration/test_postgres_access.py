@@ -18,6 +18,7 @@ from readstate.errors import ConfigurationError, StorageUnavailable
 from readstate.events import AnyChannelEvent, ChannelEvent, Delivery, MembersEvent, MessageEvent, ReadEvent
 from readstate.stack import Postgres
 from readstate.stack.ports import free_ports
+from tests.online import nobody
 
 from ..certificates import make_certificate
 from ..conftest import eventually
@@ -133,11 +134,11 @@ async def test_everything_works_behind_a_pooler_that_changes_connections(behind_
             ChannelEvent(channel_id="c", created_at=NOW, type="group"),
             MembersEvent(channel_id="c", created_at=NOW, add=("alice", "bob")),
         ]
-        await one.apply([Delivery(event, next(positions)) for event in events], online=())
+        await one.apply([Delivery(event, next(positions)) for event in events], online=nobody)
 
         async def say(store: PostgresStore, id_: str) -> None:
             message = MessageEvent(channel_id="c", created_at=NOW, id=id_, sender_id="alice", at=NOW, text=id_)
-            await store.apply([Delivery(message, next(positions))], online=())
+            await store.apply([Delivery(message, next(positions))], online=nobody)
 
         async def read(store: PostgresStore, seq: int) -> None:
             await store.merge([ReadEvent("bob", "c", 0, seq, (), f"m{seq}", NOW, NOW, 1, NOW)])

@@ -14,6 +14,7 @@ from readstate.errors import ConfigurationError, StorageUnavailable
 from readstate.events import ChannelEvent, Delivery, MembersEvent, MessageEvent
 from readstate.facts import Effect
 from readstate.stack import Postgres
+from tests.online import nobody
 
 from ..conftest import eventually
 from ..contract.postgres import database, server
@@ -48,12 +49,12 @@ async def opened(url: str, **how: float) -> AsyncIterator[PostgresStore]:
 async def begin(store: PostgresStore, name: str) -> None:
     created = ChannelEvent(channel_id=name, created_at=NOW, type="group")
     joined = MembersEvent(channel_id=name, created_at=NOW, add=("alice", "bob"))
-    await store.apply([Delivery(created, next(positions)), Delivery(joined, next(positions))], online=())
+    await store.apply([Delivery(created, next(positions)), Delivery(joined, next(positions))], online=nobody)
 
 
 async def say(store: PostgresStore, name: str, id_: str) -> Effect:
     message = MessageEvent(channel_id=name, created_at=NOW, id=id_, sender_id="alice", at=NOW, text=id_)
-    [effect] = await store.apply([Delivery(message, next(positions))], online=())
+    [effect] = await store.apply([Delivery(message, next(positions))], online=nobody)
     return effect
 
 

@@ -29,7 +29,7 @@ class OnServers(SideBySide):
 
     def start(self) -> None:
         super().start()
-        hot = self.service._hot
+        hot = self.service.hot
         assert isinstance(hot, ValkeyHot)
         self.conductor.watch(hot._fleet, "run")
         self.conductor.watch(hot._generation, "check")

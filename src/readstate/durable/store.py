@@ -1,16 +1,16 @@
 """The durable store in SQL, whatever the database: see `session`. Rules are not here: see `fold`."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from time import monotonic
+from typing import Any
 
 import msgspec
 
 from ..api import Minus
 from ..errors import StorageUnavailable
 from ..events import Delivery, ReadEvent
-from ..facts import Effect, Facts, Key, runs, wants, wants_next
-from ..fold import fold
+from ..facts import Effect, Key
 from ..model import (
     FOREVER,
     Channel,
@@ -29,6 +29,7 @@ from ..ports import (
     Activity,
     Breakdown,
     LedgerLoad,
+    Online,
     SeatLoad,
     Tapped,
     TapPlace,
@@ -39,7 +40,8 @@ from ..ports import (
 from ..rooms import channel_and_thread, is_thread
 from ..rules import receipt_seq, seen_place
 from . import gathering
-from .gathering import ask, gather, place, store
+from .applying import Applying, as_places, erased_at
+from .gathering import ask, place
 from .session import Database, Session, as_json
 from .transfer import SqlTransfer
 
@@ -95,41 +97,32 @@ class SqlStore:
 
     # ------------------------------------------------------------ writes
 
-    async def apply(self, deliveries: Sequence[Delivery], online: Container[str]) -> list[Effect]:
+    async def apply(self, deliveries: Sequence[Delivery], online: Online, source: str = "") -> list[Effect]:
         """Fold events of channels, in order, in one transaction."""
-        return await self._database.write(lambda session: self._apply(session, deliveries, online))
 
-    async def _apply(self, session: Session, deliveries: Sequence[Delivery], online: Container[str]) -> list[Effect]:
-        effects: list[Effect] = []
-        parts = [(run, wants(run)) for run in runs(deliveries)]
-        seats = {key for _, needed in parts for key in needed.members | needed.pointers} if len(parts) > 1 else ()
-        await session.lock({delivery.event.channel_id for delivery in deliveries}, seats)
-        for run, needed in parts:
-            facts = Facts()
-            await gather(session, needed, facts)
-            await gather(session, wants_next(run, facts), facts)
-            changes, outcome = fold(run, facts, self._limit, online)
-            await store(session, changes)
-            effects += outcome
-        return effects
+        async def work(session: Session) -> list[Effect]:
+            applying = Applying(session, self._limit, online)
+            if not source:
+                return await applying.apply(deliveries)
+            return await applying.apply_shared(deliveries, source)
 
-    async def merge(self, events: Sequence[ReadEvent]) -> None:
-        """Merge read states; each (user, channel) at most once."""
-        rows = sorted(
-            (
-                e.user_id,
-                e.channel_id,
-                e.epoch,
-                e.last_read_seq,
-                as_json(e.apart) if e.apart else "[]",
-                e.last_read_id,
-                e.last_read_at,
-                e.read_at,
-                e.change,
-            )
-            for e in events
-        )
-        await self._database.write(lambda session: session.put("merge_receipts", rows))
+        return await self._database.write(work)
+
+    async def places(self, source: str) -> dict[int, tuple[int, int]]:
+        """(position, next offset) of the parts of a log."""
+        places = as_places(await self._text("log_places", source=source))
+        return {part: (place.position, place.offset) for part, place in places.items()}
+
+    async def merge(self, events: Sequence[ReadEvent], shared: bool = False) -> Sequence[ReadEvent]:
+        """Merge read states; each (user, channel) at most once. Returns those that it took."""
+
+        async def work(session: Session) -> Sequence[ReadEvent]:
+            gone = await erased_at(session, {event.user_id for event in events}) if shared else {}
+            taken = [event for event in events if event.created_at > gone.get(event.user_id, -1)] if gone else events
+            await session.put("merge_receipts", sorted(map(_receipt, taken)))
+            return taken
+
+        return await self._database.write(work)
 
     async def save_preferences(self, user: str, channel: str, preferences: Preferences, change: int) -> None:
         """Keep a member's preferences."""
@@ -405,6 +398,12 @@ class SqlStore:
 
     async def _run(self, name: str, order: str | None = None, **values: object) -> None:
         await self._database.write(lambda session: session.run(name, **values), order)
+
+
+def _receipt(e: ReadEvent) -> tuple[Any, ...]:
+    apart = as_json(e.apart) if e.apart else "[]"
+    place = (e.last_read_id, e.last_read_at)
+    return (e.user_id, e.channel_id, e.epoch, e.last_read_seq, apart, *place, e.read_at, e.change)
 
 
 async def _tapped(session: Session, user: str, since: int, until: int, before: TapPlace, limit: int) -> str:

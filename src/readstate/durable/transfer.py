@@ -25,10 +25,13 @@ from ..transfer_records import (
     Taken,
 )
 from . import gathering
+from .applying import hash_of
 from .gathering import ask, newest_but
 from .session import Database, Session, as_json
 
 PAGE = 500
+ON_THE_WAY_MS = 4 * 24 * 3600 * 1000
+"""Nothing is on its way through a log for so long: that keeps events for two days."""
 STALLED_SECONDS = 60
 """Whoever takes longer over a page has lost the export: its snapshot keeps the database from being tidied up."""
 _PARTS = ("rooms", "unplaced", "messages", "replies", "members", "pointers", "users")
@@ -91,9 +94,16 @@ class SqlTransfer:
                 break
         return Taken(refused, rooms, sorted(users))
 
-    async def erase(self, user: str) -> ErasedRows:
+    async def erase(self, user: str, on_the_way: int | None = None) -> ErasedRows:
         """Remove whatever is kept of a user, but for the messages, in one transaction."""
-        return await self._database.write(lambda session: _erase(session, user))
+
+        async def work(session: Session) -> ErasedRows:
+            if on_the_way is not None:
+                await session.run("expire_erased", before=on_the_way - ON_THE_WAY_MS)
+                await session.run("note_erased", hash=hash_of(user), at=on_the_way)
+            return await _erase(session, user)
+
+        return await self._database.write(work)
 
 
 def _channels_of(records: Sequence[Numbered]) -> set[str]:

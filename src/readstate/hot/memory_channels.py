@@ -53,7 +53,7 @@ class MemoryChannels:
             if timeline is None or step.change <= timeline.change:
                 continue
             timeline.change = step.change
-            if channel.deleted:
+            if channel.deleted or step.reload:
                 del self._timelines[channel.channel_id]
             elif step.put is not None:
                 if step.put.seq > timeline.messages.floor:

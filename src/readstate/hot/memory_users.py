@@ -264,7 +264,7 @@ class MemoryUsers(UserViews):
             _reorder(user, channel, row.latest, None if step.mode is Mode.TIMELINE else step.latest_at)
             row.latest = step.latest_at
             user.seat_flags(channel, row, flags_of(channel, True, step.mode, step.archived))
-            if max(pointer.seq, row.seq) < step.last_seq:
+            if merge(ReadState(row.epoch, row.seq, _NOTHING), pointer.state).seq < step.last_seq:
                 user.shelf(row.flags).unload(channel)
             user.put(channel, row, next(self._numbers))
         before = ReadState(row.epoch, row.seq, user.apart.get(channel, _NOTHING))

@@ -2,13 +2,15 @@
 
 from collections.abc import Awaitable, Callable
 
-from ..ports import Clock
+from ..ports import Clock, HotBadges
 from ..valkey import Fleet, Generation
 from .memory_presence import MemoryPresence
 from .valkey_badges import ValkeyBadges
 from .valkey_calls import UserCalls
 from .valkey_channels import ValkeyChannels
+from .valkey_notes import ValkeyNotes
 from .valkey_users import ValkeyUsers
+from .write_replica import ReplicatedBadges, WriteReplica
 
 PATIENCE = 5.0
 """Seconds in which a fault of the hot store should pass; then callers are told to come back."""
@@ -28,8 +30,13 @@ class ValkeyHot:
         position: int,
         store: int,
         next_generation: Callable[[int], Awaitable[int]],
+        shared: bool = False,
+        partitions: int = 1,
+        instance_id: str = "",
+        replica_url: str = "",
     ) -> None:
-        self._generation = Generation(url, prefix, PATIENCE, store, next_generation)
+        """`shared`: any number of processes use it at once, each with an instance id of its own."""
+        self._generation = Generation(url, prefix, PATIENCE, store, next_generation, shared=shared)
         self._fleet = Fleet(url, patience=PATIENCE, guard=self._generation)
         calls = UserCalls(self._fleet, prefix, unread_cap, clock, ledger_ttl)
         self.users = ValkeyUsers(calls, self._generation)
@@ -41,8 +48,12 @@ class ValkeyHot:
             clock=clock,
             ttl=ledger_ttl,
             position=position,
+            partitions=partitions,
         )
-        self.badges = ValkeyBadges(self._fleet, self._generation, prefix=prefix, clock=clock, ttl=ledger_ttl)
+        badges = ValkeyBadges(self._fleet, self._generation, prefix=prefix, clock=clock, ttl=ledger_ttl)
+        self._replica = WriteReplica(replica_url, prefix=prefix) if replica_url else None
+        self.badges: HotBadges = ReplicatedBadges(badges, self._replica) if self._replica else badges
+        self.notes = ValkeyNotes(self._fleet, self._generation, prefix, clock)
         self.presence = MemoryPresence(clock)
 
     async def loaded(self, items: int) -> None:
@@ -62,5 +73,7 @@ class ValkeyHot:
 
     async def close(self) -> None:
         """Close all connections."""
+        if self._replica is not None:
+            await self._replica.close()
         await self._fleet.close()
         await self._generation.close()

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ..events import AnyChannelEvent, ReadEvent
 from ..facts import Effect
-from .channels import Count, CountQuery, HotChannels, TimelineLoad
+from .channels import AppliedPlaces, Count, CountQuery, HotChannels, TimelineLoad
 from .durable import (
     Activity,
     Breakdown,
@@ -20,6 +20,7 @@ from .durable import (
     DurableTransfer,
     DurableUsers,
     DurableWrites,
+    Online,
     Tapped,
     TapPlace,
     UndoItem,
@@ -115,6 +116,7 @@ __all__ = [
     "MAX_UNPROVEN",
     "Absent",
     "Activity",
+    "AppliedPlaces",
     "Breakdown",
     "Bus",
     "Clock",
@@ -141,6 +143,7 @@ __all__ = [
     "Log",
     "Move",
     "Moved",
+    "Online",
     "Presence",
     "Read",
     "Restore",

@@ -1,6 +1,6 @@
 """The durable store."""
 
-from collections.abc import AsyncGenerator, Container, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Container, Mapping, Sequence
 from math import inf
 from typing import Protocol
 
@@ -24,6 +24,9 @@ from ..model import (
 from ..transfer_records import ErasedRows, Numbered, Record, Taken
 from .channels import TimelineLoad
 from .users import LedgerLoad, SeatLoad
+
+Online = Callable[[Collection[str]], Awaitable[Container[str]]]
+"""Which of these users are online."""
 
 
 class Activity(Struct, frozen=True, gc=False):
@@ -81,11 +84,21 @@ class UndoItem(Struct, frozen=True, gc=False, array_like=True):
 class DurableWrites(Protocol):
     """What it acknowledged survives. Everything that is asked together shares one commit."""
 
-    async def apply(self, deliveries: Sequence[Delivery], online: Container[str]) -> list[Effect]:
-        """Fold events of channels, in order, in one transaction; who is not `online` then is away."""
+    async def apply(self, deliveries: Sequence[Delivery], online: Online, source: str = "") -> list[Effect]:
+        """Fold events of channels, in order, in one transaction; who is not `online` then is away.
 
-    async def merge(self, events: Sequence[ReadEvent]) -> None:
-        """Merge read states; each (user, channel) at most once."""
+        `source` names a log that others read too: places are offsets there. What comes again changes nothing, and is
+        answered with what the hot store must be told again.
+        """
+
+    async def places(self, source: str) -> dict[int, tuple[int, int]]:
+        """(position, next offset) of the parts of a log that anything was applied of."""
+
+    async def merge(self, events: Sequence[ReadEvent], shared: bool = False) -> Sequence[ReadEvent]:
+        """Merge read states; each (user, channel) at most once. Returns those that it took.
+
+        `shared`: others have made them, and may not know yet that a user was erased.
+        """
 
     async def save_preferences(self, user: str, channel: str, preferences: Preferences, change: int) -> None:
         """Keep a member's preferences."""
@@ -253,5 +266,8 @@ class DurableTransfer(Protocol):
         `stop`: none after the first refused one is taken.
         """
 
-    async def erase(self, user: str) -> ErasedRows:
-        """Remove whatever is kept of a user, but for the messages, in one transaction."""
+    async def erase(self, user: str, on_the_way: int | None = None) -> ErasedRows:
+        """Remove whatever is kept of a user, but for the messages, in one transaction.
+
+        `on_the_way`: what was made up to then and is still in a log brings nothing of the user back.
+        """

@@ -110,7 +110,7 @@ class Transfer:
         return first
 
     async def _erase(self, user: str) -> Erased:
-        gone = await self._durable.erase(user)
+        gone = await self._durable.erase(user, None if self._alone else self._clock())
         await self._look_again(gone.rooms, [user, *gone.peers])
         for receiver in gone.receivers:
             await self._badges.forget(receiver)

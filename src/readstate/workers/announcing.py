@@ -22,7 +22,7 @@ def announcements(event: AnyChannelEvent, effect: Effect, instance_id: str) -> I
     if effect.error is not None or effect.duplicate or effect.channel is None:
         return
     match event:
-        case MessageEvent() if effect.message is not None:
+        case MessageEvent() if effect.message is not None and not effect.message.deleted:
             yield MessageCame(effect.message, instance_id, tuple(effect.reached), effect.read_before)
         case EditEvent() | DeleteEvent():
             yield ChannelTouched(event.channel_id, "counts")
@@ -35,7 +35,9 @@ def announcements(event: AnyChannelEvent, effect: Effect, instance_id: str) -> I
             if users := _concerned(step):
                 yield ThreadTouched(step.channel_id, users)
         elif isinstance(step, Joined):
-            yield MembersChanged(step.channel_id, joined=_concerned(step))
+            joined = _concerned(step) if not effect.repeated else _added(event, step)
+            if joined:
+                yield MembersChanged(step.channel_id, joined=joined)
         elif isinstance(step, Left | Gone):
             yield MembersChanged(step.channel_id, left=step.users)
             if isinstance(step, Gone):  # with what was written in it
@@ -55,6 +57,12 @@ def outcome(ref: str, effect: Effect) -> Outcome:
         added=effect.added,
         removed=effect.removed,
     )
+
+
+def _added(event: AnyChannelEvent, step: Joined) -> tuple[str, ...]:
+    """Of those who stand in a channel, whom the event has brought there."""
+    added = event.add if isinstance(event, MembersEvent) else ()
+    return tuple(user for user, _ in step.pointers if user in added)
 
 
 def _concerned(step: UserStep) -> tuple[str, ...]:

@@ -15,24 +15,25 @@ from ..telemetry import DEDUP_RATIO, PERSIST_BATCH, PERSIST_LAG, PERSIST_SECONDS
 class ReceiptPersister:
     """Consumer of the topic `read-receipts`."""
 
-    def __init__(self, durable: DurableWrites) -> None:
+    def __init__(self, durable: DurableWrites, *, shared: bool = False) -> None:
         self._durable = durable
+        self._shared = shared
         self._ratio = 0.0
 
     async def handle(self, events: Sequence[ReadEvent]) -> None:
         """Merge a batch into the durable store; returns when it is committed."""
         await self.persist(events)
 
-    async def persist(self, events: Sequence[ReadEvent]) -> list[ReadEvent]:
+    async def persist(self, events: Sequence[ReadEvent]) -> Sequence[ReadEvent]:
         """The same; returns what was written."""
         states = fold_reads(events)
         started = perf_counter()
-        await self._durable.merge(states)
+        taken = await self._durable.merge(states, self._shared)
         PERSIST_SECONDS.observe(perf_counter() - started)
         PERSIST_BATCH.observe(len(events))
         self._ratio += 0.05 * (1 - len(states) / len(events) - self._ratio)
         DEDUP_RATIO.set(self._ratio)
-        return states
+        return taken
 
 
 class SharedPersister:

@@ -1,7 +1,7 @@
 -- Takes what happened in channels. After channel_shard and timeline_state.
 -- KEYS  channel-latest:{shard} of each channel; then for each channel with steps its timeline, everyone, state
 -- ARGV  1 generation   2 now (ms)   3 ttl (ms)   4 most messages of a timeline   5 token for a shard without witness
---       6 the channels, packed: {channel, change, {step, …}}, where a step is {change, deleted (0 or 1), seq to put
+--       6 the channels, packed: {channel, change, {step, …}}, where a step is {change, drop (0 or 1), seq to put
 --         or 0, its member, whether it mentions everyone (0 or 1), seq to remove or 0}   7.. the value of each channel
 -- Returns how many steps changed a timeline that is loaded
 local generation, now, ttl, cap = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -37,10 +37,10 @@ local function take(steps, timeline, everyone, state)
   if not known then return 0 end
   local taken = 0
   for _, step in ipairs(steps) do
-    local change, deleted, seq, member, meant, gone = unpack(step)
+    local change, drop, seq, member, meant, gone = unpack(step)
     if change > known.change then
       taken, known.change = taken + 1, change
-      if deleted == 1 then
+      if drop == 1 then
         redis.call('UNLINK', timeline, everyone, state)
         return taken
       end

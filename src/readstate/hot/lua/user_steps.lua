@@ -46,7 +46,9 @@ local function joined(index, item, user, step)
     seat.change = step[4]
     reorder(user, room, step[3], step[6])
     set_flags(user, room, seat, step[3])
-    if math.max(item[5], seat.seq) < step[5] then unload(user, room, seat) end
+    local seq = math.max(item[5], seat.seq)
+    if item[4] ~= seat.epoch then seq = item[4] > seat.epoch and item[5] or seat.seq end
+    if seq < step[5] then unload(user, room, seat) end
     put_seat(user, seat)
   end
   merged(index, item, user, room, seat, ledger_key(item[3]))

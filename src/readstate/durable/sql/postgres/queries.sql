@@ -564,3 +564,59 @@ ON CONFLICT (user_id, channel_id) DO UPDATE SET
 UPDATE channels SET deleted = true, latest_id = NULL, latest_seq = NULL, latest_at = NULL, latest_sender = NULL,
     latest_preview = NULL, member_count = 0
 WHERE channel_id > :first AND channel_id < :last;
+
+-- name: lock_log_places
+-- Up to where these parts of a log are applied; nobody else moves on in them until the end of the transaction.
+SELECT coalesce(json_agg(json_build_array(part, base, position)), '[]')
+FROM (SELECT part, base, position FROM log_places
+      WHERE log = :source AND part IN (SELECT k::int FROM jsonb_array_elements_text(:parts::jsonb) AS k)
+      ORDER BY part FOR UPDATE) AS p;
+
+-- name: open_log_places
+-- Parts of a log that nothing was applied of yet: their places come after all that ever were.
+INSERT INTO log_places (log, part, base, position)
+SELECT :source, k::int, n.position, n.position
+FROM jsonb_array_elements_text(:parts::jsonb) AS k,
+    (SELECT greatest((SELECT coalesce(max(position), 0) FROM channels),
+                     (SELECT coalesce(max(position), 0) FROM log_places)) AS position) AS n
+ORDER BY k::int
+ON CONFLICT DO NOTHING;
+
+-- name: move_log_places
+-- Everything up to these places is applied.
+UPDATE log_places AS p SET position = (k ->> 1)::bigint
+FROM jsonb_array_elements(:places::jsonb) AS k WHERE p.log = :source AND p.part = (k ->> 0)::int;
+
+-- name: log_places
+-- Up to where the parts of a log are applied.
+SELECT coalesce(json_agg(json_build_array(part, base, position)), '[]') FROM log_places WHERE log = :source;
+
+-- name: undelivered_of
+-- To whom messages (channel, id) were undelivered.
+SELECT coalesce(json_agg(json_build_object('receiver_id', u.receiver_id, 'accepted_at', u.accepted_at,
+    'sender_id', u.sender_id, 'channel_id', u.channel_id, 'message_id', u.message_id)), '[]')
+FROM jsonb_array_elements(:keys::jsonb) AS k
+JOIN undelivered AS u ON u.channel_id = k ->> 0 AND u.message_id = k ->> 1;
+
+-- name: members_until
+-- Some of those who are in a channel since then or longer.
+SELECT coalesce(json_agg(user_id), '[]')
+FROM (SELECT user_id FROM members WHERE channel_id = :channel AND active AND joined_at <= :at LIMIT :limit) AS m;
+
+-- name: erased
+-- Of these hashes of ids, those of users who were erased, and when.
+SELECT coalesce(json_agg(json_build_array(user_hash, at)), '[]')
+FROM erased WHERE user_hash IN (SELECT jsonb_array_elements_text(:keys::jsonb));
+
+-- name: note_erased
+-- A user was erased.
+INSERT INTO erased AS e (user_hash, at) VALUES (:hash, :at)
+ON CONFLICT (user_hash) DO UPDATE SET at = greatest(e.at, excluded.at);
+
+-- name: expire_erased
+-- Nothing from before then is on its way any more.
+DELETE FROM erased WHERE at < :before;
+
+-- name: drop_receipt
+-- Whoever was erased has no read pointer.
+DELETE FROM read_receipts WHERE user_id = :user AND channel_id = :channel;

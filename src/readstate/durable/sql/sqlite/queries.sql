@@ -129,7 +129,8 @@ ON CONFLICT (user_id, channel_id) DO UPDATE SET
 INSERT INTO undelivered
 SELECT value ->> 'receiver_id', value ->> 'accepted_at', value ->> 'sender_id', value ->> 'channel_id',
     value ->> 'message_id'
-FROM json_each(:rows);
+FROM json_each(:rows) WHERE true
+ON CONFLICT DO NOTHING;
 
 -- name: merge_receipts
 -- The merge of read states: the higher epoch wins whole; in the same epoch the larger seq, and both `apart`.
@@ -541,3 +542,57 @@ ON CONFLICT (user_id, channel_id) DO UPDATE SET
 UPDATE channels SET deleted = 1, latest_id = NULL, latest_seq = NULL, latest_at = NULL, latest_sender = NULL,
     latest_preview = NULL, member_count = 0
 WHERE channel_id > :first AND channel_id < :last;
+
+-- name: lock_log_places
+-- Up to where these parts of a log are applied.
+SELECT json_group_array(json_array(part, base, position)) FROM log_places
+WHERE log = :source AND part IN (SELECT value FROM json_each(:parts));
+
+-- name: open_log_places
+-- Parts of a log that nothing was applied of yet: their places come after all that ever were.
+INSERT INTO log_places (log, part, base, position)
+SELECT :source, k.value, n.position, n.position
+FROM json_each(:parts) AS k,
+    (SELECT max((SELECT coalesce(max(position), 0) FROM channels),
+                (SELECT coalesce(max(position), 0) FROM log_places)) AS position) AS n
+WHERE true
+ON CONFLICT DO NOTHING;
+
+-- name: move_log_places
+-- Everything up to these places is applied.
+UPDATE log_places SET position = k.value ->> 1
+FROM json_each(:places) AS k WHERE log = :source AND part = k.value ->> 0;
+
+-- name: log_places
+-- Up to where the parts of a log are applied.
+SELECT json_group_array(json_array(part, base, position)) FROM log_places WHERE log = :source;
+
+-- name: undelivered_of
+-- To whom messages (channel, id) were undelivered.
+SELECT json_group_array(json_object('receiver_id', u.receiver_id, 'accepted_at', u.accepted_at,
+    'sender_id', u.sender_id, 'channel_id', u.channel_id, 'message_id', u.message_id))
+FROM json_each(:keys) AS k
+CROSS JOIN undelivered AS u ON u.channel_id = k.value ->> 0 AND u.message_id = k.value ->> 1;
+
+-- name: members_until
+-- Some of those who are in a channel since then or longer.
+SELECT json_group_array(user_id)
+FROM (SELECT user_id FROM members WHERE channel_id = :channel AND active AND joined_at <= :at LIMIT :limit);
+
+-- name: erased
+-- Of these hashes of ids, those of users who were erased, and when.
+SELECT json_group_array(json_array(user_hash, at)) FROM erased
+WHERE user_hash IN (SELECT value FROM json_each(:keys));
+
+-- name: note_erased
+-- A user was erased.
+INSERT INTO erased (user_hash, at) VALUES (:hash, :at)
+ON CONFLICT (user_hash) DO UPDATE SET at = max(at, excluded.at);
+
+-- name: expire_erased
+-- Nothing from before then is on its way any more.
+DELETE FROM erased WHERE at < :before;
+
+-- name: drop_receipt
+-- Whoever was erased has no read pointer.
+DELETE FROM read_receipts WHERE user_id = :user AND channel_id = :channel;

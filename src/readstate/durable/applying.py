@@ -1,0 +1,185 @@
+"""Applying events of channels in one transaction: new ones are folded, and what comes again changes nothing."""
+
+from collections.abc import Collection, Sequence
+from hashlib import sha256
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from ..events import Delivery, MembersEvent, MessageEvent
+from ..facts import Effect, Facts, Key, Wants, audience, runs, wants, wants_next
+from ..fold import fold
+from ..model import Undelivered
+from ..ports import Online
+from ..repeats import repeat, wants_of_repeats
+from ..steps import OwnRead
+from .gathering import ask, gather, store
+from .session import Session, as_json
+
+_undelivered = msgspec.json.Decoder(list[Undelivered])
+_anything = msgspec.json.Decoder()
+
+
+class Place(NamedTuple):
+    """Up to where a part of a log is applied."""
+
+    base: int
+    """What is added to an offset to make it a place that no event of an earlier log has."""
+    position: int
+
+    @property
+    def offset(self) -> int:
+        """The next one."""
+        return self.position - self.base
+
+
+def as_places(text: str) -> dict[int, Place]:
+    """Each part's place."""
+    return {part: Place(base, position) for part, base, position in _anything.decode(text)}
+
+
+class Applying:
+    """One batch in one transaction."""
+
+    def __init__(self, session: Session, limit: int, online: Online) -> None:
+        self._session = session
+        self._limit = limit
+        self._online = online
+
+    async def apply(self, deliveries: Sequence[Delivery]) -> list[Effect]:
+        """New events, each with its place."""
+        effects: list[Effect] = []
+        parts = [(run, wants(run)) for run in runs(deliveries)]
+        await self._lock(deliveries, [needed for _, needed in parts])
+        for run, needed in parts:
+            facts = await self._facts(run, needed)
+            users = audience(run, facts)
+            changes, outcome = fold(run, facts, self._limit, await self._online(users) if users else ())
+            await store(self._session, changes)
+            effects += outcome
+        return effects
+
+    async def apply_shared(self, deliveries: Sequence[Delivery], source: str) -> list[Effect]:
+        """Events of a log that others read too: some may have been applied before."""
+        places = await self._places(source, {one.part for one in deliveries})
+        again = [one for one in deliveries if one.position < places[one.part].offset]
+        new = [one for one in deliveries if one.position >= places[one.part].offset]
+        repeated = await self._repeat(again)
+        placed = [replace(one, position=places[one.part].base + one.position + 1) for one in new]
+        outcome = await self._apply_living(placed)
+        told = zip([*again, *new], [*repeated, *outcome], strict=True)
+        effects = {(one.part, one.position): effect for one, effect in told}
+        if ends := {one.part: one.position for one in placed}:
+            await self._session.run("move_log_places", source=source, places=as_json(sorted(ends.items())))
+        return [effects[one.part, one.position] for one in deliveries]
+
+    async def _places(self, source: str, parts: Collection[int]) -> dict[int, Place]:
+        """Where the log stands. Nobody else moves on in these parts until the end of the transaction."""
+        wanted = {"source": source, "parts": as_json(sorted(parts))}
+        places = as_places(await self._session.value("lock_log_places", **wanted))
+        if len(places) < len(parts):
+            await self._session.run("open_log_places", **wanted)
+            places = as_places(await self._session.value("lock_log_places", **wanted))
+        return places
+
+    async def _lock(self, deliveries: Sequence[Delivery], needed: Sequence[Wants]) -> None:
+        seats = {key for one in needed for key in one.members | one.pointers} if len(needed) > 1 else ()
+        await self._session.lock({delivery.event.channel_id for delivery in deliveries}, seats)
+
+    async def _facts(self, run: Sequence[Delivery], needed: Wants) -> Facts:
+        facts = Facts()
+        await gather(self._session, needed, facts)
+        await gather(self._session, wants_next(run, facts), facts)
+        return facts
+
+    # ------------------------------------------------------------ what comes again
+
+    async def _repeat(self, deliveries: Sequence[Delivery]) -> list[Effect]:
+        if not deliveries:
+            return []
+        needed = wants(deliveries)
+        await self._session.lock({delivery.event.channel_id for delivery in deliveries})
+        facts = await self._facts(deliveries, needed)
+        await gather(self._session, wants_of_repeats(deliveries, facts), facts)
+        return repeat(deliveries, facts, await self._away(deliveries), await self._outgrown(deliveries))
+
+    async def _away(self, deliveries: Sequence[Delivery]) -> dict[Key, list[Undelivered]]:
+        keys = [(one.event.channel_id, one.event.id) for one in deliveries if isinstance(one.event, MessageEvent)]
+        away: dict[Key, list[Undelivered]] = {}
+        if keys:
+            for one in _undelivered.decode(await ask(self._session, "undelivered_of", keys)):
+                away.setdefault((one.channel_id, one.message_id), []).append(one)
+        return away
+
+    async def _outgrown(self, deliveries: Sequence[Delivery]) -> dict[str, Sequence[str]]:
+        """The members of channels that may have outgrown the limit by one of these: then they were only so many."""
+        found: dict[str, Sequence[str]] = {}
+        for one in deliveries:
+            event = one.event
+            if isinstance(event, MembersEvent) and event.thread_id is None and event.add:
+                most = self._limit + len(event.add)
+                values = {"channel": event.channel_id, "at": event.created_at, "limit": most + 1}
+                users = _anything.decode(await self._session.value("members_until", **values))
+                if len(users) <= most:
+                    found[event.channel_id] = users
+        return found
+
+    # ------------------------------------------------------------ whoever was erased
+
+    async def _apply_living(self, deliveries: Sequence[Delivery]) -> list[Effect]:
+        """What was on its way when somebody was erased brings nothing of them back."""
+        times = await erased_at(self._session, _named(deliveries))
+        if not times:
+            return await self.apply(deliveries)
+        effects = await self.apply([_without(one, times) for one in deliveries])
+        gone = {
+            (one.event.channel_id, one.event.sender_id)
+            for one in deliveries
+            if isinstance(one.event, MessageEvent) and one.event.created_at <= times.get(one.event.sender_id, -1)
+        }
+        for channel, user in sorted(gone):
+            await self._session.run("drop_receipt", channel=channel, user=user)
+        for effect in effects:
+            effect.user_steps = [
+                step for step in effect.user_steps if not (isinstance(step, OwnRead) and _key(step) in gone)
+            ]
+        return effects
+
+
+def _key(step: OwnRead) -> Key:
+    return step.channel_id, step.user_id
+
+
+def _named(deliveries: Sequence[Delivery]) -> set[str]:
+    users: set[str] = set()
+    for one in deliveries:
+        if isinstance(one.event, MembersEvent):
+            users.update(one.event.add)
+        elif isinstance(one.event, MessageEvent):
+            users.update({one.event.sender_id, *one.event.mentions})
+    return users
+
+
+def _without(delivery: Delivery, times: dict[str, int]) -> Delivery:
+    event = delivery.event
+    gone = {user for user, at in times.items() if event.created_at <= at}
+    if isinstance(event, MembersEvent):
+        event = replace(event, add=tuple(user for user in event.add if user not in gone))
+    elif isinstance(event, MessageEvent):
+        event = replace(event, mentions=tuple(user for user in event.mentions if user not in gone))
+    return replace(delivery, event=event)
+
+
+def hash_of(user: str) -> str:
+    """What is kept of the id of a user who was erased."""
+    return sha256(user.encode()).hexdigest()
+
+
+async def erased_at(session: Session, users: Collection[str]) -> dict[str, int]:
+    """When those of these users who were erased were."""
+    if not users:
+        return {}
+    hashes = {hash_of(user): user for user in users}
+    found = _anything.decode(await ask(session, "erased", hashes))
+    return {hashes[hashed]: at for hashed, at in found}

@@ -1,0 +1,148 @@
+"""Events that come again after they were applied, pure: facts in, effects out. Nothing changes in the durable store.
+
+A writer that dies after its transaction leaves the next one a batch that the durable store has and the hot store may
+lack. What the events did then can't be told any more: other events may have come after them. So the hot state of the
+channels and people that they were about is brought to where the store is now, under the channel's number of now. What
+has passed that number already ignores it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from .errors import ChannelNotFound
+from .events import ChannelEvent, DeleteEvent, Delivery, EditEvent, MembersEvent, MessageEvent
+from .facts import Effect, Facts, Key, Wants, named_by_id
+from .model import Channel, Message, Mode, Pointer, Undelivered
+from .rooms import thread_room
+from .steps import ChannelStep, Gone, Joined, Left, OwnRead, Switched, UserStep
+
+
+def wants_of_repeats(run: Sequence[Delivery], facts: Facts) -> Wants:
+    """What must be known besides: the pointers of all who are told, and of a deleted channel who had to do with it."""
+    needed = Wants()
+    for delivery in run:
+        event = delivery.event
+        channel = facts.channels.get(event.channel_id)
+        if channel is not None and channel.deleted:
+            needed.everyone.add(event.channel_id)
+            continue
+        needed.members.update((event.channel_id, user) for user in _involved(event, facts))
+        users = {*facts.audience.get(event.channel_id, ()), *_involved(event, facts)}
+        needed.pointers.update((event.channel_id, user) for user in users)
+        if (room := _room(event, facts)) is not None:
+            needed.channels.add(room)
+            needed.pointers.update((room, user) for user in facts.followers.get(room, ()))
+    return needed
+
+
+def repeat(
+    run: Sequence[Delivery],
+    facts: Facts,
+    away: Mapping[Key, Sequence[Undelivered]],
+    outgrown: Mapping[str, Sequence[str]],
+) -> list[Effect]:
+    """What the hot store must be told again. `away`: to whom each message was undelivered; `outgrown`: the members of
+    channels that may have changed over to a timeline by one of these events.
+    """
+    return [_Repeating(delivery, facts, outgrown).effect(away) for delivery in run]
+
+
+class _Repeating:
+    def __init__(self, delivery: Delivery, facts: Facts, outgrown: Mapping[str, Sequence[str]]) -> None:
+        self.event = delivery.event
+        self.facts = facts
+        self.outgrown = outgrown
+
+    def effect(self, away: Mapping[Key, Sequence[Undelivered]]) -> Effect:
+        event = self.event
+        channel = self.facts.channels.get(event.channel_id)
+        if channel is None:
+            return Effect(error=ChannelNotFound(f"there is no channel {event.channel_id!r}", field="channel_id"))
+        effect = Effect(channel=channel, repeated=True, message=self._message())
+        effect.channel_steps.append(ChannelStep(channel, channel.change, reload=True))
+        if channel.deleted:
+            effect.user_steps += self._gone(channel)
+            return effect
+        effect.user_steps += self._seats(channel, self.facts.audience.get(channel.channel_id, ()))
+        effect.user_steps += self._own_read()
+        if (name := _room(event, self.facts)) is not None and (room := self.facts.channels.get(name)) is not None:
+            effect.channel_steps.append(ChannelStep(room, room.change))
+            effect.user_steps += self._seats(room, self.facts.followers.get(name, ()))
+        if isinstance(event, MessageEvent):
+            effect.undelivered += away.get((event.channel_id, event.id), ())
+        elif isinstance(event, MembersEvent):
+            effect.added, effect.removed = len(event.add), len(event.remove)
+        return effect
+
+    def _message(self) -> Message | None:
+        if isinstance(self.event, MessageEvent | EditEvent | DeleteEvent):
+            return self.facts.messages.get((self.event.channel_id, self.event.id))
+        return None
+
+    def _gone(self, channel: Channel) -> Iterable[UserStep]:
+        rooms: dict[str, list[str]] = {}
+        for room, user in self.facts.everyone.get(channel.channel_id, ()):
+            rooms.setdefault(room, []).append(user)
+        return [Gone(room, channel.change, tuple(users)) for room, users in rooms.items()]
+
+    def _seats(self, room: Channel, members: Iterable[str]) -> Iterable[UserStep]:
+        """How members and those whom the event was about stand now."""
+        name = room.channel_id
+        if name == self.event.channel_id:
+            involved = _involved(self.event, self.facts)
+            active = {user for user in involved if self._is_active(name, user)}.union(members)
+        else:
+            involved = {*self.event.add, *self.event.remove} if isinstance(self.event, MembersEvent) else set()
+            active = set(members)
+        if active:
+            pointers = tuple((user, self.facts.pointers.get((name, user)) or Pointer()) for user in sorted(active))
+            latest = room.latest.at if room.latest is not None else 0
+            yield Joined(name, room.change, room.mode, room.last_seq, latest, room.archived, pointers)
+        if left := tuple(sorted(involved - active)):
+            yield Left(name, room.change, left)
+        if room.mode is Mode.TIMELINE and (stayed := set(self.outgrown.get(name, ())) - active):
+            yield Switched(name, room.change, tuple(sorted(stayed)))
+
+    def _own_read(self) -> Iterable[UserStep]:
+        """By sending, whatever epoch the hot store is in meanwhile."""
+        message = self._message()
+        if not isinstance(self.event, MessageEvent) or message is None or message.deleted:
+            return
+        places = [(message.channel_id, message.seq)]
+        if message.thread_id is not None:
+            places.append((thread_room(message.channel_id, message.thread_id), message.thread_seq))
+        for room, seq in places:
+            if seq is not None:
+                pointer = self.facts.pointers.get((room, message.sender_id)) or Pointer()
+                yield OwnRead(room, message.sender_id, seq, pointer)
+
+    def _is_active(self, room: str, user: str) -> bool:
+        member = self.facts.members.get((room, user))
+        return member is not None and member.active
+
+
+def _involved(event: object, facts: Facts) -> set[str]:
+    """Whom an event was about, in its channel, besides all members of a small one."""
+    match event:
+        case MembersEvent(thread_id=None):
+            return {*event.add, *event.remove}
+        case MessageEvent() | EditEvent() | DeleteEvent():
+            known = facts.messages.get((event.channel_id, event.id))
+            mentions = set() if known is None else named_by_id(known.mentions)
+            if isinstance(event, MessageEvent | EditEvent) and isinstance(event.mentions, tuple):
+                mentions |= named_by_id(event.mentions)
+            return {user for user in mentions if not user.startswith("@")}
+    return set()
+
+
+def _room(event: object, facts: Facts) -> str | None:
+    """The thread that an event is about, if it is about one."""
+    match event:
+        case MembersEvent(thread_id=str() as thread):
+            return thread_room(event.channel_id, thread)
+        case MessageEvent() | EditEvent() | DeleteEvent():
+            known = facts.messages.get((event.channel_id, event.id))
+            if known is not None and known.thread_id is not None and known.thread_seq is not None:
+                return thread_room(event.channel_id, known.thread_id)
+        case ChannelEvent():
+            return None
+    return None
