@@ -207,7 +207,7 @@ class _Writer:
             places = await self._service.durable.places(self._source)
             self._bases |= {part: position - offset for part, (position, offset) in places.items()}
         known = {part: (self._bases[part] + offset, offset) for part, offset in offsets.items() if part in self._bases}
-        await self._service.hot.channels.passed(known)
+        await self._cluster.hot.channels.passed(known)
 
     async def _note_away(self, effects: Sequence[Effect]) -> None:
         now = self._service.clock()
