@@ -57,7 +57,7 @@ class Update(NamedTuple):
 
     user: str
     name: str
-    senders: Sequence[str | bytes]
+    senders: Sequence[str]
     all: bool
 
 
@@ -235,7 +235,10 @@ class ReplicatedBadges:
         found: dict[str, tuple[bytes, list[bytes]]] = {}
         with suppress(HotStoreUnavailable):  # the main store has everything; this can wait
             found = await self._main.members(other) if other else {}
-        updates += [Update(user, name.decode(), members, all=True) for user, (name, members) in found.items()]
+        updates += [
+            Update(user, name.decode(), [member.decode() for member in members], all=True)  # scripts can't unpack bytes
+            for user, (name, members) in found.items()
+        ]
         if updates:
             await self._replica.write(updates)
 
