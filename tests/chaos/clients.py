@@ -163,8 +163,9 @@ class Client:
     async def read(self, channel: str) -> None:
         known = self.records.known(channel)
         kind = self.dice.choice(["all", "up_to", "up_to_seq", "messages", "messages"]) if known else "all"
+        target: dict[str, Any] = {}
         if kind == "all":
-            step, target = Read(self.records.highest(channel), everything=True), {}
+            step = Read(self.records.highest(channel), everything=True)
         elif kind == "messages":
             some = self.dice.sample(known, min(len(known), self.dice.randint(1, 3)))
             step, target = Read(apart=tuple(one.seq or 0 for one in some)), {"messages": [one.id for one in some]}
@@ -184,12 +185,15 @@ class Client:
         reading = self.records.readings[self.user, channel]
         body = {**target, "epoch": reading.epoch}
         may_give_up = len(reading.given_up) < MOST_GIVEN_UP
-        answer, _ = await self.insist("POST", f"{of(self.user, channel)}/{verb}", body, may_give_up=may_give_up)
+        path = f"{of(self.user, channel)}/{verb}"
+        answer, unanswered = await self.insist("POST", path, body, may_give_up=may_give_up)
         if answer is None:
             reading.give_up(step)
         elif answer.kind == "rejected":
-            if answer.body.get("code") != "message_deleted":  # somebody may have deleted it meanwhile
+            if answer.body.get("code") != "message_deleted":
                 raise Violation(f"{verb} {channel} {body} was refused: {answer.status} {answer.body}")
+            if unanswered:  # it was deleted meanwhile: before an attempt that got no answer, or after it
+                reading.give_up(step)
         else:
             last = answer.body["last_read"]
             reading.answered(step, last["seq"], last["epoch"], (verb, channel, body, answer.body))
@@ -268,7 +272,7 @@ class Person(Client):
             if time.monotonic() > end:
                 raise Violation(f"{name} has had no effect for {INSIST_SECONDS:.0f} s")
 
-    async def _tap(self, _: str) -> None:
+    async def _tap(self, _channel: str) -> None:
         self.records.tapped.add(self.user)
         answer, _ = await self.insist("POST", f"/v1/users/{segment(self.user)}/badge/tap", may_give_up=True)
         if answer is not None:

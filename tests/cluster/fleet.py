@@ -15,6 +15,7 @@ from readstate.durable.postgres import migrate
 from readstate.log.topics import Topics
 from readstate.log.watcher import Watcher
 from readstate.stack import Kafka, Postgres, Valkey
+from readstate.stack.ports import free_ports
 from tests.conftest import JWT_SECRET, SERVICE_KEY, WAIT, Chat
 from tests.contract import kafka, postgres, valkey
 from tests.servers import Child, Server, Worker
@@ -122,7 +123,11 @@ class Fleet:
         self.machines = machines
         self.stores = stores
         self.settings: Mapping[str, Any] = {**stores.settings(machines), **settings}
-        self.serves = [Server(self._home(f"serve-{n}"), **self._of(f"serve-{n}")) for n in range(serves)]
+        self.serves = [
+            # Each keeps its port: clients come back to where they were.
+            Server(self._home(f"serve-{n}"), "--port", str(port), **self._of(f"serve-{n}"))
+            for n, port in enumerate(free_ports(serves))
+        ]
         self.workers = [Worker(self._home(f"worker-{n}"), *roles, **self._of(f"worker-{n}")) for n in range(workers)]
 
     @property

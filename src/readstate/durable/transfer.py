@@ -402,7 +402,7 @@ async def _erase(session: Session, user: str) -> ErasedRows:
     position: int = await session.value("next_position")
     counts = {
         part: await session.run(f"erase_{part}", user=user)
-        for part in ("members", "receipts", "undo", "undelivered", "activity")
+        for part in ("members", "receipts", "undo", "undelivered", "activity", "once_named")
     }
     await erase_letters(session, user)
     names = {room for room, active in seats if active}
