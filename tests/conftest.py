@@ -57,7 +57,7 @@ def token_for(user: str, *, secret: str = JWT_SECRET, ttl: int = 3600, **claims:
     return jwt.encode({"sub": user, "exp": int(time.time()) + ttl} | claims, secret, "HS256")
 
 
-async def eventually(condition: Callable[[], Awaitable[bool]], what: str, deadline: float = 30) -> None:
+async def eventually(condition: Callable[[], Awaitable[bool]], what: str, deadline: float = 60) -> None:
     """Returns when the condition holds; fails with `what` when it does not within the deadline."""
     end = time.monotonic() + deadline
     while not await condition():

@@ -17,7 +17,7 @@ import httpx
 
 from tests import stores
 
-DEADLINE = 30.0
+DEADLINE = 90.0
 
 
 def wait_until(condition: Callable[[], bool], what: str, deadline: float = DEADLINE) -> None:

@@ -9,7 +9,7 @@ from .app import Readstate
 from .events import DeadLetter, Delivery, UnsentEvent
 from .facts import Effect
 from .log.kafka_consumer import Consumed, KafkaConsumer
-from .log.wire import decode_channel_event, decode_letter, decode_read, decode_unsent
+from .log.wire import decode_channel_event, decode_letter, decode_read, decode_unsent, decode_whose
 from .services.under_way import Writing
 from .tasks import cancel
 from .telemetry import UNSENT
@@ -126,10 +126,18 @@ class Staff:
         return handle
 
     def _repair(self) -> Handle:
-        letters = DeadLetters(self._service.durable, self._service.hot.users, self._cluster.topics)
+        service = self._service
+        letters = DeadLetters(
+            service.durable,
+            service.hot.users,
+            service.clock,
+            reads=self._cluster.topics.reads,
+            decode=decode_read,
+            whose=decode_whose,
+        )
 
         async def handle(records: Sequence[Consumed]) -> None:
-            await letters.handle([(record.topic, decode_letter(record.value)) for record in records])
+            await letters.handle([decode_letter(record.value) for record in records])
 
         return handle
 

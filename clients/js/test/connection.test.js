@@ -288,7 +288,8 @@ for (const [how, end] of [
 ]) {
   test(`a service that ${how} loses nothing, and the client comes back`, async (t) => {
     const { alice, bob, general, side } = await story();
-    const rs = device(t, bob, service.url, hurry);
+    const wire = await line(t);
+    const rs = device(t, bob, wire.url, hurry);
     await rs.connect();
     await backend.send(general, alice);
     const root = await backend.send(side, bob);

@@ -10,7 +10,7 @@ import { randomInt } from "node:crypto";
 import { test } from "node:test";
 
 import { ReadstateError } from "../readstate.js";
-import { Backend, device, hurry, known, Line, Service } from "./harness.js";
+import { Backend, device, hurry, known, Line, loginOf, Service } from "./harness.js";
 
 const SEED = Number(process.env.SEED ?? randomInt(2 ** 31));
 const STEPS = Number(process.env.STEPS ?? 500);
@@ -255,9 +255,7 @@ class World {
   async agree() {
     await Promise.all(this.devices.map(({ rs }) => rs.connect()));
     await Promise.all(this.pending.splice(0));
-    for (const { rs } of this.devices) await rs.settled(); // what was done is done,
-    for (const { rs } of this.devices) await rs.settled(); // and the others know
-    const login = await this.backend.login(ME);
+    const login = await loginOf(this.backend, this.devices.map(({ rs }) => rs));
     for (const { name, rs } of this.devices) assert.deepEqual(known(rs, login), login, `the ${name} differs from a login`);
   }
 }
