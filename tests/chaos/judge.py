@@ -68,10 +68,13 @@ class Judge:
         end = time.monotonic() + SETTLE_SECONDS
         while left := await self._left():
             if time.monotonic() > end:
-                states = {child.data_dir.name: httpx.get(f"{child.url}/readyz").text for child in self._fleet.children}
+                states = await asyncio.to_thread(self._states)
                 self.faults.append(f"not settled after {SETTLE_SECONDS:.0f} s: {left}, {states}")
                 return
             await asyncio.sleep(0.1)
+
+    def _states(self) -> dict[str, str]:
+        return {child.data_dir.name: httpx.get(f"{child.url}/readyz").text for child in self._fleet.children}
 
     async def _left(self) -> dict[str, Any]:
         left: dict[str, Any] = {name: lag for name, lag in (await lags(self._fleet)).items() if lag}
