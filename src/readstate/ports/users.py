@@ -182,8 +182,11 @@ class HotUsers(Protocol):
     loaded is told apart from what is empty: methods answer None for it.
     """
 
-    async def move(self, moves: Sequence[Move]) -> list[Moved | Absent]:
-        """Apply reads of members; each sees the ones before it."""
+    async def move(self, moves: Sequence[Move], generation: int | None = None) -> list[Moved | Absent]:
+        """Apply reads of members; each sees the ones before it.
+
+        `generation`: a moment. Where everything was lost since, nobody counts as loaded.
+        """
 
     async def apply(self, steps: Sequence[UserStep]) -> list[Moved]:
         """Take what happened in channels, in order. Returns the pointers that moved. A repeat does nothing."""
