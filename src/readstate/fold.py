@@ -327,6 +327,9 @@ class _Folding:
             entry = Entry(message.seq, message.id, message.at, everyone)
         effect.channel_steps.append(ChannelStep(channel, channel.change, None if ledger else entry))
         users = self.facts.audience.get(channel.channel_id, ()) if ledger else _by_id(before, message)
+        if not ledger:
+            once = sorted(set(_by_id(before)).difference(message.mentions))
+            self.changes.once_named += [(channel.channel_id, message.id, user) for user in once]
         if users:
             named = None if everyone and ledger else frozenset(message.mentions)
             fan = Fan(channel.channel_id, channel.change, users, entry, named, message.sender_id, edit=True)

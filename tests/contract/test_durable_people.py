@@ -12,7 +12,7 @@ from readstate.facts import Effect
 from readstate.model import Mode, Preferences, ReadState
 from readstate.ports import Activity, Durable, TapPlace
 from readstate.rooms import thread_room
-from tests.online import only
+from tests.online import nobody, only
 
 from .conftest import CAP
 
@@ -96,6 +96,36 @@ async def test_a_deleted_channel_takes_its_threads_and_badges_along(durable: Dur
 
 
 # ---------------------------------------------------------------- badge
+
+
+async def test_case_9_who_was_away_is_decided_once_and_told_again_when_the_message_comes_again(
+    durable: Durable,
+) -> None:
+    """The writer that stored it may have died before anybody was told; meanwhile presence has changed."""
+    message = Delivery(say("m1"), 0, part=0)
+    [first] = await durable.apply([message], only("carol"), "log")
+    [again] = await durable.apply([message], only("bob"), "log")
+    assert [one.receiver_id for one in first.undelivered] == ["bob"]
+    assert [one.receiver_id for one in first.reached] == ["carol"]
+    assert again.undelivered == first.undelivered
+    assert again.reached == []
+    assert [await durable.badge_count(user) for user in ("bob", "carol")] == [1, 0]
+
+
+async def test_whom_a_message_did_not_reach_is_told_again_also_when_it_is_deleted(durable: Durable) -> None:
+    message, delete = say("m1"), DeleteEvent(channel_id="c", created_at=NOW, id="m1")
+    batch = [Delivery(message, 0, part=0), Delivery(delete, 1, part=0)]
+    [first, _] = await durable.apply(batch, nobody, "log")
+    [again, _] = await durable.apply(batch, nobody, "log")
+    assert len(first.undelivered) == 2
+    assert sorted(one.receiver_id for one in again.undelivered) == ["bob", "carol"]
+
+
+async def test_what_is_noted_twice_is_shown_once(durable: Durable) -> None:
+    [effect] = await apply(durable, say("m1"), online=["bob", "carol"])
+    for _ in range(2):
+        await durable.save_undelivered(effect.reached)
+    assert [message.id for _, message in (await durable.tap("bob", next(times), 10)).messages] == ["m1"]
 
 
 async def test_different_people_are_counted_for_those_who_are_away(durable: Durable) -> None:

@@ -20,6 +20,7 @@ from readstate.steps import ChannelStep
 from readstate.valkey import slot_of
 from tests.conftest import Clock
 from tests.contract.conftest import badges_over, channels_over
+from tests.contract.test_hot_badges import begin
 from tests.contract.valkey import HotStore, cluster, hot_store, single
 from tests.online import nobody
 
@@ -65,7 +66,7 @@ async def test_ids_of_any_kind_are_told_apart_and_all_keys_of_a_channel_are_in_o
     channels, badges = channels_over(store, Clock()), badges_over(store, Clock())
     for number, name in enumerate(ODD_IDS):
         await loaded(channels, *range(1, 2 + number % CAP), name=name)
-        assert await badges.install(name, await badges.begin(name), 0, frozenset(ODD_IDS[:number]))
+        assert await badges.install(name, await begin(badges, name), 0, frozenset(ODD_IDS[:number]))
 
     assert [one and one.channel_id for one in await channels.channels(ODD_IDS)] == ODD_IDS
     assert [await count(channels, name) for name in ODD_IDS] == [1 + number % CAP for number in range(len(ODD_IDS))]
@@ -97,7 +98,7 @@ def test_a_channel_that_a_newer_version_has_written_can_be_read() -> None:
 async def test_an_emptied_server_has_nothing_loaded_and_takes_everything_again(store: HotStore) -> None:
     channels, badges = channels_over(store, Clock()), badges_over(store, Clock())
     await loaded(channels, 1, 2)
-    await badges.install("bob", await badges.begin("bob"), 0, frozenset({"alice"}))
+    await badges.install("bob", await begin(badges, "bob"), 0, frozenset({"alice"}))
     generation = await channels.generation()
 
     await store.empty()
@@ -113,8 +114,8 @@ async def test_an_emptied_server_has_nothing_loaded_and_takes_everything_again(s
 async def test_what_an_older_generation_has_left_counts_as_not_loaded(store: HotStore) -> None:
     channels, badges = channels_over(store, Clock()), badges_over(store, Clock())
     await loaded(channels, 1, 2)
-    await badges.install("bob", await badges.begin("bob"), 0, frozenset({"alice"}))
-    ticket = await badges.begin("carol")
+    await badges.install("bob", await begin(badges, "bob"), 0, frozenset({"alice"}))
+    ticket = await begin(badges, "carol")
 
     store.generation.distrust()
 
@@ -144,10 +145,10 @@ async def test_a_timeline_of_which_a_part_is_gone_counts_as_not_loaded(store: Ho
 @pytest.mark.parametrize("family", ["badge", "senders"])
 async def test_a_badge_of_which_a_part_is_gone_counts_as_not_loaded(store: HotStore, family: str) -> None:
     badges = badges_over(store, Clock())
-    await badges.install("bob", await badges.begin("bob"), 0, frozenset({"alice"}))
+    await badges.install("bob", await begin(badges, "bob"), 0, frozenset({"alice"}))
     await lose(store, f"{family}:{{bob}}")
     assert await badges.count("bob") is None
-    assert await badges.install("bob", await badges.begin("bob"), 0, frozenset({"alice", "carol"}))
+    assert await badges.install("bob", await begin(badges, "bob"), 0, frozenset({"alice", "carol"}))
     assert await badges.count("bob") == 2
 
 
@@ -168,13 +169,13 @@ async def test_a_load_from_before_the_store_was_emptied_is_refused(store: HotSto
 
 async def test_a_badge_whose_load_began_before_the_store_was_emptied_is_refused(store: HotStore) -> None:
     badges = badges_over(store, Clock())
-    ticket = await badges.begin("bob")
+    ticket = await begin(badges, "bob")
     await badges.add([Undelivered("bob", 1, "alice", "c", "m")])
     await store.empty()
-    again = await badges.begin("bob")
+    again = await begin(badges, "bob")
     assert not await badges.install("bob", ticket, 0, frozenset())
     assert not await badges.install("bob", again, 0, frozenset())  # a wrong ticket ends the load that is under way
-    assert await badges.install("bob", await badges.begin("bob"), 0, frozenset({"alice"}))
+    assert await badges.install("bob", await begin(badges, "bob"), 0, frozenset({"alice"}))
 
 
 async def test_a_store_that_is_emptied_while_a_load_is_installed_takes_nothing_of_it(
@@ -203,7 +204,7 @@ async def test_a_step_that_did_not_arrive_makes_everything_be_loaded_again(tmp_p
         async with hot_store(lambda: valkey, patience=0.2) as store:
             channels, badges = channels_over(store, Clock()), badges_over(store, Clock())
             await loaded(channels, 1, 2)
-            await badges.install("bob", await badges.begin("bob"), 0, frozenset({"alice"}))
+            await badges.install("bob", await begin(badges, "bob"), 0, frozenset({"alice"}))
             valkey.pause()
             try:
                 with pytest.raises(HotStoreUnavailable):
@@ -224,7 +225,7 @@ async def test_what_nobody_uses_is_gone_after_its_time(store: HotStore) -> None:
     clock = Clock()
     channels, badges = channels_over(store, clock), badges_over(store, clock)
     await loaded(channels, 1)
-    await badges.install("bob", await badges.begin("bob"), 0, frozenset({"alice"}))
+    await badges.install("bob", await begin(badges, "bob"), 0, frozenset({"alice"}))
     for _ in range(3):
         clock.advance(seconds=TTL - 1)
         assert await count(channels) == 1
@@ -251,7 +252,7 @@ async def test_the_server_frees_what_nobody_uses(store: HotStore) -> None:
     channels, badges = channels_over(store, Clock()), badges_over(store, Clock())
     await loaded(channels)
     await channels.apply([ChannelStep(big(1), 1, entry(1, True))])
-    await badges.install("bob", await badges.begin("bob"), 0, frozenset({"alice"}))
+    await badges.install("bob", await begin(badges, "bob"), 0, frozenset({"alice"}))
     staying = ("generation:", "channel-latest:")
     mortal = [key for key in await keys_of(store) if not key.removeprefix(store.prefix).startswith(staying)]
     assert len(mortal) == 5

@@ -11,7 +11,7 @@ from readstate.durable.sqlite_engine import connect, migrate
 
 SQL = queries("sqlite")
 VALUES = {"user": "bob", "channel": "c", "sender": "alice", "seq": 1, "at": 1, "limit": 1, "before": 1, "keys": "[]"}
-VALUES |= {"first": "c", "last": "d"}
+VALUES |= {"first": "c", "last": "d", "since": 1, "until": 2, "tapped": 1, "accepted_at": 1, "message": "", "after": ""}
 
 
 @pytest.fixture
@@ -39,7 +39,9 @@ def test_the_badge_is_counted_from_its_index_alone(db: sqlite3.Connection, name:
     [
         "badge_count",
         "badge_senders",
-        "undelivered_messages",
+        "tapped_count",
+        "tapped_messages",
+        "undelivered_of",
         "expire_undelivered",
         "seen_by",
         "seen_count",

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
-from ..ports import Clock, HotPresence
+from ..ports import Clock, HotBadges, HotPresence
 from ..valkey import Fleet, Generation
 from .memory_presence import MemoryPresence
 from .valkey_badges import ValkeyBadges
@@ -11,6 +11,7 @@ from .valkey_channels import ValkeyChannels
 from .valkey_notes import ValkeyNotes
 from .valkey_presence import ValkeyPresence
 from .valkey_users import ValkeyUsers
+from .write_replica import ReplicatedBadges, WriteReplica
 
 PATIENCE = 5.0
 """Seconds in which a fault of the hot store should pass; then callers are told to come back."""
@@ -33,6 +34,7 @@ class ValkeyHot:
         shared: bool = False,
         partitions: int = 1,
         instance_id: str = "",
+        replica_url: str = "",
     ) -> None:
         """`shared`: any number of processes use it at once, each with an instance id of its own."""
         self._generation = Generation(url, prefix, PATIENCE, store, next_generation, shared=shared)
@@ -49,7 +51,9 @@ class ValkeyHot:
             position=position,
             partitions=partitions,
         )
-        self.badges = ValkeyBadges(self._fleet, self._generation, prefix=prefix, clock=clock, ttl=ledger_ttl)
+        badges = ValkeyBadges(self._fleet, self._generation, prefix=prefix, clock=clock, ttl=ledger_ttl)
+        self._replica = WriteReplica(replica_url, prefix=prefix) if replica_url else None
+        self.badges: HotBadges = ReplicatedBadges(badges, self._replica) if self._replica else badges
         self.notes = ValkeyNotes(self._fleet, self._generation, prefix, clock)
         self._shared_presence = (
             ValkeyPresence(self._fleet, self._generation, prefix=prefix, clock=clock, instance_id=instance_id)
@@ -77,5 +81,7 @@ class ValkeyHot:
         """Close all connections."""
         if self._shared_presence is not None:
             await self._shared_presence.close()
+        if self._replica is not None:
+            await self._replica.close()
         await self._fleet.close()
         await self._generation.close()

@@ -242,10 +242,6 @@ class ReplicatedBadges:
         if updates:
             await self._replica.write(updates)
 
-    async def close(self) -> None:
-        """Close the connections of the replica; the main store's are its owner's."""
-        await self._replica.close()
-
 
 def _told(standing: BadgeStanding) -> tuple[str, int, int]:
     return standing.name.decode(), standing.size, standing.sum

@@ -27,6 +27,7 @@ from .durable import (
     UnreadSource,
 )
 from .people import MAX_UNPROVEN, Bus, Deliveries, Departure, Devices, HotBadges, Presence
+from .upkeep import DurableLetters, DurableUpkeep, ListedLetter
 from .users import (
     Absent,
     HotUsers,
@@ -92,6 +93,9 @@ class Freshness(Protocol):
     async def caught_up(self) -> None:
         """Return when it can't any more. Raises Unavailable if that takes too long."""
 
+    async def passed(self) -> bool:
+        """Return when every read that is acknowledged now is in the durable store; False if that takes too long."""
+
 
 class Log(Protocol):
     """Acknowledged is durable; ordered per channel; at least once."""
@@ -126,10 +130,12 @@ __all__ = [
     "Departure",
     "Devices",
     "Durable",
+    "DurableLetters",
     "DurableLoads",
     "DurableQueries",
     "DurableReceipts",
     "DurableTransfer",
+    "DurableUpkeep",
     "DurableUsers",
     "DurableWrites",
     "Freshness",
@@ -140,6 +146,7 @@ __all__ = [
     "HotUsers",
     "LedgerLoad",
     "LedgerView",
+    "ListedLetter",
     "Log",
     "Move",
     "Moved",

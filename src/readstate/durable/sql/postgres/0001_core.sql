@@ -129,7 +129,7 @@ CREATE TABLE undelivered (
     PRIMARY KEY (receiver_id, accepted_at, sender_id, channel_id, message_id)
 ) WITH (autovacuum_vacuum_insert_scale_factor = 0.02, autovacuum_vacuum_scale_factor = 0.05);
 
-CREATE INDEX undelivered_by_channel ON undelivered (channel_id);
+CREATE INDEX undelivered_by_message ON undelivered (channel_id, message_id);
 CREATE INDEX undelivered_by_sender ON undelivered (sender_id);
 
 CREATE TABLE user_activity (

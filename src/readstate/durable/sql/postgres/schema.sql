@@ -129,7 +129,7 @@ CREATE TABLE undelivered (
     PRIMARY KEY (receiver_id, accepted_at, sender_id, channel_id, message_id)
 ) WITH (autovacuum_vacuum_insert_scale_factor = 0.02, autovacuum_vacuum_scale_factor = 0.05);
 
-CREATE INDEX undelivered_by_channel ON undelivered (channel_id);
+CREATE INDEX undelivered_by_message ON undelivered (channel_id, message_id);
 CREATE INDEX undelivered_by_sender ON undelivered (sender_id);
 
 CREATE TABLE user_activity (
@@ -187,4 +187,19 @@ CREATE TABLE dead_letters (
     place text NOT NULL,
     failed_at bigint NOT NULL,
     UNIQUE (topic, place)
+);
+
+-- Whom a message in a big channel named before it was edited: should the edit come again, they are told again.
+CREATE TABLE once_named (
+    channel_id text COLLATE "C" NOT NULL,
+    message_id text COLLATE "C" NOT NULL,
+    user_id text COLLATE "C" NOT NULL,
+    PRIMARY KEY (channel_id, message_id, user_id)
+);
+CREATE INDEX once_named_by_user ON once_named (user_id);
+
+-- The change number under which a channel was deleted last: should that come again, it takes nothing newer with it.
+CREATE TABLE gone (
+    channel_id text COLLATE "C" PRIMARY KEY,
+    change bigint NOT NULL
 );

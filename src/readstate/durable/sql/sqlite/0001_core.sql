@@ -112,7 +112,7 @@ CREATE TABLE undelivered (
 ) STRICT;
 
 CREATE INDEX undelivered_by_receiver ON undelivered (receiver_id, accepted_at, sender_id);
-CREATE INDEX undelivered_by_channel ON undelivered (channel_id);
+CREATE UNIQUE INDEX undelivered_by_message ON undelivered (channel_id, message_id, receiver_id);
 
 CREATE TABLE user_activity (
     user_id TEXT PRIMARY KEY,

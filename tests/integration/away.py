@@ -1,0 +1,267 @@
+"""A cluster in one process, step by step: instances over a real Valkey, a real write replica and a real PostgreSQL.
+
+The log between them is a list that stands still until it is told to go on. So a test says when a message is written,
+when the badges hear of it, who dies in between and what comes again.
+"""
+
+import atexit
+import functools
+import secrets
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from readstate.announcements import Announcement, BadgeChanged
+from readstate.api import NewMessage, PutChannel, PutPreferences, PutPresence, Tap
+from readstate.assembly import Parts, Services
+from readstate.bus.local import LocalBus
+from readstate.durable.postgres import PostgresStore
+from readstate.events import AnyChannelEvent, Delivery, MessageEvent, ReadEvent, UnsentEvent
+from readstate.facts import Effect
+from readstate.hot import valkey as hot_valkey
+from readstate.hot.valkey import ValkeyHot
+from readstate.hot.write_replica import WriteReplica
+from readstate.services.freshness import AlwaysFresh
+from readstate.services.under_way import Writing
+from readstate.settings import make_settings
+from readstate.stack import Valkey
+from readstate.valkey import Fleet
+from readstate.workers.message_writer import MessageWriter
+from readstate.workers.receipt_persister import ReceiptPersister
+from readstate.workers.status_update import StatusUpdate
+from tests.conftest import Clock
+from tests.contract.postgres import postgres
+from tests.contract.valkey import PATIENCE, single
+
+SOURCE = "the log"
+FANOUT = 4
+"""Channels with more members are counted by timeline."""
+PAGE = 50
+"""So many messages are shown at once."""
+
+
+@functools.cache
+def second() -> Valkey:
+    """The write replica: started when the first test needs it, gone with the process."""
+    directory = Path(tempfile.mkdtemp(prefix="readstate-tests-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    valkey = Valkey(directory / "replica", persistent=False)
+    atexit.register(valkey.wipe)
+    return valkey.start()
+
+
+def patient(monkeypatch: pytest.MonkeyPatch, answer_seconds: float = PATIENCE) -> None:
+    """On a busy machine the replica is waited for, and asked again at once when it has failed."""
+    replica = functools.partial(WriteReplica, answer_seconds=answer_seconds, rest_seconds=0.0)
+    monkeypatch.setattr(hot_valkey, "WriteReplica", replica)
+
+
+class Died(Exception):
+    """A worker was killed."""
+
+
+class StillLog:
+    """What is appended stays where it is; what changes a channel's members is applied at once, with all before it."""
+
+    def __init__(self, cluster: "Cluster") -> None:
+        self._cluster = cluster
+        self.messages: list[Delivery] = []
+        self.unsent: list[UnsentEvent] = []
+
+    async def channel_events(self, events: Sequence[AnyChannelEvent], wait: bool = True) -> Sequence[Effect | None]:
+        first = len(self.messages)
+        self.messages += [Delivery(event, first + place, 0) for place, event in enumerate(events)]
+        if all(isinstance(event, MessageEvent) for event in events):
+            return [None] * len(events)
+        return (await self._cluster.write())[-len(events) :]
+
+    async def reads(self, events: Sequence[ReadEvent]) -> None:
+        await self._cluster.persister.handle(events)
+
+    async def settled(self, channels: Collection[str]) -> bool:
+        return False
+
+
+class Cluster:
+    """Two instances, and the workers behind the log."""
+
+    def __init__(self, durable: PostgresStore, hot: ValkeyHot, clock: Clock, store_id: int) -> None:
+        self.durable = durable
+        self.hot = hot
+        self.clock = clock
+        self.log = StillLog(self)
+        self.persister = ReceiptPersister(durable, shared=True)
+        self.told: list[Announcement] = []
+        self.instances = [self._instance(store_id, number) for number in range(2)]
+        self.written = self.updated = 0
+        """Up to where the workers have come."""
+        self._writer_dies = False
+        bus = self._bus()
+        self.writer = MessageWriter(
+            durable,
+            self.hot.users,
+            self.hot.channels,
+            self.hot.badges,
+            self.hot.presence,
+            bus,
+            self.log.reads,
+            self._note_away,
+            self.instances[0].reads.read_in_focus,
+            None,
+            Writing(),
+            clock,
+            "writer",
+        )
+        self.status_update = StatusUpdate(self.hot.badges, bus)
+
+    def _instance(self, store_id: int, number: int) -> Services:
+        services = Services()
+        parts = Parts(
+            self.log,
+            self.hot,
+            self.durable,
+            self.durable.transfer,
+            self._bus(),
+            AlwaysFresh(),
+            Writing(),
+            store_id,
+            f"instance {number}",
+            alone=False,
+        )
+        services.assemble(make_settings(fanout_max_members=FANOUT, max_page=PAGE), self.clock, parts)
+        return services
+
+    def _bus(self) -> LocalBus:
+        async def hear(announcements: Sequence[Announcement]) -> None:
+            self.told += announcements
+
+        bus = LocalBus()
+        bus.subscribe(hear, lambda: False)
+        return bus
+
+    # ------------------------------------------------------------ what people do
+
+    async def open(self, channel: str, *members: str, type: str = "group") -> None:  # noqa: A002 - the product's word
+        await self.instances[0].channels.put(channel, PutChannel(type=type, members=members))  # type: ignore[arg-type]
+
+    async def send(self, sender: str, channel: str, id_: str, *mentions: str, instance: int = 0) -> None:
+        """It is accepted: in the log, not written yet."""
+        message = NewMessage(id=id_, channel_id=channel, sender_id=sender, text=id_, mentions=mentions)
+        [result] = await self.instances[instance].messages.send([message])
+        assert result.status == "accepted", result
+
+    async def reply(self, sender: str, channel: str, root: str, id_: str) -> None:
+        message = NewMessage(id=id_, channel_id=channel, sender_id=sender, text=id_, thread_id=root)
+        [result] = await self.instances[0].messages.send([message])
+        assert result.status == "accepted", result
+
+    async def say(self, sender: str, channel: str, id_: str, *mentions: str) -> None:
+        """It is accepted and written, and the badges have heard of it."""
+        await self.send(sender, channel, id_, *mentions)
+        await self.settle()
+
+    async def comes_online(self, user: str) -> None:
+        await self.instances[0].presence.put(user, PutPresence(device="phone", online=True, ttl=86_400))
+
+    async def goes_away(self, user: str) -> None:
+        await self.instances[0].presence.put(user, PutPresence(device="phone", online=False))
+
+    async def mute(self, user: str, channel: str, muted: bool = True) -> None:
+        await self.instances[0].preferences.put(user, channel, PutPreferences(muted=muted))
+
+    async def tap(self, user: str, instance: int = 0) -> Tap:
+        return await self.instances[instance].badge.tap(user)
+
+    async def badge(self, user: str, instance: int = 0) -> int:
+        """The number that is kept ready. Nothing is under way: the durable store counts the same."""
+        by_set = await self.instances[instance].badge.count(user)
+        by_sql = await self.durable.badge_count(user)
+        assert by_set == by_sql, f"{user}: {by_set} by the set, {by_sql} by SQL"
+        return by_set
+
+    def badges_told(self) -> list[str]:
+        """Whose badges were announced since the last question."""
+        told, self.told = self.told, []
+        return [one.user_id for one in told if isinstance(one, BadgeChanged)]
+
+    # ------------------------------------------------------------ what workers do
+
+    async def write(self, most: int | None = None) -> list[Effect]:
+        """The message writer takes a batch."""
+        batch = self.log.messages[self.written :][:most]
+        effects = await self.writer.handle(batch, SOURCE) if batch else []
+        self.written += len(batch)
+        return effects
+
+    async def write_and_die(self, most: int | None = None) -> None:
+        """It has committed, and is killed before anybody hears of it: the batch comes again."""
+        if self.log.messages[self.written :][:most]:
+            self._writer_dies = True
+            try:
+                with pytest.raises(Died):
+                    await self.write(most)
+            finally:
+                self._writer_dies = False
+
+    async def update(self, most: int | None = None, again: int = 0) -> None:
+        """Status Update takes a batch, with so many events that it has had before."""
+        first = max(0, self.updated - again)
+        batch = self.log.unsent[first:][: None if most is None else most + again]
+        if batch:
+            await self.status_update.handle(batch)
+        self.updated = max(self.updated, first + len(batch))
+
+    async def settle(self) -> None:
+        """Everything that is under way arrives."""
+        await self.write()
+        await self.update()
+
+    async def _note_away(self, effects: Sequence[Effect]) -> None:
+        if self._writer_dies:
+            raise Died
+        for effect in effects:
+            for one in effect.undelivered:
+                names = (one.sender_id, one.receiver_id, one.message_id, one.channel_id)
+                self.log.unsent.append(UnsentEvent(*names, one.accepted_at, one.accepted_at, self.clock()))
+
+
+@asynccontextmanager
+async def a_cluster(clock: Clock, main: str | None = None, replica: str | None = None) -> AsyncIterator[Cluster]:
+    """With a database and keys of its own."""
+    prefix = f"{secrets.token_hex(6)}:"
+    async with postgres(FANOUT) as durable:
+        store_id = await durable.store_id()
+        hot = ValkeyHot(
+            single().url if main is None else main,
+            prefix=prefix,
+            unread_cap=10_000,
+            clock=clock,
+            ledger_ttl=3600,
+            position=0,
+            store=store_id,
+            next_generation=durable.next_generation,
+            replica_url=second().url if replica is None else replica,
+        )
+        cluster = Cluster(durable, hot, clock, store_id)
+        try:
+            yield cluster
+        finally:
+            for services in cluster.instances:
+                await services.live.close()
+                await services.reads.close()
+            await hot.close()
+
+
+@asynccontextmanager
+async def outsider(url: str) -> AsyncIterator[Fleet]:
+    """Connections of somebody who has nothing to do with us."""
+    fleet = Fleet(url, patience=PATIENCE)
+    try:
+        await fleet.masters()
+        yield fleet
+    finally:
+        await fleet.close()
