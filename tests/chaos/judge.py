@@ -15,7 +15,7 @@ from tests.conftest import Chat, segment
 from .clients import FANOUT, PEOPLE, ROOMS
 from .records import Records, World
 
-SETTLE_SECONDS = 60.0
+SETTLE_SECONDS = 40.0
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,13 @@ class Judge:
         end = time.monotonic() + SETTLE_SECONDS
         while left := await self._left():
             if time.monotonic() > end:
-                self.faults.append(f"not settled after {SETTLE_SECONDS:.0f} s: {left}")
+                states = await asyncio.to_thread(self._states)
+                self.faults.append(f"not settled after {SETTLE_SECONDS:.0f} s: {left}, {states}")
                 return
             await asyncio.sleep(0.1)
+
+    def _states(self) -> dict[str, str]:
+        return {child.data_dir.name: httpx.get(f"{child.url}/readyz").text for child in self._fleet.children}
 
     async def _left(self) -> dict[str, Any]:
         left: dict[str, Any] = {name: lag for name, lag in (await lags(self._fleet)).items() if lag}
@@ -139,7 +143,8 @@ class Judge:
             worlds = reading.may_be(last["seq"], last["epoch"])
             right = {(_count(user, messages[channel], world)) for world in worlds}
             if (row["unread"], row["mentions"]) not in right or not row["exact"]:
-                self.faults.append(f"{user} in {channel}: {row}, but {right} by {reading}")
+                story = "\n    ".join(reading.story)
+                self.faults.append(f"{user} in {channel}: {row}, but {right} by {reading}\n    {story}")
             if durable.get((user, channel), (0, 0)) != (last["epoch"], last["seq"]):
                 self.faults.append(f"{user} in {channel}: hot {last}, durable {durable.get((user, channel))}")
             await self._check_explained(chat, user, channel)

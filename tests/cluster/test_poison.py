@@ -28,7 +28,9 @@ TRIES = 4
 @pytest.fixture(autouse=True)
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries follow at once."""
-    monkeypatch.setitem(Runner.__init__.__kwdefaults__, "pauses", (0.01, 0.01, 0.01))
+    defaults = Runner.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "pauses", (0.01, 0.01, 0.01))
 
 
 async def refuse(town: Town, table: str, condition: str, times: int = FOR_EVER) -> None:
