@@ -57,7 +57,7 @@ class Update(NamedTuple):
 
     user: str
     name: str
-    senders: Sequence[str | bytes]
+    senders: Sequence[str]
     all: bool
 
 
@@ -235,10 +235,15 @@ class ReplicatedBadges:
         found: dict[str, tuple[bytes, list[bytes]]] = {}
         with suppress(HotStoreUnavailable):  # the main store has everything; this can wait
             found = await self._main.members(other) if other else {}
-        updates += [Update(user, name.decode(), members, all=True) for user, (name, members) in found.items()]
+        updates += [Update(user, name.decode(), _texts(members), all=True) for user, (name, members) in found.items()]
         if updates:
             await self._replica.write(updates)
 
 
 def _told(standing: BadgeStanding) -> tuple[str, int, int]:
     return standing.name.decode(), standing.size, standing.sum
+
+
+def _texts(members: Sequence[bytes]) -> list[str]:
+    """As scripts can unpack them. What is no text was not written by us: the set is not believed then."""
+    return [member.decode(errors="replace") for member in members]
