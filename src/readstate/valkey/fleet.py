@@ -6,8 +6,8 @@ repeated when a server moved a slot, failed over, restarted or did not answer: s
 
 import asyncio
 import random
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
@@ -154,7 +154,8 @@ class Fleet:
         connection: AbstractConnection = pool.make_connection()  # type: ignore[no-untyped-call]
         connection.client_name = name
         try:
-            await connection.connect()  # type: ignore[no-untyped-call]
+            with closed_is_lost():
+                await connection.connect()  # type: ignore[no-untyped-call]
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
@@ -291,7 +292,8 @@ class Fleet:
                 if asking:
                     pipeline.execute_command("ASKING")
                 pipeline.execute_command(*self._command(script, calls[index]))
-            values: list[Any] = await pipeline.execute(raise_on_error=False)
+            with closed_is_lost():
+                values: list[Any] = await pipeline.execute(raise_on_error=False)
             values = values[1::2] if asking else values
         except (NoScriptError, ReadOnlyError) as error:
             values = [error]
@@ -330,7 +332,17 @@ class Fleet:
 
 async def ask(node: Redis, *command: str | bytes | int) -> Any:
     """One command to one server."""
-    return await node.execute_command(*command)  # type: ignore[no-untyped-call]
+    with closed_is_lost():
+        return await node.execute_command(*command)  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def closed_is_lost() -> Iterator[None]:
+    """uvloop has an error of its own for connections that were closed a moment before something is sent."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise LostConnection(str(error)) from error
 
 
 def _may_have_been_sent(fault: Exception) -> bool:
