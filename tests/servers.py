@@ -105,7 +105,8 @@ class Child:
 
     def _is_ready(self) -> bool:
         assert self._child is not None
-        assert self._child.poll() is None, f"{self.data_dir.name} ended early:\n{''.join(self.log)}"
+        code = self._child.poll()
+        assert code is None, f"{self.data_dir.name} ended early, with code {code}:\n{''.join(self.log)}"
         found = self.where()
         if found is None:
             return False

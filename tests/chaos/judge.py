@@ -68,13 +68,10 @@ class Judge:
         end = time.monotonic() + SETTLE_SECONDS
         while left := await self._left():
             if time.monotonic() > end:
-                states = await asyncio.to_thread(self._states)
+                states = [await _get(f"{child.url}/readyz") for child in self._fleet.children]
                 self.faults.append(f"not settled after {SETTLE_SECONDS:.0f} s: {left}, {states}")
                 return
             await asyncio.sleep(0.1)
-
-    def _states(self) -> dict[str, str]:
-        return {child.data_dir.name: httpx.get(f"{child.url}/readyz").text for child in self._fleet.children}
 
     async def _left(self) -> dict[str, Any]:
         left: dict[str, Any] = {name: lag for name, lag in (await lags(self._fleet)).items() if lag}
@@ -224,7 +221,11 @@ def _senders(user: str, messages: dict[str, list[Message]]) -> set[str]:
     return found
 
 
-async def _metric(url: str, name: str) -> float:
+async def _get(url: str) -> str:
     async with httpx.AsyncClient(timeout=30) as http:
-        lines = (await http.get(f"{url}/metrics")).text.splitlines()
+        return (await http.get(url)).text
+
+
+async def _metric(url: str, name: str) -> float:
+    lines = (await _get(f"{url}/metrics")).splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.partition("{")[0].partition(" ")[0] == name)
