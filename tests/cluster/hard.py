@@ -4,8 +4,9 @@ Nobody works in a city until somebody is hired: so what is "only in the log" sta
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ import pytest
 
 from readstate import Readstate
 from readstate.gateway import asgi_app
-from readstate.staff import Staff
+from readstate.log.kafka_consumer import Consumed, KafkaConsumer
+from readstate.log.watcher import Watcher
+from readstate.staff import Staff, _Writer
 from readstate.workers import MESSAGE_WRITER, RECEIPT_PERSISTER, STATUS_UPDATE
-from tests.conftest import SERVICE_KEY, WAIT, Chat, eventually
+from tests.conftest import WAIT, Chat, eventually
 from tests.contract import postgres
 
-from .fleet import Machines, Stores, make_database, remove_stores, shared_machines
+from .fleet import PARTITIONS, Machines, Stores, make_database, remove_stores, shared_machines
 
 SMALL, BIG = "small", "big"
 FANOUT = 3
@@ -122,6 +125,25 @@ class City:
         rows = await self.sql("SELECT user_id, channel_id, epoch, last_read_seq, apart FROM read_receipts")
         return {(user, channel): (epoch, seq, frozenset(apart)) for user, channel, epoch, seq, apart in rows}
 
+    async def records(self, topic: str) -> list[Consumed]:
+        """All that a topic holds, oldest first in each partition."""
+        options = {"bootstrap.servers": self.machines.kafka.url}
+        watcher = Watcher(options, PARTITIONS)
+        consumer = KafkaConsumer(options, f"reader-{secrets.token_hex(6)}", [topic])
+        found: list[Consumed] = []
+        try:
+            end = sum((await watcher.ends(topic)).values())
+
+            async def all_there() -> bool:
+                found.extend(await consumer.batch(1000, 0.1))
+                return len(found) >= end
+
+            await eventually(all_there, f"{end} records of {topic} are read")
+        finally:
+            await consumer.close()
+            await watcher.close()
+        return sorted(found, key=lambda record: (record.partition, record.offset))
+
     async def all_done(self, instance: Instance, *roles: str) -> None:
         """Returns when these roles have done what is in their topics now."""
         topics, watcher = self.stores.topics, instance.rs.cluster.watcher
@@ -159,23 +181,23 @@ async def two_rooms(chat: Chat, messages: int = 5) -> None:
         await chat.post_all({"channel_id": room, "sender_id": "alice", "id": name} for name in names)
 
 
-async def is_refused(work: "asyncio.Task[Any]") -> None:
-    """For tasks that may have been given up: whatever they say is said."""
-    with suppress(Exception):
-        await work
+class Hand:
+    """A message writer that is led by hand: it takes what it is given, and says to nobody how far it has come."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._rs = instance.rs
+
+    async def handle(self, records: Sequence[Consumed]) -> None:
+        """One batch, as the writer of that process would do it."""
+        cluster = self._rs.cluster
+        source = await cluster.watcher.topic_id(cluster.topics.messages)
+        consumer = KafkaConsumer(cluster.options, f"{cluster.topics.writer}-by-hand", [cluster.topics.messages])
+        try:
+            await _Writer(self._rs, consumer, source).handle(records)
+        finally:
+            await consumer.close()
 
 
-__all__ = [
-    "BIG",
-    "FANOUT",
-    "GUESTS",
-    "ROOMS",
-    "SERVICE_KEY",
-    "SMALL",
-    "City",
-    "Instance",
-    "Work",
-    "a_city",
-    "is_refused",
-    "two_rooms",
-]
+def by_hand(instance: Instance) -> Hand:
+    """The writer of a process that does what it is told."""
+    return Hand(instance)

@@ -54,6 +54,16 @@ class Restore(Struct, frozen=True, gc=False):
 Move = Read | Rewind | Restore
 
 
+class Seen(Struct, frozen=True, gc=False):
+    """A message that came while a user had its channel open."""
+
+    user_id: str
+    channel_id: str
+    place: Position
+    epoch: int | None
+    """In which it is read, and in no later one; None: in any."""
+
+
 class Absent(Enum):
     """Why there is nothing to work on."""
 

@@ -109,9 +109,10 @@ class Trailing:
             async with asyncio.timeout(PASS_SECONDS):
                 await asyncio.sleep(SETTLE_SECONDS)  # for what is on its way, and for the notes about spools
                 look = _Look(self._notes, self._ends, self._committed, settled_at=0)
-                while not await look.has_passed():
+                while True:
+                    if await look.has_passed():
+                        return True
                     await asyncio.sleep(LOOK_SECONDS)
-                return True
         except TimeoutError:
             return False
 

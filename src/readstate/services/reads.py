@@ -48,6 +48,7 @@ from ..ports import (
     Read,
     Restore,
     Rewind,
+    Seen,
     UndoItem,
 )
 from ..rooms import is_thread
@@ -132,6 +133,8 @@ class Reads:
             before = (await self._places.by_seq([(channel, message.seq - 1)]))[channel, message.seq - 1]
         own = await self._durable.own_seqs(user, channel, message.seq, self._cap)
         if request.epoch in {None, seat.pointer.epoch}:
+            # Before the epoch ends: what comes is read by focus in the epoch in which it was open.
+            await self._presence.blur(user, channel)
             await self._durable.cut_skipped(user, channel, message.seq)
         moved = await self._move_one(Rewind(user, channel, message.seq, before, own, request.epoch, origin))
         if moved.changed:
@@ -143,12 +146,12 @@ class Reads:
         """Read a room up to a place that is known."""
         return await self._move_one(Read(user, room, to, origin=origin))
 
-    async def read_in_focus(self, places: Sequence[tuple[str, str, Position]]) -> None:
-        """Read (user, channel, place) that came while the user had the channel open.
+    async def read_in_focus(self, places: Sequence[Seen]) -> None:
+        """Read what came while the user had the channel open.
 
         Counts see it at once; it is written while the next ones are gathered.
         """
-        reads: list[Move] = [Read(user, channel, place) for user, channel, place in places]
+        reads: list[Move] = [Read(one.user_id, one.channel_id, one.place, epoch=one.epoch) for one in places]
         done = self._under_way.begin({read.user_id for read in reads})
         generation = await self._users.generation()
         self._in_focus.append((reads, await self._users.move(reads), generation, done))
