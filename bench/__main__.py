@@ -32,6 +32,8 @@ NAMES = (
     "valkey_reads",
     "valkey_messages",
     "postgres",
+    "cluster_reads",
+    "cluster_messages",
 )
 RESULTS = Path(__file__).parent / "RESULTS.md"
 
