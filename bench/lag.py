@@ -16,7 +16,7 @@ USER = 0xFFFF
 CHANNELS = range(50_000, 50_020)
 """Several: their events are in different partitions of the log."""
 PAUSE_SECONDS = 0.05
-LOOK_SECONDS = 0.02
+LOOK_SECONDS = 0.05
 
 
 class Probe:
