@@ -6,7 +6,9 @@ READY := $(VENV)/.ready
 
 TOOLS := chromium:chromium node:nodejs
 
-.PHONY: help setup tools run test lint types imports pytest test-servers screenshots fmt fuzz bench lock clean
+SEEDS ?= 1 2 3
+
+.PHONY: help setup tools run test lint types imports pytest test-servers test-cluster chaos screenshots fmt fuzz bench lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -50,6 +52,12 @@ pytest: setup tools
 test-servers: setup ## Run the tests of the service with everything on PostgreSQL and Valkey (about 10 minutes)
 	TEST_STORES=servers $(BIN)/pytest --numprocesses=2 tests/http tests/live \
 		tests/integration/test_memory_lost.py tests/integration/test_concurrency.py
+
+test-cluster: setup ## Run the same tests with every service as a cluster, over Kafka too (about 30 minutes)
+	TEST_STORES=cluster $(BIN)/pytest --numprocesses=2 tests/http tests/live
+
+chaos: setup ## Storms over a cluster of real processes, each reproducible by its seed: make chaos SEEDS="1 2 3"
+	$(BIN)/python -m tests.chaos --seeds $(SEEDS)
 
 screenshots: setup tools ## Take the pictures of the demo page in docs/images anew
 	$(BIN)/python -m tests.browser.screenshots

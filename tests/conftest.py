@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -21,6 +22,8 @@ settings.load_profile("shared machine")
 SERVICE_KEY = "the-service-key-of-the-tests"
 JWT_SECRET = "the-jwt-secret-of-the-tests-with-32-bytes-or-more"
 GENERAL = "general"
+WAIT = {"prefer": "wait"}
+"""Sent with every request: messages have their places when the answer comes, whatever the log is."""
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +57,7 @@ def token_for(user: str, *, secret: str = JWT_SECRET, ttl: int = 3600, **claims:
     return jwt.encode({"sub": user, "exp": int(time.time()) + ttl} | claims, secret, "HS256")
 
 
-async def eventually(condition: Callable[[], Awaitable[bool]], what: str, deadline: float = 30) -> None:
+async def eventually(condition: Callable[[], Awaitable[bool]], what: str, deadline: float = 60) -> None:
     """Returns when the condition holds; fails with `what` when it does not within the deadline."""
     end = time.monotonic() + deadline
     while not await condition():
@@ -86,17 +89,24 @@ class Chat:
     evict: Callable[[], Awaitable[None]]
     """Makes the service forget what it holds in memory; only there where it runs in this process."""
 
-    def __init__(self, http: httpx.AsyncClient, token: str | None = SERVICE_KEY) -> None:
+    def __init__(
+        self,
+        http: httpx.AsyncClient,
+        token: str | None = SERVICE_KEY,
+        settle: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self.http = http
         self.token = token
+        self._settle = settle
+        """Returns when badges are what they will be, where that is later than the answer to a message."""
 
     def with_token(self, token: str | None) -> "Chat":
         """The same service seen by another principal."""
-        return Chat(self.http, token)
+        return Chat(self.http, token, self._settle)
 
     def as_user(self, user: str) -> "Chat":
         """The same service seen by a user of the product."""
-        return Chat(self.http, token_for(user))
+        return self.with_token(token_for(user))
 
     async def call(self, method: str, path: str, body: Any = None, **options: Any) -> httpx.Response:
         """One request, whatever its answer. `body` is sent as JSON, `options` go to httpx."""
@@ -241,6 +251,8 @@ class Chat:
 
     async def badge(self, user: str) -> int:
         """The number on the badge, which all ways of asking for it agree on."""
+        if self._settle is not None:
+            await self._settle()
         answer = await self.ask("GET", f"/v1/users/{segment(user)}/badge")
         totals = await self.ask("POST", "/v1/unread/batch", {"users": [user]})
         assert totals["users"][user]["badge"] == answer["senders"], totals
@@ -338,9 +350,9 @@ async def in_process(data_dir: Path, **settings: Any) -> AsyncIterator[Chat]:
 
     options: dict[str, Any] = {"service_keys": (SERVICE_KEY,), "jwt_secret": JWT_SECRET, "data_dir": str(data_dir)}
     options |= stores.settings_of(data_dir) | settings
-    async with Readstate.open(**options) as rs:
+    async with Readstate.open(**options) as rs, stores.staffed(rs):
         transport = httpx.ASGITransport(app=asgi_app(rs, demo=demo_is_on(rs.settings)))
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
-            chat = Chat(http)
-            chat.evict = rs.evict
+        async with httpx.AsyncClient(transport=transport, base_url="http://test", headers=WAIT) as http:
+            chat = Chat(http, settle=partial(stores.settle, rs))
+            chat.evict = partial(stores.evict, rs)
             yield chat

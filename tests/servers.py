@@ -1,4 +1,4 @@
-"""Real `readstate serve` children for tests: started, watched, stopped and killed."""
+"""Real `readstate` children for tests: started, watched, paused, stopped and killed."""
 
 import json
 import os
@@ -11,12 +11,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 import httpx
 
 from tests import stores
 
-DEADLINE = 30.0
+DEADLINE = 90.0
 
 
 def wait_until(condition: Callable[[], bool], what: str, deadline: float = DEADLINE) -> None:
@@ -27,15 +28,15 @@ def wait_until(condition: Callable[[], bool], what: str, deadline: float = DEADL
         time.sleep(0.01)
 
 
-class Server:
-    """A child process that serves a data directory over real HTTP on a free port."""
+class Child:
+    """A process of the service over a data directory of its own; the next one that is started there goes on with it."""
 
-    def __init__(self, data_dir: Path, *flags: str, **settings: object) -> None:
+    def __init__(self, data_dir: Path, command: str, *flags: str, **settings: object) -> None:
         self.data_dir = data_dir
+        self.command = command
         self.flags = flags
         self.environ = {k: v for k, v in os.environ.items() if not k.startswith("READSTATE_")}
-        settings = stores.settings_of(data_dir) | settings
-        self.environ |= {f"READSTATE_{name.upper()}": str(value) for name, value in settings.items()}
+        self.environ |= {f"READSTATE_{name.upper()}": _as_text(value) for name, value in settings.items()}
         self.log: list[str] = []
         self.url = ""
         self._child: subprocess.Popen[str] | None = None
@@ -47,23 +48,24 @@ class Server:
         return self._child.pid
 
     @property
-    def service_key(self) -> str:
-        return (self.data_dir / "service-key").read_text().strip()
+    def runs(self) -> bool:
+        """Whether it was started, and has not ended since."""
+        return self._child is not None and self._child.poll() is None
 
-    @property
-    def jwt_secret(self) -> str:
-        return (self.data_dir / "jwt-secret").read_text().strip()
-
-    def start(self) -> "Server":
+    def start(self) -> Self:
         """Starts a child and returns when it is ready."""
         self.launch()
-        wait_until(self._is_ready, "the service is ready")
+        self.wait_until_ready()
         return self
+
+    def wait_until_ready(self, deadline: float = DEADLINE) -> None:
+        """Returns when the child says that it is ready."""
+        wait_until(self._is_ready, f"{self.data_dir.name} is ready", deadline)
 
     def launch(self) -> None:
         """Starts a child and waits for nothing."""
         assert self._child is None, "already started"
-        command = [sys.executable, "-m", "readstate", "serve", "--port", "0", "--data-dir", str(self.data_dir)]
+        command = [sys.executable, "-m", "readstate", self.command, "--port", "0", "--data-dir", str(self.data_dir)]
         # A pipe, not a file: limits on the size of files must not meet the log.
         self._child = subprocess.Popen(
             [*command, *self.flags],
@@ -85,28 +87,30 @@ class Server:
         """Asks the child to stop and returns its exit code."""
         return self._end(signal.SIGTERM)
 
+    def pause(self) -> None:
+        """Lets the child stand still, with its connections open."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Lets the child go on."""
+        os.kill(self.pid, signal.SIGCONT)
+
     def wait_for_exit(self) -> int:
         """The exit code of a child that ends by itself."""
         return self._end(None)
 
-    def limit_file_size(self, size: int) -> None:
-        """From now on no file of the child can grow beyond `size` bytes: to it, the disk is full."""
-        resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
-
-    def lift_limit(self) -> None:
-        """The disk has room again."""
-        self.limit_file_size(resource.RLIM_INFINITY)
+    def where(self) -> str | None:
+        """The URL of the child that was started last; None as long as it does not say."""
+        raise NotImplementedError
 
     def _is_ready(self) -> bool:
         assert self._child is not None
-        assert self._child.poll() is None, f"the service ended early:\n{''.join(self.log)}"
-        try:
-            told = json.loads((self.data_dir / "service.json").read_text())
-        except (FileNotFoundError, json.JSONDecodeError):
+        code = self._child.poll()
+        assert code is None, f"{self.data_dir.name} ended early, with code {code}:\n{''.join(self.log)}"
+        found = self.where()
+        if found is None:
             return False
-        if told["pid"] != self.pid:  # left behind by a child that was killed
-            return False
-        self.url = told["url"]
+        self.url = found
         try:
             return httpx.get(f"{self.url}/readyz").status_code == 200
         except httpx.TransportError:
@@ -138,6 +142,80 @@ class Server:
         """Ends the child if it still runs."""
         if self._child is not None:
             self.kill()
+
+
+class Server(Child):
+    """A child process that serves a data directory over real HTTP on a free port."""
+
+    def __init__(self, data_dir: Path, *flags: str, **settings: object) -> None:
+        own = {} if "profile" in settings else stores.settings_of(data_dir)
+        super().__init__(data_dir, "serve", *flags, **own | settings)
+        self._worker: Worker | None = None
+        """In the cluster profile nothing moves without one."""
+        if own.get("profile") == "cluster":
+            self._worker = Worker(data_dir.with_name(f"{data_dir.name}-worker"), **own | settings)
+
+    def launch(self) -> None:
+        super().launch()
+        if self._worker is not None and not self._worker.runs:
+            self._worker.launch()
+
+    def wait_until_ready(self, deadline: float = DEADLINE) -> None:
+        super().wait_until_ready(deadline)
+        if self._worker is not None:
+            self._worker.wait_until_ready(deadline)
+
+    def close(self) -> None:
+        super().close()
+        if self._worker is not None:
+            self._worker.close()
+
+    @property
+    def service_key(self) -> str:
+        return (self.data_dir / "service-key").read_text().strip()
+
+    @property
+    def jwt_secret(self) -> str:
+        return (self.data_dir / "jwt-secret").read_text().strip()
+
+    def limit_file_size(self, size: int) -> None:
+        """From now on no file of the child can grow beyond `size` bytes: to it, the disk is full."""
+        resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+    def lift_limit(self) -> None:
+        """The disk has room again."""
+        self.limit_file_size(resource.RLIM_INFINITY)
+
+    def where(self) -> str | None:
+        """As it says in its data directory."""
+        try:
+            told = json.loads((self.data_dir / "service.json").read_text())
+        except (FileNotFoundError, json.JSONDecodeError):
+            return None
+        return str(told["url"]) if told["pid"] == self.pid else None  # else left behind by a child that was killed
+
+
+class Worker(Child):
+    """A child process that works for the cluster profile; its roles are the flags, none means all."""
+
+    def __init__(self, data_dir: Path, *flags: str, **settings: object) -> None:
+        super().__init__(data_dir, "worker", *flags, **settings)
+        self._heard = 0
+
+    def launch(self) -> None:
+        self._heard = len(self.log)
+        super().launch()
+
+    def where(self) -> str | None:
+        """As it says in its log."""
+        for line in self.log[self._heard :]:
+            if '"working"' in line:
+                return str(json.loads(line)["url"])
+        return None
+
+
+def _as_text(value: object) -> str:
+    return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
 @contextmanager

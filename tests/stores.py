@@ -1,23 +1,30 @@
-"""Where the services of tests keep everything: in files and memory of their own, or on real servers.
+"""Where the services of tests keep everything: in files and memory of their own, on real servers, or as a cluster.
 
-`TEST_STORES=servers` puts every service of the run on servers; some tests ask for both kinds in any run.
+`TEST_STORES=servers` puts every service of the run on PostgreSQL and Valkey, `TEST_STORES=cluster` makes it one of the
+cluster profile, with Kafka and with workers beside it. Some tests ask for several kinds in any run.
 """
 
 import asyncio
 import os
 import secrets
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from readstate import Readstate
 
 T = TypeVar("T")
 
-EMBEDDED, SERVERS = "embedded", "servers"
+EMBEDDED, SERVERS, CLUSTER = "embedded", "servers", "cluster"
 chosen = os.environ.get("TEST_STORES", EMBEDDED)
 """What services use that are not told otherwise."""
-assert chosen in {EMBEDDED, SERVERS}, f"TEST_STORES is {EMBEDDED} or {SERVERS}"
-ALL = [SERVERS] if chosen == SERVERS else [EMBEDDED, SERVERS]
+assert chosen in {EMBEDDED, SERVERS, CLUSTER}, f"TEST_STORES is {EMBEDDED}, {SERVERS} or {CLUSTER}"
+ALL = [EMBEDDED, SERVERS] if chosen == EMBEDDED else [chosen]
+PARTITIONS = 2
+FRESH_SECONDS = 30.0
 
 EMPTY = """
 DO $$
@@ -45,12 +52,28 @@ def settings_of(data_dir: Path) -> dict[str, Any]:
     if chosen == EMBEDDED:
         return {}
     if data_dir not in _used:
-        from tests.contract import postgres, valkey
-
-        url = _emptied.pop() if _emptied else _wait_for(postgres.fresh_database())
-        prefix = f"{secrets.token_hex(6)}:"  # what others have left under theirs is in nobody's way
-        _used[data_dir] = {"database_url": url, "hot_url": valkey.single().url, "key_prefix": prefix}
+        _used[data_dir] = _on_servers() | (_on_kafka() if chosen == CLUSTER else {})
     return _used[data_dir]
+
+
+def _on_servers() -> dict[str, Any]:
+    from tests.contract import postgres, valkey
+
+    url = _emptied.pop() if _emptied else _wait_for(postgres.fresh_database())
+    prefix = f"{secrets.token_hex(6)}:"  # what others have left under theirs is in nobody's way
+    return {"database_url": url, "hot_url": valkey.single().url, "key_prefix": prefix}
+
+
+def _on_kafka() -> dict[str, Any]:
+    from tests.contract import kafka
+
+    return {
+        "profile": "cluster",
+        "kafka_bootstrap": (kafka.server().url,),
+        "topic_prefix": f"{kafka.topic()}-",
+        "partitions": PARTITIONS,
+        "produce_timeout": 10_000,  # a busy machine is not one without Kafka
+    }
 
 
 def give_back(below: Path) -> None:
@@ -58,9 +81,67 @@ def give_back(below: Path) -> None:
     for data_dir in [used for used in _used if used.is_relative_to(below)]:
         from tests.contract import postgres
 
-        url = _used.pop(data_dir)["database_url"]
-        _wait_for(postgres.command(EMPTY, url))
-        _emptied.append(url)
+        used = _used.pop(data_dir)
+        _wait_for(postgres.command(EMPTY, used["database_url"]))
+        _emptied.append(used["database_url"])
+        if "topic_prefix" in used:
+            _remove_topics(used["topic_prefix"])
+
+
+def _remove_topics(prefix: str) -> None:
+    from readstate.log.topics import Topics
+    from tests.cluster.fleet import remove_topics
+    from tests.contract import kafka
+
+    remove_topics(kafka.server().url, Topics(prefix))
+
+
+# ---------------------------------------------------------------- a service of the cluster profile in this process
+
+
+@asynccontextmanager
+async def staffed(rs: "Readstate") -> AsyncIterator[None]:
+    """The workers that a service needs beside it, as long as the block lasts: in the same process, by its clock."""
+    if rs.settings.profile != "cluster":
+        yield
+        return
+    from readstate.staff import Staff
+    from readstate.workers import ROLES
+
+    stopping = asyncio.Event()
+    work = asyncio.create_task(Staff(rs, ROLES).run(stopping))
+    try:
+        await _until(lambda: not rs.cluster.freshness.behind or work.done(), "the hot state is fresh")
+        yield
+    finally:
+        stopping.set()
+        await work
+
+
+async def evict(rs: "Readstate") -> None:
+    """The hot state is lost; returns when what is loaded instead is known to be whole."""
+    await rs.evict()
+    if rs.settings.profile == "cluster":
+        await rs.cluster.notes.generation()
+        await _until(lambda: not rs.cluster.freshness.behind, "the hot state is fresh again")
+
+
+async def settle(rs: "Readstate") -> None:
+    """Returns when the badges have what was noted for them: in a cluster they come a moment after the message."""
+    if rs.settings.profile != "cluster":
+        return
+    topics, watcher = rs.cluster.topics, rs.cluster.watcher
+    end = asyncio.get_running_loop().time() + FRESH_SECONDS
+    while left := await watcher.lag(topics.status_update, topics.unsent):
+        assert asyncio.get_running_loop().time() < end, f"{left} notes for badges are not done"
+        await asyncio.sleep(0.02)
+
+
+async def _until(condition: Callable[[], bool], what: str) -> None:
+    end = asyncio.get_running_loop().time() + FRESH_SECONDS
+    while not condition():
+        assert asyncio.get_running_loop().time() < end, f"waited {FRESH_SECONDS} s in vain until {what}"
+        await asyncio.sleep(0.02)
 
 
 def _wait_for(work: Coroutine[Any, Any, T]) -> T:

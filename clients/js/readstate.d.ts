@@ -105,6 +105,8 @@ export interface Tap {
   senders: number;
   tapped_at: number;
   by_sender: { sender_id: string; messages: Message[] }[];
+  /** Where the next page begins; null when all is told. */
+  cursor: string | null;
 }
 
 // ---------------------------------------------------------------- frames
@@ -359,7 +361,8 @@ export class Readstate {
   markRead(channelId: string, target?: ReadTarget): Promise<ReadResult>;
   markUnread(channelId: string, fromMessageId: string): Promise<ReadResult>;
   markThreadRead(channelId: string, threadId: string, target?: { upTo?: string }): Promise<ReadResult>;
-  tap(): Promise<Tap>;
+  /** Sets the badge to 0. With the cursor of a tap: the next page of what it showed, and nothing changes. */
+  tap(options?: { cursor?: string }): Promise<Tap>;
 
   /** Any other call of the HTTP API, as the user. Throws ReadstateError. */
   http<T = any>(method: string, path: string, body?: unknown): Promise<T>;

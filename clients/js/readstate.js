@@ -367,8 +367,9 @@ export class Readstate {
     return this.#request(frame, { apply: (ack) => this.#counts.threadRead(channelId, threadId, ack) });
   }
 
-  /** Tap the badge: shows who wrote while the user was away, and sets it to 0. */
-  tap() {
+  /** Tap the badge: shows who wrote while the user was away, and sets it to 0. With a cursor: more of what it showed. */
+  tap({ cursor } = {}) {
+    if (cursor) return this.#request({ type: "badge.tap", cursor });
     return this.#request({ type: "badge.tap" }, { apply: () => this.#counts.tapped() });
   }
 

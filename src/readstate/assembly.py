@@ -18,6 +18,7 @@ from .services.preferences import ChannelPreferences
 from .services.presence import UserPresence
 from .services.reads import Reads
 from .services.receipts import ReadReceipts
+from .services.repair import Repair
 from .services.resume import Missed
 from .services.threads import ThreadPanel
 from .services.transfer import Transfer
@@ -60,6 +61,7 @@ class Services:
     figures: Figures
     live: Live
     transfer: Transfer
+    repair: Repair
     loader: Loader
     settings: Settings
 
@@ -142,6 +144,7 @@ class Services:
         self.preferences = ChannelPreferences(hot.users, durable, loader, bus, under_way, clock)
         self.inbox = UserInbox(loader, counting, self.unread, self.preferences, max_page=s.max_page)
         self.explain = Explain(hot.users, hot.channels, durable, loader, counting, under_way, bus, self.unread)
+        self.repair = Repair(hot, durable, loader, self.explain, freshness, under_way, bus, clock)
         checks = Checks(
             clock,
             max_text=s.max_text,

@@ -53,6 +53,10 @@ class Facts(Struct):
     before_last: dict[tuple[str, int], Position] = field(default_factory=dict)
     own_seqs: dict[Key, tuple[int, ...]] = field(default_factory=dict)
     newest_but: dict[Key, Message] = field(default_factory=dict)
+    once_named: dict[Key, set[str]] = field(default_factory=dict)
+    """Whom earlier versions of a message in a big channel named; known of events that come again."""
+    gone: dict[str, int] = field(default_factory=dict)
+    """The change number under which a channel was deleted last; known of events that come again."""
 
 
 class Changes(Struct):
@@ -63,6 +67,8 @@ class Changes(Struct):
     members: dict[Key, Member] = field(default_factory=dict)
     pointers: dict[Key, Pointer] = field(default_factory=dict)
     undelivered: list[Undelivered] = field(default_factory=list)
+    once_named: list[tuple[str, str, str]] = field(default_factory=list)
+    """(channel, message, user): an edit in a big channel has taken this mention away."""
     purged: set[str] = field(default_factory=set)
     """Deleted channels: messages and pointers go, members become inactive and lose what they wanted."""
 

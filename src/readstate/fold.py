@@ -97,7 +97,8 @@ class _Folding:
         if in_channel:
             known_pointer = self.facts.pointers.get((channel.channel_id, event.sender_id)) or Pointer()
             effect.read_before = known_pointer.seq < channel.last_seq - 1
-            self._deliver(effect, message, channel, self._own_pointer(channel.channel_id, message, message.seq, event))
+            own = self._own_pointer(channel.channel_id, message, message.seq, event, event.epoch)
+            self._deliver(effect, message, channel, own)
         else:
             effect.channel_steps.append(ChannelStep(channel, channel.change))
         if room is not None:
@@ -144,10 +145,14 @@ class _Folding:
         members = self.facts.audience.get(channel.channel_id, ())
         return tuple(dict.fromkeys([*rest, *(user for user in members if user in self.online and user != sender)]))
 
-    def _own_pointer(self, room: str, message: Message, seq: int | None, event: MessageEvent) -> Pointer:
+    def _own_pointer(
+        self, room: str, message: Message, seq: int | None, event: MessageEvent, epoch: int = 0
+    ) -> Pointer:
+        """The sender has read up to here, in an epoch that may be on its way here yet: it merges with that."""
         assert seq is not None
         key = (room, message.sender_id)
         known = self.facts.pointers.get(key) or Pointer()
+        known = known if epoch <= known.epoch else Pointer(epoch)
         place = Position(seq, message.id, message.at)
         pointer = pointer_at(advance(known.state, seq), place, event.created_at)
         self.facts.pointers[key] = self.changes.pointers[key] = pointer
@@ -327,6 +332,9 @@ class _Folding:
             entry = Entry(message.seq, message.id, message.at, everyone)
         effect.channel_steps.append(ChannelStep(channel, channel.change, None if ledger else entry))
         users = self.facts.audience.get(channel.channel_id, ()) if ledger else _by_id(before, message)
+        if not ledger:
+            once = sorted(set(_by_id(before)).difference(message.mentions))
+            self.changes.once_named += [(channel.channel_id, message.id, user) for user in once]
         if users:
             named = None if everyone and ledger else frozenset(message.mentions)
             fan = Fan(channel.channel_id, channel.change, users, entry, named, message.sender_id, edit=True)

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from .errors import ChannelNotFound
 from .events import ChannelEvent, DeleteEvent, Delivery, EditEvent, MembersEvent, MessageEvent
 from .facts import Effect, Facts, Key, Wants, named_by_id
-from .model import Channel, Message, Mode, Pointer, Undelivered
+from .model import Channel, Message, Pointer, Undelivered
 from .rooms import thread_room
-from .steps import ChannelStep, Gone, Joined, Left, OwnRead, Switched, UserStep
+from .steps import ChannelStep, Gone, Joined, Left, OwnRead, UserStep
 
 
 def wants_of_repeats(run: Sequence[Delivery], facts: Facts) -> Wants:
@@ -22,8 +22,9 @@ def wants_of_repeats(run: Sequence[Delivery], facts: Facts) -> Wants:
     for delivery in run:
         event = delivery.event
         channel = facts.channels.get(event.channel_id)
-        if channel is not None and channel.deleted:
+        if is_delete(event):
             needed.everyone.add(event.channel_id)
+        if channel is None or channel.deleted:
             continue
         needed.members.update((event.channel_id, user) for user in _involved(event, facts))
         users = {*facts.audience.get(event.channel_id, ()), *_involved(event, facts)}
@@ -34,23 +35,18 @@ def wants_of_repeats(run: Sequence[Delivery], facts: Facts) -> Wants:
     return needed
 
 
-def repeat(
-    run: Sequence[Delivery],
-    facts: Facts,
-    away: Mapping[Key, Sequence[Undelivered]],
-    outgrown: Mapping[str, Sequence[str]],
-) -> list[Effect]:
-    """What the hot store must be told again. `away`: to whom each message was undelivered; `outgrown`: the members of
-    channels that may have changed over to a timeline by one of these events.
+def repeat(run: Sequence[Delivery], facts: Facts, away: Mapping[Key, Sequence[Undelivered]]) -> list[Effect]:
+    """What the hot store must be told again. `away`: to whom each message was undelivered.
+
+    The audience of a channel that may have outgrown the limit by one of these events is all its members of then.
     """
-    return [_Repeating(delivery, facts, outgrown).effect(away) for delivery in run]
+    return [_Repeating(delivery, facts).effect(away) for delivery in run]
 
 
 class _Repeating:
-    def __init__(self, delivery: Delivery, facts: Facts, outgrown: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, delivery: Delivery, facts: Facts) -> None:
         self.event = delivery.event
         self.facts = facts
-        self.outgrown = outgrown
 
     def effect(self, away: Mapping[Key, Sequence[Undelivered]]) -> Effect:
         event = self.event
@@ -59,8 +55,9 @@ class _Repeating:
             return Effect(error=ChannelNotFound(f"there is no channel {event.channel_id!r}", field="channel_id"))
         effect = Effect(channel=channel, repeated=True, message=self._message())
         effect.channel_steps.append(ChannelStep(channel, channel.change, reload=True))
+        if is_delete(event):
+            effect.user_steps += self._gone(self.facts.gone.get(channel.channel_id, 0))
         if channel.deleted:
-            effect.user_steps += self._gone(channel)
             return effect
         effect.user_steps += self._seats(channel, self.facts.audience.get(channel.channel_id, ()))
         effect.user_steps += self._own_read()
@@ -78,11 +75,12 @@ class _Repeating:
             return self.facts.messages.get((self.event.channel_id, self.event.id))
         return None
 
-    def _gone(self, channel: Channel) -> Iterable[UserStep]:
+    def _gone(self, change: int) -> Iterable[UserStep]:
+        """Under the number of then: whoever has come back since keeps what is theirs."""
         rooms: dict[str, list[str]] = {}
-        for room, user in self.facts.everyone.get(channel.channel_id, ()):
+        for room, user in self.facts.everyone.get(self.event.channel_id, ()):
             rooms.setdefault(room, []).append(user)
-        return [Gone(room, channel.change, tuple(users)) for room, users in rooms.items()]
+        return [Gone(room, change, tuple(users)) for room, users in rooms.items()]
 
     def _seats(self, room: Channel, members: Iterable[str]) -> Iterable[UserStep]:
         """How members and those whom the event was about stand now."""
@@ -99,8 +97,6 @@ class _Repeating:
             yield Joined(name, room.change, room.mode, room.last_seq, latest, room.archived, pointers)
         if left := tuple(sorted(involved - active)):
             yield Left(name, room.change, left)
-        if room.mode is Mode.TIMELINE and (stayed := set(self.outgrown.get(name, ())) - active):
-            yield Switched(name, room.change, tuple(sorted(stayed)))
 
     def _own_read(self) -> Iterable[UserStep]:
         """By sending, whatever epoch the hot store is in meanwhile."""
@@ -120,6 +116,11 @@ class _Repeating:
         return member is not None and member.active
 
 
+def is_delete(event: object) -> bool:
+    """Whether a channel is deleted by it."""
+    return isinstance(event, ChannelEvent) and event.action == "delete"
+
+
 def _involved(event: object, facts: Facts) -> set[str]:
     """Whom an event was about, in its channel, besides all members of a small one."""
     match event:
@@ -130,7 +131,7 @@ def _involved(event: object, facts: Facts) -> set[str]:
             mentions = set() if known is None else named_by_id(known.mentions)
             if isinstance(event, MessageEvent | EditEvent) and isinstance(event.mentions, tuple):
                 mentions |= named_by_id(event.mentions)
-            return {user for user in mentions if not user.startswith("@")}
+            return mentions | facts.once_named.get((event.channel_id, event.id), set())
     return set()
 
 

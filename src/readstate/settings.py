@@ -102,6 +102,9 @@ class Settings:
     ] = 100
     spool_max: Annotated[int, About("Bound of the local spool in MiB; past it reads are refused", 1, 1_048_576)] = 1_024
     wait_timeout: Annotated[int, About("Seconds that a request waits for what the log still has to bring", 1, 600)] = 5
+    session_timeout: Annotated[
+        int, About("Milliseconds of silence after which others take over what a worker had", 1_000, 300_000)
+    ] = 10_000
     write_batch: Annotated[int, About("Most events of channels that are written at once", 1, 10_000)] = 500
     persist_batch: Annotated[int, About("Most read events that are folded into one write", 500, 1_000_000)] = 25_000
     persist_rate: Annotated[int, About("Rows of read states written in a second; 0: no limit", 0, 10_000_000)] = 0

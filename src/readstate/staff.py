@@ -9,10 +9,10 @@ from .app import Readstate
 from .events import DeadLetter, Delivery, UnsentEvent
 from .facts import Effect
 from .log.kafka_consumer import Consumed, KafkaConsumer
-from .log.wire import decode_channel_event, decode_letter, decode_read, decode_unsent
+from .log.wire import decode_channel_event, decode_letter, decode_read, decode_unsent, decode_whose
 from .services.under_way import Writing
 from .tasks import cancel
-from .telemetry import UNSENT
+from .telemetry import DLT_FAILED, UNSENT
 from .workers import AUDITOR, DEAD_LETTERS, MESSAGE_WRITER, RECEIPT_PERSISTER, RECONCILER, STATUS_UPDATE
 from .workers.auditor import Auditor
 from .workers.dead_letters import DeadLetters
@@ -32,6 +32,8 @@ UNSENT_SECONDS = 0.2
 WRITE_SECONDS = 0.005
 """So long messages are: somebody waits for them."""
 PLACES_SECONDS = 1.0
+SIGNS_OF_LIFE = 4
+"""Of a consumer, in the time after which it is given up: two may be lost."""
 
 Handle = Callable[[Sequence[Consumed]], Awaitable[None]]
 Bury = Callable[[Consumed, str, int], Awaitable[None]]
@@ -91,7 +93,9 @@ class Staff:
                 self._keepers.append(Auditor(self._service.repair, settings.audit_sample))
 
     def _consumer(self, group: str, *topics: str) -> KafkaConsumer:
-        return KafkaConsumer(self._cluster.options, group, topics)
+        silence = self._service.settings.session_timeout
+        signs = {"session.timeout.ms": silence, "heartbeat.interval.ms": silence // SIGNS_OF_LIFE}
+        return KafkaConsumer({**self._cluster.options, **signs}, group, topics)
 
     def _start(self, role: str, consumer: KafkaConsumer, handle: Handle, most: int, seconds: float, bury: Bury) -> None:
         self._runners.append(Runner(role, consumer, handle, bury, most=most, seconds=seconds))
@@ -122,10 +126,18 @@ class Staff:
         return handle
 
     def _repair(self) -> Handle:
-        letters = DeadLetters(self._service.durable, self._service.hot.users, self._cluster.topics)
+        service = self._service
+        letters = DeadLetters(
+            service.durable,
+            service.hot.users,
+            service.clock,
+            reads=self._cluster.topics.reads,
+            decode=decode_read,
+            whose=decode_whose,
+        )
 
         async def handle(records: Sequence[Consumed]) -> None:
-            await letters.handle([(record.topic, decode_letter(record.value)) for record in records])
+            await letters.handle([decode_letter(record.value) for record in records])
 
         return handle
 
@@ -138,6 +150,7 @@ class Staff:
     async def _list(self, record: Consumed, reason: str, tries: int) -> None:
         """Where nothing can be repaired: it is listed."""
         await self._service.durable.put_dead_letters([letter(record, reason, tries, self._service.clock())])
+        DLT_FAILED.labels(record.topic).inc()
 
 
 def letter(record: Consumed, reason: str, tries: int, now: int) -> DeadLetter:
@@ -203,7 +216,7 @@ class _Writer:
             places = await self._service.durable.places(self._source)
             self._bases |= {part: position - offset for part, (position, offset) in places.items()}
         known = {part: (self._bases[part] + offset, offset) for part, offset in offsets.items() if part in self._bases}
-        await self._service.hot.channels.passed(known)
+        await self._cluster.hot.channels.passed(known)
 
     async def _note_away(self, effects: Sequence[Effect]) -> None:
         now = self._service.clock()

@@ -23,7 +23,14 @@ FLAGS = [
 ]
 DEVICES = ("alice-phone", "alice-laptop", "bob-phone", "bob-laptop")
 
-expect.set_options(timeout=15_000)
+DEADLINE = 60.0
+
+expect.set_options(timeout=DEADLINE * 1000)
+
+
+def is_session(response: Response) -> bool:
+    """Whether it brings the sandbox of the page; the service may have asked to wait before."""
+    return response.url.endswith("/demo/session") and response.ok
 
 
 def chromium_path() -> str | None:
@@ -35,7 +42,9 @@ def chromium_path() -> str | None:
 async def chromium() -> AsyncIterator[Browser]:
     """A browser with a profile of its own."""
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=chromium_path(), headless=True, args=FLAGS)
+        browser = await playwright.chromium.launch(
+            executable_path=chromium_path(), headless=True, args=FLAGS, timeout=2 * DEADLINE * 1000
+        )
         yield browser
         await browser.close()
 
@@ -122,6 +131,7 @@ class Device:
     async def go_offline(self) -> None:
         await self.turn("Online", False)
         await expect(self.root.locator(".state")).to_have_text("offline")
+        await self.demo.lets_go(self)
 
     async def come_back(self) -> None:
         await self.turn("Online", True)
@@ -145,22 +155,20 @@ class Demo:
         self.session: dict[str, Any] = {}
         self.alice_phone, self.alice_laptop, self.bob_phone, self.bob_laptop = (Device(self, name) for name in DEVICES)
         self.devices = (self.alice_phone, self.alice_laptop, self.bob_phone, self.bob_laptop)
+        page.set_default_timeout(DEADLINE * 1000)
         page.on("console", self._heard)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("response", self._answered)
 
     def _heard(self, message: ConsoleMessage) -> None:
         # A browser says so when somebody opened the page a moment before; the page waits and asks again.
         if message.type in {"error", "warning"} and "429" not in message.text:
             self.complaints.append(message.text)
 
-    async def _answered(self, response: Response) -> None:
-        if response.url.endswith("/demo/session") and response.ok:
-            self.session = await response.json()
-
     async def open(self) -> None:
         """Open the page and wait until all devices are live."""
-        await self.page.goto(f"{self.server.url}/demo")
+        async with self.page.expect_response(is_session) as made:
+            await self.page.goto(f"{self.server.url}/demo")
+        self.session = await (await made.value).json()
         await expect(self.page.locator("body[data-ready]")).to_be_attached()
         for device in self.devices:
             await expect(device.side.locator(".chat")).to_have_count(5)
@@ -195,17 +203,34 @@ class Demo:
 
     async def counts_are_true(self) -> None:
         """Every device that is online counts what the service counts."""
-        headers = {"Authorization": f"Bearer {self.server.service_key}"}
-        async with httpx.AsyncClient(base_url=self.server.url, headers=headers) as http:
+        async with self._backend() as http:
             for device in self.devices:
                 if await device.is_online():
                     agrees = partial(self._agrees, http, device)
-                    await eventually(agrees, f"{device.name} counts as the service does", deadline=15)
+                    await eventually(agrees, f"{device.name} counts as the service does", DEADLINE)
+
+    async def lets_go(self, device: Device) -> None:
+        """The service knows that a device is gone: whoever writes from now on writes while it is away."""
+        kind = device.name.partition("-")[2]
+
+        async def gone(http: httpx.AsyncClient) -> bool:
+            presence = (await http.get(f"/v1/users/{self._holder(device)}/presence")).json()
+            return kind not in presence["devices"]
+
+        async with self._backend() as http:
+            await eventually(partial(gone, http), f"{device.name} is gone", DEADLINE)
+
+    def _backend(self) -> httpx.AsyncClient:
+        headers = {"Authorization": f"Bearer {self.server.service_key}"}
+        return httpx.AsyncClient(base_url=self.server.url, headers=headers, timeout=DEADLINE)
+
+    def _holder(self, device: Device) -> str:
+        """Who holds a device."""
+        name = device.name.partition("-")[0].capitalize()
+        return str(next(person["id"] for person in self.session["people"] if person["name"] == name))
 
     async def _agrees(self, http: httpx.AsyncClient, device: Device) -> bool:
-        name = device.name.partition("-")[0].capitalize()
-        user = next(person["id"] for person in self.session["people"] if person["name"] == name)
-        sync = (await http.get(f"/v1/users/{user}/unread?only_unread=false")).json()
+        sync = (await http.get(f"/v1/users/{self._holder(device)}/unread?only_unread=false")).json()
         shown = await device.counts()
         told = {row["channel_id"]: row["unread"] for row in sync["channels"]}
         threads = await device.side.locator(".to-threads").get_attribute("data-unread")

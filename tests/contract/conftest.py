@@ -9,13 +9,15 @@ import pytest
 from readstate.durable.sqlite import SqliteStore
 from readstate.hot.memory_badges import MemoryBadges
 from readstate.hot.memory_channels import MemoryChannels
+from readstate.hot.memory_presence import MemoryPresence
 from readstate.hot.memory_users import MemoryUsers
 from readstate.hot.valkey_badges import ValkeyBadges
 from readstate.hot.valkey_calls import UserCalls
 from readstate.hot.valkey_channels import ValkeyChannels
+from readstate.hot.valkey_presence import ValkeyPresence
 from readstate.hot.valkey_users import ValkeyUsers
 from readstate.hot.write_replica import ReplicatedBadges, WriteReplica
-from readstate.ports import Clock, Durable, HotBadges, HotChannels, HotUsers
+from readstate.ports import Clock, Durable, HotBadges, HotChannels, HotPresence, HotUsers
 
 from .postgres import postgres as postgres_store
 from .valkey import PATIENCE, HotStore, cluster, hot_store, single
@@ -112,6 +114,44 @@ def badges_over(store: HotStore, clock: Clock, **more: int) -> ValkeyBadges:
 
 
 @asynccontextmanager
+async def memory_presence(clock: ManualClock) -> AsyncIterator[HotPresence]:
+    yield MemoryPresence(clock)
+
+
+@asynccontextmanager
+async def valkey_presence(clock: ManualClock) -> AsyncIterator[HotPresence]:
+    async with hot_store(single, shared=True) as store, presence_over(store, clock) as presence:
+        yield presence
+
+
+@asynccontextmanager
+async def valkey_cluster_presence(clock: ManualClock) -> AsyncIterator[HotPresence]:
+    async with hot_store(cluster, shared=True) as store, presence_over(store, clock) as presence:
+        yield presence
+
+
+@asynccontextmanager
+async def presence_over(
+    store: HotStore, clock: Clock, instance_id: str = "i1", settle_ms: int = 0, lease_ms: int = 60_000
+) -> AsyncIterator[ValkeyPresence]:
+    """Presence as one instance has it."""
+    presence = ValkeyPresence(
+        store.fleet,
+        store.generation,
+        prefix=store.prefix,
+        clock=clock,
+        instance_id=instance_id,
+        lease_ms=lease_ms,
+        settle_ms=settle_ms,
+        heartbeat=0.05,
+    )
+    try:
+        yield presence
+    finally:
+        await presence.close()
+
+
+@asynccontextmanager
 async def sqlite(directory: Path) -> AsyncIterator[Durable]:
     store = await SqliteStore.open(directory / "store.db", FANOUT)
     try:
@@ -143,6 +183,13 @@ async def channels(request: pytest.FixtureRequest, clock: ManualClock) -> AsyncI
 @pytest.fixture(params=[memory_badges, valkey_badges, valkey_cluster_badges, replicated_badges])
 async def badges(request: pytest.FixtureRequest, clock: ManualClock) -> AsyncIterator[HotBadges]:
     factory: Callable[[ManualClock], AbstractAsyncContextManager[HotBadges]] = request.param
+    async with factory(clock) as adapter:
+        yield adapter
+
+
+@pytest.fixture(params=[memory_presence, valkey_presence, valkey_cluster_presence])
+async def presence(request: pytest.FixtureRequest, clock: ManualClock) -> AsyncIterator[HotPresence]:
+    factory: Callable[[ManualClock], AbstractAsyncContextManager[HotPresence]] = request.param
     async with factory(clock) as adapter:
         yield adapter
 

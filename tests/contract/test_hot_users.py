@@ -372,3 +372,23 @@ async def test_forgetting_a_user_is_as_if_it_had_never_been_loaded(users: HotUse
     assert (await seat(users)).ledger is None
     await users.forget("bob")
     assert await users.view("bob", "all") is None
+
+
+async def test_pointers_are_seen_without_being_used(users: HotUsers, clock: ManualClock) -> None:
+    assert await users.pointers("bob") is None
+    left = SeatLoad(
+        "left", False, Mode.LEDGER, 0, True, Pointer(2, 5, frozenset({9}), "m5", 5), Preferences(), 0, False
+    )
+    here = SeatLoad("c", True, Mode.LEDGER, 0, True, Pointer(0, 1), Preferences(), 0, False)
+    assert await users.install("bob", await users.begin("bob"), [left, here])
+    await users.move([Read("bob", "c", place(3), (7,))])
+
+    seen = await users.pointers("bob")
+    assert seen is not None
+    assert {room: (one.state, one.place) for room, one in seen.items()} == {
+        "left": (ReadState(2, 5, frozenset({9})), Position(5, "m5", 5)),
+        "c": (ReadState(0, 3, frozenset({7})), place(3)),
+    }
+    view = await users.view("bob", "all")
+    assert view is not None
+    assert {seat.channel_id: seat.pointer for seat in view.seats} == seen

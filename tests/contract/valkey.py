@@ -57,7 +57,11 @@ class HotStore(NamedTuple):
 
 @asynccontextmanager
 async def hot_store(
-    server: Callable[[], Valkey | ValkeyCluster], *, prefix: str | None = None, patience: float = PATIENCE
+    server: Callable[[], Valkey | ValkeyCluster],
+    *,
+    prefix: str | None = None,
+    patience: float = PATIENCE,
+    shared: bool = False,
 ) -> AsyncIterator[HotStore]:
     """Connections to a server, with a prefix that no other test has, and a counter in place of the durable one."""
     url, prefix = server().url, f"{secrets.token_hex(6)}:" if prefix is None else prefix
@@ -66,7 +70,7 @@ async def hot_store(
     async def raise_number(above: int) -> int:
         return max(above, next(numbers)) + 1
 
-    generation = Generation(url, prefix, patience, 1, raise_number)
+    generation = Generation(url, prefix, patience, 1, raise_number, shared=shared)
     fleet, outsider = Fleet(url, patience=patience, guard=generation), Fleet(url, patience=patience)
     try:
         yield HotStore(fleet, generation, prefix, outsider)

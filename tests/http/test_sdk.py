@@ -18,6 +18,7 @@ from readstate import Readstate, asgi_app
 from readstate import errors as served
 from readstate.api import ChannelRead, NewMessage, UserRead
 from readstate.client import ApiError, Client, Retries, SyncClient, errors
+from tests import stores
 from tests.conftest import JWT_SECRET, SERVICE_KEY, token_for
 from tests.servers import serving
 
@@ -26,7 +27,8 @@ from tests.servers import serving
 async def service(data_dir: Path, key: str = SERVICE_KEY) -> AsyncIterator[Client]:
     """A client of a service in this process."""
     options: dict[str, Any] = {"service_keys": (SERVICE_KEY,), "jwt_secret": JWT_SECRET, "data_dir": str(data_dir)}
-    async with Readstate.open(**options) as rs:
+    options |= stores.settings_of(data_dir)
+    async with Readstate.open(**options) as rs, stores.staffed(rs):
         transport = httpx.ASGITransport(asgi_app(rs))
         async with Client("http://readstate", key, transport=transport) as client:
             yield client

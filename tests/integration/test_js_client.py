@@ -33,9 +33,10 @@ def test_the_javascript_client() -> None:
     )
     try:
         output, _ = tests.communicate(timeout=DEADLINE)
-    except BaseException:
+    except BaseException as error:
         os.killpg(tests.pid, signal.SIGKILL)  # the services that it started, too
-        tests.communicate()
+        output, _ = tests.communicate()
+        error.add_note(output)  # how far it came
         raise
 
     assert tests.returncode == 0, output

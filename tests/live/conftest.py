@@ -15,7 +15,7 @@ import uvicorn
 from readstate import Readstate
 from readstate.cli.serve import _server_config
 from tests import stores
-from tests.conftest import JWT_SECRET, SERVICE_KEY, Chat
+from tests.conftest import JWT_SECRET, SERVICE_KEY, WAIT, Chat
 
 from .device import Device, open_device
 
@@ -64,7 +64,7 @@ async def a_town(
     """The service as `readstate serve` runs it, but in this process."""
     options: dict[str, Any] = {"service_keys": (SERVICE_KEY,), "jwt_secret": JWT_SECRET, "data_dir": str(data_dir)}
     options |= stores.settings_of(data_dir) | settings | ({} if clock is None else {"clock": clock})
-    async with Readstate.open(**options) as rs:
+    async with Readstate.open(**options) as rs, stores.staffed(rs):
         listener = socket.socket(proto=socket.IPPROTO_TCP)  # so that asyncio sets TCP_NODELAY
         if send_buffer is not None:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
@@ -76,7 +76,7 @@ async def a_town(
         await server.startup([listener])
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         try:
-            async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+            async with httpx.AsyncClient(base_url=url, headers=WAIT, timeout=30) as http:
                 town = Town(rs, Chat(http), url)
                 yield town
                 await asyncio.gather(*(device.close() for device in town.devices))

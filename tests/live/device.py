@@ -11,7 +11,7 @@ from websockets.exceptions import ConnectionClosed
 
 from tests.conftest import token_for
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 ANSWERS = frozenset({"ack", "error", "pong"})
 
 Frame = dict[str, Any]
@@ -189,5 +189,6 @@ async def open_device(
 
 async def open_socket(url: str, path: str = "/v1/ws", **options: Any) -> ClientConnection:
     """A bare connection, that has said nothing yet."""
-    options = {"compression": None, "max_size": None, "ping_interval": None, "max_queue": None} | options
+    defaults = {"compression": None, "max_size": None, "ping_interval": None, "max_queue": None}
+    options = defaults | {"open_timeout": DEADLINE} | options
     return await connect(url.replace("http", "ws", 1) + path, proxy=None, **options)

@@ -1,12 +1,14 @@
 """Who may connect, as whom, from where, and for how long."""
 
+import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
 
 import jwt
 import pytest
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
 from tests.conftest import JWT_SECRET, SERVICE_KEY, token_for
@@ -16,6 +18,8 @@ from .device import Device, open_socket
 
 FOREIGN = "https://elsewhere.example"
 FRIENDLY = "https://chat.example"
+
+T = TypeVar("T")
 
 
 async def bare(town: Town, path: str = "/v1/ws", **options: object) -> Device:
@@ -28,6 +32,14 @@ async def bare(town: Town, path: str = "/v1/ws", **options: object) -> Device:
 def token_until(user: str, moment: float) -> str:
     """A token that expires at a moment, to the millisecond."""
     return jwt.encode({"sub": user, "exp": moment}, JWT_SECRET, "HS256")
+
+
+async def in_time(do: Callable[[float], Awaitable[T]]) -> T:
+    """What is done before a moment that is near; the busier the machine, the less near it may be."""
+    for seconds in (0.5, 2, 8):
+        with contextlib.suppress(AssertionError, ConnectionClosed):
+            return await do(time.time() + seconds)
+    return await do(time.time() + 30)
 
 
 # ---------------------------------------------------------------- ways to bring a token
@@ -139,17 +151,19 @@ async def test_a_device_that_says_nothing_is_let_go(tmp_path: Path) -> None:
 
 
 async def test_a_connection_ends_when_its_token_expires(town: Town) -> None:
-    bob = await town.device("bob", token=token_until("bob", time.time() + 0.5))
+    bob = await in_time(lambda end: town.device("bob", token=token_until("bob", end)))
 
     assert await bob.ended() == 4403
 
 
 async def test_a_renewed_connection_outlives_its_first_token(town: Town) -> None:
-    first = await town.device("bob", "first", token=token_until("bob", end := time.time() + 1))
-    renewed = await town.device("bob", "renewed", token=token_until("bob", end))
+    async def renew_one_of_two(end: float) -> tuple[Device, Device]:
+        first, renewed = [await town.device("bob", name, token=token_until("bob", end)) for name in ("first", "second")]
+        ack = await renewed.ask("auth", token=token_until("bob", end + 3600))
+        assert ack["expires_at"] == int((end + 3600) * 1000)
+        return first, renewed
 
-    ack = await renewed.ask("auth", token=token_until("bob", end + 3600))
-    assert ack["expires_at"] == int((end + 3600) * 1000)
+    first, renewed = await in_time(renew_one_of_two)
 
     assert await first.ended() == 4403
     await renewed.quiet()
@@ -157,7 +171,7 @@ async def test_a_renewed_connection_outlives_its_first_token(town: Town) -> None
 
 async def test_a_renewed_connection_ends_with_its_new_token(town: Town) -> None:
     bob = await town.device("bob")
-    await bob.ask("auth", token=token_until("bob", time.time() + 0.3))
+    await in_time(lambda end: bob.ask("auth", token=token_until("bob", end)))
 
     assert await bob.ended() == 4403
 

@@ -149,7 +149,7 @@ async def test_nothing_is_missed_by_a_device_that_is_cut_again_and_again(either:
         together.create_task(write())
         together.create_task(wander())
 
-    await follower.agrees()
+    await follower.comes_to_agree()  # what a cut device did not confirm may still be on its way to the badge
     assert list(dict.fromkeys(message["seq"] for message in follower.messages)) == list(range(1, 151))
     assert follower.state.channels[GENERAL]["unread"] == 150
 

@@ -27,7 +27,7 @@ def chat() -> Chat:
             ("page", "bob", ("limit", 5), ("cursor", "x"), ("order", "unread_first"), ("filter", "archived")),
         ),
         ("GET", "/v1/users/bob/badge", "", ("get", "bob")),
-        ("POST", "/v1/users/bob/badge/tap", "", ("tap", "bob")),
+        ("POST", "/v1/users/bob/badge/tap", "", ("tap", "bob", None)),
         (
             "GET",
             "/v1/users/bob/threads",

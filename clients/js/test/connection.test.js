@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 
-import { agrees, Backend, device, Line, next, Service, tokenFor, until } from "./harness.js";
+import { agrees, Backend, device, hurry, Line, next, Service, tokenFor, until } from "./harness.js";
 
 let service;
 let backend;
@@ -13,9 +13,6 @@ before(async () => {
   backend = new Backend(service);
 });
 after(() => service.close());
-
-/** Waits are shortened: how long they are is not what these tests are about. */
-const hurry = { setTimeout: (run, milliseconds) => setTimeout(run, milliseconds / 20) };
 
 let stories = 0;
 
@@ -291,7 +288,8 @@ for (const [how, end] of [
 ]) {
   test(`a service that ${how} loses nothing, and the client comes back`, async (t) => {
     const { alice, bob, general, side } = await story();
-    const rs = device(t, bob, service.url, hurry);
+    const wire = await line(t);
+    const rs = device(t, bob, wire.url, hurry);
     await rs.connect();
     await backend.send(general, alice);
     const root = await backend.send(side, bob);
@@ -315,7 +313,7 @@ for (const [how, end] of [
 
 test("the token is renewed before it expires, and the connection stays", async (t) => {
   const { alice, bob, general } = await story();
-  const rs = device(t, bob, service.url, { getToken: async () => tokenFor(bob, { ttl: 3 }) });
+  const rs = device(t, bob, service.url, { getToken: async () => tokenFor(bob, { ttl: 8 }) });
   const ready = next(rs, "ready");
   await rs.connect();
   const seen = states(rs);
@@ -337,7 +335,7 @@ test("a token that expires ends the connection, and a new one brings it back", a
   const getToken = async () => {
     asked += 1;
     if (asked === 2) throw new Error("no token today"); // the renewal fails
-    return tokenFor(bob, { ttl: asked === 1 ? 2 : 3600 });
+    return tokenFor(bob, { ttl: asked === 1 ? 5 : 3600 });
   };
   const rs = device(t, bob, service.url, { getToken });
   const errors = [];
@@ -370,8 +368,8 @@ test("a session that ends while connected: the next token has one chance", async
   const { bob, general } = await story();
   let asked = 0;
   const forged = tokenFor(bob, { secret: "somebody else's secret of 32 bytes or more" });
-  const getToken = async () => (++asked === 1 ? tokenFor(bob, { ttl: 2 }) : forged);
-  const rs = device(t, bob, service.url, { getToken, ...hurry, setTimeout: skipRenewal });
+  const getToken = async () => (++asked === 1 ? tokenFor(bob, { ttl: 5 }) : forged);
+  const rs = device(t, bob, service.url, { getToken, setTimeout: skipRenewal });
   await rs.connect();
 
   const refused = next(rs, "error", (error) => error.status === 401);
@@ -384,7 +382,7 @@ test("a session that ends while connected: the next token has one chance", async
 
 /** Leaves out the timer of the renewal: the token then expires on the connection. */
 function skipRenewal(run, milliseconds) {
-  const renewal = milliseconds >= 1_000 && milliseconds <= 2_000;
+  const renewal = milliseconds >= 1_000 && milliseconds <= 5_000;
   return setTimeout(renewal ? () => {} : run, milliseconds);
 }
 
@@ -425,6 +423,29 @@ test("pages are fetched to the last, however small the service makes them", asyn
 
   assert.deepEqual(rs.totals, { unread: 25, mentions: 0, channels: 25 });
   assert.deepEqual(rs.threadTotals, { unread: 25, threads: 25 });
+});
+
+test("a tap of many messages is told page by page", async (t) => {
+  const small = await Service.start({ MAX_PAGE: 10 });
+  t.after(() => small.close());
+  const chat = new Backend(small);
+  await chat.channel("general", ["alice", "bob"]);
+  const sent = [];
+  for (let n = 0; n < 25; n += 1) sent.push(await chat.send("general", "alice"));
+  const rs = device(t, "bob", small.url);
+  await rs.connect();
+
+  const shown = [];
+  let cursor = null;
+  do {
+    const page = await rs.tap({ cursor });
+    assert.equal(page.senders, 1);
+    shown.push(...page.by_sender.flatMap(({ messages }) => messages.map(({ id }) => id)));
+    ({ cursor } = page);
+  } while (cursor);
+
+  assert.deepEqual(shown.sort(), sent.sort());
+  assert.equal(rs.badge.senders, 0);
 });
 
 test("a closed client stays closed", async (t) => {

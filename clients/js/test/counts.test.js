@@ -324,8 +324,9 @@ test("a mute that ends by itself brings the channel back", async (t) => {
   const { alice, bob, side } = await story();
   await backend.send(side, alice);
   const rs = await live(t, bob);
-  await backend.prefer(bob, side, { muted: Date.now() + 700 });
-  await until("it is muted", () => rs.unread(side).muted);
+  const muted = next(rs, "unread.updated", (event) => event.muted);
+  await backend.prefer(bob, side, { muted: Date.now() + 3_000 });
+  await muted;
 
   await until("it is not muted", () => !rs.unread(side).muted);
 

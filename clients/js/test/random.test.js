@@ -10,7 +10,7 @@ import { randomInt } from "node:crypto";
 import { test } from "node:test";
 
 import { ReadstateError } from "../readstate.js";
-import { Backend, device, known, Line, Service } from "./harness.js";
+import { Backend, device, hurry, known, Line, loginOf, Service } from "./harness.js";
 
 const SEED = Number(process.env.SEED ?? randomInt(2 ** 31));
 const STEPS = Number(process.env.STEPS ?? 500);
@@ -218,8 +218,7 @@ class World {
   async #device(t, name) {
     const line = await Line.to(this.service);
     t.after(() => line.close());
-    const hurry = (run, milliseconds) => setTimeout(run, milliseconds / 20);
-    const rs = device(t, ME, line.url, { device: name, setTimeout: hurry });
+    const rs = device(t, ME, line.url, { device: name, ...hurry });
     const frames = [];
     rs.on("*", (frame) => frames.push(JSON.stringify({ ...frame, resume: undefined })));
     rs.on("state", (state) => frames.push(state));
@@ -256,9 +255,7 @@ class World {
   async agree() {
     await Promise.all(this.devices.map(({ rs }) => rs.connect()));
     await Promise.all(this.pending.splice(0));
-    for (const { rs } of this.devices) await rs.settled(); // what was done is done,
-    for (const { rs } of this.devices) await rs.settled(); // and the others know
-    const login = await this.backend.login(ME);
+    const login = await loginOf(this.backend, this.devices.map(({ rs }) => rs));
     for (const { name, rs } of this.devices) assert.deepEqual(known(rs, login), login, `the ${name} differs from a login`);
   }
 }

@@ -14,9 +14,9 @@ import uvicorn
 import uvloop
 
 from ..app import Readstate, require_cluster
+from ..extras import extra
 from ..gateway.health import health_app
 from ..settings import Settings, load_settings
-from ..staff import Staff
 from ..telemetry import setup_logging
 from ..workers import ROLES
 from .help import examples
@@ -86,6 +86,8 @@ class _Health(uvicorn.Server):
 
 async def _work(settings: Settings, roles: list[str]) -> None:
     """Work until a signal says stop; then finish what was taken, and leave the groups."""
+    with extra("confluent_kafka", "Kafka"):
+        from ..staff import Staff  # noqa: PLC0415 - an extra
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for sign in (signal.SIGINT, signal.SIGTERM):

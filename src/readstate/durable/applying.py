@@ -7,12 +7,12 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from ..events import Delivery, MembersEvent, MessageEvent
+from ..events import Delivery, EditEvent, MembersEvent, MessageEvent
 from ..facts import Effect, Facts, Key, Wants, audience, runs, wants, wants_next
 from ..fold import fold
-from ..model import Undelivered
+from ..model import Mode, Undelivered
 from ..ports import Online
-from ..repeats import repeat, wants_of_repeats
+from ..repeats import is_delete, repeat, wants_of_repeats
 from ..steps import OwnRead
 from .gathering import ask, gather, store
 from .session import Session, as_json
@@ -77,10 +77,10 @@ class Applying:
     async def _places(self, source: str, parts: Collection[int]) -> dict[int, Place]:
         """Where the log stands. Nobody else moves on in these parts until the end of the transaction."""
         wanted = {"source": source, "parts": as_json(sorted(parts))}
-        places = as_places(await self._session.value("lock_log_places", **wanted))
+        places = as_places(await self._session.value("begin_log_places", **wanted))
         if len(places) < len(parts):
             await self._session.run("open_log_places", **wanted)
-            places = as_places(await self._session.value("lock_log_places", **wanted))
+            places = as_places(await self._session.value("begin_log_places", **wanted))
         return places
 
     async def _lock(self, deliveries: Sequence[Delivery], needed: Sequence[Wants]) -> None:
@@ -101,8 +101,20 @@ class Applying:
         needed = wants(deliveries)
         await self._session.lock({delivery.event.channel_id for delivery in deliveries})
         facts = await self._facts(deliveries, needed)
+        facts.once_named = await self._once_named(deliveries)
+        if deleted := {one.event.channel_id for one in deliveries if is_delete(one.event)}:
+            facts.gone = dict(_anything.decode(await ask(self._session, "gone", deleted)))
+        facts.audience |= await self._outgrown(deliveries, facts)
         await gather(self._session, wants_of_repeats(deliveries, facts), facts)
-        return repeat(deliveries, facts, await self._away(deliveries), await self._outgrown(deliveries))
+        return repeat(deliveries, facts, await self._away(deliveries))
+
+    async def _once_named(self, deliveries: Sequence[Delivery]) -> dict[Key, set[str]]:
+        keys = [(one.event.channel_id, one.event.id) for one in deliveries if isinstance(one.event, EditEvent)]
+        named: dict[Key, set[str]] = {}
+        if keys:
+            for channel, message, user in _anything.decode(await ask(self._session, "once_named", keys)):
+                named.setdefault((channel, message), set()).add(user)
+        return named
 
     async def _away(self, deliveries: Sequence[Delivery]) -> dict[Key, list[Undelivered]]:
         keys = [(one.event.channel_id, one.event.id) for one in deliveries if isinstance(one.event, MessageEvent)]
@@ -112,17 +124,20 @@ class Applying:
                 away.setdefault((one.channel_id, one.message_id), []).append(one)
         return away
 
-    async def _outgrown(self, deliveries: Sequence[Delivery]) -> dict[str, Sequence[str]]:
+    async def _outgrown(self, deliveries: Sequence[Delivery], facts: Facts) -> dict[str, tuple[str, ...]]:
         """The members of channels that may have outgrown the limit by one of these: then they were only so many."""
-        found: dict[str, Sequence[str]] = {}
+        found: dict[str, tuple[str, ...]] = {}
         for one in deliveries:
             event = one.event
+            channel = facts.channels.get(event.channel_id)
+            if channel is None or channel.mode is not Mode.TIMELINE:
+                continue
             if isinstance(event, MembersEvent) and event.thread_id is None and event.add:
                 most = self._limit + len(event.add)
                 values = {"channel": event.channel_id, "at": event.created_at, "limit": most + 1}
                 users = _anything.decode(await self._session.value("members_until", **values))
                 if len(users) <= most:
-                    found[event.channel_id] = users
+                    found[event.channel_id] = tuple(users)
         return found
 
     # ------------------------------------------------------------ whoever was erased

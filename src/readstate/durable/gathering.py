@@ -87,7 +87,8 @@ async def newest_but(session: Session, room: str, id_: str) -> Message | None:
 async def store(session: Session, changes: Changes) -> None:
     """Writes what was decided."""
     for channel in sorted(changes.purged):
-        for part in ("messages", "undelivered"):
+        await session.run("note_gone", channel=channel, change=changes.channels[channel].change)
+        for part in ("messages", "undelivered", "once_named"):
             await session.run(f"purge_{part}", channel=channel)
         for part in ("members", "receipts", "threads"):
             await session.run(f"purge_{part}", **_with_threads(channel))
@@ -96,6 +97,7 @@ async def store(session: Session, changes: Changes) -> None:
         ("put_messages", changes.messages.values()),
         ("put_members", changes.members.values()),
         ("put_undelivered", changes.undelivered),
+        ("put_once_named", changes.once_named),
     ):
         if rows:
             await session.run(name, rows=as_json(list(rows)))

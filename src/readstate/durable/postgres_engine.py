@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 SQL = {
     name: numbered(text)
-    for file in ("queries.sql", "transfer.sql", "lease.sql")
+    for file in ("queries.sql", "transfer.sql", "upkeep.sql", "lease.sql")
     for name, text in queries("postgres", file).items()
 }
 NEW_CHANNELS = 0x6368616E

@@ -16,7 +16,7 @@ from .store import SqlStore
 
 T = TypeVar("T")
 
-SQL = queries("sqlite") | queries("sqlite", "transfer.sql")
+SQL = queries("sqlite") | queries("sqlite", "transfer.sql") | queries("sqlite", "upkeep.sql")
 _MANY = {
     "merge_receipts": for_rows(SQL["merge_receipts"], (500, 100, 20, 5, 1)),
     "add_messages": for_rows(SQL["add_messages"], (500, 50, 5, 1)),

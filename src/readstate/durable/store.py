@@ -42,8 +42,10 @@ from ..rules import receipt_seq, seen_place
 from . import gathering
 from .applying import Applying, as_places, erased_at
 from .gathering import ask, place
+from .letters import SqlLetters
 from .session import Database, Session, as_json
 from .transfer import SqlTransfer
+from .upkeep import SqlUpkeep
 
 FEW = 50
 """So many of the newest messages are looked at first."""
@@ -64,7 +66,7 @@ _NEWEST = TapPlace(FOREVER, 0, "", "")
 """Before everything that a tap shows."""
 
 
-class SqlStore:
+class SqlStore(SqlLetters, SqlUpkeep):
     """Every port of the durable store."""
 
     def __init__(self, database: Database, fanout_max_members: int) -> None:

@@ -27,6 +27,7 @@ from ..transfer_records import (
 from . import gathering
 from .applying import hash_of
 from .gathering import ask, newest_but
+from .letters import erase_letters
 from .session import Database, Session, as_json
 
 PAGE = 500
@@ -401,8 +402,9 @@ async def _erase(session: Session, user: str) -> ErasedRows:
     position: int = await session.value("next_position")
     counts = {
         part: await session.run(f"erase_{part}", user=user)
-        for part in ("members", "receipts", "undo", "undelivered", "activity")
+        for part in ("members", "receipts", "undo", "undelivered", "activity", "once_named")
     }
+    await erase_letters(session, user)
     names = {room for room, active in seats if active}
     known = Known()
     await _gather_rooms(session, known, names)

@@ -83,7 +83,7 @@ from .answers import (
     SendResults,
     TotalsByUser,
 )
-from .decoding import Messages, Nothing, Reads, Undo, Users
+from .decoding import Messages, Nothing, Reads, TapBadge, Undo, Users
 from .problems import Problem
 
 _NOW = 1_769_851_800_000
@@ -188,6 +188,7 @@ _VALUES: tuple[Struct, ...] = (
     Reads((UserRead(user_id="bob", channel_id="general", up_to_seq=42),)),
     ReadAll(all=True),
     Undo("4f0c2b9e"),
+    TapBadge(),
     MarkUnread(from_="msg_40"),
     Users(("alice", "bob")),
     PutPreferences(muted="2026-01-31T10:30:00Z", pinned=True),

@@ -48,12 +48,11 @@ class UserViews:
 
     def _seat(self, user: User, channel: str) -> Seat:
         row = unpack(user.seats[channel])
-        apart = user.apart.get(channel, _NOTHING)
         return Seat(
             channel_id=channel,
             member=bool(row.flags & MEMBER),
             mode=row.mode,
-            pointer=Pointer(row.epoch, row.seq, apart, row.place.id, row.place.at, 0, row.number),
+            pointer=self._pointer(user, channel, row),
             preferences=user.preferences.get(channel, NO_PREFERENCES),
             ledger=self._ledger_view(user, channel, row),
         )
@@ -113,6 +112,19 @@ class UserViews:
         if known is None:
             return None
         return [name for name, raw in known.seats.items() if raw[HEAD - 1] & MEMBER]
+
+    async def pointers(self, user: str) -> dict[str, Pointer] | None:
+        """All pointers of a user. No use of it: what nobody else uses is dropped all the same."""
+        known = self._users.get(user)
+        if known is None:
+            return None
+        rows = ((name, unpack(raw)) for name, raw in known.seats.items())
+        return {name: self._pointer(known, name, row) for name, row in rows}
+
+    @staticmethod
+    def _pointer(user: User, channel: str, row: Row) -> Pointer:
+        apart = user.apart.get(channel, _NOTHING)
+        return Pointer(row.epoch, row.seq, apart, row.place.id, row.place.at, 0, row.number)
 
     async def standing(
         self, channel: str, place: Position, named: frozenset[str] | None, users: Sequence[str]

@@ -2,12 +2,14 @@
 
 from collections.abc import Awaitable, Callable
 
-from ..ports import Clock, HotBadges
+from ..ports import Clock, HotBadges, HotPresence
 from ..valkey import Fleet, Generation
 from .memory_presence import MemoryPresence
 from .valkey_badges import ValkeyBadges
 from .valkey_calls import UserCalls
 from .valkey_channels import ValkeyChannels
+from .valkey_notes import ValkeyNotes
+from .valkey_presence import ValkeyPresence
 from .valkey_users import ValkeyUsers
 from .write_replica import ReplicatedBadges, WriteReplica
 
@@ -16,7 +18,7 @@ PATIENCE = 5.0
 
 
 class ValkeyHot:
-    """Users, channels and badges in Valkey. Devices are those of this process."""
+    """Users, channels and badges in Valkey. Devices are those of this process, or of all that share it."""
 
     def __init__(
         self,
@@ -29,9 +31,13 @@ class ValkeyHot:
         position: int,
         store: int,
         next_generation: Callable[[int], Awaitable[int]],
+        shared: bool = False,
+        partitions: int = 1,
+        instance_id: str = "",
         replica_url: str = "",
     ) -> None:
-        self._generation = Generation(url, prefix, PATIENCE, store, next_generation)
+        """`shared`: any number of processes use it at once, each with an instance id of its own."""
+        self._generation = Generation(url, prefix, PATIENCE, store, next_generation, shared=shared)
         self._fleet = Fleet(url, patience=PATIENCE, guard=self._generation)
         calls = UserCalls(self._fleet, prefix, unread_cap, clock, ledger_ttl)
         self.users = ValkeyUsers(calls, self._generation)
@@ -43,11 +49,18 @@ class ValkeyHot:
             clock=clock,
             ttl=ledger_ttl,
             position=position,
+            partitions=partitions,
         )
         badges = ValkeyBadges(self._fleet, self._generation, prefix=prefix, clock=clock, ttl=ledger_ttl)
         self._replica = WriteReplica(replica_url, prefix=prefix) if replica_url else None
         self.badges: HotBadges = ReplicatedBadges(badges, self._replica) if self._replica else badges
-        self.presence = MemoryPresence(clock)
+        self.notes = ValkeyNotes(self._fleet, self._generation, prefix, clock)
+        self._shared_presence = (
+            ValkeyPresence(self._fleet, self._generation, prefix=prefix, clock=clock, instance_id=instance_id)
+            if shared
+            else None
+        )
+        self.presence: HotPresence = self._shared_presence or MemoryPresence(clock)
 
     async def loaded(self, items: int) -> None:
         """So many were loaded; the server has its own bound, and what users have expires."""
@@ -66,6 +79,8 @@ class ValkeyHot:
 
     async def close(self) -> None:
         """Close all connections."""
+        if self._shared_presence is not None:
+            await self._shared_presence.close()
         if self._replica is not None:
             await self._replica.close()
         await self._fleet.close()

@@ -6,7 +6,7 @@ moment, without a word to anybody, loses what it had but never gets something th
 """
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from struct import Struct as Packing
 from typing import Any, Final, NamedTuple, get_args
 from zlib import crc32
@@ -41,6 +41,8 @@ ANNOUNCE = script(*_SHARD, "channel_announce")
 INSTALL = script(*_SHARD, "channel_install")
 APPLY = script(*_SHARD, *_TIMELINE, "channel_apply")
 FORGET = script("channel_forget")
+DROP = script("channel_drop")
+PASS, PLACES = script("places_pass"), script("places_read")
 COUNT = script(*_TIMELINE, "timeline_count")
 STAGE = script(*_TIMELINE, "timeline_stage")
 INSTALL_TIMELINE = script(*_TIMELINE, "timeline_install")
@@ -147,6 +149,7 @@ class _Keys:
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
+        self.places, self.drops = f"{prefix}places", f"{prefix}channel-drops"
         self._latest = [f"{prefix}channel-latest:{{{shard}}}" for shard in range(SHARDS)]
         self._slots = list(map(slot_of, self._latest))
 
@@ -254,6 +257,7 @@ class ValkeyChannels:
         clock: Clock,
         ttl: int,
         position: int = 0,
+        partitions: int = 1,
     ) -> None:
         self._fleet = fleet
         self._generation = generation
@@ -262,6 +266,9 @@ class ValkeyChannels:
         self._clock = clock
         self._ttl = ttl * 1000
         self._position = position
+        """Where the log is applied up to, if this process alone applies it."""
+        self._partitions = partitions
+        self._shared = generation.shared or partitions > 1
         self._drops = 0
 
     async def channels(self, ids: Sequence[str]) -> list[Channel | None]:
@@ -296,7 +303,8 @@ class ValkeyChannels:
         with all_or_reload(self._generation):
             for start in range(0, len(steps), MAX_STEPS):  # one after another: a channel's steps keep their order
                 await self._apply(_fold(steps[start : start + MAX_STEPS]))
-        self._position = max([self._position, *(step.channel.position for step in steps)])
+        if not self._shared:
+            self._position = max([self._position, *(step.channel.position for step in steps)])
 
     async def _apply(self, news: Sequence[_News]) -> None:
         placed = ((*self._keys.latest(shard_of(one.channel.channel_id)), one) for one in news)
@@ -347,7 +355,9 @@ class ValkeyChannels:
 
     async def generation(self) -> int:
         """Changes whenever something was dropped: a load that began before it may be too old."""
-        return await self._generation.check() * DROPS_PER_GENERATION + self._drops
+        number = await self._generation.check()
+        drops = await self._run(DROP, slot_of(self._keys.drops), [self._keys.drops], 0) if self._shared else self._drops
+        return number * DROPS_PER_GENERATION + int(drops)
 
     async def install(self, channels: Sequence[Channel], generation: int | None = None) -> bool:
         """Take loaded channels; an older change number than the one known is ignored.
@@ -410,16 +420,43 @@ class ValkeyChannels:
         )
         return bool(taken)
 
-    async def positions(self) -> tuple[int, ...]:
-        """Where in the log, which has one part here, everything is applied up to."""
-        return (self._position,)
-
     async def forget(self, channel: str) -> None:
         """Drop a channel; loaded again on use."""
+        token = ""
+        if self._shared:  # first a number that others see, then a witness that they don't know: no load slips through
+            await self._run(DROP, slot_of(self._keys.drops), [self._keys.drops], 1)
+            token = secrets.token_hex(8)
         self._drops += 1
         slot, latest = self._keys.latest(shard_of(channel))
-        call = Call(slot, [latest, *self._keys.timeline(channel)], [channel])
+        call = Call(slot, [latest, *self._keys.timeline(channel)], [channel, token])
         await once_or_reload(self._generation, self._fleet.run(FORGET, [call]))
+
+    # ------------------------------------------------------------ how far the log is applied
+
+    async def positions(self) -> tuple[int, ...]:
+        """Where in each part of the log everything is applied up to; 0 where that is not known."""
+        if not self._shared:
+            return (self._position,)
+        places = await self._places()
+        return tuple(places.get(part, (0, 0))[0] for part in range(self._partitions))
+
+    async def passed(self, places: Mapping[int, tuple[int, int]]) -> None:
+        """Everything before (position, next offset) in these parts of the log is applied."""
+        if places:
+            arguments = [number for part, place in places.items() for number in (part, *place)]
+            await self._run(PASS, slot_of(self._keys.places), [self._keys.places], *arguments)
+
+    async def offsets(self) -> Mapping[int, int]:
+        """The next offset to be applied in each part of the log; a part that is not in it is not known."""
+        return {part: offset for part, (_, offset) in (await self._places()).items()}
+
+    async def _places(self) -> dict[int, tuple[int, int]]:
+        flat = iter(await self._run(PLACES, slot_of(self._keys.places), [self._keys.places]))
+        found = {}
+        for part, place in zip(flat, flat, strict=True):
+            position, offset = map(int, place.split())
+            found[int(part)] = position, offset
+        return found
 
     async def _run(self, script: Script, slot: int, keys: list[str], *arguments: str | bytes | int) -> Any:
         return (await self._fleet.run(script, [Call(slot, keys, arguments)])).values[0]

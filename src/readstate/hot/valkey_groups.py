@@ -38,11 +38,14 @@ def groups(fleet: Fleet, things: Iterable[tuple[int, int, T]], most: int) -> Ite
 
 @contextmanager
 def all_or_reload(generation: Generation) -> Iterator[None]:
-    """The durable store has taken it already: if the hot store may have missed it, everything is loaded again."""
+    """The durable store has taken it already: if the hot store may have missed it, everything is loaded again.
+
+    Where the hot store is shared, the caller repeats it instead.
+    """
     try:
         yield
     except BaseException:  # whoever is cancelled does not know either
-        generation.distrust()
+        generation.missed()
         raise
 
 
@@ -51,5 +54,5 @@ async def once_or_reload(generation: Generation, answer: Awaitable[tuple[T, bool
     with all_or_reload(generation):
         value, repeated = await answer
     if repeated:
-        generation.distrust()
+        generation.missed()
     return value, repeated

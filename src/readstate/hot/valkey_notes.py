@@ -7,9 +7,9 @@ SPOOL_MS = 10_000
 """So long a note about a spool counts; it is renewed every second or so."""
 
 NOTE_FRESH = Script(
-    """-- KEYS[1]: the notes; ARGV[1]: the number of a generation that is fresh; a higher one stays.
+    """-- KEYS[1]: the notes; ARGV: generation, the number of one that is fresh; a higher one stays.
 local known = tonumber(redis.call('HGET', KEYS[1], 'fresh') or '0')
-if tonumber(ARGV[1]) > known then redis.call('HSET', KEYS[1], 'fresh', ARGV[1]) end
+if tonumber(ARGV[2]) > known then redis.call('HSET', KEYS[1], 'fresh', ARGV[2]) end
 return 0"""
 )
 FRESH = Script(
@@ -17,20 +17,20 @@ FRESH = Script(
 return tonumber(redis.call('HGET', KEYS[1], 'fresh') or '0')"""
 )
 NOTE_SPOOL = Script(
-    """-- KEYS[1]: the notes; ARGV: instance, reads that wait there, until when this counts.
-if tonumber(ARGV[2]) == 0 then
-  return redis.call('HDEL', KEYS[1], 'spool:' .. ARGV[1])
+    """-- KEYS[1]: the notes; ARGV: generation, instance, reads that wait there, until when this counts.
+if tonumber(ARGV[3]) == 0 then
+  return redis.call('HDEL', KEYS[1], 'spool:' .. ARGV[2])
 end
-redis.call('HSET', KEYS[1], 'spool:' .. ARGV[1], ARGV[2] .. ' ' .. ARGV[3])
+redis.call('HSET', KEYS[1], 'spool:' .. ARGV[2], ARGV[3] .. ' ' .. ARGV[4])
 return 0"""
 )
 SPOOLED = Script(
-    """-- KEYS[1]: the notes; ARGV[1]: now. Returns how many reads wait in all spools.
+    """-- KEYS[1]: the notes; ARGV: generation, now. Returns how many reads wait in all spools.
 local all, sum = redis.call('HGETALL', KEYS[1]), 0
 for at = 1, #all, 2 do
   if string.sub(all[at], 1, 6) == 'spool:' then
     local depth, til = string.match(all[at + 1], '^(%d+) (%d+)$')
-    if til and tonumber(til) > tonumber(ARGV[1]) then
+    if til and tonumber(til) > tonumber(ARGV[2]) then
       sum = sum + tonumber(depth)
     else
       redis.call('HDEL', KEYS[1], all[at])

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from struct import pack
 from typing import Any
 
-from ..model import NO_PREFERENCES, Position
+from ..model import NO_PREFERENCES, Pointer, Position
 from ..ports import Standing, Survey, UserView, Which
 from .valkey_calls import UserCalls
 from .valkey_seats import (
@@ -18,6 +18,7 @@ from .valkey_seats import (
     UserScript,
     encode,
     pairs,
+    pointer_of,
     preferences_of,
     seat_of,
 )
@@ -25,6 +26,7 @@ from .valkey_seats import (
 SURVEY, INBOX, ROOMS, TEND = map(UserScript.named, ("survey", "inbox", "rooms", "tend"))
 VIEW, SEATS = UserScript.named("view", "seats"), UserScript.named("seats", "seats", width=3)
 STANDING, CHANGES = UserScript.named("standing", width=4), UserScript.named("changes", width=1)
+POINTERS = UserScript.named("pointers", width=2)
 
 PART = 1_000
 """Rooms that one call looks at."""
@@ -150,6 +152,14 @@ class ValkeyViews:
         """The channels that a user is in, and the threads that the user follows."""
         found = await self._calls.one(ROOMS, user)
         return None if found is None else [room.decode() for room in found]
+
+    async def pointers(self, user: str) -> dict[str, Pointer] | None:
+        """All pointers of a user. No use of it: what nobody else uses expires all the same."""
+        found = await self._calls.one(POINTERS, user)
+        if found is None:
+            return None
+        aparts = pairs(found[1])
+        return {room: pointer_of(raw, aparts.get(room, b"")) for room, raw in pairs(found[0]).items() if room}
 
     async def changes(self, users: Sequence[str]) -> list[int | None]:
         """The change numbers of users; None: not loaded."""

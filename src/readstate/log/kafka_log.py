@@ -25,9 +25,11 @@ from .topics import Topics
 from .waits import Waits
 from .watcher import Watcher
 from .wire import (
+    NotAnEvent,
     channel_record,
     decode_channel_event,
     decode_read,
+    decode_unsent,
     letter_record,
     read_record,
     unsent_record,
@@ -188,10 +190,21 @@ class KafkaLog:
         """Append events once more as they were. Raises NotAnEvent, and appends none, if one of them is none."""
         await asyncio.shield(self._begin(topic, [self._record(topic, value) for value in values]))
 
+    def check_again(self, topic: str, value: bytes) -> None:
+        """Raise NotAnEvent if `again` would refuse this one."""
+        self._record(topic, value)
+
     def _record(self, topic: str, value: bytes) -> Record:
-        if topic == self._topics.reads:
-            return read_record(decode_read(value), self._partitions)._replace(value=value)
-        return channel_record(decode_channel_event(value), self._partitions)._replace(value=value)
+        match topic:
+            case self._topics.reads:
+                record = read_record(decode_read(value), self._partitions)
+            case self._topics.messages:
+                record = channel_record(decode_channel_event(value), self._partitions)
+            case self._topics.unsent:
+                record = unsent_record(decode_unsent(value), self._partitions)
+            case _:
+                raise NotAnEvent(f"{topic!r} is no topic of events")
+        return record._replace(value=value)
 
     # ------------------------------------------------------------ sending
 

@@ -9,6 +9,7 @@ from zlib import crc32
 from msgspec import Struct, json
 
 from ..events import VERSION, AnyChannelEvent, DeadLetter, ReadEvent, UnsentEvent
+from ..facts import Key
 from ..rooms import channel_and_thread, is_thread, partition_of, thread_room
 from .kafka import Record
 
@@ -34,8 +35,17 @@ class _ReadOnWire(Struct, frozen=True, gc=False):
     v: int = VERSION
 
 
+class _Whose(Struct, frozen=True, gc=False):
+    """Whose read it is, and where; of the rest nothing is asked."""
+
+    user_id: str
+    channel_id: str
+    thread_id: str | None = None
+
+
 _encode = json.Encoder().encode
 _decode_read = json.Decoder(_ReadOnWire).decode
+_decode_whose = json.Decoder(_Whose).decode
 _decode_channel_event: Callable[[bytes], AnyChannelEvent] = json.Decoder(AnyChannelEvent).decode
 _decode_unsent = json.Decoder(UnsentEvent).decode
 _decode_letter = json.Decoder(DeadLetter).decode
@@ -107,6 +117,16 @@ def decode_read(value: bytes) -> ReadEvent:
         event.created_at,
         event.v,
     )
+
+
+def decode_whose(value: bytes) -> Key:
+    """The user and the room of a read state whose other values may make no sense; raises NotAnEvent."""
+    try:
+        event = _decode_whose(value)
+    except (ValueError, RecursionError) as error:
+        raise NotAnEvent(_reason(error)) from None
+    room = event.channel_id if event.thread_id is None else thread_room(event.channel_id, event.thread_id)
+    return event.user_id, room
 
 
 def decode_channel_event(value: bytes) -> AnyChannelEvent:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ..events import AnyChannelEvent, ReadEvent
 from ..facts import Effect
-from .channels import Count, CountQuery, HotChannels, TimelineLoad
+from .channels import AppliedPlaces, Count, CountQuery, HotChannels, TimelineLoad
 from .durable import (
     Activity,
     Breakdown,
@@ -27,6 +27,7 @@ from .durable import (
     UnreadSource,
 )
 from .people import MAX_UNPROVEN, Bus, Deliveries, Departure, Devices, HotBadges, Presence
+from .upkeep import DurableLetters, DurableUpkeep, ListedLetter
 from .users import (
     Absent,
     HotUsers,
@@ -92,6 +93,9 @@ class Freshness(Protocol):
     async def caught_up(self) -> None:
         """Return when it can't any more. Raises Unavailable if that takes too long."""
 
+    async def passed(self) -> bool:
+        """Return when every read that is acknowledged now is in the durable store; False if that takes too long."""
+
 
 class Log(Protocol):
     """Acknowledged is durable; ordered per channel; at least once."""
@@ -116,6 +120,7 @@ __all__ = [
     "MAX_UNPROVEN",
     "Absent",
     "Activity",
+    "AppliedPlaces",
     "Breakdown",
     "Bus",
     "Clock",
@@ -125,10 +130,12 @@ __all__ = [
     "Departure",
     "Devices",
     "Durable",
+    "DurableLetters",
     "DurableLoads",
     "DurableQueries",
     "DurableReceipts",
     "DurableTransfer",
+    "DurableUpkeep",
     "DurableUsers",
     "DurableWrites",
     "Freshness",
@@ -139,6 +146,7 @@ __all__ = [
     "HotUsers",
     "LedgerLoad",
     "LedgerView",
+    "ListedLetter",
     "Log",
     "Move",
     "Moved",

@@ -1,6 +1,6 @@
 """The hot state of channels."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -69,3 +69,16 @@ class HotChannels(Protocol):
 
     async def forget(self, channel: str) -> None:
         """Drop a channel; loaded again on use."""
+
+
+class AppliedPlaces(Protocol):
+    """Up to where a log with several parts is applied, for processes that share the hot state. Lost with the rest.
+
+    A position counts events, an offset is the log's own number. Both only grow while the hot state lives.
+    """
+
+    async def passed(self, places: Mapping[int, tuple[int, int]]) -> None:
+        """For each part of the log: (position, next offset). Everything before them is applied. Safe to repeat."""
+
+    async def offsets(self) -> Mapping[int, int]:
+        """The next offset in each part; a part that is not in it is not known."""

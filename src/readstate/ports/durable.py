@@ -23,6 +23,7 @@ from ..model import (
 )
 from ..transfer_records import ErasedRows, Numbered, Record, Taken
 from .channels import TimelineLoad
+from .upkeep import DurableLetters, DurableUpkeep
 from .users import LedgerLoad, SeatLoad
 
 Online = Callable[[Collection[str]], Awaitable[Container[str]]]
@@ -232,7 +233,16 @@ class DurableReceipts(Protocol):
         """Of these (channel, seq), those in which somebody else has written since."""
 
 
-class Durable(DurableWrites, DurableLoads, DurableQueries, DurableUsers, DurableReceipts, Protocol):
+class Durable(
+    DurableWrites,
+    DurableLoads,
+    DurableQueries,
+    DurableUsers,
+    DurableReceipts,
+    DurableLetters,
+    DurableUpkeep,
+    Protocol,
+):
     """The durable store."""
 
     async def store_id(self) -> int:

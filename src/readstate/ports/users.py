@@ -213,6 +213,12 @@ class HotUsers(Protocol):
     async def rooms(self, user: str) -> list[str] | None:
         """The channels that a user is in, and the threads that the user follows."""
 
+    async def pointers(self, user: str) -> dict[str, Pointer] | None:
+        """All pointers of a user, also where the user has left. No use of it: what nobody uses is dropped all the same.
+
+        None: not loaded.
+        """
+
     async def prefer(self, user: str, channel: str, preferences: Preferences) -> int | None:
         """Set preferences; returns the user's change number."""
 

@@ -23,6 +23,8 @@ SETTLE_SECONDS = 3.0
 """So long after a loss every instance has said whether it has reads in its spool."""
 LATE_SECONDS = 15.0
 """A read that was on its way to the log when the hot store was lost is there, or was refused, after so long."""
+PASS_SECONDS = 60.0
+"""Whoever looks for differences waits so long for the persister."""
 
 
 class AlwaysFresh:
@@ -33,6 +35,10 @@ class AlwaysFresh:
     async def caught_up(self) -> None:
         """It is."""
 
+    async def passed(self) -> bool:
+        """It is."""
+        return True
+
 
 class NeverFresh:
     """What is made from the durable store alone, while the hot store is away."""
@@ -42,6 +48,10 @@ class NeverFresh:
     async def caught_up(self) -> None:
         """It never is."""
         raise HotStoreUnavailable
+
+    async def passed(self) -> bool:
+        """Nobody knows."""
+        return False
 
 
 class Notes(Protocol):
@@ -92,6 +102,19 @@ class Trailing:
             raise Unavailable(
                 "the hot store was lost, and the database does not have all reads of the log yet; try again"
             ) from None
+
+    async def passed(self) -> bool:
+        """Wait until the persister has passed what is acknowledged now; False if that takes too long."""
+        try:
+            async with asyncio.timeout(PASS_SECONDS):
+                await asyncio.sleep(SETTLE_SECONDS)  # for what is on its way, and for the notes about spools
+                ends = await self._ends()
+                while True:
+                    if await self._has_passed(ends, lost_at=-SETTLE_SECONDS):
+                        return True
+                    await asyncio.sleep(LOOK_SECONDS)
+        except TimeoutError:
+            return False
 
     async def must_merge(self) -> bool:
         """Whether what is in the database now may be missing in what was loaded before."""

@@ -158,7 +158,7 @@ class Loader:
             if not missing:
                 return [await self._sure(q, count) for q, count in zip(queries, counts, strict=True) if count]
             for channel in missing:
-                await self._load_timeline(channel)
+                await self.load_timeline(channel)
         raise overtaken("a timeline")
 
     async def _sure(self, query: CountQuery, count: Count) -> Count:
@@ -171,7 +171,8 @@ class Loader:
         place = None if first is None else Position(first.seq, first.id, first.at)
         return Count(len(load.entries), sum(entry.mention for entry in load.entries), place, load.floor > 0)
 
-    async def _load_timeline(self, channel: str) -> None:
+    async def load_timeline(self, channel: str) -> None:
+        """Load the messages of a channel that are counted for everyone together."""
         await self.channels([channel])
         load = await self._durable.load_timeline(channel, self._cap)
         await self._channels.install_timeline(load)

@@ -161,6 +161,9 @@ class Reads:
             reads = [read for some, *_ in gathered for read in some]
             results = [result for _, some, *_ in gathered for result in some]
             try:
+                if self._freshness.behind:
+                    await self._until_fresh()
+                    results = await self._users.move(reads)
                 await self._finish(reads, results, gathered[0][2])
             except ReadstateError as error:  # devices are told by _persist that it is unread after all
                 log.warning("a read by focus was not written", action="read", code=error.code)
@@ -373,10 +376,14 @@ class Reads:
 
         What changed nothing is written too: the state that it found may not be durable yet.
         """
-        if self._freshness.behind:  # a read in an epoch that is forgotten for now would be lost
-            await self._freshness.caught_up()
+        await self._until_fresh()
         generation = await self._users.generation()
         return await self._finish(moves, await self._users.move(moves), generation)
+
+    async def _until_fresh(self) -> None:
+        """A read in an epoch that is forgotten for now would be lost."""
+        if self._freshness.behind:
+            await self._freshness.caught_up()
 
     async def _finish(
         self, moves: Sequence[Move], results: list[Moved | Absent], generation: int
@@ -394,6 +401,7 @@ class Reads:
             todo = [index for index in todo if moves[index].user_id in lost]
             if not todo:
                 return results
+            await self._until_fresh()
             generation = await self._users.generation()
             again = [moves[index] for index in todo]
             repeated = await self._load_and_move(again, await self._users.move(again))
@@ -411,6 +419,7 @@ class Reads:
             absent = [index for index, result in enumerate(results) if result is Absent.NOT_LOADED]
             if not absent:
                 break
+            await self._until_fresh()
             await self._loader.load_users(moves[index].user_id for index in absent)
             again = await self._users.move([moves[index] for index in absent])
             for index, result in zip(absent, again, strict=True):

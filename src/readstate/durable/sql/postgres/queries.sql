@@ -565,7 +565,7 @@ UPDATE channels SET deleted = true, latest_id = NULL, latest_seq = NULL, latest_
     latest_preview = NULL, member_count = 0
 WHERE channel_id > :first AND channel_id < :last;
 
--- name: lock_log_places
+-- name: begin_log_places
 -- Up to where these parts of a log are applied; nobody else moves on in them until the end of the transaction.
 SELECT coalesce(json_agg(json_build_array(part, base, position)), '[]')
 FROM (SELECT part, base, position FROM log_places
@@ -620,3 +620,29 @@ DELETE FROM erased WHERE at < :before;
 -- name: drop_receipt
 -- Whoever was erased has no read pointer.
 DELETE FROM read_receipts WHERE user_id = :user AND channel_id = :channel;
+
+-- name: put_once_named
+-- Whom edits of messages in big channels name no more.
+INSERT INTO once_named SELECT r ->> 0, r ->> 1, r ->> 2 FROM jsonb_array_elements(:rows::jsonb) AS r
+ON CONFLICT DO NOTHING;
+
+-- name: once_named
+-- Whom earlier versions of messages (channel, id) named.
+SELECT coalesce(json_agg(json_build_array(o.channel_id, o.message_id, o.user_id)), '[]')
+FROM jsonb_array_elements(:keys::jsonb) AS k
+JOIN once_named AS o ON o.channel_id = k ->> 0 AND o.message_id = k ->> 1;
+
+-- name: purge_once_named
+-- Of a deleted channel.
+DELETE FROM once_named WHERE channel_id = :channel;
+
+-- name: note_gone
+-- A channel was deleted, under this change number.
+INSERT INTO gone (channel_id, change) VALUES (:channel, :change)
+ON CONFLICT (channel_id) DO UPDATE SET change = excluded.change;
+
+-- name: gone
+-- The change numbers under which channels were deleted last.
+SELECT coalesce(json_agg(json_build_array(g.channel_id, g.change)), '[]')
+FROM jsonb_array_elements_text(:keys::jsonb) AS k
+JOIN gone AS g ON g.channel_id = k;

@@ -188,3 +188,18 @@ CREATE TABLE dead_letters (
     failed_at bigint NOT NULL,
     UNIQUE (topic, place)
 );
+
+-- Whom a message in a big channel named before it was edited: should the edit come again, they are told again.
+CREATE TABLE once_named (
+    channel_id text COLLATE "C" NOT NULL,
+    message_id text COLLATE "C" NOT NULL,
+    user_id text COLLATE "C" NOT NULL,
+    PRIMARY KEY (channel_id, message_id, user_id)
+);
+CREATE INDEX once_named_by_user ON once_named (user_id);
+
+-- The change number under which a channel was deleted last: should that come again, it takes nothing newer with it.
+CREATE TABLE gone (
+    channel_id text COLLATE "C" PRIMARY KEY,
+    change bigint NOT NULL
+);

@@ -27,3 +27,19 @@ CREATE TABLE dead_letters (
     failed_at INTEGER NOT NULL,
     UNIQUE (topic, place)
 ) STRICT;
+
+-- Whom a message in a big channel named before it was edited: should the edit come again, they are told again.
+CREATE TABLE once_named (
+    channel_id TEXT NOT NULL,
+    message_id TEXT NOT NULL,
+    user_id TEXT NOT NULL,
+    PRIMARY KEY (channel_id, message_id, user_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX once_named_by_user ON once_named (user_id);
+
+-- The change number under which a channel was deleted last: should that come again, it takes nothing newer with it.
+CREATE TABLE gone (
+    channel_id TEXT PRIMARY KEY,
+    change INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;

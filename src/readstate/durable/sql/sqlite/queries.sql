@@ -543,7 +543,7 @@ UPDATE channels SET deleted = 1, latest_id = NULL, latest_seq = NULL, latest_at 
     latest_preview = NULL, member_count = 0
 WHERE channel_id > :first AND channel_id < :last;
 
--- name: lock_log_places
+-- name: begin_log_places
 -- Up to where these parts of a log are applied.
 SELECT json_group_array(json_array(part, base, position)) FROM log_places
 WHERE log = :source AND part IN (SELECT value FROM json_each(:parts));
@@ -596,3 +596,29 @@ DELETE FROM erased WHERE at < :before;
 -- name: drop_receipt
 -- Whoever was erased has no read pointer.
 DELETE FROM read_receipts WHERE user_id = :user AND channel_id = :channel;
+
+-- name: put_once_named
+-- Whom edits of messages in big channels name no more.
+INSERT INTO once_named SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(:rows) WHERE true
+ON CONFLICT DO NOTHING;
+
+-- name: once_named
+-- Whom earlier versions of messages (channel, id) named.
+SELECT json_group_array(json_array(o.channel_id, o.message_id, o.user_id))
+FROM json_each(:keys) AS k
+JOIN once_named AS o ON o.channel_id = k.value ->> 0 AND o.message_id = k.value ->> 1;
+
+-- name: purge_once_named
+-- Of a deleted channel.
+DELETE FROM once_named WHERE channel_id = :channel;
+
+-- name: note_gone
+-- A channel was deleted, under this change number.
+INSERT INTO gone (channel_id, change) VALUES (:channel, :change)
+ON CONFLICT (channel_id) DO UPDATE SET change = excluded.change;
+
+-- name: gone
+-- The change numbers under which channels were deleted last.
+SELECT json_group_array(json_array(g.channel_id, g.change))
+FROM json_each(:keys) AS k
+JOIN gone AS g ON g.channel_id = k.value;

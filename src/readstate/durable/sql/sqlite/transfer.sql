@@ -247,3 +247,7 @@ DELETE FROM undelivered WHERE receiver_id = :user OR sender_id = :user;
 -- name: erase_activity
 -- When a user was last seen, and what the user wants.
 DELETE FROM user_activity WHERE user_id = :user;
+
+-- name: erase_once_named
+-- Mentions of a user that are none any more.
+DELETE FROM once_named WHERE user_id = :user;

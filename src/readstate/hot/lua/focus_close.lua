@@ -1,0 +1,10 @@
+-- Users don't have a channel open. One who has opened it lately stays: that may be about to be written down.
+-- KEYS  1 focus:{shard}:channel
+-- ARGV  1 generation   2 whoever opened it before (ms)   3 users, packed
+-- Returns how many were removed
+local count = 0
+for _, user in ipairs(cmsgpack.unpack(ARGV[3])) do
+  local opened = redis.call('ZSCORE', KEYS[1], user)
+  if opened and tonumber(opened) < tonumber(ARGV[2]) then count = count + redis.call('ZREM', KEYS[1], user) end
+end
+return count

@@ -1,0 +1,33 @@
+-- Which processes live. `instances` is a hash: '' -> generation and when it began; instance -> when its lease ends (both
+-- by the clock of the server).
+-- KEYS  1 instances
+-- ARGV  1 generation   2 the caller, '' for none   3 how long its lease is (ms)   4 whether it takes one (1) or renews it
+-- Returns how old the generation is (ms), whether the caller has a lease, who lives, whose lease is over
+local instances, me = KEYS[1], ARGV[2]
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+
+local number, began = string.match(redis.call('HGET', instances, '') or '', '^(%d+) (%d+)$')
+if not number or not is_current(number, ARGV[1]) then
+  redis.call('UNLINK', instances)
+  redis.call('HSET', instances, '', ARGV[1] .. ' ' .. text(now))
+  began = now
+end
+
+local is_mine = 0
+if me ~= '' then
+  local ends = redis.call('HGET', instances, me)
+  if ARGV[4] == '1' or (ends and tonumber(ends) > now) then -- one that is over is never taken up again
+    redis.call('HSET', instances, me, text(now + tonumber(ARGV[3])))
+    is_mine = 1
+  end
+end
+
+local flat, live, gone = redis.call('HGETALL', instances), {}, {}
+for at = 1, #flat, 2 do
+  if flat[at] ~= '' then
+    local list = tonumber(flat[at + 1]) > now and live or gone
+    list[#list + 1] = flat[at]
+  end
+end
+return {now - tonumber(began), is_mine, live, gone}

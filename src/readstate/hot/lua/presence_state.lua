@@ -1,0 +1,67 @@
+-- Shared: the devices of a user. `presence` is a hash:
+--   ''                                        -> the generation that everything in it was written in
+--   [instance, device, connection] as JSON    -> {until, channel that is open, channel that is read at once}, packed
+-- A device that was only reported is of no instance and has no connection; both are '' then, and so is no channel.
+-- `unproven` is a sorted set: messages that were sent and may not have got through, score = when they were accepted.
+-- ARGV begins with  1 generation   2 now (ms)   3 instances that live   4 instances that are gone, both packed
+--   5 the only generation that something can be decided in; 0: any
+
+local call, pack, unpacked = redis.call, cmsgpack.pack, cmsgpack.unpack
+local generation, now = ARGV[1], tonumber(ARGV[2])
+
+local function set_of(names)
+  local set = {}
+  for _, name in ipairs(names) do set[name] = true end
+  return set
+end
+
+local live, gone, doubted = set_of(unpacked(ARGV[3])), set_of(unpacked(ARGV[4])), {}
+
+-- Whether anything is known of a user in this generation.
+local function is_known(presence)
+  if ARGV[5] ~= '0' and ARGV[5] ~= generation then return false end -- it is too young
+  local known = call('HGET', presence, '')
+  return known and is_current(known, generation)
+end
+
+-- Sorts the entries of a user into those that count and those that don't. `sure` is false if one is of an instance that
+-- the caller has never heard of: then it must look first. The entry `leaving` is in neither.
+local function sorted(presence, leaving)
+  local flat, alive, dead, sure, found = call('HGETALL', presence), {}, {}, true, nil
+  for at = 1, #flat, 2 do
+    if flat[at] ~= '' then
+      local name, value = cjson.decode(flat[at]), unpacked(flat[at + 1])
+      local entry = {
+        field = flat[at], device = name[2], connection = name[3], til = value[1], reported = value[2], focus = value[3],
+      }
+      if flat[at] == leaving then
+        found = entry
+      elseif entry.til <= now then
+        dead[#dead + 1] = entry
+      elseif gone[name[1]] then
+        entry.til = now
+        dead[#dead + 1] = entry
+      elseif name[1] == '' or live[name[1]] then
+        alive[#alive + 1] = entry
+      else
+        doubted[name[1]], sure = true, false
+      end
+    end
+  end
+  return alive, dead, sure, found
+end
+
+-- Whether any of these is more than reported: only those give signs of life.
+local function is_connected(entries)
+  for _, entry in ipairs(entries) do
+    if entry.connection ~= '' then return true end
+  end
+  return false
+end
+
+-- What a script answers: for each user, false where it is not sure, and the instances to be looked for.
+local function told(answers)
+  local names = {}
+  for name in pairs(doubted) do names[#names + 1] = name end
+  return {answers, names}
+end

@@ -1,0 +1,311 @@
+"""Looks after hot store and durable store: finds where they differ, repairs it by merge, and loads what was lost.
+
+In normal running the durable store trails the hot one: a read is acknowledged when the log has it. So a state that only
+the hot store has is a difference only if it is still missing when the log has been passed. The other way round the hot
+store trails for a moment, while a message or a join is applied: that is a difference only if it stands at a second
+look. All repairs are merges, so one that was not needed does no harm.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+from msgspec import Struct
+
+from ..announcements import SeatTouched
+from ..errors import NotFound
+from ..events import ReadEvent, read_event
+from ..facts import Key
+from ..model import Mode, Pointer
+from ..ports import Bus, Clock, Durable, Freshness, Hot
+from ..rules import merge
+from ..steps import Merged
+from ..telemetry import AUDITED, DRIFT, RECONCILED
+from .explain import Explain
+from .loading import Loader
+from .under_way import UnderWay
+
+PAGE = 200
+AT_ONCE = 16
+"""Users or channels that are worked on at the same time."""
+MAX_SUSPECTS = 5_000
+"""So many differences are gathered before the log is waited for."""
+LOOK_SECONDS = 1.0
+PATIENCE = 10.0
+"""So long a difference must stand to be drift."""
+CANDIDATES = 5
+"""Times as many seats are drawn as are audited: those of users whose state is hot come first."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+Progress = Callable[[int, int], None]
+"""Is told how much of how much is done."""
+
+
+class Reconciled(Struct):
+    """What a look at everyone found and repaired."""
+
+    users: int = 0
+    """Everyone."""
+    hot_users: int = 0
+    """Those whose state is hot, and was compared."""
+    states: int = 0
+    """Read states that were compared."""
+    database_behind: int = 0
+    """Read states that only the hot store had; the durable store has them now."""
+    hot_store_behind: int = 0
+    """Read states that only the durable store had; the hot store has them now."""
+    undecided: int = 0
+    """Read states that the durable store lacks while the log is not passed: nothing is wrong with them yet."""
+
+
+class Rebuilt(Struct):
+    """What was loaded into the hot store."""
+
+    users: int = 0
+    channels: int = 0
+
+
+class Drift(Struct, frozen=True):
+    """A difference that stood while nothing moved."""
+
+    user_id: str
+    channel_id: str
+    what: str
+    """`count`: what is shown is not what is there. `pointer`: the durable store has a read that the hot one lacks."""
+    hot: int
+    durable: int
+
+
+class Audited(Struct):
+    """What a recount of some users and channels found."""
+
+    counted: int
+    drift: list[Drift]
+
+
+class _Suspect(NamedTuple):
+    """A (user, channel) whose states differed when they were looked at."""
+
+    user_id: str
+    channel_id: str
+    hot: Pointer
+    durable: Pointer
+    looked_at: int
+
+
+class Repair:
+    """Everything here may run at any time, beside everything else, and more than once at the same time."""
+
+    def __init__(
+        self,
+        hot: Hot,
+        durable: Durable,
+        loader: Loader,
+        explain: Explain,
+        freshness: Freshness,
+        under_way: UnderWay,
+        bus: Bus,
+        clock: Clock,
+    ) -> None:
+        self._hot = hot
+        self._users = hot.users
+        self._durable = durable
+        self._loader = loader
+        self._explain = explain
+        self._freshness = freshness
+        self._under_way = under_way
+        self._bus = bus
+        self._clock = clock
+
+    async def claim(self, what: str, every_seconds: float) -> bool:
+        """Whether it is this process's turn at something that one of them does once in a while."""
+        return await self._durable.claim_turn(what, self._clock(), int(every_seconds * 1000))
+
+    # ------------------------------------------------------------ reconcile
+
+    async def reconcile(self, progress: Progress | None = None) -> Reconciled:
+        """Compare the read states of everyone who is hot with the durable ones, and merge what differs."""
+        report = Reconciled()
+        total = await self._durable.count_users() if progress else 0
+        suspects: list[_Suspect] = []
+        async for users in _pages(self._durable.users_after):
+            suspects += await self._compare(users, report)
+            if len(suspects) >= MAX_SUSPECTS:
+                await self._settle(suspects, report)
+                suspects = []
+            report.users += len(users)
+            if progress:
+                progress(report.users, max(total, report.users))
+        await self._settle(suspects, report)
+        return report
+
+    async def _compare(self, users: Sequence[str], report: Reconciled) -> list[_Suspect]:
+        changes = await self._users.changes(users)
+        loaded = [user for user, change in zip(users, changes, strict=True) if change is not None]
+        found = await _each(loaded, self._differences)
+        report.hot_users += len(loaded)
+        report.states += sum(count for count, _ in found)
+        return [suspect for _, suspects in found for suspect in suspects]
+
+    async def _differences(self, user: str) -> tuple[int, list[_Suspect]]:
+        now = self._clock()
+        hot = await self._users.pointers(user) or {}
+        seats = await self._durable.load_user(user)
+        pairs = [
+            _Suspect(user, seat.channel_id, hot[seat.channel_id], seat.pointer, now)
+            for seat in seats
+            if seat.channel_id in hot
+        ]
+        return len(pairs), [pair for pair in pairs if pair.hot.state != pair.durable.state]
+
+    async def _settle(self, suspects: Sequence[_Suspect], report: Reconciled) -> None:
+        """What still differs when the log is passed is merged, both ways."""
+        if not suspects:
+            return
+        passed = await self._freshness.passed()
+        by_user: dict[str, list[_Suspect]] = {}
+        for suspect in suspects:
+            by_user.setdefault(suspect.user_id, []).append(suspect)
+
+        async def settle(user: str) -> None:
+            await self._settle_user(user, by_user[user], passed, report)
+
+        await _each(list(by_user), settle)
+
+    async def _settle_user(self, user: str, suspects: Sequence[_Suspect], passed: bool, report: Reconciled) -> None:
+        await self._under_way.settled(user)
+        hot = await self._users.pointers(user)
+        durable = {seat.channel_id: seat.pointer for seat in await self._durable.load_user(user)}
+        events: list[ReadEvent] = []
+        steps: list[Merged] = []
+        for one in suspects:
+            there = durable.get(one.channel_id)
+            if there is None:
+                continue  # erased meanwhile: nothing of it may come back
+            if _lacks(there, one.hot):
+                events.append(read_event(user, one.channel_id, one.hot, one.looked_at))
+            if hot is not None and _lacks(hot.get(one.channel_id, Pointer()), one.durable):
+                steps.append(Merged(one.channel_id, user, one.durable))
+        if not passed:
+            report.undecided += len(events)
+            events = []
+        await self._merge(user, events, steps)
+        report.database_behind += len(events)
+        report.hot_store_behind += len(steps)
+        RECONCILED.labels("database").inc(len(events))
+        RECONCILED.labels("hot_store").inc(len(steps))
+
+    async def _merge(self, user: str, events: Sequence[ReadEvent], steps: Sequence[Merged]) -> None:
+        if events:
+            await self._durable.merge(events, shared=True)
+        if steps:
+            now = self._clock()
+            moved = await self._users.apply(steps)
+            if moved:  # each had something that the other lacked
+                both = [read_event(user, one.channel_id, one.pointer, now) for one in moved]
+                await self._durable.merge(both, shared=True)
+            await self._bus.publish([SeatTouched(user, step.channel_id) for step in steps])
+
+    # ------------------------------------------------------------ rebuild
+
+    async def rebuild(self, progress: Progress | None = None, *, clear: bool = False) -> Rebuilt:
+        """Load every channel and every user, with all that is unread, so that nobody waits for it at the first use.
+
+        With `clear`, what is hot is given up first. Whatever is asked meanwhile is loaded on use, as ever.
+        """
+        if clear:
+            await self._hot.clear()
+        report = Rebuilt()
+        total = await self._durable.count_channels() + await self._durable.count_users() if progress else 0
+
+        def tell() -> None:
+            done = report.channels + report.users
+            if progress:
+                progress(done, max(total, done))
+
+        async for channels in _pages(self._durable.channels_after):
+            await self._load_channels(channels)
+            report.channels += len(channels)
+            tell()
+        async for users in _pages(self._durable.users_after):
+            await _each(users, self._loader.ready)
+            report.users += len(users)
+            tell()
+        return report
+
+    async def _load_channels(self, ids: Sequence[str]) -> None:
+        found = await self._loader.channels(ids)
+        big = [one.channel_id for one in found if one is not None and one.mode is Mode.TIMELINE]
+        await _each(big, self._loader.load_timeline)
+
+    # ------------------------------------------------------------ audit
+
+    async def audit(self, sample: int, patience: float = PATIENCE, progress: Progress | None = None) -> Audited:
+        """Recount so many users and channels, taken at random, from the durable store.
+
+        What differs is looked at again until it agrees or has stood for so many seconds.
+        """
+        keys = await self._sample(sample)
+        done = 0
+
+        async def look(key: Key) -> Drift | None:
+            nonlocal done
+            found = await self._differs(*key)
+            done += 1
+            if progress:
+                progress(done, len(keys))
+            return found
+
+        drift = [found for found in await _each(keys, look) if found is not None]
+        end = asyncio.get_running_loop().time() + patience
+        while drift and asyncio.get_running_loop().time() < end:
+            await asyncio.sleep(LOOK_SECONDS)
+            again = await _each(drift, lambda one: self._differs(one.user_id, one.channel_id))
+            drift = [found for found in again if found is not None]
+        AUDITED.inc(len(keys))
+        DRIFT.inc(len(drift))
+        return Audited(len(keys), drift)
+
+    async def _sample(self, size: int) -> list[Key]:
+        """Seats of users who are hot, as far as there are enough: only theirs can have drifted."""
+        drawn = await self._durable.some_seats(size * CANDIDATES)
+        users = list(dict.fromkeys(user for user, _ in drawn))
+        changes = dict(zip(users, await self._users.changes(users), strict=True)) if users else {}
+        return sorted(drawn, key=lambda key: changes[key[0]] is None)[:size]
+
+    async def _differs(self, user: str, channel: str) -> Drift | None:
+        """Whether what is shown differs from what is there, counted with the merge of both pointers."""
+        try:
+            why = await self._explain.explain(user, channel)
+            if not why.agrees:
+                return Drift(user, channel, "count", why.hot, why.durable)
+            there = (await self._durable.read_states([(user, channel)])).get((user, channel), Pointer())
+            here = (await self._loader.seat(user, channel)).pointer
+        except NotFound:
+            return None  # left, or deleted meanwhile
+        # Where the hot pointer has all that the durable one has, it is the merge of both, and explain has used it.
+        return Drift(user, channel, "pointer", here.seq, there.seq) if _lacks(here, there) else None
+
+
+def _lacks(known: Pointer, other: Pointer) -> bool:
+    """Whether another state holds anything that is not known."""
+    return merge(known.state, other.state) != known.state
+
+
+async def _pages(page_after: Callable[[str, int], Awaitable[list[str]]]) -> AsyncIterator[list[str]]:
+    after = ""
+    while page := await page_after(after, PAGE):
+        yield page
+        after = page[-1]
+
+
+async def _each(items: Sequence[T], work: Callable[[T], Awaitable[R]]) -> list[R]:
+    """What work gives for each, a few at a time."""
+    free = asyncio.Semaphore(AT_ONCE)
+
+    async def one(item: T) -> R:
+        async with free:
+            return await work(item)
+
+    return await asyncio.gather(*map(one, items))

@@ -1,0 +1,130 @@
+"""What becomes of events that a consumer has put aside.
+
+A read state merges, so it is repaired: the event's own state is merged into the durable store, and the state that the
+hot store has as well, which is at least as far unless it was lost meanwhile. Of an event that can't be read as a whole,
+but names its user and channel, only the latter is left.
+
+What changes channels has an order, and the writer has gone on without the event. Applied now, a name, a membership or
+an edit could undo a later one; and a message that fails by itself would fail again, and hold its partition up each
+time. So those are only listed, and somebody decides whether to play them again.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import structlog
+
+from ..errors import Invalid, Unavailable
+from ..events import DeadLetter, ReadEvent, read_event
+from ..facts import Key
+from ..model import MAX_NUMBER, Pointer
+from ..ports import Clock, DurableLetters, DurableWrites, HotUsers
+from ..rooms import channel_and_thread, is_thread
+from ..rules import check_id, check_user_id, merge
+from ..steps import Merged
+from ..telemetry import DLT_FAILED, DLT_RECONCILED
+from .receipt_persister import pointer_of
+
+log = structlog.get_logger()
+
+MAX_CHANGE = 2**63 - 1
+
+
+class Store(DurableWrites, DurableLetters, Protocol):
+    """What is needed of the durable store."""
+
+
+class DeadLetters:
+    """Consumer of the topics of dead letters. Safe to repeat.
+
+    `decode` reads an event of reads, and `whose` only its user and room; both raise ValueError.
+    """
+
+    def __init__(
+        self,
+        durable: Store,
+        users: HotUsers,
+        clock: Clock,
+        *,
+        reads: str,
+        decode: Callable[[bytes], ReadEvent],
+        whose: Callable[[bytes], Key],
+    ) -> None:
+        self._durable = durable
+        self._users = users
+        self._clock = clock
+        self._reads = reads
+        self._decode = decode
+        self._whose = whose
+
+    async def handle(self, letters: Sequence[DeadLetter]) -> None:
+        """Repair or list each of them. Raises Unavailable while something is down: then all are to come again."""
+        failed: list[DeadLetter] = []
+        for letter in letters:
+            reason = await self._repair(letter)
+            if reason is not None:
+                failed.append(letter)
+                log.error("a dead letter is listed", action="dead-letters", topic=letter.topic, reason=reason)
+        await self._durable.put_dead_letters(failed)
+        for letter in letters:
+            (DLT_FAILED if letter in failed else DLT_RECONCILED).labels(letter.topic).inc()
+
+    async def _repair(self, letter: DeadLetter) -> str | None:
+        """Why it can't be repaired; None: it is."""
+        if letter.topic != self._reads:
+            return f"it has an order that it has missed: {letter.error}"
+        try:
+            await self._merge(letter.event.encode())
+        except Unavailable:
+            raise
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return None
+
+    async def _merge(self, value: bytes) -> None:
+        now = self._clock()  # before the look: what was erased after it does not come back
+        event, fault = self._readable(value)
+        user, room = self._whose(value) if event is None else (event.user_id, event.channel_id)
+        _check_names(user, room)
+        view = await self._users.view(user, [room])
+        hot = view.seats[0].pointer if view is not None and view.seats else None
+        if event is None and hot is None:
+            raise fault or ValueError("nothing is known of it")
+        if event is not None:
+            taken = await self._durable.merge([event], shared=True)
+            if taken and view is not None and _lacks(hot or Pointer(), event):
+                moved = await self._users.apply([Merged(room, user, pointer_of(event))])
+                hot = moved[0].pointer if moved else hot
+        if hot is not None:
+            await self._durable.merge([read_event(user, room, hot, now)], shared=True)
+
+    def _readable(self, value: bytes) -> tuple[ReadEvent | None, ValueError | None]:
+        """The event, if it makes sense; else why not."""
+        try:
+            event = self._decode(value)
+            _check_names(event.user_id, event.channel_id)
+            _check_values(event)
+        except Invalid as error:
+            return None, ValueError(error.detail)
+        except ValueError as error:
+            return None, error
+        return event, None
+
+
+def _check_names(user: str, room: str) -> None:
+    check_user_id(user)
+    for name in channel_and_thread(room) if is_thread(room) else (room,):
+        check_id(name, "channel_id")
+
+
+def _check_values(event: ReadEvent) -> None:
+    numbers = (event.epoch, event.last_read_seq, *event.apart, event.last_read_at or 0, event.read_at, event.created_at)
+    if min(numbers) < 0 or max(numbers) > MAX_NUMBER or not 0 <= event.change <= MAX_CHANGE:
+        raise ValueError("a number in it is out of bounds")
+    if event.last_read_id is not None:
+        check_id(event.last_read_id, "last_read_id")
+
+
+def _lacks(pointer: Pointer, event: ReadEvent) -> bool:
+    """Whether an event holds anything that a pointer doesn't."""
+    return merge(pointer.state, pointer_of(event).state) != pointer.state

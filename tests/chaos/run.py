@@ -1,0 +1,58 @@
+"""One storm from its seed: a fresh cluster, a crowd of clients, the faults, peace, and the judgement."""
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.cluster.fleet import running
+
+from .clients import FANOUT, crowd, furnish, wired
+from .judge import Judge
+from .machines import weather
+from .records import Records
+from .schedule import SERVES, SESSION_MS, STORM_SECONDS, WORKERS, schedule
+from .storm import Storm
+
+FINISH_SECONDS = 60.0
+IMPATIENT = {"session_timeout": SESSION_MS, "wait_timeout": 2, "shutdown_grace": 2, "fanout_max_members": FANOUT}
+
+
+async def storm(
+    seed: int, directory: Path, tell: Callable[[str], None] = print, seconds: float = STORM_SECONDS
+) -> None:
+    """Fails with everything that is wrong afterwards."""
+    sky = await asyncio.to_thread(weather)
+    started = time.monotonic()
+
+    def say(text: str) -> None:
+        tell(f"[{time.monotonic() - started:5.1f}] {text}")
+
+    async with running(directory, sky.machines, serves=SERVES, workers=WORKERS, **IMPATIENT) as fleet:
+        records, stopping = Records(), asyncio.Event()
+        async with wired([one.url for one in fleet.serves], records) as wire:
+            clients = crowd(seed, wire, records, stopping)
+            await furnish(clients)
+            say("the storm begins")
+            tempest = Storm(sky, fleet, schedule(seed, seconds), say)
+            work = [asyncio.create_task(client.run()) for client in clients]
+            try:
+                await tempest.rage(seconds)
+                stopping.set()
+                await tempest.mend()
+                say("everything runs again")
+                _, unfinished = await asyncio.wait(work, timeout=FINISH_SECONDS)
+            finally:
+                await asyncio.to_thread(sky.heal)
+                for task in work:
+                    task.cancel()
+                await asyncio.gather(*work, return_exceptions=True)
+        say("everybody has finished")
+        faults = await Judge(fleet, records).judge()
+        say(f"judged: {len(records.sent)} messages, {len(faults)} faults, answers {records.answers}")
+        faults += [f"a client has not finished: {task}" for task in unfinished]
+        if faults:
+            logs = Path(tempfile.gettempdir()) / f"readstate-chaos-{seed}.log"
+            logs.write_text(fleet.logs(0))
+            raise AssertionError("\n".join([f"seed {seed}; all that the processes said is in {logs}", *faults]))

@@ -1,0 +1,84 @@
+"""Does to a cluster what a schedule says, and mends it in the end."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+from readstate.stack.server import Server as StackServer
+from tests.cluster.fleet import Fleet
+from tests.servers import Child
+
+from .machines import Weather
+from .schedule import Fault
+
+Tell = Callable[[str], None]
+DELAY_SECONDS = 0.05
+DEADLINE = 60.0
+
+
+class Storm:
+    """Faults over one fleet. Everything that blocks is done in threads."""
+
+    def __init__(self, weather: Weather, fleet: Fleet, faults: Sequence[Fault], tell: Tell) -> None:
+        self._weather = weather
+        self._faults = faults
+        self._tell = tell
+        self._fleet = fleet
+        self._children: dict[str, Child] = {child.data_dir.name: child for child in fleet.children}
+        machines = weather.machines
+        self._servers: dict[str, StackServer] = {
+            "valkey": machines.valkey,
+            "kafka": machines.kafka,
+            "postgres": machines.postgres,
+        }
+
+    async def rage(self, seconds: float) -> None:
+        """All the faults at their times; returns when the time is over and each has had its end."""
+        started = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            for fault in self._faults:
+                group.create_task(self._befall(fault, started))
+            await asyncio.sleep(max(0.0, started + seconds - time.monotonic()))
+
+    async def mend(self) -> None:
+        """Everything runs and is ready."""
+        await asyncio.to_thread(self._weather.heal)
+        await asyncio.to_thread(self._fleet.mend)
+
+    async def _befall(self, fault: Fault, started: float) -> None:
+        await asyncio.sleep(max(0.0, started + fault.at - time.monotonic()))
+        self._tell(str(fault))
+        await asyncio.to_thread(self._begin, fault)
+        await asyncio.sleep(fault.seconds)
+        await asyncio.to_thread(self._end, fault)
+
+    def _begin(self, fault: Fault) -> None:
+        if fault.what in {"cut", "stall", "delay"}:
+            proxy = self._weather.proxies[fault.whom]
+            if fault.what == "delay":
+                proxy.delay(DELAY_SECONDS)
+            else:
+                proxy.cut() if fault.what == "cut" else proxy.stall()
+        elif fault.what == "flush":
+            self._weather.machines.valkey.ask("FLUSHALL")
+        elif fault.whom in self._servers:
+            server = self._servers[fault.whom]
+            server.kill() if fault.what == "kill" else server.pause()
+        else:
+            child = self._children[fault.whom]
+            if child.runs:
+                {"kill": child.kill, "stop": child.stop, "pause": child.pause}[fault.what]()
+
+    def _end(self, fault: Fault) -> None:
+        if fault.what in {"cut", "stall", "delay"}:
+            self._weather.proxies[fault.whom].heal()
+        elif fault.whom in self._servers:
+            server = self._servers[fault.whom]
+            server.start() if fault.what == "kill" else server.resume()
+        else:
+            child = self._children[fault.whom]
+            if child.runs:
+                child.resume()
+            else:
+                child.close()
+                child.launch()

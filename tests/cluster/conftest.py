@@ -1,0 +1,92 @@
+"""A service of the cluster profile in this process, with its workers beside it, and hands on its topics."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from msgspec import json
+
+from readstate import Readstate
+from readstate.gateway import asgi_app
+from readstate.log.kafka import KafkaProducer, Record
+from readstate.rooms import partition_of
+from tests import stores
+from tests.conftest import JWT_SECRET, SERVICE_KEY, WAIT, Chat, eventually
+from tests.contract import postgres
+
+
+class Town:
+    """The service, a chat product that uses it, and somebody who writes into its topics by hand."""
+
+    def __init__(self, rs: Readstate, chat: Chat, producer: KafkaProducer) -> None:
+        self.rs = rs
+        self.chat = chat
+        self._producer = producer
+
+    @property
+    def topics(self) -> Any:
+        return self.rs.cluster.topics
+
+    async def put(self, topic: str, *values: bytes, channel: str = "general") -> None:
+        """Records as they are, where the events of a channel are."""
+        part = partition_of(channel, self.rs.settings.partitions)
+        await self._producer.send(topic, [Record(b"", value, part) for value in values])
+
+    async def put_events(self, topic: str, *events: Any, channel: str = "general") -> None:
+        await self.put(topic, *(json.encode(event) for event in events), channel=channel)
+
+    async def all_done(self) -> None:
+        """Returns when the workers have done what is in the topics now."""
+        watcher, topics = self.rs.cluster.watcher, self.topics
+        groups = {
+            topics.messages: topics.writer,
+            topics.reads: topics.persister,
+            topics.unsent: topics.status_update,
+            topics.dead(topics.reads): topics.dead_letters,
+            topics.dead(topics.messages): topics.dead_letters,
+        }
+
+        async def done() -> bool:
+            return not any([await watcher.lag(group, topic) for topic, group in groups.items()])
+
+        await eventually(done, "the workers have done everything")
+
+    async def sql(self, statement: str) -> list[tuple[Any, ...]]:
+        return await postgres.command(statement, self.rs.settings.database_url)
+
+    async def receipts(self) -> dict[tuple[str, str], tuple[int, int, frozenset[int]]]:
+        """The read states of the database: epoch, seq and what was read apart."""
+        rows = await self.sql("SELECT user_id, channel_id, epoch, last_read_seq, apart FROM read_receipts")
+        return {(user, channel): (epoch, seq, frozenset(apart)) for user, channel, epoch, seq, apart in rows}
+
+
+@asynccontextmanager
+async def a_town(data_dir: Path, **settings: Any) -> AsyncIterator[Town]:
+    """A fresh one."""
+    options: dict[str, Any] = {"service_keys": (SERVICE_KEY,), "jwt_secret": JWT_SECRET, "data_dir": str(data_dir)}
+    options |= stores.settings_of(data_dir) | settings
+    async with Readstate.open(**options) as rs, stores.staffed(rs):
+        producer = KafkaProducer(rs.cluster.options)
+        transport = httpx.ASGITransport(app=asgi_app(rs))
+        try:
+            async with httpx.AsyncClient(transport=transport, base_url="http://test", headers=WAIT) as http:
+                yield Town(rs, Chat(http), producer)
+        finally:
+            await producer.close()
+
+
+@pytest.fixture
+async def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Town]:
+    """One with alice and bob in general."""
+    monkeypatch.setattr(stores, "chosen", stores.CLUSTER)
+    async with a_town(tmp_path) as town:
+        await town.chat.open_channel("alice", "bob")
+        yield town
+
+
+async def listed(town: Town) -> Sequence[tuple[Any, ...]]:
+    """The dead letters that nobody has repaired: topic, error and event."""
+    return await town.sql("SELECT topic, error, event FROM dead_letters ORDER BY id")

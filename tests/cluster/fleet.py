@@ -1,0 +1,209 @@
+"""The cluster profile as it runs: several `serve` and `worker` processes over one Valkey, Kafka and PostgreSQL."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import asyncpg  # type: ignore[import-untyped]
+import httpx
+from confluent_kafka.admin import AdminClient
+
+from readstate.durable.postgres import migrate
+from readstate.log.topics import Topics
+from readstate.log.watcher import Watcher
+from readstate.stack import Kafka, Postgres, Valkey
+from readstate.stack.ports import free_ports
+from tests.conftest import JWT_SECRET, SERVICE_KEY, WAIT, Chat
+from tests.contract import kafka, postgres, valkey
+from tests.servers import Child, Server, Worker
+
+PARTITIONS = 4
+TEMPLATE = "template_of_fleets"
+START_SECONDS = 60.0
+SHOWN_LINES = 60
+"""Of the log of each child, when something went wrong."""
+
+
+class Machines(NamedTuple):
+    """The servers that everything stands on, and how processes reach them."""
+
+    valkey: Valkey
+    kafka: Kafka
+    postgres: Postgres
+    hot_url: str
+    bootstrap: str
+    database: str
+    """The URL of a database, up to the name."""
+
+
+def shared_machines() -> Machines:
+    """Those of this test process, reached without a detour."""
+    hot, log, durable = valkey.single(), kafka.server(), postgres.server()
+    return Machines(hot, log, durable, hot.url, log.url, durable.url.rpartition("/")[0])
+
+
+class Stores(NamedTuple):
+    """What one cluster has for itself on machines that many share."""
+
+    database: str
+    key_prefix: str
+    topic_prefix: str
+
+    @classmethod
+    def new(cls) -> "Stores":
+        """With names that nobody had before."""
+        name = secrets.token_hex(6)
+        return cls(f"fleet_{name}", f"{name}:", f"fleet-{name}-")
+
+    def settings(self, machines: Machines, partitions: int = PARTITIONS) -> dict[str, Any]:
+        """The settings of every process of the cluster."""
+        return {
+            "profile": "cluster",
+            "database_url": f"{machines.database}/{self.database}",
+            "hot_url": machines.hot_url,
+            "key_prefix": self.key_prefix,
+            "kafka_bootstrap": (machines.bootstrap,),
+            "topic_prefix": self.topic_prefix,
+            "partitions": partitions,
+            "service_keys": (SERVICE_KEY,),
+            "jwt_secret": JWT_SECRET,
+        }
+
+    @property
+    def topics(self) -> Topics:
+        return Topics(self.topic_prefix)
+
+
+async def make_database(machines: Machines, name: str) -> None:
+    """A database with the tables of the service, from a template that is made once."""
+    connection = await asyncpg.connect(machines.postgres.url)
+    try:
+        if not await connection.fetch(f"SELECT FROM pg_database WHERE datname = '{TEMPLATE}'"):
+            await connection.execute(f"CREATE DATABASE {TEMPLATE}")
+            await migrate(f"{machines.postgres.url.rpartition('/')[0]}/{TEMPLATE}")
+        await connection.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+    finally:
+        await connection.close()
+
+
+async def remove_stores(machines: Machines, stores: Stores) -> None:
+    """Away with the database and the topics; keys in Valkey are in nobody's way."""
+    connection = await asyncpg.connect(machines.postgres.url)
+    try:
+        await connection.execute(f"DROP DATABASE {stores.database} WITH (FORCE)")
+    finally:
+        await connection.close()
+    await asyncio.to_thread(remove_topics, machines.kafka.url, stores.topics)
+
+
+def remove_topics(bootstrap: str, topics: Topics) -> None:
+    """A broker gets slow with thousands of them."""
+    for removed in AdminClient({"bootstrap.servers": bootstrap}).delete_topics(list(topics.all)).values():
+        removed.exception(30)
+
+
+class Fleet:
+    """The processes of one cluster. Everything here blocks; call it in a thread where clients run meanwhile."""
+
+    def __init__(
+        self,
+        directory: Path,
+        machines: Machines,
+        stores: Stores,
+        *,
+        serves: int = 2,
+        workers: int = 2,
+        roles: Sequence[str] = (),
+        **settings: object,
+    ) -> None:
+        self.directory = directory
+        self.machines = machines
+        self.stores = stores
+        self.settings: Mapping[str, Any] = {**stores.settings(machines), **settings}
+        self.serves = [
+            # Each keeps its port: clients come back to where they were.
+            Server(self._home(f"serve-{n}"), "--port", str(port), **self._of(f"serve-{n}"))
+            for n, port in enumerate(free_ports(serves))
+        ]
+        self.workers = [Worker(self._home(f"worker-{n}"), *roles, **self._of(f"worker-{n}")) for n in range(workers)]
+
+    @property
+    def children(self) -> list[Child]:
+        return [*self.serves, *self.workers]
+
+    def start(self) -> "Fleet":
+        """All at once; returns when each is ready."""
+        for child in self.children:
+            child.launch()
+        for child in self.children:
+            child.wait_until_ready(START_SECONDS)
+        return self
+
+    def close(self) -> None:
+        """Ends those that still run."""
+        for child in self.children:
+            child.close()
+
+    def mend(self) -> None:
+        """Every child goes on, is started again if it does not run, and is ready."""
+        for child in self.children:
+            if child.runs:
+                child.resume()
+            else:
+                child.close()
+                child.launch()
+        for child in self.children:
+            child.wait_until_ready(START_SECONDS)
+
+    def logs(self, lines: int = SHOWN_LINES) -> str:
+        """The last words of every child; 0: all of them."""
+        told = (f"---- {child.data_dir.name}\n{''.join(child.log[-lines:])}" for child in self.children)
+        return "\n".join(told)
+
+    @asynccontextmanager
+    async def chat(self, number: int = 0) -> AsyncIterator[Chat]:
+        """A chat product that talks to one of the servers, and waits for the place of what it sends."""
+        async with httpx.AsyncClient(base_url=self.serves[number].url, headers=WAIT, timeout=30) as http:
+            yield Chat(http)
+
+    def _home(self, name: str) -> Path:
+        home = self.directory / name
+        home.mkdir(parents=True, exist_ok=True)
+        return home
+
+    def _of(self, name: str) -> dict[str, Any]:
+        return {**self.settings, "instance_id": name}
+
+
+@asynccontextmanager
+async def running(directory: Path, given: Machines | None = None, **options: Any) -> AsyncIterator[Fleet]:
+    """A fresh cluster that is ready; it is gone with the block. Options are those of a fleet."""
+    machines = given if given is not None else await asyncio.to_thread(shared_machines)
+    stores = Stores.new()
+    await make_database(machines, stores.database)
+    fleet = Fleet(directory, machines, stores, **options)
+    try:
+        await asyncio.to_thread(fleet.start)
+        yield fleet
+    finally:
+        await asyncio.to_thread(fleet.close)
+        await remove_stores(machines, stores)
+
+
+async def lags(fleet: Fleet) -> dict[str, int]:
+    """Events that each group of consumers has still to do."""
+    topics = fleet.stores.topics
+    watcher = Watcher({"bootstrap.servers": fleet.machines.kafka.url}, fleet.settings["partitions"])
+    try:
+        return {
+            "messages": await watcher.lag(topics.writer, topics.messages),
+            "reads": await watcher.lag(topics.persister, topics.reads),
+            "unsent": await watcher.lag(topics.status_update, topics.unsent),
+            "dead reads": await watcher.lag(topics.dead_letters, topics.dead(topics.reads)),
+            "dead messages": await watcher.lag(topics.dead_letters, topics.dead(topics.messages)),
+        }
+    finally:
+        await watcher.close()

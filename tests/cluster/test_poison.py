@@ -1,0 +1,123 @@
+"""Events that can't be done: tried three times, put aside, repaired or listed, and played again by command."""
+
+import pytest
+
+from readstate.workers.runner import Runner
+from tests.conftest import eventually
+
+from .conftest import Town, listed
+
+REFUSE = """
+CREATE SEQUENCE refused;
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF {condition} AND nextval('refused') <= {times} THEN
+        RAISE EXCEPTION 'refused by the test';
+    END IF;
+    RETURN NEW;
+END
+$$;
+CREATE TRIGGER refuse BEFORE INSERT OR UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION refuse();
+"""
+"""A fault of the database that concerns one row only. A sequence counts on when a transaction is undone."""
+FOR_EVER = 1_000_000
+TRIES = 4
+"""The first one, and three more."""
+
+
+@pytest.fixture(autouse=True)
+def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tries follow at once."""
+    defaults = Runner.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "pauses", (0.01, 0.01, 0.01))
+
+
+async def refuse(town: Town, table: str, condition: str, times: int = FOR_EVER) -> None:
+    await town.sql(REFUSE.format(table=table, condition=condition, times=times))
+
+
+async def allow(town: Town, table: str) -> None:
+    await town.sql(f"DROP TRIGGER refuse ON {table}; DROP FUNCTION refuse; DROP SEQUENCE refused")
+
+
+async def until_listed(town: Town, count: int) -> list[tuple[str, str, str]]:
+    async def are_there() -> bool:
+        return len(await listed(town)) == count
+
+    await eventually(are_there, f"{count} dead letters are listed")
+    return [(str(topic), str(error), str(event)) for topic, error, event in await listed(town)]
+
+
+async def test_what_nobody_can_read_stops_neither_its_channel_nor_its_reader(town: Town) -> None:
+    await town.chat.send("alice", "m1")
+    for junk in (b"", b"{", b'{"kind":"message","channel_id":"general"}', b"\xff\xfe", b"null"):
+        await town.put(town.topics.messages, junk)
+        await town.put(town.topics.reads, junk)
+
+    await town.chat.send("alice", "m2")
+    await town.chat.read("bob", up_to="m1")
+
+    assert await town.chat.count("bob") == 1
+    await town.all_done()
+    letters = await until_listed(town, 10)
+    assert {topic for topic, *_ in letters} == {town.topics.messages, town.topics.reads}
+    assert (await town.receipts())["bob", "general"][1] == 1
+
+
+async def test_a_message_that_fails_is_listed_and_can_be_played_again(town: Town) -> None:
+    await refuse(town, "messages", "NEW.id = 'odd'")
+    result = await town.chat.post("alice", id="odd", text="hello")
+    assert result["status"] == "accepted"  # the log has it, and nobody has said yet what becomes of it
+    await town.chat.send("alice", "m2")
+    [(topic, error, event)] = await until_listed(town, 1)
+    assert topic == town.topics.messages
+    assert "refused by the test" in error
+    assert '"odd"' in event
+    assert await town.chat.count("bob") == 1
+
+    await allow(town, "messages")
+    await replay(town)
+
+    await town.all_done()
+    assert await town.chat.count("bob") == 2
+    assert await town.chat.waiting("bob", order="oldest") == ["m2", "odd"]
+    assert await listed(town) == []
+
+
+async def test_a_read_that_failed_is_repaired_from_what_is_known(town: Town) -> None:
+    await town.chat.send("alice", "m1", "m2", "m3")
+    await town.all_done()
+    await refuse(town, "read_receipts", "NEW.user_id = 'bob'", times=TRIES)
+
+    await town.chat.read("bob", up_to="m2")
+
+    assert await town.chat.count("bob") == 1
+
+    async def is_repaired() -> bool:
+        return (await town.receipts()).get(("bob", "general"), (0, 0))[1] == 2
+
+    await eventually(is_repaired, "the database has what bob has read")
+    assert await listed(town) == []
+
+
+async def test_a_read_that_cant_be_repaired_is_listed_and_can_be_played_again(town: Town) -> None:
+    await town.chat.send("alice", "m1", "m2", "m3")
+    await town.all_done()
+    await refuse(town, "read_receipts", "NEW.user_id = 'bob'")
+    await town.chat.read("bob", up_to="m2")
+    [(topic, _, event)] = await until_listed(town, 1)
+    assert topic == town.topics.reads
+    assert '"bob"' in event
+
+    await allow(town, "read_receipts")
+    await replay(town)
+
+    await town.all_done()
+    assert (await town.receipts())["bob", "general"][1] == 2
+    assert await listed(town) == []
+
+
+async def replay(town: Town) -> None:
+    """As `readstate dlt replay` does."""
+    raise NotImplementedError(town)
