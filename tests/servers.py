@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
@@ -28,6 +28,12 @@ def wait_until(condition: Callable[[], bool], what: str, deadline: float = DEADL
         time.sleep(0.01)
 
 
+def environ_of(settings: Mapping[str, object]) -> dict[str, str]:
+    """The environment of a command with these settings, and no others."""
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("READSTATE_")}
+    return environ | {f"READSTATE_{name.upper()}": _as_text(value) for name, value in settings.items()}
+
+
 class Child:
     """A process of the service over a data directory of its own; the next one that is started there goes on with it."""
 
@@ -35,8 +41,7 @@ class Child:
         self.data_dir = data_dir
         self.command = command
         self.flags = flags
-        self.environ = {k: v for k, v in os.environ.items() if not k.startswith("READSTATE_")}
-        self.environ |= {f"READSTATE_{name.upper()}": _as_text(value) for name, value in settings.items()}
+        self.environ = environ_of(settings) | {"PYTHONFAULTHANDLER": "1"}
         self.log: list[str] = []
         self.url = ""
         self._child: subprocess.Popen[str] | None = None

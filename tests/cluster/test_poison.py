@@ -1,9 +1,16 @@
 """Events that can't be done: tried three times, put aside, repaired or listed, and played again by command."""
 
+import asyncio
+import sys
+from asyncio.subprocess import PIPE, STDOUT
+from pathlib import Path
+
 import pytest
 
 from readstate.workers.runner import Runner
+from tests import stores
 from tests.conftest import eventually
+from tests.servers import environ_of
 
 from .conftest import Town, listed
 
@@ -119,5 +126,9 @@ async def test_a_read_that_cant_be_repaired_is_listed_and_can_be_played_again(to
 
 
 async def replay(town: Town) -> None:
-    """As `readstate dlt replay` does."""
-    raise NotImplementedError(town)
+    data_dir = Path(town.rs.settings.data_dir)
+    environ = environ_of(stores.settings_of(data_dir))
+    command = [sys.executable, "-m", "readstate", "dlt", "replay", "--all", "--data-dir", str(data_dir / "command")]
+    child = await asyncio.create_subprocess_exec(*command, env=environ, stdout=PIPE, stderr=STDOUT)
+    said, _ = await child.communicate()
+    assert child.returncode == 0, said.decode()
