@@ -13,6 +13,7 @@ from readstate import Readstate
 from readstate.gateway import asgi_app
 from readstate.log.kafka import KafkaProducer, Record
 from readstate.rooms import partition_of
+from readstate.workers.runner import Runner
 from tests import stores
 from tests.conftest import JWT_SECRET, SERVICE_KEY, WAIT, Chat, eventually
 from tests.contract import postgres
@@ -76,6 +77,14 @@ async def a_town(data_dir: Path, **settings: Any) -> AsyncIterator[Town]:
                 yield Town(rs, Chat(http), producer)
         finally:
             await producer.close()
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails is tried again at once."""
+    defaults = Runner.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "pauses", (0.01, 0.01, 0.01))
 
 
 @pytest.fixture

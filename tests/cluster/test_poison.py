@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from readstate.workers.runner import Runner
 from tests import stores
 from tests.conftest import eventually
 from tests.servers import environ_of
@@ -32,12 +31,7 @@ TRIES = 4
 """The first one, and three more."""
 
 
-@pytest.fixture(autouse=True)
-def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tries follow at once."""
-    defaults = Runner.__init__.__kwdefaults__
-    assert defaults is not None
-    monkeypatch.setitem(defaults, "pauses", (0.01, 0.01, 0.01))
+pytestmark = pytest.mark.usefixtures("hasty")
 
 
 async def refuse(town: Town, table: str, condition: str, times: int = FOR_EVER) -> None:
