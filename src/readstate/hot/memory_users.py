@@ -74,7 +74,7 @@ class MemoryUsers(UserViews):
 
     # ------------------------------------------------------------ reads
 
-    async def move(self, moves: Sequence[Move]) -> list[Moved | Absent]:
+    async def move(self, moves: Sequence[Move], generation: int | None = None) -> list[Moved | Absent]:
         """Apply reads of members; each sees the ones before it."""
         now = self._clock()
         return [self._move(move, now) for move in moves]

@@ -10,7 +10,7 @@ from ..model import Mode, Pointer, Preferences
 from ..ports import Absent, LedgerLoad, Move, Moved, Read, Restore, Rewind, SeatLoad
 from ..rooms import is_thread
 from ..steps import Fan, Gone, Joined, Left, Merged, OwnRead, Switched, UserStep
-from ..valkey import Generation
+from ..valkey import Generation, Overtaken
 from .drops import Drops
 from .valkey_calls import Packet, UserCalls
 from .valkey_groups import all_or_reload, once_or_reload
@@ -61,16 +61,20 @@ class ValkeyUsers(ValkeyViews):
 
     # ------------------------------------------------------------ reads
 
-    async def move(self, moves: Sequence[Move]) -> list[Moved | Absent]:
-        """Apply reads of members; each sees the ones before it."""
+    async def move(self, moves: Sequence[Move], generation: int | None = None) -> list[Moved | Absent]:
+        """Apply reads of members; each sees the ones before it. With `generation`, only in that one."""
         packets = self._calls.packets()
         for index, move in enumerate(moves):
             packet = packets.of(move.user_id)
             ledger = packet.ledger(move.user_id, move.channel_id)
             packet.add(index, [*_move(move, packet.user(move.user_id), ledger)])
-        found, repeated = await once_or_reload(self._generation, self._calls.many(MOVE, packets))
-        now = self._calls.clock()
         answers: list[Moved | Absent] = [Absent.NOT_LOADED] * len(moves)
+        number = None if generation is None else generation >> 32
+        try:
+            found, repeated = await once_or_reload(self._generation, self._calls.many(MOVE, packets, generation=number))
+        except Overtaken:  # what some of them did is gone with the generation
+            return answers
+        now = self._calls.clock()
         for packet, values in found:
             for index, value in zip(packet.indexes, values, strict=True):
                 answers[index] = _moved(moves[index], value, now, repeated)

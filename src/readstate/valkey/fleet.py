@@ -74,6 +74,10 @@ class ServerChanged(LostConnection):
     """Raised by whoever looks at new connections: the server is not the one that is known."""
 
 
+class Overtaken(Exception):
+    """Another generation has begun than the one that a call was meant for."""
+
+
 class Call(NamedTuple):
     """A script with its keys, which lie in one slot, and its arguments."""
 
@@ -212,8 +216,12 @@ class Fleet:
 
     # ------------------------------------------------------------ calls
 
-    async def run(self, script: Script, calls: Sequence[Call]) -> Answers:
-        """Run a script for each call, all in one round trip a server; repeat what met a passing fault."""
+    async def run(self, script: Script, calls: Sequence[Call], generation: int | None = None) -> Answers:
+        """Run a script for each call, all in one round trip a server; repeat what met a passing fault.
+
+        With `generation` it does nothing in any other one. Raises Overtaken if there is another one; some of the calls
+        may have been made then.
+        """
         answers: list[Any] = [None] * len(calls)
         todo = list(range(len(calls)))
         end = monotonic() + self._patience
@@ -221,7 +229,7 @@ class Fleet:
         number = 0 if self._guard is None else self._guard.number
         while todo:
             began = monotonic()
-            errors = await self._try(script, calls, todo, answers)
+            errors = await self._try(script, calls, todo, answers, generation)
             if not errors:
                 break
             todo, faults = sorted(errors), list(errors.values())
@@ -246,11 +254,18 @@ class Fleet:
         return self._guard.deadline(LATE_SECONDS) if script.expires and self._guard is not None else 0
 
     async def _try(
-        self, script: Script, calls: Sequence[Call], todo: Sequence[int], answers: list[Any]
+        self,
+        script: Script,
+        calls: Sequence[Call],
+        todo: Sequence[int],
+        answers: list[Any],
+        generation: int | None,
     ) -> dict[int, Exception]:
         """Run these calls once; the errors of those that failed."""
         if self._guard is not None and not self._guard.trusted:
             await self._guard.confirm()
+        if self._guard is not None and generation not in {None, self._guard.number}:
+            raise Overtaken
         try:
             if not self._owners:
                 await self.refresh()
@@ -260,9 +275,10 @@ class Fleet:
         except (RedisError, OSError) as error:
             return dict.fromkeys(todo, error)
         if len(groups) == 1:
-            found = [await self._send(address, script, calls, part) for address, part in groups.items()]
+            found = [await self._send(address, script, calls, part, generation) for address, part in groups.items()]
         else:
-            found = await asyncio.gather(*(self._send(a, script, calls, part) for a, part in groups.items()))
+            sent = (self._send(address, script, calls, part, generation) for address, part in groups.items())
+            found = await asyncio.gather(*sent)
         errors: dict[int, Exception] = {}
         for part, values in zip(groups.values(), found, strict=True):
             for index, value in zip(part, values, strict=True):
@@ -271,27 +287,34 @@ class Fleet:
                 else:
                     answers[index] = value
         if errors and self.is_cluster:
-            await self._follow(script, calls, errors, answers)
+            await self._follow(script, calls, errors, answers, generation)
         return errors
 
-    def _command(self, script: Script, call: Call) -> tuple[str | bytes | int, ...]:
-        generation = 0 if self._guard is None else self._guard.number
+    def _command(self, script: Script, call: Call, generation: int | None) -> tuple[str | bytes | int, ...]:
+        if generation is None:
+            generation = 0 if self._guard is None else self._guard.number
         deadline = [self._deadline(script)] if script.expires else []
         return ("EVALSHA", script.sha, len(call.keys), *call.keys, generation, *call.arguments, *deadline)
 
     async def _send(
-        self, address: str, script: Script, calls: Sequence[Call], part: Sequence[int], asking: bool = False
+        self,
+        address: str,
+        script: Script,
+        calls: Sequence[Call],
+        part: Sequence[int],
+        generation: int | None,
+        asking: bool = False,
     ) -> list[Any]:
         """One round trip to one server."""
         node = self._node(address)
         try:
             if len(part) == 1 and not asking:
-                return [await ask(node, *self._command(script, calls[part[0]]))]
+                return [await ask(node, *self._command(script, calls[part[0]], generation))]
             pipeline = node.pipeline(transaction=False)
             for index in part:
                 if asking:
                     pipeline.execute_command("ASKING")
-                pipeline.execute_command(*self._command(script, calls[index]))
+                pipeline.execute_command(*self._command(script, calls[index], generation))
             with closed_is_lost():
                 values: list[Any] = await pipeline.execute(raise_on_error=False)
             values = values[1::2] if asking else values
@@ -309,12 +332,18 @@ class Fleet:
         return values
 
     async def _follow(
-        self, script: Script, calls: Sequence[Call], errors: dict[int, Exception], answers: list[Any]
+        self,
+        script: Script,
+        calls: Sequence[Call],
+        errors: dict[int, Exception],
+        answers: list[Any],
+        generation: int | None,
     ) -> None:
         """Where a slot is on its way to another server, ask that one; where it has gone, learn where."""
         for index, error in list(errors.items()):
             if isinstance(error, AskError) and not isinstance(error, MovedError):
-                [value] = await self._send(f"{error.host}:{error.port}", script, calls, [index], asking=True)
+                address = f"{error.host}:{error.port}"
+                [value] = await self._send(address, script, calls, [index], generation, asking=True)
                 if isinstance(value, Exception):
                     errors[index] = value
                 else:
