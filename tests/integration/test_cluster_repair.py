@@ -19,8 +19,8 @@ from readstate.log.kafka import Record
 from readstate.model import ReadState
 from readstate.settings import Settings, make_settings
 from readstate.staff import Staff
-from readstate.telemetry import DLT_FAILED, DLT_RECONCILED
-from readstate.workers import DEAD_LETTERS, MESSAGE_WRITER, RECEIPT_PERSISTER, runner
+from readstate.telemetry import AUDITED, DLT_FAILED, DLT_RECONCILED, DRIFT
+from readstate.workers import AUDITOR, DEAD_LETTERS, MESSAGE_WRITER, RECEIPT_PERSISTER, RECONCILER, runner
 from tests.conftest import eventually
 from tests.contract import kafka, valkey
 from tests.contract.postgres import database
@@ -220,3 +220,38 @@ async def test_reconcile_rebuild_and_audit_by_command(place: Place) -> None:
         assert await rs.cluster.notes.generation() > generation
         assert None not in await rs.hot.users.changes(["alice", "bob"])
         assert await is_unread(rs, 2)
+
+
+async def test_in_the_background_one_process_reconciles_and_audits(place: Place) -> None:
+    rs = place.rs
+    async with at_work(rs, (MESSAGE_WRITER, RECEIPT_PERSISTER)):
+        await five_messages(rs)
+        await read_hot_only(rs, GENERAL, 2)
+        audited, drift = AUDITED._value.get(), DRIFT._value.get()
+        keepers = Staff(rs, (RECONCILER, AUDITOR)), Staff(rs, (RECONCILER, AUDITOR))
+        stopping = asyncio.Event()
+        work = [asyncio.create_task(staff.run(stopping)) for staff in keepers]
+
+        async def is_done() -> bool:
+            return await durable_state(rs, GENERAL) == ReadState(0, 2) and AUDITED._value.get() > audited
+
+        await eventually(is_done, "the read is in the database, and counts were made again")
+        assert [staff.states() for staff in keepers] == [{RECONCILER: "ok", AUDITOR: "ok"}] * 2
+        stopping.set()
+        await asyncio.gather(*work)
+        assert (AUDITED._value.get(), DRIFT._value.get()) == (audited + 2, drift)
+
+
+async def test_what_is_not_even_a_letter_is_listed(place: Place) -> None:
+    rs = place.rs
+    topic = rs.cluster.topics.dead(place.reads)
+    failed = DLT_FAILED.labels(topic)._value.get()
+    async with at_work(rs, (DEAD_LETTERS,)):
+        await place.produce(topic, b"no letter")
+
+        async def is_listed() -> bool:
+            return await listed(rs) == ["no letter"] and DLT_FAILED.labels(topic)._value.get() == failed + 1
+
+        await eventually(is_listed, "it is listed")
+    (refused,) = (await place.answer("dlt", "replay", "--all", code=1))["refused"]
+    assert "is no topic of events" in refused["reason"]

@@ -12,6 +12,7 @@ import asyncio
 import traceback
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from time import monotonic
 from typing import Any
 
@@ -85,6 +86,7 @@ class ValkeyPresence:
         self._clock = clock
         self._heartbeat = heartbeat
         self._instances = Instances(fleet, generation, prefix, instance_id, lease_ms, settle_ms)
+        self._of = lru_cache(maxsize=100_000)(self._place)
         self._own: dict[str, dict[Key, _Own]] = {}
         self._sent: dict[str, dict[Undelivered, None]] = {}
         self._proven: dict[str, list[Undelivered]] = {}
@@ -198,7 +200,8 @@ class ValkeyPresence:
         """All devices of a user are gone, and what was sent to them is no longer of interest."""
         self._own.pop(user, None)
         self._forget(user)
-        await self._fleet.run(COMMAND, [Call(slot_of(key), [key], ["UNLINK"]) for key in self._keys(user)])
+        slot, keys = self._of(user)
+        await self._fleet.run(COMMAND, [Call(slot, [key], ["UNLINK"]) for key in keys])
 
     async def blur(self, user: str, channel: str) -> None:
         """What arrives in the channel is read at once no more, until a device opens it again."""
@@ -285,7 +288,7 @@ class ValkeyPresence:
 
     async def unproven(self, user: str) -> list[Undelivered]:
         """What is kept for a user now."""
-        return [_undelivered(user, one) for one in await self._command(self._keys(user)[1], "ZRANGE", 0, -1)]
+        return [_undelivered(user, one) for one in await self._command(self._of(user)[1][1], "ZRANGE", 0, -1)]
 
     def sent(self, noted: Sequence[Undelivered]) -> None:
         """These were sent: the next sign of life proves them."""
@@ -368,8 +371,8 @@ class ValkeyPresence:
         proven, self._proven = self._proven, {}
         calls = []
         for user, messages in proven.items():
-            key = self._keys(user)[1]
-            calls += [Call(slot_of(key), [key], ["ZREM", *map(_text, some)]) for some in _chunks(messages)]
+            slot, (_, key) = self._of(user)
+            calls += [Call(slot, [key], ["ZREM", *map(_text, some)]) for some in _chunks(messages)]
         try:
             for some in _chunks(calls):
                 await self._fleet.run(COMMAND, some)
@@ -438,12 +441,12 @@ class ValkeyPresence:
         self, script: Script, items: Mapping[str, Any], number: int = 0, *more: int
     ) -> list[tuple[list[str], Any]]:
         """A script for many users: who was in each call, and what it answered."""
-        things = ((slot_of(self._keys(user)[0]), 1, user) for user in items)
+        things = ((self._of(user)[0], 1, user) for user in items)
         parts = list(groups(self._fleet, things, MAX_USERS))
         head = (self._clock(), _encode(list(self._instances.live)), _encode(list(self._instances.gone)))
         calls = []
         for slot, users in parts:
-            keys = [key for user in users for key in self._keys(user)]
+            keys = [key for user in users for key in self._of(user)[1]]
             calls.append(Call(slot, keys, [*head, number, _encode([items[user] for user in users]), *more]))
         values = (await self._fleet.run(script, calls)).values
         return [(users, value) for (_, users), value in zip(parts, values, strict=True)]
@@ -451,8 +454,10 @@ class ValkeyPresence:
     async def _command(self, key: str, *command: str | bytes | int) -> Any:
         return (await self._fleet.run(COMMAND, [Call(slot_of(key), [key], command)])).values[0]
 
-    def _keys(self, user: str) -> tuple[str, str]:
-        return f"{self._prefix}presence:{tag_of(user)}", f"{self._prefix}unproven:{tag_of(user)}"
+    def _place(self, user: str) -> tuple[int, tuple[str, str]]:
+        """The slot of a user, and the keys: of the devices, and of what is unproven."""
+        keys = f"{self._prefix}presence:{tag_of(user)}", f"{self._prefix}unproven:{tag_of(user)}"
+        return slot_of(keys[0]), keys
 
     def _list_of(self, instance: str) -> str:
         return f"{self._prefix}connected:{tag_of(instance)}"

@@ -26,9 +26,9 @@ from ..valkey import Call, Fleet, Script, slot_of, tag_of
 from .valkey_badges import LOADING, BadgeStanding, Taken, ValkeyBadges, newest
 from .valkey_groups import groups, script
 
-ANSWER_SECONDS = 0.05
-"""So long a question may take; then the replica rests."""
-REST_SECONDS = 1.0
+ANSWER_SECONDS = 0.5
+"""So long the questions of a batch may take; then the replica rests."""
+REST_SECONDS = 5.0
 TTL_MS = 24 * 3600 * 1000
 """A set in which nobody was new for a day is dropped; it is filled again on use."""
 MAX_SIZE = 1_000

@@ -41,6 +41,8 @@ MAX_CONNECTIONS = 32
 CONNECT_SECONDS = 1.0
 ANSWER_SECONDS = 3.0
 FIRST_WAIT, LONGEST_WAIT = 0.01, 0.5
+LATE_SECONDS = 2.0
+"""So long a call is under way at most, if a late copy of it would do harm; a server that is slower refuses it."""
 
 
 class Guard(Protocol):
@@ -52,6 +54,9 @@ class Guard(Protocol):
     @property
     def trusted(self) -> bool:
         """False: look at the servers before the next call."""
+
+    def deadline(self, seconds: float) -> int:
+        """The time in so many seconds, by the clock of the servers in ms; 0: calls need none."""
 
     async def admit(self, connection: AbstractConnection) -> None:
         """Raise ServerChanged if the server must be looked at first."""
@@ -213,7 +218,9 @@ class Fleet:
         todo = list(range(len(calls)))
         end = monotonic() + self._patience
         wait, repeated, tries = FIRST_WAIT, False, 0
+        number = 0 if self._guard is None else self._guard.number
         while todo:
+            began = monotonic()
             errors = await self._try(script, calls, todo, answers)
             if not errors:
                 break
@@ -230,7 +237,13 @@ class Fleet:
                 await asyncio.sleep(wait * (0.5 + random.random() / 2))
                 wait = min(2 * wait, LONGEST_WAIT)
             tries += 1
+        if repeated and self._deadline(script) and self._guard is not None and self._guard.number == number:
+            await asyncio.sleep(began + 1.05 * LATE_SECONDS - monotonic())  # a copy may still come and be taken
         return Answers(answers, repeated)
+
+    def _deadline(self, script: Script) -> int:
+        """When a call that is made now is too late; 0: never."""
+        return self._guard.deadline(LATE_SECONDS) if script.expires and self._guard is not None else 0
 
     async def _try(
         self, script: Script, calls: Sequence[Call], todo: Sequence[int], answers: list[Any]
@@ -263,7 +276,8 @@ class Fleet:
 
     def _command(self, script: Script, call: Call) -> tuple[str | bytes | int, ...]:
         generation = 0 if self._guard is None else self._guard.number
-        return ("EVALSHA", script.sha, len(call.keys), *call.keys, generation, *call.arguments)
+        deadline = [self._deadline(script)] if script.expires else []
+        return ("EVALSHA", script.sha, len(call.keys), *call.keys, generation, *call.arguments, *deadline)
 
     async def _send(
         self, address: str, script: Script, calls: Sequence[Call], part: Sequence[int], asking: bool = False
