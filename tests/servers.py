@@ -36,6 +36,7 @@ class Child:
         self.command = command
         self.flags = flags
         self.environ = {k: v for k, v in os.environ.items() if not k.startswith("READSTATE_")}
+        self.environ["PYTHONFAULTHANDLER"] = "1"
         self.environ |= {f"READSTATE_{name.upper()}": _as_text(value) for name, value in settings.items()}
         self.log: list[str] = []
         self.url = ""
@@ -129,9 +130,10 @@ class Child:
         try:
             code = child.wait(DEADLINE)
         except subprocess.TimeoutExpired:
-            child.kill()
+            child.send_signal(signal.SIGABRT)  # then it says where it stands
             child.wait()
-            raise
+            self._drain.join(DEADLINE)
+            raise AssertionError(f"{self.data_dir.name} does not end:\n{''.join(self.log)}") from None
         finally:
             self._drain.join(DEADLINE)
             assert child.stdout is not None
