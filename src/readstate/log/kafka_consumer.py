@@ -133,7 +133,7 @@ class KafkaConsumer:
         try:
             self._kept += self._consumer.consume(BREATH, 0)
         finally:
-            self._consumer.resume([place for place in paused if (place.topic, place.partition) in self._mine])
+            self._consumer.resume(paused)  # also what was just given away: it would still be paused when it comes back
 
     def _commit(self, ends: dict[Place, int]) -> None:
         """Not where it is another's: the group would take it, and step back."""
