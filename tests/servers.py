@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
@@ -35,9 +35,7 @@ class Child:
         self.data_dir = data_dir
         self.command = command
         self.flags = flags
-        self.environ = {k: v for k, v in os.environ.items() if not k.startswith("READSTATE_")}
-        self.environ["PYTHONFAULTHANDLER"] = "1"
-        self.environ |= {f"READSTATE_{name.upper()}": _as_text(value) for name, value in settings.items()}
+        self.environ = environ_of(settings) | {"PYTHONFAULTHANDLER": "1"}
         self.log: list[str] = []
         self.url = ""
         self._child: subprocess.Popen[str] | None = None
@@ -214,6 +212,12 @@ class Worker(Child):
             if '"working"' in line:
                 return str(json.loads(line)["url"])
         return None
+
+
+def environ_of(settings: Mapping[str, object]) -> dict[str, str]:
+    """The environment of a process with these settings and no others."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("READSTATE_")}
+    return environ | {f"READSTATE_{name.upper()}": _as_text(value) for name, value in settings.items()}
 
 
 def _as_text(value: object) -> str:
