@@ -28,6 +28,12 @@ def wait_until(condition: Callable[[], bool], what: str, deadline: float = DEADL
         time.sleep(0.01)
 
 
+def environ_of(settings: Mapping[str, object]) -> dict[str, str]:
+    """The environment of a command with these settings, and no others."""
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("READSTATE_")}
+    return environ | {f"READSTATE_{name.upper()}": _as_text(value) for name, value in settings.items()}
+
+
 class Child:
     """A process of the service over a data directory of its own; the next one that is started there goes on with it."""
 
