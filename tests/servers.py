@@ -88,9 +88,9 @@ class Child:
         """Ends the child at once, as a power cut would."""
         self._end(signal.SIGKILL)
 
-    def stop(self) -> int:
+    def stop(self, deadline: float = DEADLINE) -> int:
         """Asks the child to stop and returns its exit code."""
-        return self._end(signal.SIGTERM)
+        return self._end(signal.SIGTERM, deadline)
 
     def pause(self) -> None:
         """Lets the child stand still, with its connections open."""
@@ -125,14 +125,14 @@ class Child:
         assert child.stdout is not None
         self.log.extend(child.stdout)
 
-    def _end(self, sign: signal.Signals | None) -> int:
+    def _end(self, sign: signal.Signals | None, deadline: float = DEADLINE) -> int:
         assert self._child is not None
         assert self._drain is not None
         child, self._child = self._child, None
         if sign is not None:
             child.send_signal(sign)
         try:
-            code = child.wait(DEADLINE)
+            code = child.wait(deadline)
         except subprocess.TimeoutExpired:
             child.send_signal(signal.SIGABRT)  # then it says where it stands
             child.wait()
@@ -218,12 +218,6 @@ class Worker(Child):
             if '"working"' in line:
                 return str(json.loads(line)["url"])
         return None
-
-
-def environ_of(settings: Mapping[str, object]) -> dict[str, str]:
-    """The environment of a process with these settings and no others."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("READSTATE_")}
-    return environ | {f"READSTATE_{name.upper()}": _as_text(value) for name, value in settings.items()}
 
 
 def _as_text(value: object) -> str:
