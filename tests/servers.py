@@ -88,9 +88,9 @@ class Child:
         """Ends the child at once, as a power cut would."""
         self._end(signal.SIGKILL)
 
-    def stop(self) -> int:
+    def stop(self, deadline: float = DEADLINE) -> int:
         """Asks the child to stop and returns its exit code."""
-        return self._end(signal.SIGTERM)
+        return self._end(signal.SIGTERM, deadline)
 
     def pause(self) -> None:
         """Lets the child stand still, with its connections open."""
@@ -125,18 +125,19 @@ class Child:
         assert child.stdout is not None
         self.log.extend(child.stdout)
 
-    def _end(self, sign: signal.Signals | None) -> int:
+    def _end(self, sign: signal.Signals | None, deadline: float = DEADLINE) -> int:
         assert self._child is not None
         assert self._drain is not None
         child, self._child = self._child, None
         if sign is not None:
             child.send_signal(sign)
         try:
-            code = child.wait(DEADLINE)
+            code = child.wait(deadline)
         except subprocess.TimeoutExpired:
-            child.kill()
+            child.send_signal(signal.SIGABRT)  # then it says where it stands
             child.wait()
-            raise
+            self._drain.join(DEADLINE)
+            raise AssertionError(f"{self.data_dir.name} does not end:\n{''.join(self.log)}") from None
         finally:
             self._drain.join(DEADLINE)
             assert child.stdout is not None
