@@ -41,7 +41,7 @@ def _is_told_again(item: pytest.Item) -> bool:
     if given is None or given.params.get("kept") != stores.CLUSTER:
         return False
     way = IN_A_CLUSTER[item.path.stem]
-    return given.params.get("mode", way) != way
+    return bool(given.params.get("mode", way) != way)
 
 
 @pytest.fixture(autouse=True)
