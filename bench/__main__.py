@@ -32,6 +32,8 @@ NAMES = (
     "valkey_reads",
     "valkey_messages",
     "postgres",
+    "badge_replica",
+    "badge_counting",
     "cluster_reads",
     "cluster_messages",
 )

@@ -94,6 +94,11 @@ class Measured:
             time.sleep(0.01)
         return int(told["used_memory"]) - int(told["mem_clients_normal"])
 
+    def calls(self, name: str) -> int:
+        """How often a command was called since its statistics were reset, also by scripts."""
+        told = self._info("commandstats").get(f"cmdstat_{name}", "calls=0,")
+        return int(told.removeprefix("calls=").partition(",")[0])
+
     def empty(self) -> None:
         """Forget everything."""
         self.line.ask([command(b"FLUSHALL", b"SYNC")])
@@ -117,8 +122,8 @@ def valkey(directory: Path, cores: set[int] | None = None) -> Iterator[Measured]
         server.wipe()
 
 
-async def hot_state(url: str, prefix: str = "") -> ValkeyHot:
-    """Readstate's hot state there, without a durable store."""
+async def hot_state(url: str, prefix: str = "", replica_url: str = "") -> ValkeyHot:
+    """Readstate's hot state there, without a durable store; with a write replica, if one is named."""
 
     async def next_generation(known: int) -> int:
         return known + 1
@@ -132,6 +137,7 @@ async def hot_state(url: str, prefix: str = "") -> ValkeyHot:
         position=0,
         store=1,
         next_generation=next_generation,
+        replica_url=replica_url,
     )
     await hot.clear()
     return hot

@@ -127,14 +127,20 @@ async def evict(rs: "Readstate") -> None:
 
 
 async def settle(rs: "Readstate") -> None:
-    """Returns when the badges have what was noted for them: in a cluster they come a moment after the message."""
+    """Returns when all of the log is applied, and told to be: in a cluster badges and cursors follow a moment later."""
     if rs.settings.profile != "cluster":
         return
     topics, watcher = rs.cluster.topics, rs.cluster.watcher
     end = asyncio.get_running_loop().time() + FRESH_SECONDS
-    while left := await watcher.lag(topics.status_update, topics.unsent):
-        assert asyncio.get_running_loop().time() < end, f"{left} notes for badges are not done"
+    while await watcher.lag(topics.status_update, topics.unsent) or not await _is_told(rs):
+        assert asyncio.get_running_loop().time() < end, "the log is not applied"
         await asyncio.sleep(0.02)
+
+
+async def _is_told(rs: "Readstate") -> bool:
+    applied = await rs.cluster.hot.channels.offsets()
+    ends = await rs.cluster.watcher.ends(rs.cluster.topics.messages)
+    return all(applied.get(part, 0) >= end for part, end in ends.items())
 
 
 async def _until(condition: Callable[[], bool], what: str) -> None:

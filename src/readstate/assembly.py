@@ -141,9 +141,11 @@ class Services:
         self.threads = ThreadPanel(log, loader, places, self.reads, counting, clock, max_page=s.max_page)
         self.receipts = ReadReceipts(durable, loader, receipts_max_members=s.receipts_max_members)
         self.presence = UserPresence(hot.presence, loader, durable, hot.badges, bus, clock)
-        self.preferences = ChannelPreferences(hot.users, durable, loader, bus, under_way, clock)
+        self.preferences = ChannelPreferences(hot.users, durable, loader, bus, under_way, clock, alone=parts.alone)
         self.inbox = UserInbox(loader, counting, self.unread, self.preferences, max_page=s.max_page)
-        self.explain = Explain(hot.users, hot.channels, durable, loader, counting, under_way, bus, self.unread)
+        self.explain = Explain(
+            hot.users, hot.channels, durable, loader, counting, under_way, bus, self.unread, alone=parts.alone
+        )
         self.repair = Repair(hot, durable, loader, self.explain, freshness, under_way, bus, clock)
         checks = Checks(
             clock,

@@ -14,7 +14,7 @@ from .bus.local import LocalBus
 from .bus.valkey import ValkeyBus
 from .durable.postgres import PostgresStore
 from .durable.store import SqlStore
-from .errors import ConfigurationError, ReadstateError
+from .errors import ConfigurationError, LogUnavailable, ReadstateError
 from .events import ReadEvent
 from .hot.memory import MemoryHot
 from .hot.valkey import ValkeyHot
@@ -38,6 +38,7 @@ SPOOLS = "spool"
 MAX_SPOOLS = 1_000
 HEARTBEAT_SECONDS = 1.0
 ADOPT_SECONDS = 30.0
+TOPICS_SECONDS = 2.0
 ASIDE_MS = 1_000
 """While the hot store is away, what was loaded aside is remembered for so long."""
 
@@ -155,7 +156,8 @@ class Cluster:
 
     async def _open_log(self) -> None:
         s = self.settings
-        await asyncio.to_thread(make_topics, self.options, self.topics.all, s.partitions)
+        if not await self._make_topics():
+            self._stack.push_async_callback(cancel, asyncio.create_task(self._keep_making_topics()))
         producer = KafkaProducer(self.options)
         self._stack.push_async_callback(producer.close)
         self.watcher = Watcher(self.options, s.partitions)
@@ -174,6 +176,21 @@ class Cluster:
         self._stack.push_async_callback(self.log.close)
         await self.log.start()
         self.dependencies["log"] = self._ping_log
+
+    async def _make_topics(self) -> bool:
+        """False: Kafka is not there. Reads go on without it, so a process may start all the same."""
+        try:
+            await asyncio.to_thread(make_topics, self.options, self.topics.all, self.settings.partitions)
+        except LogUnavailable as error:
+            log.warning("topics are not made yet", action="kafka", reason=error.detail)
+            return False
+        return True
+
+    async def _keep_making_topics(self) -> None:
+        made = False
+        while not made:
+            await asyncio.sleep(TOPICS_SECONDS)
+            made = await self._make_topics()
 
     async def _ping_log(self) -> None:
         await self.watcher.ends(self.topics.messages)

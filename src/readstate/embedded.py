@@ -17,8 +17,7 @@ from .extras import extra
 from .facts import Effect
 from .hot.memory import MemoryHot
 from .log.local import LocalLog
-from .model import Position
-from .ports import Clock, Hot
+from .ports import Clock, Hot, Seen
 from .services.freshness import AlwaysFresh
 from .services.under_way import Writing
 from .settings import Settings
@@ -53,7 +52,7 @@ class Embedded:
         persister = ReceiptPersister(durable)
         bus, writing = LocalBus(), Writing()
 
-        async def read_in_focus(places: Sequence[tuple[str, str, Position]]) -> None:
+        async def read_in_focus(places: Sequence[Seen]) -> None:
             """The writer is there before the service that it reads through."""
             await services.reads.read_in_focus(places)
 

@@ -67,6 +67,8 @@ class MessageEvent(ChannelLogEvent, frozen=True, kw_only=True, tag="message"):
     mentions: tuple[str, ...] = ()
     silent: bool = False
     backfill: bool = False
+    epoch: int = 0
+    """The sender's, when it was accepted: a mark-unread before that is over, even where it is not stored yet."""
 
 
 class EditEvent(ChannelLogEvent, frozen=True, kw_only=True, tag="edit"):

@@ -97,7 +97,8 @@ class _Folding:
         if in_channel:
             known_pointer = self.facts.pointers.get((channel.channel_id, event.sender_id)) or Pointer()
             effect.read_before = known_pointer.seq < channel.last_seq - 1
-            self._deliver(effect, message, channel, self._own_pointer(channel.channel_id, message, message.seq, event))
+            own = self._own_pointer(channel.channel_id, message, message.seq, event, event.epoch)
+            self._deliver(effect, message, channel, own)
         else:
             effect.channel_steps.append(ChannelStep(channel, channel.change))
         if room is not None:
@@ -144,10 +145,14 @@ class _Folding:
         members = self.facts.audience.get(channel.channel_id, ())
         return tuple(dict.fromkeys([*rest, *(user for user in members if user in self.online and user != sender)]))
 
-    def _own_pointer(self, room: str, message: Message, seq: int | None, event: MessageEvent) -> Pointer:
+    def _own_pointer(
+        self, room: str, message: Message, seq: int | None, event: MessageEvent, epoch: int = 0
+    ) -> Pointer:
+        """The sender has read up to here, in an epoch that may be on its way here yet: it merges with that."""
         assert seq is not None
         key = (room, message.sender_id)
         known = self.facts.pointers.get(key) or Pointer()
+        known = known if epoch <= known.epoch else Pointer(epoch)
         place = Position(seq, message.id, message.at)
         pointer = pointer_at(advance(known.state, seq), place, event.created_at)
         self.facts.pointers[key] = self.changes.pointers[key] = pointer
@@ -385,7 +390,16 @@ class _Folding:
         effect.channel_steps.append(ChannelStep(channel, channel.change))
         if joined:
             effect.user_steps.append(
-                Joined(name, channel.change, mode, channel.last_seq, _latest_at(channel), channel.archived, joined)
+                Joined(
+                    name,
+                    channel.change,
+                    mode,
+                    channel.last_seq,
+                    _latest_at(channel),
+                    channel.archived,
+                    joined,
+                    self._reach(event, channel),
+                )
             )
         if left:
             effect.user_steps.append(Left(channel.channel_id, channel.change, left))
@@ -404,11 +418,7 @@ class _Folding:
         """Makes the user a member and moves the pointer forward as `history` says, never back."""
         key = (channel.channel_id, user)
         pointer = self.facts.pointers.get(key) or Pointer()
-        target = START
-        if event.history in {"read", 0}:
-            target = channel.end
-        elif isinstance(event.history, int):
-            target = self.facts.before_last.get((channel.channel_id, event.history), START)
+        target = self._reach(event, channel)
         skipped: tuple[tuple[int, int], ...] = ()
         if target.seq > pointer.seq:
             skipped = skipped_by_join(pointer.state, target.seq)
@@ -427,6 +437,14 @@ class _Folding:
         )
         self._set_member(member)
         return user, pointer
+
+    def _reach(self, event: MembersEvent, channel: Channel) -> Position:
+        """Up to where joining reads."""
+        if event.history in {"read", 0}:
+            return channel.end
+        if isinstance(event.history, int):
+            return self.facts.before_last.get((channel.channel_id, event.history), START)
+        return START
 
     def _put_channel(self, event: ChannelEvent, known: Channel | None, position: int) -> Effect:
         base = Channel(event.channel_id)

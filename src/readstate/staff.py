@@ -12,7 +12,7 @@ from .log.kafka_consumer import Consumed, KafkaConsumer
 from .log.wire import decode_channel_event, decode_letter, decode_read, decode_unsent, decode_whose
 from .services.under_way import Writing
 from .tasks import cancel
-from .telemetry import UNSENT
+from .telemetry import DLT_FAILED, UNSENT
 from .workers import AUDITOR, DEAD_LETTERS, MESSAGE_WRITER, RECEIPT_PERSISTER, RECONCILER, STATUS_UPDATE
 from .workers.auditor import Auditor
 from .workers.dead_letters import DeadLetters
@@ -150,6 +150,7 @@ class Staff:
     async def _list(self, record: Consumed, reason: str, tries: int) -> None:
         """Where nothing can be repaired: it is listed."""
         await self._service.durable.put_dead_letters([letter(record, reason, tries, self._service.clock())])
+        DLT_FAILED.labels(record.topic).inc()
 
 
 def letter(record: Consumed, reason: str, tries: int, now: int) -> DeadLetter:

@@ -34,6 +34,9 @@ def _passes(seed: int, seconds: float, quiet: bool) -> bool:
     with tempfile.TemporaryDirectory(prefix="readstate-chaos-", ignore_cleanup_errors=True) as directory:
         try:
             asyncio.run(storm(seed, Path(directory), (lambda _: None) if quiet else _tell, seconds))
+        except AssertionError as error:
+            print(error)
+            return False
         except Exception:
             traceback.print_exc()
             return False

@@ -27,7 +27,7 @@ ROOMS: dict[str, tuple[str, tuple[str, ...]]] = {
 OPEN = ("g0", "b0")
 """Joiners come and go in these; one of them outgrows the limit by that."""
 ATTEMPT_SECONDS = 2.5
-INSIST_SECONDS = 60.0
+INSIST_SECONDS = 40.0
 """So long somebody comes back with the same thing; in peace nothing takes so long."""
 LIMITS = httpx.Limits(max_connections=None)
 GIVE_UP = 0.15
@@ -149,16 +149,22 @@ class Client:
         return row
 
     async def meet(self, channel: str) -> Any:
-        """Learn where the pointer stands, before anything was done with it."""
+        """Learn where the pointer stands after a join."""
         while True:
             answer, _ = await self.insist("GET", f"{of(self.user, channel)}/unread")
             assert answer is not None
             row = self.must(answer, f"a first look at {channel}")
             if row["exact"]:
-                last = row["last_read"]
-                self.records.readings[self.user, channel] = Reading(last["epoch"], {World(last["seq"])})
+                self._meet(channel, row["last_read"]["seq"], row["last_read"]["epoch"])
                 return row
             await asyncio.sleep(0.05)
+
+    def _meet(self, channel: str, seq: int, epoch: int) -> None:
+        known = self.records.readings.get((self.user, channel))
+        if known is None:
+            self.records.readings[self.user, channel] = Reading(epoch, {World(seq)})
+        else:  # what was read outlives leaving, and a join reads
+            known.answered(Read(everything=True), seq, epoch, "a join")
 
     async def read(self, channel: str) -> None:
         known = self.records.known(channel)
@@ -184,6 +190,7 @@ class Client:
     async def _move(self, channel: str, verb: str, step: Step, target: dict[str, Any]) -> None:
         reading = self.records.readings[self.user, channel]
         body = {**target, "epoch": reading.epoch}
+        reading.tell(f"tries {step}")
         may_give_up = len(reading.given_up) < MOST_GIVEN_UP
         path = f"{of(self.user, channel)}/{verb}"
         answer, unanswered = await self.insist("POST", path, body, may_give_up=may_give_up)
@@ -257,8 +264,9 @@ class Person(Client):
 
     async def _send(self, channel: str) -> None:
         """Comes back until its place is known: then it has taken effect, and what is read by it is read."""
-        name = self.new_id()
+        name, reading = self.new_id(), self.records.readings[self.user, channel]
         self.records.sent[channel, name] = Sent(channel, name, self.user)
+        reading.tell(f"sends {name}")
         body = {"channel_id": channel, "sender_id": self.user, "id": name, "text": "hello"}
         end = time.monotonic() + INSIST_SECONDS
         while True:
@@ -267,7 +275,7 @@ class Person(Client):
             [result] = self.must(answer, body)["results"]
             note_sent(self.records, channel, result)
             if result["seq"] is not None:
-                self.records.readings[self.user, channel].own_message(result["seq"])
+                reading.own_message(result["seq"])
                 return
             if time.monotonic() > end:
                 raise Violation(f"{name} has had no effect for {INSIST_SECONDS:.0f} s")
@@ -298,6 +306,7 @@ class Joiner(Client):
         body: dict[str, Any] = {verb: [self.user]} | ({"history": history} if verb == "add" else {})
         at_least = self.records.highest(channel) if history == "read" else 0
         seat.inside, seat.certain = verb == "add", False
+        end = time.monotonic() + INSIST_SECONDS
         while True:
             answer, unanswered = await self.insist("POST", f"/v1/channels/{channel}/members", body)
             assert answer is not None
@@ -305,6 +314,8 @@ class Joiner(Client):
             self.must(answer, body)
             if answer.kind == "ok":
                 break
+            if time.monotonic() > end:
+                raise Violation(f"{body} in {channel} has had no effect for {INSIST_SECONDS:.0f} s")
         seat.certain = True
         if verb == "add":
             row = await self.meet(channel)

@@ -15,7 +15,7 @@ from tests.conftest import Chat, segment
 from .clients import FANOUT, PEOPLE, ROOMS
 from .records import Records, World
 
-SETTLE_SECONDS = 60.0
+SETTLE_SECONDS = 40.0
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,8 @@ class Judge:
         end = time.monotonic() + SETTLE_SECONDS
         while left := await self._left():
             if time.monotonic() > end:
-                self.faults.append(f"not settled after {SETTLE_SECONDS:.0f} s: {left}")
+                states = [await _get(f"{child.url}/readyz") for child in self._fleet.children]
+                self.faults.append(f"not settled after {SETTLE_SECONDS:.0f} s: {left}, {states}")
                 return
             await asyncio.sleep(0.1)
 
@@ -139,7 +140,8 @@ class Judge:
             worlds = reading.may_be(last["seq"], last["epoch"])
             right = {(_count(user, messages[channel], world)) for world in worlds}
             if (row["unread"], row["mentions"]) not in right or not row["exact"]:
-                self.faults.append(f"{user} in {channel}: {row}, but {right} by {reading}")
+                story = "\n    ".join(reading.story)
+                self.faults.append(f"{user} in {channel}: {row}, but {right} by {reading}\n    {story}")
             if durable.get((user, channel), (0, 0)) != (last["epoch"], last["seq"]):
                 self.faults.append(f"{user} in {channel}: hot {last}, durable {durable.get((user, channel))}")
             await self._check_explained(chat, user, channel)
@@ -219,7 +221,11 @@ def _senders(user: str, messages: dict[str, list[Message]]) -> set[str]:
     return found
 
 
-async def _metric(url: str, name: str) -> float:
+async def _get(url: str) -> str:
     async with httpx.AsyncClient(timeout=30) as http:
-        lines = (await http.get(f"{url}/metrics")).text.splitlines()
+        return (await http.get(url)).text
+
+
+async def _metric(url: str, name: str) -> float:
+    lines = (await _get(f"{url}/metrics")).splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.partition("{")[0].partition(" ")[0] == name)

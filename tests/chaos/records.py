@@ -9,6 +9,7 @@ what was not answered can have happened at any time since, but only as long as t
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import combinations
 
 
@@ -58,9 +59,12 @@ class Reading:
     worlds: set[World]
     given_up: list[Step] = field(default_factory=list)
     """In this epoch."""
+    story: list[str] = field(default_factory=list, repr=False)
+    """Everything in its order, for whoever has to find out what went wrong."""
 
     def answered(self, step: Step, seq: int, epoch: int, context: object) -> None:
         """A step was acknowledged, and this is where the pointer stands now."""
+        self.tell(f"{step} is acknowledged: epoch {epoch}, seq {seq}")
         if epoch < self.epoch:
             raise Violation(f"epoch {self.epoch} has become {epoch}: {context}")
         if epoch == self.epoch and isinstance(step, Read):
@@ -76,6 +80,7 @@ class Reading:
 
     def seen(self, seq: int, epoch: int, context: object) -> None:
         """An exact answer showed the pointer here."""
+        self.tell(f"seen: epoch {epoch}, seq {seq}")
         if epoch < self.epoch:
             raise Violation(f"epoch {self.epoch} has become {epoch}: {context}")
         if epoch > self.epoch:
@@ -85,6 +90,7 @@ class Reading:
 
     def own_message(self, seq: int) -> None:
         """A message of one's own has taken effect: it is read up to there."""
+        self.tell(f"own message: seq {seq}")
         self.worlds = {world.read(seq) for world in self.worlds}
         for step in self.given_up:
             if isinstance(step, MarkUnread):
@@ -92,7 +98,12 @@ class Reading:
 
     def give_up(self, step: Step) -> None:
         """A step got no answer, and is not tried again."""
+        self.tell(f"{step} is given up")
         self.given_up.append(step)
+
+    def tell(self, text: str) -> None:
+        """Notes what happens."""
+        self.story.append(f"{datetime.now(UTC):%H:%M:%S.%f} {text}")
 
     def may_be(self, seq: int, epoch: int) -> set[World]:
         """The worlds in which the pointer stands here in the end."""

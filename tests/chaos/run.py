@@ -1,6 +1,7 @@
 """One storm from its seed: a fresh cluster, a crowd of clients, the faults, peace, and the judgement."""
 
 import asyncio
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from .records import Records
 from .schedule import SERVES, SESSION_MS, STORM_SECONDS, WORKERS, schedule
 from .storm import Storm
 
-FINISH_SECONDS = 90.0
+FINISH_SECONDS = 60.0
 IMPATIENT = {"session_timeout": SESSION_MS, "wait_timeout": 2, "shutdown_grace": 2, "fanout_max_members": FANOUT}
 
 
@@ -38,16 +39,20 @@ async def storm(
             work = [asyncio.create_task(client.run()) for client in clients]
             try:
                 await tempest.rage(seconds)
-            finally:
                 stopping.set()
                 await tempest.mend()
-            say("everything runs again")
-            _, unfinished = await asyncio.wait(work, timeout=FINISH_SECONDS)
-            for task in unfinished:
-                task.cancel()
-            await asyncio.gather(*work)
+                say("everything runs again")
+                _, unfinished = await asyncio.wait(work, timeout=FINISH_SECONDS)
+            finally:
+                await asyncio.to_thread(sky.heal)
+                for task in work:
+                    task.cancel()
+                await asyncio.gather(*work, return_exceptions=True)
         say("everybody has finished")
         faults = await Judge(fleet, records).judge()
         say(f"judged: {len(records.sent)} messages, {len(faults)} faults, answers {records.answers}")
-        assert not unfinished, f"{len(unfinished)} clients have not finished"
-        assert not faults, f"seed {seed}:\n" + "\n".join(faults)
+        faults += [f"a client has not finished: {task}" for task in unfinished]
+        if faults:
+            logs = Path(tempfile.gettempdir()) / f"readstate-chaos-{seed}.log"
+            logs.write_text(fleet.logs(0))
+            raise AssertionError("\n".join([f"seed {seed}; all that the processes said is in {logs}", *faults]))

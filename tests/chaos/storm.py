@@ -13,7 +13,7 @@ from .schedule import Fault
 
 Tell = Callable[[str], None]
 DELAY_SECONDS = 0.05
-DEADLINE = 60.0
+STOP_SECONDS = 60.0
 
 
 class Storm:
@@ -66,8 +66,16 @@ class Storm:
             server.kill() if fault.what == "kill" else server.pause()
         else:
             child = self._children[fault.whom]
-            if child.runs:
-                {"kill": child.kill, "stop": child.stop, "pause": child.pause}[fault.what]()
+            if child.runs and fault.what == "stop":
+                self._stop(child)
+            elif child.runs:
+                child.kill() if fault.what == "kill" else child.pause()
+
+    def _stop(self, child: Child) -> None:
+        """What was taken is finished first, but that must not take for ever."""
+        started = time.monotonic()
+        code = child.stop(STOP_SECONDS)
+        self._tell(f"{child.data_dir.name} has stopped after {time.monotonic() - started:.1f} s, with code {code}")
 
     def _end(self, fault: Fault) -> None:
         if fault.what in {"cut", "stall", "delay"}:

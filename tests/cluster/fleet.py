@@ -2,8 +2,8 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,7 +101,8 @@ async def remove_stores(machines: Machines, stores: Stores) -> None:
 
 def remove_topics(bootstrap: str, topics: Topics) -> None:
     """A broker gets slow with thousands of them."""
-    for removed in AdminClient({"bootstrap.servers": bootstrap}).delete_topics(list(topics.all)).values():
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # whoever lets go of it gets no answers
+    for removed in admin.delete_topics(list(topics.all)).values():
         removed.exception(30)
 
 
@@ -159,7 +160,7 @@ class Fleet:
             child.wait_until_ready(START_SECONDS)
 
     def logs(self, lines: int = SHOWN_LINES) -> str:
-        """The last words of every child."""
+        """The last words of every child; 0: all of them."""
         told = (f"---- {child.data_dir.name}\n{''.join(child.log[-lines:])}" for child in self.children)
         return "\n".join(told)
 
@@ -178,16 +179,6 @@ class Fleet:
         return {**self.settings, "instance_id": name}
 
 
-@contextmanager
-def telling_logs(fleet: Fleet) -> Iterator[None]:
-    """What fails in here fails with the logs of the children."""
-    try:
-        yield
-    except BaseException:
-        print(fleet.logs())
-        raise
-
-
 @asynccontextmanager
 async def running(directory: Path, given: Machines | None = None, **options: Any) -> AsyncIterator[Fleet]:
     """A fresh cluster that is ready; it is gone with the block. Options are those of a fleet."""
@@ -196,9 +187,8 @@ async def running(directory: Path, given: Machines | None = None, **options: Any
     await make_database(machines, stores.database)
     fleet = Fleet(directory, machines, stores, **options)
     try:
-        with telling_logs(fleet):
-            await asyncio.to_thread(fleet.start)
-            yield fleet
+        await asyncio.to_thread(fleet.start)
+        yield fleet
     finally:
         await asyncio.to_thread(fleet.close)
         await remove_stores(machines, stores)

@@ -14,6 +14,7 @@ from .fleet import Fleet, lags, running
 async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
     async with running(tmp_path) as fleet:
         yield fleet
+        print(fleet.logs())  # shown if the test has failed
 
 
 async def test_what_one_process_takes_another_tells(fleet: Fleet) -> None:
@@ -28,7 +29,9 @@ async def test_what_one_process_takes_another_tells(fleet: Fleet) -> None:
         assert await alice.count("bob") == 0
 
         async def all_done() -> bool:
-            return not any((await lags(fleet)).values())
+            left = await lags(fleet)
+            print(left)
+            return not any(left.values())
 
         await eventually(all_done, "nothing is left in the log")
         assert await alice.count("bob") == 0

@@ -1,7 +1,7 @@
 """The log in Kafka: acknowledged is durable, in order, and offsets move only when the work is done."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -141,3 +141,23 @@ async def test_nobody_there() -> None:
     with pytest.raises(LogUnavailable):
         await producer.send("t", [Record(b"k", b"v")])
     await producer.close()
+
+
+async def test_a_partition_that_was_given_away_while_a_batch_took_long_is_read_when_it_comes_back(
+    options: Options, topic: str
+) -> None:
+    async with producing(options) as producer, consuming(options, topic, "resting") as consumer:
+        await until(lambda: len(consumer.assigned()) == 3, consumer.breathe)
+        async with consuming(options, topic, "resting") as other:
+            async with asyncio.timeout(DEADLINE):
+                while not other.assigned() or len(consumer.assigned()) == 3:
+                    await asyncio.gather(consumer.breathe(), other.batch(1, 0.1))
+        await until(lambda: len(consumer.assigned()) == 3, lambda: consumer.batch(1, 0.1))
+        await producer.send(topic, [Record(b"key", b"%d" % partition, partition) for partition in range(3)])
+        assert sorted(values(await read(consumer, 3))) == [b"0", b"1", b"2"]
+
+
+async def until(condition: Callable[[], bool], turn: Callable[[], Awaitable[object]]) -> None:
+    async with asyncio.timeout(DEADLINE):
+        while not condition():
+            await turn()

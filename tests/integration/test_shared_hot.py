@@ -9,13 +9,20 @@ import pytest
 
 from readstate.errors import HotStoreUnavailable
 from readstate.hot.valkey import ValkeyHot
+from readstate.hot.valkey_calls import UserCalls
+from readstate.hot.valkey_users import MOVE, PREFER, ValkeyUsers
+from readstate.model import Preferences
+from readstate.ports import Read, Rewind
 from readstate.stack import Valkey, ValkeyCluster
 from readstate.steps import ChannelStep
-from readstate.valkey import Generation
+from readstate.valkey import Fleet, Generation
+from tests.conftest import eventually
 from tests.contract.test_hot_channels import channel
+from tests.contract.test_hot_users import fan, load, moved, place, seat
 from tests.contract.valkey import HotStore, cluster, hot_store, single
 
 from .test_generation import Counter
+from .test_servers_late import Lane
 
 NOW = 1_700_000_000_000
 
@@ -202,3 +209,88 @@ async def test_notes_are_those_of_all(two: Two) -> None:
     assert await second.notes.spooled() == 7
     await first.notes.note_spool("i0", 0)
     assert await second.notes.spooled() == 4
+
+
+# ---------------------------------------------------------------- calls that arrive late
+
+
+@pytest.fixture
+async def lane(valkey: Valkey) -> AsyncIterator[Lane]:
+    async with Lane(valkey.port) as lane:
+        yield lane
+
+
+@pytest.fixture
+async def shared_users(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ValkeyUsers]:
+    monkeypatch.setattr("readstate.valkey.fleet.ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr("readstate.valkey.fleet.LATE_SECONDS", 0.5)
+    generation = Generation(lane.url, "", 10.0, 1, Counter(), shared=True)
+    fleet = Fleet(lane.url, patience=10.0, guard=generation)
+    yield ValkeyUsers(UserCalls(fleet, "", 5, lambda: NOW, ttl=60), generation)
+    await fleet.close()
+    await generation.close()
+
+
+async def arrived(lane: Lane, valkey: Valkey) -> None:
+    """What was held up has been executed, or refused."""
+
+    def calls() -> int:
+        return int(valkey.info("commandstats")["cmdstat_evalsha"].split(",")[0].partition("=")[2])
+
+    before = calls()
+    await lane.let_go()
+
+    async def more() -> bool:
+        return calls() > before
+
+    await eventually(more, "the late call is executed")
+
+
+async def test_a_late_copy_of_a_read_does_not_undo_a_mark_unread(
+    shared_users: ValkeyUsers, lane: Lane, valkey: Valkey
+) -> None:
+    await load(shared_users)
+    await shared_users.apply([fan(1), fan(2)])
+    number = await shared_users.generation()
+    lane.hold = MOVE.sha.encode()
+    await moved(shared_users, Read("bob", "c", place(2)))
+    assert lane.is_holding
+    rewound = await moved(shared_users, Rewind("bob", "c", 1, place(0), ()))
+
+    await arrived(lane, valkey)
+
+    assert (await seat(shared_users)).pointer.state == rewound.pointer.state
+    assert await shared_users.generation() == number, "nothing else was loaded again for it"
+
+
+async def test_a_late_copy_of_a_mark_unread_does_not_undo_a_read(
+    shared_users: ValkeyUsers, lane: Lane, valkey: Valkey
+) -> None:
+    await load(shared_users)
+    await shared_users.apply([fan(1), fan(2)])
+    lane.hold = MOVE.sha.encode()
+    await moved(shared_users, Rewind("bob", "c", 1, place(0), ()))
+    read = await moved(shared_users, Read("bob", "c", place(2)))
+
+    await arrived(lane, valkey)
+
+    assert (await seat(shared_users)).pointer.state == read.pointer.state
+
+
+async def test_late_preferences_are_not_those_that_count(shared_users: ValkeyUsers, lane: Lane, valkey: Valkey) -> None:
+    await load(shared_users)
+    lane.hold = PREFER.sha.encode()
+    await shared_users.prefer("bob", "c", Preferences(count="none"))
+    await shared_users.prefer("bob", "c", Preferences(count="mentions"))
+
+    await arrived(lane, valkey)
+
+    assert (await seat(shared_users)).preferences.count == "mentions"
+
+
+async def test_a_server_whose_clock_was_set_is_asked_for_its_time(shared_users: ValkeyUsers) -> None:
+    await load(shared_users)
+    generation = shared_users._generation
+    generation._ahead = {run: ahead - 1_000 for run, ahead in generation._ahead.items()}
+    await shared_users.apply([fan(1)])
+    assert (await moved(shared_users, Read("bob", "c", place(1)))).changed

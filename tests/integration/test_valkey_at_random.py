@@ -36,9 +36,9 @@ several = some.frozensets(seqs, max_size=6)
 class Twice(Fleet):
     """Sends everything twice, as if the first answer was lost."""
 
-    async def run(self, script: Script, calls: Sequence[Call]) -> Answers:
-        answers = await super().run(script, calls)
-        await super().run(script, calls)
+    async def run(self, script: Script, calls: Sequence[Call], generation: int | None = None) -> Answers:
+        answers = await super().run(script, calls, generation)
+        await super().run(script, calls, generation)
         return answers
 
 

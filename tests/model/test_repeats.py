@@ -31,8 +31,7 @@ from readstate.facts import Effect
 from readstate.hot.memory import MemoryHot
 from readstate.hot.valkey import ValkeyHot
 from readstate.log.local import LocalLog
-from readstate.model import Position
-from readstate.ports import Hot, Online
+from readstate.ports import Hot, Online, Seen
 from readstate.services.freshness import AlwaysFresh
 from readstate.services.under_way import Writing
 from readstate.settings import make_settings
@@ -83,7 +82,7 @@ class World:
         async def note_away(effects: Sequence[Effect]) -> None:
             await hot.badges.add([one for effect in effects for one in effect.undelivered])
 
-        async def read_in_focus(places: Sequence[tuple[str, str, Position]]) -> None:
+        async def read_in_focus(places: Sequence[Seen]) -> None:
             await self.services.reads.read_in_focus(places)
 
         writing = Writing()

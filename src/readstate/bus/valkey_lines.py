@@ -17,8 +17,8 @@ from ..valkey import Fleet, slot_of
 ANSWER_SECONDS = 1.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 
-BROKEN = (RedisError, OSError, TimeoutError)
-"""What a line raises that breaks, or can't be had."""
+BROKEN = (RedisError, OSError, TimeoutError, RuntimeError)
+"""What a line raises that breaks, or can't be had; the last is uvloop's where it was closed a moment before."""
 
 
 async def pause(failures: int) -> None:

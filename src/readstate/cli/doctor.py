@@ -168,8 +168,10 @@ def servers(settings: Settings) -> Iterator[Finding]:
     for name, setting in (("hot store", "hot_url"), ("write replica", "write_replica_url")):
         if url := getattr(settings, setting):
             yield from _valkey(name, setting, url)
-    for broker in settings.kafka_bootstrap:
-        yield _kafka(broker)
+    if settings.profile == "cluster":
+        yield from _kafka(settings)
+    else:
+        yield from map(_broker, settings.kafka_bootstrap)
 
 
 def _postgres(settings: Settings) -> list[Finding]:
@@ -188,7 +190,15 @@ def _valkey(name: str, setting: str, url: str) -> list[Finding]:
     return asyncio.run(valkey(name, setting, url))
 
 
-def _kafka(broker: str) -> Finding:
+def _kafka(settings: Settings) -> list[Finding]:
+    try:
+        from .doctor_kafka import kafka  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        return [Finding("kafka", "fail", f"the library {error.name} is missing", MISSING_EXTRA)]
+    return kafka(settings)
+
+
+def _broker(broker: str) -> Finding:
     """Only whether somebody is there: the embedded profile does not talk to it."""
     host, _, port = broker.rpartition(":")
     if _is_taken(host.strip("[]"), int(port)):

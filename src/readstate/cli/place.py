@@ -19,7 +19,7 @@ from ..errors import ConfigurationError, Unavailable
 from ..gateway import asgi_app
 from ..gateway.auth import load_secrets
 from ..settings import Settings, load_settings, without_password
-from .running import announced
+from .running import announced, is_alive
 
 T = TypeVar("T")
 BRIEFLY = Retries(tries=3)
@@ -100,7 +100,13 @@ class Place:
 
 
 def is_running(settings: Settings) -> bool:
-    """Whether a process has the store. Its lock tells: what a crashed service left behind does not."""
+    """Whether a process has the store. Its lock tells: what a crashed service left behind does not.
+
+    In the cluster profile nobody has it alone; there it is whether one serves over this data directory.
+    """
+    if settings.profile == "cluster":
+        running = announced(Path(settings.data_dir))
+        return running is not None and is_alive(running.pid)
     return store_is_locked(settings.store_directory)
 
 

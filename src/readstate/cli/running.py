@@ -36,3 +36,14 @@ def announced(data_dir: Path) -> Running | None:
         return msgspec.json.decode((data_dir / SERVICE_FILE).read_bytes(), type=Running)
     except (FileNotFoundError, msgspec.MsgspecError):
         return None
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

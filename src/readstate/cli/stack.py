@@ -10,7 +10,7 @@ from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn
 from rich.text import Text
 
 from ..errors import ConfigurationError, ReadstateError
-from ..stack import VARIABLES, SoftwareMissing, Stack, Status, check_names, locked, read_state
+from ..stack import PROFILE, VARIABLES, SoftwareMissing, Stack, Status, check_names, locked, read_state
 from .help import examples
 from .output import console, show, show_json, table
 from .place import Json
@@ -140,7 +140,7 @@ def _tell(name: str, error: ReadstateError, was_named: bool) -> bool:
 
 def _write_env(path: Path, lines: list[str]) -> None:
     """Put the lines into a file for their owner alone: one has a password. What else is in the file stays."""
-    ours = tuple(f"{variable}=" for variable in VARIABLES.values())
+    ours = tuple(f"{variable}=" for variable in (PROFILE, *VARIABLES.values()))
     path = path.resolve()
     old = path.read_text("utf-8").splitlines() if path.exists() else []
     kept = [f"{line}\n" for line in old if not line.startswith(ours)]

@@ -79,10 +79,11 @@ class UserCalls:
         await self._fleet.run(script, [call])
 
     async def many(
-        self, script: UserScript, packets: "Packets", *, steps: Sequence[Any] = ()
+        self, script: UserScript, packets: "Packets", *, steps: Sequence[Any] = (), generation: int | None = None
     ) -> tuple[list[tuple[Packet, Any]], bool]:
         """A script for packets of items: what each answered, and whether any was sent twice.
 
+        With `generation` nothing is done in any other one: Overtaken is raised then.
         What concerns one user is sent after the answer to what was before it: a repetition can't turn the order.
         """
         answers: list[tuple[Packet, Any]] = []
@@ -92,7 +93,7 @@ class UserCalls:
             for packet in wave:
                 packed = [encode([steps[index] for index in packet.steps])] if packet.steps else []
                 calls.append(self._call(script, packet, [*packed, encode(packet.items)]))
-            values, again = await self._fleet.run(script, calls)
+            values, again = await self._fleet.run(script, calls, generation)
             answers += zip(wave, values, strict=True)
             repeated = repeated or again
         return answers, repeated

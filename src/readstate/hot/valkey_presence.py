@@ -12,8 +12,9 @@ import asyncio
 import traceback
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import structlog
@@ -64,6 +65,19 @@ class _Own(Struct):
     """The generation in which the hot store has taken it."""
 
 
+class _Left(NamedTuple):
+    """A connection that is gone."""
+
+    user: str
+    key: Key
+    said: int
+    """The generation in which the hot store was told of it; 0: never."""
+    sent: tuple[Undelivered, ...] = ()
+    """What was sent on it and is not proven, if it was the user's last one here."""
+    unsaid: bool = False
+    """Whether the hot store did not know yet of all that this process has in mind."""
+
+
 class ValkeyPresence:
     """A user is online while at least one device is connected and not overdue, on an instance that lives."""
 
@@ -85,6 +99,7 @@ class ValkeyPresence:
         self._clock = clock
         self._heartbeat = heartbeat
         self._instances = Instances(fleet, generation, prefix, instance_id, lease_ms, settle_ms)
+        self._of = lru_cache(maxsize=100_000)(self._place)
         self._own: dict[str, dict[Key, _Own]] = {}
         self._sent: dict[str, dict[Undelivered, None]] = {}
         self._proven: dict[str, list[Undelivered]] = {}
@@ -92,7 +107,7 @@ class ValkeyPresence:
         """The users on the list that this process leaves behind."""
         self._unlisted: set[str] = set()
         """Those who may have to be put on it, or taken off."""
-        self._left: list[tuple[str, Key, int]] = []
+        self._left: list[_Left] = []
         """Connections that are gone, which could not be told yet."""
         self._departed: list[Departure] = []
         """Departures that were taken and must be told."""
@@ -171,34 +186,40 @@ class ValkeyPresence:
 
     async def disconnect(self, user: str, device: str, connection: str = "") -> Departure | None:
         """A connection of a device is gone; the departure if it was the user's last one anywhere."""
+        sent = self._sent.get(user, ())
         own = self._disown(user, (device, connection))
+        is_last = not self._is_connected(user)
         said = own.said if own is not None else 0
+        left = _Left(user, (device, connection), said, tuple(sent) if is_last else (), self._must_say)
         try:
-            return await self._disconnect(user, (device, connection), said)
+            return await self._disconnect(left)
         except BaseException as error:
             if connection:  # nobody will say it again: it is told when the hot store is back
-                self._left.append((user, (device, connection), said))
+                self._left.append(left)
                 if isinstance(error, Unavailable):
                     return None
             raise
 
-    async def _disconnect(self, user: str, key: Key, said: int) -> Departure | None:
-        """`said`: the generation in which the hot store was told of it; 0: never."""
+    async def _disconnect(self, left: _Left) -> Departure | None:
         while True:
             number = await self._instances.settled()
-            [gone] = (await self._decide(LEAVE, {user: self._entry(key)}, number)).values()
-            if gone[0] != b"lost":
-                return _departure(user, gone)
+            [answer] = (await self._decide(LEAVE, {left.user: self._entry(left.key)}, number)).values()
+            if answer[0] != b"lost":
+                gone = _departure(left.user, answer)
+                if gone is None or (left.said == number and not left.unsaid):
+                    return gone
+                return Departure(left.user, gone.since, tuple(dict.fromkeys([*gone.unproven, *left.sent])))
             if await self._generation.check() == number:
                 # Nobody has said in this generation that the user is there. If it was said before, that was lost, and
                 # this was the last one; else somebody has told the departure already.
-                return Departure(user, self._clock()) if said and said != number else None
+                return Departure(left.user, self._clock(), left.sent) if left.said not in {0, number} else None
 
     async def drop(self, user: str) -> None:
         """All devices of a user are gone, and what was sent to them is no longer of interest."""
         self._own.pop(user, None)
         self._forget(user)
-        await self._fleet.run(COMMAND, [Call(slot_of(key), [key], ["UNLINK"]) for key in self._keys(user)])
+        slot, keys = self._of(user)
+        await self._fleet.run(COMMAND, [Call(slot, [key], ["UNLINK"]) for key in keys])
 
     async def blur(self, user: str, channel: str) -> None:
         """What arrives in the channel is read at once no more, until a device opens it again."""
@@ -213,7 +234,7 @@ class ValkeyPresence:
             return await self._leave([user])
         while self._left:
             left = self._left[0]
-            gone = await self._disconnect(*left)
+            gone = await self._disconnect(left)
             self._left.remove(left)
             if gone is not None:
                 self._departed.append(gone)
@@ -285,7 +306,7 @@ class ValkeyPresence:
 
     async def unproven(self, user: str) -> list[Undelivered]:
         """What is kept for a user now."""
-        return [_undelivered(user, one) for one in await self._command(self._keys(user)[1], "ZRANGE", 0, -1)]
+        return [_undelivered(user, one) for one in await self._command(self._of(user)[1][1], "ZRANGE", 0, -1)]
 
     def sent(self, noted: Sequence[Undelivered]) -> None:
         """These were sent: the next sign of life proves them."""
@@ -368,8 +389,8 @@ class ValkeyPresence:
         proven, self._proven = self._proven, {}
         calls = []
         for user, messages in proven.items():
-            key = self._keys(user)[1]
-            calls += [Call(slot_of(key), [key], ["ZREM", *map(_text, some)]) for some in _chunks(messages)]
+            slot, (_, key) = self._of(user)
+            calls += [Call(slot, [key], ["ZREM", *map(_text, some)]) for some in _chunks(messages)]
         try:
             for some in _chunks(calls):
                 await self._fleet.run(COMMAND, some)
@@ -398,7 +419,7 @@ class ValkeyPresence:
             for key, one in some:
                 one.said = self._generation.number
                 if key[1] and key not in self._own.get(user, ()):  # gone meanwhile
-                    self._left.append((user, key, one.said))
+                    self._left.append(_Left(user, key, one.said))
 
     def _entry(self, key: Key) -> str:
         return _encode_text((self._instances.name if key[1] else "", *key)).decode()
@@ -438,12 +459,12 @@ class ValkeyPresence:
         self, script: Script, items: Mapping[str, Any], number: int = 0, *more: int
     ) -> list[tuple[list[str], Any]]:
         """A script for many users: who was in each call, and what it answered."""
-        things = ((slot_of(self._keys(user)[0]), 1, user) for user in items)
+        things = ((self._of(user)[0], 1, user) for user in items)
         parts = list(groups(self._fleet, things, MAX_USERS))
         head = (self._clock(), _encode(list(self._instances.live)), _encode(list(self._instances.gone)))
         calls = []
         for slot, users in parts:
-            keys = [key for user in users for key in self._keys(user)]
+            keys = [key for user in users for key in self._of(user)[1]]
             calls.append(Call(slot, keys, [*head, number, _encode([items[user] for user in users]), *more]))
         values = (await self._fleet.run(script, calls)).values
         return [(users, value) for (_, users), value in zip(parts, values, strict=True)]
@@ -451,8 +472,10 @@ class ValkeyPresence:
     async def _command(self, key: str, *command: str | bytes | int) -> Any:
         return (await self._fleet.run(COMMAND, [Call(slot_of(key), [key], command)])).values[0]
 
-    def _keys(self, user: str) -> tuple[str, str]:
-        return f"{self._prefix}presence:{tag_of(user)}", f"{self._prefix}unproven:{tag_of(user)}"
+    def _place(self, user: str) -> tuple[int, tuple[str, str]]:
+        """The slot of a user, and the keys: of the devices, and of what is unproven."""
+        keys = f"{self._prefix}presence:{tag_of(user)}", f"{self._prefix}unproven:{tag_of(user)}"
+        return slot_of(keys[0]), keys
 
     def _list_of(self, instance: str) -> str:
         return f"{self._prefix}connected:{tag_of(instance)}"

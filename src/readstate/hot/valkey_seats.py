@@ -41,6 +41,7 @@ class UserScript(Script):
         """With what all of them share, and more that some do."""
         named = cls(f"local WIDTH = {width}", script("user", *shared, f"user_{name}").text)
         named.width = width
+        named.expires = "late" in shared
         return named
 
 

@@ -10,7 +10,7 @@ from ..model import Mode, Pointer, Preferences
 from ..ports import Absent, LedgerLoad, Move, Moved, Read, Restore, Rewind, SeatLoad
 from ..rooms import is_thread
 from ..steps import Fan, Gone, Joined, Left, Merged, OwnRead, Switched, UserStep
-from ..valkey import Generation
+from ..valkey import Generation, Overtaken
 from .drops import Drops
 from .valkey_calls import Packet, UserCalls
 from .valkey_groups import all_or_reload, once_or_reload
@@ -43,10 +43,10 @@ _KINDS = {Left: 4, Switched: 5, Gone: 6}
 _ABSENT = (Absent.NOT_LOADED, Absent.NOT_A_MEMBER)
 
 
-MOVE, STEPS = UserScript.named("move", width=4), UserScript.named("steps", "steps")
+MOVE, STEPS = UserScript.named("move", "late", width=4), UserScript.named("steps", "steps")
 LEDGERS = UserScript.named("ledgers", width=5)
 BEGIN, INSTALL, STAGED = UserScript.named("begin"), UserScript.named("install", "steps"), UserScript.named("stage")
-PREFER, FORGET = UserScript.named("prefer"), UserScript.named("forget")
+PREFER, FORGET = UserScript.named("prefer", "late"), UserScript.named("forget", "late")
 
 _HEAD = Packing(">iB")
 
@@ -61,16 +61,20 @@ class ValkeyUsers(ValkeyViews):
 
     # ------------------------------------------------------------ reads
 
-    async def move(self, moves: Sequence[Move]) -> list[Moved | Absent]:
-        """Apply reads of members; each sees the ones before it."""
+    async def move(self, moves: Sequence[Move], generation: int | None = None) -> list[Moved | Absent]:
+        """Apply reads of members; each sees the ones before it. With `generation`, only in that one."""
         packets = self._calls.packets()
         for index, move in enumerate(moves):
             packet = packets.of(move.user_id)
             ledger = packet.ledger(move.user_id, move.channel_id)
             packet.add(index, [*_move(move, packet.user(move.user_id), ledger)])
-        found, repeated = await once_or_reload(self._generation, self._calls.many(MOVE, packets))
-        now = self._calls.clock()
         answers: list[Moved | Absent] = [Absent.NOT_LOADED] * len(moves)
+        number = None if generation is None else generation >> 32
+        try:
+            found, repeated = await once_or_reload(self._generation, self._calls.many(MOVE, packets, generation=number))
+        except Overtaken:  # what some of them did is gone with the generation
+            return answers
+        now = self._calls.clock()
         for packet, values in found:
             for index, value in zip(packet.indexes, values, strict=True):
                 answers[index] = _moved(moves[index], value, now, repeated)
@@ -252,7 +256,8 @@ def _step(step: UserStep) -> list[object]:
         case Joined():
             flags = thread | MEMBER | (TIMELINE if step.mode is Mode.TIMELINE else 0)
             flags |= ARCHIVED if step.archived else 0
-            return [3, room, flags, step.change, step.last_seq, step.latest_at]
+            read = step.read
+            return [3, room, flags, step.change, step.last_seq, step.latest_at, read.seq, read.at or 0, read.id or ""]
         case _:
             return [_KINDS[type(step)], room, thread, step.change]
 

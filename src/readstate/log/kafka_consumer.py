@@ -51,6 +51,8 @@ class KafkaConsumer:
         self._mine: set[Place] = set()
         self._new: set[Place] = set()
         self._kept: list[Message] = []
+        self._done: dict[Place, int] = {}
+        """Offsets that the group has not taken yet: it does not while it shares its partitions out anew."""
         self._coming: asyncio.Future[list[Message]] | None = None
         self._consumer.subscribe(list(topics), on_assign=self._assigned, on_revoke=self._gone, on_lost=self._gone)
 
@@ -83,7 +85,10 @@ class KafkaConsumer:
         return frozenset(new)
 
     async def commit(self, records: Sequence[Consumed]) -> None:
-        """Everything up to these is done. One that was given away meanwhile is left to its new owner."""
+        """Everything up to these is done. One that was given away meanwhile is left to its new owner.
+
+        What the group does not take because it is being shared out is told again with the next batch, if there is any.
+        """
         ends: dict[Place, int] = {}
         for record in records:
             place = (record.topic, record.partition)
@@ -91,9 +96,8 @@ class KafkaConsumer:
         try:
             await self._run(lambda: self._commit(ends))
         except KafkaException as error:
-            if error.args[0].code() not in _GIVEN_AWAY:
-                reason = self._faults.explain(error.args[0])
-                raise LogUnavailable(f"Kafka has not taken an offset: {reason}") from error
+            reason = self._faults.explain(error.args[0])
+            raise LogUnavailable(f"Kafka has not taken an offset: {reason}") from error
 
     async def ends(self) -> dict[Place, tuple[int, int]]:
         """(committed, end) of the partitions that it has."""
@@ -116,6 +120,8 @@ class KafkaConsumer:
         return asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def _consume(self, most: int, seconds: float) -> list[Message]:
+        if self._done:
+            self._commit({})
         if self._kept:
             found, self._kept = self._kept[:most], self._kept[most:]
             return found
@@ -127,16 +133,23 @@ class KafkaConsumer:
         try:
             self._kept += self._consumer.consume(BREATH, 0)
         finally:
-            self._consumer.resume([place for place in paused if (place.topic, place.partition) in self._mine])
+            self._consumer.resume(paused)  # also what was just given away: it would still be paused when it comes back
 
     def _commit(self, ends: dict[Place, int]) -> None:
         """Not where it is another's: the group would take it, and step back."""
-        mine = [TopicPartition(*place, offset) for place, offset in ends.items() if place in self._mine]
-        if not mine:
+        self._done |= {place: offset for place, offset in ends.items() if place in self._mine}
+        if not self._done:
             return
-        for place in self._consumer.commit(offsets=mine, asynchronous=False):
-            if place.error is not None:
-                raise KafkaException(place.error)
+        offsets = [TopicPartition(*place, offset) for place, offset in self._done.items()]
+        try:
+            for place in self._consumer.commit(offsets=offsets, asynchronous=False):
+                if place.error is not None:
+                    raise KafkaException(place.error)
+        except KafkaException as error:
+            if error.args[0].code() not in _SHARED_OUT:
+                raise
+        else:
+            self._done.clear()
 
     def _ends(self) -> dict[Place, tuple[int, int]]:
         found = {}
@@ -154,6 +167,7 @@ class KafkaConsumer:
         gone = {(place.topic, place.partition) for place in places}
         self._mine, self._new = self._mine - gone, self._new - gone
         self._kept = [message for message in self._kept if (message.topic(), message.partition()) not in gone]
+        self._done = {place: offset for place, offset in self._done.items() if place not in gone}
 
     def _records(self, found: list[Message]) -> list[Consumed]:
         records, failure = [], None
@@ -171,7 +185,7 @@ class KafkaConsumer:
         return records
 
 
-_GIVEN_AWAY = frozenset(
+_SHARED_OUT = frozenset(
     {
         KafkaError.ILLEGAL_GENERATION,
         KafkaError.UNKNOWN_MEMBER_ID,

@@ -68,7 +68,8 @@ class Spool:
         self._one_drain = asyncio.Lock()
         self._keeping: asyncio.Task[None] | None = None
         self._closed = False
-        SPOOL_DEPTH.set(self.depth)
+        self._told = 0
+        self._tell_depth()
 
     @classmethod
     def open(cls, directory: Path, *, max_bytes: int, segment_bytes: int = SEGMENT_BYTES) -> "Spool":
@@ -90,6 +91,11 @@ class Spool:
         """Lines that could not be read and were skipped, since the start."""
         return self._segments.damaged
 
+    def _tell_depth(self) -> None:
+        """A process may have several spools open: each adds its own."""
+        SPOOL_DEPTH.inc(self.depth - self._told)
+        self._told = self.depth
+
     async def append(self, events: Sequence[ReadEvent]) -> None:
         """Keep them all, or none: returns when they are on the disk.
 
@@ -98,7 +104,7 @@ class Spool:
         if not events:
             return
         [refusal] = await self._appends.submit([_Entry(b"".join(map(_line, events)), len(events))])
-        SPOOL_DEPTH.set(self.depth)
+        self._tell_depth()
         if refusal is not None:
             raise refusal
 
@@ -116,7 +122,7 @@ class Spool:
                 await self._run(partial(self._segments.retire, batch.segment))
                 sent += batch.events
                 FALLBACK_SUCCESS.inc(batch.events)
-                SPOOL_DEPTH.set(self.depth)
+                self._tell_depth()
         return sent
 
     async def pending(self) -> AsyncIterator[list[ReadEvent]]:
@@ -150,6 +156,7 @@ class Spool:
         if not self._closed:
             closing = self._run(self._segments.close)
             self._closed = True
+            SPOOL_DEPTH.dec(self._told)
             await closing
             self._thread.shutdown()
 

@@ -5,8 +5,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
+    Consumer,
     IsolationLevel,
+    KafkaError,
     KafkaException,
     TopicCollection,
     TopicPartition,
@@ -21,6 +22,19 @@ _OLDEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _NEXT: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
+AGAIN_SECONDS = 0.1
+_PASSING = frozenset(
+    {
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    }
+)
+"""Brokers are about to agree on who answers for what, as after a topic was made."""
+
+
 class Watcher:
     """Asks with one request to each broker. After a failure it begins anew: what it knew of the brokers may be old."""
 
@@ -30,6 +44,8 @@ class Watcher:
         self._faults = Faults()
         self._admin: AdminClient | None = None
         self._making = asyncio.Lock()
+        self._onlookers: dict[str, Consumer] = {}
+        self._asking = asyncio.Lock()
 
     async def ends(self, topic: str) -> dict[int, int]:
         """The next offset of each partition."""
@@ -53,6 +69,10 @@ class Watcher:
         """Let the brokers go."""
         async with self._making:
             await self._drop()
+        async with self._asking:
+            for onlooker in self._onlookers.values():
+                await asyncio.to_thread(onlooker.close)
+            self._onlookers.clear()
 
     # ------------------------------------------------------------ how
 
@@ -60,7 +80,13 @@ class Watcher:
         admin = await self._open()
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                return await question(admin)
+                while True:
+                    try:
+                        return await question(admin)
+                    except KafkaException as error:
+                        if error.args[0].code() not in _PASSING:
+                            raise
+                    await asyncio.sleep(AGAIN_SECONDS)
         except (KafkaException, TimeoutError) as error:
             async with self._making:
                 if self._admin is admin:
@@ -90,14 +116,25 @@ class Watcher:
 
     async def _committed(self, admin: AdminClient, group: str, topic: str) -> dict[int, int]:
         places = [TopicPartition(topic, partition) for partition in range(self._partitions)]
-        asked = ConsumerGroupTopicPartitions(group, places)
-        [answer] = admin.list_consumer_group_offsets([asked], request_timeout=ANSWER_SECONDS).values()
-        found, oldest = await asyncio.gather(asyncio.wrap_future(answer), self._offsets(admin, topic, _OLDEST))
-        for place in found.topic_partitions:
+        oldest = await self._offsets(admin, topic, _OLDEST)
+        async with self._asking:
+            found = await asyncio.to_thread(self._of_group, group, places)
+        for place in found:
             if place.error is not None:
                 raise KafkaException(place.error)
             oldest[place.partition] = max(oldest[place.partition], place.offset)  # none is a negative number
         return oldest
+
+    def _of_group(self, group: str, places: list[TopicPartition]) -> list[TopicPartition]:
+        """Asked by a consumer that never joins: librdkafka's admin client dies of an answer by a broker that does not
+        coordinate the group any more.
+        """
+        onlooker = self._onlookers.get(group)
+        if onlooker is None:
+            options: Options = {**self._options, "group.id": group, "enable.auto.commit": False}
+            onlooker = self._onlookers[group] = client(Consumer, options, self._faults)
+        found: list[TopicPartition] = onlooker.committed(places, timeout=ANSWER_SECONDS)
+        return found
 
     async def _topic_id(self, admin: AdminClient, topic: str) -> str:
         [answer] = admin.describe_topics(TopicCollection([topic]), request_timeout=ANSWER_SECONDS).values()

@@ -54,6 +54,16 @@ class Restore(Struct, frozen=True, gc=False):
 Move = Read | Rewind | Restore
 
 
+class Seen(Struct, frozen=True, gc=False):
+    """A message that came while a user had its channel open."""
+
+    user_id: str
+    channel_id: str
+    place: Position
+    epoch: int | None
+    """In which it is read, and in no later one; None: in any."""
+
+
 class Absent(Enum):
     """Why there is nothing to work on."""
 
@@ -182,8 +192,11 @@ class HotUsers(Protocol):
     loaded is told apart from what is empty: methods answer None for it.
     """
 
-    async def move(self, moves: Sequence[Move]) -> list[Moved | Absent]:
-        """Apply reads of members; each sees the ones before it."""
+    async def move(self, moves: Sequence[Move], generation: int | None = None) -> list[Moved | Absent]:
+        """Apply reads of members; each sees the ones before it.
+
+        `generation`: a moment. Where everything was lost since, nobody counts as loaded.
+        """
 
     async def apply(self, steps: Sequence[UserStep]) -> list[Moved]:
         """Take what happened in channels, in order. Returns the pointers that moved. A repeat does nothing."""

@@ -63,11 +63,14 @@ class Counting:
                 counts[index] = count
         return counts
 
-    async def unread(self, user: str, seats: Sequence[Seat], channels: Sequence[Channel]) -> list[Unread]:
-        """What is unread for these seats."""
-        stale = self.stale  # before it is looked: what is said to be fresh must be
+    async def unread(
+        self, user: str, seats: Sequence[Seat], channels: Sequence[Channel], stale: bool = False
+    ) -> list[Unread]:
+        """What is unread for these seats. `stale`: whether it was so when they were looked up."""
+        stale = stale or self.stale  # before it is looked, and after it: what is said to be fresh must be
         counts = await self.counts(user, seats, channels)
         firsts = await self._first_places(seats, counts)
+        stale = stale or self.stale
         return [
             self._unread(seat, channel, count, first, stale)
             for seat, channel, count, first in zip(seats, channels, counts, firsts, strict=True)

@@ -26,6 +26,8 @@ class Explain:
         under_way: UnderWay,
         bus: Bus,
         unread: UnreadCounts,
+        *,
+        alone: bool,
     ) -> None:
         self._users = users
         self._channels = channels
@@ -35,6 +37,7 @@ class Explain:
         self._under_way = under_way
         self._bus = bus
         self._unread = unread
+        self._alone = alone
 
     async def explain(self, user: str, channel: str) -> Explanation:
         """Both counts, with the pointer and what is left out.
@@ -72,10 +75,13 @@ class Explain:
         )
 
     async def recount(self, user: str, channel: str) -> Recount:
-        """Drop what is hot and count again from the durable store."""
+        """Drop what is hot and count again from the durable store.
+
+        In a shared hot store the pointer stays: the durable one may lack reads that only the log has yet.
+        """
         before = await self._unread.of_channel(user, channel)
         await self._under_way.settled(user)
-        await self._users.forget(user)
+        await self._users.forget(user, None if self._alone else channel)
         await self._channels.forget(channel)
         after = await self._unread.of_channel(user, channel)
         await self._bus.publish([SeatTouched(user, channel)])

@@ -108,9 +108,9 @@ class Trailing:
         try:
             async with asyncio.timeout(PASS_SECONDS):
                 await asyncio.sleep(SETTLE_SECONDS)  # for what is on its way, and for the notes about spools
-                ends = await self._ends()
+                look = _Look(self._notes, self._ends, self._committed, settled_at=0)
                 while True:
-                    if await self._has_passed(ends, lost_at=-SETTLE_SECONDS):
+                    if await look.has_passed():
                         return True
                     await asyncio.sleep(LOOK_SECONDS)
         except TimeoutError:
@@ -135,9 +135,9 @@ class Trailing:
     async def _follow(self, number: int) -> None:
         """Returns when a generation is fresh, or another one has begun."""
         if await self._notes.fresh() < number:
-            lost_at = asyncio.get_running_loop().time()
-            ends = await self._ends()
-            while not await self._has_passed(ends, lost_at):
+            settled_at = asyncio.get_running_loop().time() + SETTLE_SECONDS
+            look = _Look(self._notes, self._ends, self._committed, settled_at)
+            while not await look.has_passed():
                 await asyncio.sleep(LOOK_SECONDS)
                 if await self._notes.generation() != number:
                     return
@@ -146,11 +146,29 @@ class Trailing:
             self._fresh, self._fresh_at = number, asyncio.get_running_loop().time()
             self._news.notify_all()
 
-    async def _has_passed(self, ends: Mapping[int, int], lost_at: float) -> bool:
-        if any(ends.values()):
-            done = await self._committed()
-            if any(done.get(part, 0) < end for part, end in ends.items()):
-                return False
+
+class _Look:
+    """Whether the persister has passed what the log and all spools had at some moment."""
+
+    def __init__(self, notes: Notes, ends: Offsets, committed: Offsets, settled_at: float) -> None:
+        self._notes = notes
+        self._ends = ends
+        self._committed = committed
+        self._settled_at = settled_at
+        self._end: Mapping[int, int] | None = None
+
+    async def has_passed(self) -> bool:
+        """To be asked again and again."""
+        settled = asyncio.get_running_loop().time() >= self._settled_at
         if await self._notes.spooled():
+            self._end = None  # what is sent from a spool comes after the end that was seen
             return False
-        return not any(ends.values()) or asyncio.get_running_loop().time() >= lost_at + SETTLE_SECONDS
+        if self._end is None:
+            end = await self._ends()
+            if not any(end.values()):
+                return True
+            if not settled:  # a spool may be sent before anybody has noted it
+                return False
+            self._end = end
+        done = await self._committed()
+        return all(done.get(part, 0) >= end for part, end in self._end.items())

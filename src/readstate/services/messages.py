@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from ..api import MessageEdit, MessageView, NewMessage, SendResult
 from ..errors import (
@@ -178,9 +179,7 @@ class Messages:
         channel = await self._loader.channel(channel_id)
         if channel.archived:
             raise ChannelArchived(f"channel {channel_id!r} is archived and takes no messages", field="channel_id")
-        if not message.outside:
-            await self._check_member(sender, channel_id)
-        return event
+        return event if message.outside else replace(event, epoch=await self._epoch_of(sender, channel_id))
 
     async def _check_root(self, event: MessageEvent, beside: set[tuple[str, str]]) -> None:
         """Whoever is told that a reply is taken must not learn later that it has nothing to hang on.
@@ -194,7 +193,8 @@ class Messages:
         if error is not None:
             raise error
 
-    async def _check_member(self, user: str, channel: str) -> None:
+    async def _epoch_of(self, user: str, channel: str) -> int:
+        """Of a member."""
         seats = (await self._loader.view(user, [channel])).seats
         if not seats or not seats[0].member:
             raise NotAMember(
@@ -202,6 +202,7 @@ class Messages:
                 'or send with "outside": true (service keys only)',
                 field="sender_id",
             )
+        return seats[0].pointer.epoch
 
     def _mentions(self, mentions: Sequence[str | int]) -> tuple[str, ...]:
         if len(mentions) > self._max_mentions:

@@ -18,7 +18,15 @@ class ChannelPreferences:
     """Mutes, counting, receipts, pins and archives."""
 
     def __init__(
-        self, users: HotUsers, durable: Durable, loader: Loader, bus: Bus, under_way: UnderWay, clock: Clock
+        self,
+        users: HotUsers,
+        durable: Durable,
+        loader: Loader,
+        bus: Bus,
+        under_way: UnderWay,
+        clock: Clock,
+        *,
+        alone: bool,
     ) -> None:
         self._users = users
         self._durable: DurableWrites = durable
@@ -28,6 +36,7 @@ class ChannelPreferences:
         self._bus = bus
         self._under_way = under_way
         self._clock = clock
+        self._alone = alone
 
     async def get(self, user: str, channel: str) -> PreferencesView:
         """What holds now."""
@@ -72,6 +81,7 @@ class ChannelPreferences:
 
     async def save(self, user: str, channel: str, wanted: Preferences) -> None:
         """Keep preferences: hot state, then durable store."""
+        before = (await self._loader.seat(user, channel)).preferences
         generation = await self._users.generation()
         change = await self._users.prefer(user, channel, wanted)
         if change is None:
@@ -80,11 +90,21 @@ class ChannelPreferences:
             with self._under_way.of({user}):
                 await self._durable.save_preferences(user, channel, wanted, change)
                 if await self._users.dropped(generation, [user]):
-                    await self._users.forget(user)
+                    await self._look_again(user, channel, wanted)
         except BaseException:
-            await self._users.forget(user)
+            await self._look_again(user, channel, before)
             raise
         await self._bus.publish([SeatTouched(user, channel, conversation=True)])
+
+    async def _look_again(self, user: str, channel: str, preferences: Preferences) -> None:
+        """The hot state may differ from what is durable: it is loaded again.
+
+        A shared one may know of reads that only the log has yet. There it is only told what holds.
+        """
+        if self._alone:
+            await self._users.forget(user)
+        else:
+            await self._users.prefer(user, channel, preferences)
 
     async def get_user(self, user: str) -> UserPreferencesView:
         """What a user wants of all channels."""

@@ -48,6 +48,7 @@ from ..ports import (
     Read,
     Restore,
     Rewind,
+    Seen,
     UndoItem,
 )
 from ..rooms import is_thread
@@ -134,6 +135,8 @@ class Reads:
             before = (await self._places.by_seq([(channel, message.seq - 1)]))[channel, message.seq - 1]
         own = await self._durable.own_seqs(user, channel, message.seq, self._cap)
         if request.epoch in {None, seat.pointer.epoch}:
+            # Before the epoch ends: what comes is read by focus in the epoch in which it was open.
+            await self._presence.blur(user, channel)
             await self._durable.cut_skipped(user, channel, message.seq)
         moved = await self._move_one(Rewind(user, channel, message.seq, before, own, request.epoch, origin))
         if moved.changed:
@@ -145,12 +148,12 @@ class Reads:
         """Read a room up to a place that is known."""
         return await self._move_one(Read(user, room, to, origin=origin))
 
-    async def read_in_focus(self, places: Sequence[tuple[str, str, Position]]) -> None:
-        """Read (user, channel, place) that came while the user had the channel open.
+    async def read_in_focus(self, places: Sequence[Seen]) -> None:
+        """Read what came while the user had the channel open.
 
         Counts see it at once; it is written while the next ones are gathered.
         """
-        reads: list[Move] = [Read(user, channel, place) for user, channel, place in places]
+        reads: list[Move] = [Read(one.user_id, one.channel_id, one.place, epoch=one.epoch) for one in places]
         done = self._under_way.begin({read.user_id for read in reads})
         generation = await self._users.generation()
         self._in_focus.append((reads, await self._users.move(reads), generation, done))
@@ -163,6 +166,8 @@ class Reads:
             reads = [read for some, *_ in gathered for read in some]
             results = [result for _, some, *_ in gathered for result in some]
             try:
+                if self._freshness.behind:
+                    results = await self._move_in(await self._fresh_generation(), reads)
                 await self._finish(reads, results, gathered[0][2])
             except ReadstateError as error:  # devices are told by _persist that it is unread after all
                 log.warning("a read by focus was not written", action="read", code=error.code)
@@ -376,10 +381,20 @@ class Reads:
 
         What changed nothing is written too: the state that it found may not be durable yet.
         """
-        if self._freshness.behind:  # a read in an epoch that is forgotten for now would be lost
+        generation = await self._fresh_generation()
+        return await self._finish(moves, await self._move_in(generation, moves), generation)
+
+    async def _fresh_generation(self) -> int:
+        """A generation in which nothing is missing: a read in an epoch that is forgotten for now would be lost."""
+        generation = await self._users.generation()  # a look: only then it is known whether there is another one
+        while self._freshness.behind:
             await self._freshness.caught_up()
-        generation = await self._users.generation()
-        return await self._finish(moves, await self._users.move(moves), generation)
+            generation = await self._users.generation()
+        return generation
+
+    async def _move_in(self, generation: int, moves: Sequence[Move]) -> list[Moved | Absent]:
+        """Moves of whoever is loaded in that generation: a later one may have forgotten epochs."""
+        return await self._users.move(moves, None if self._alone else generation)
 
     async def _finish(
         self, moves: Sequence[Move], results: list[Moved | Absent], generation: int
@@ -397,9 +412,9 @@ class Reads:
             todo = [index for index in todo if moves[index].user_id in lost]
             if not todo:
                 return results
-            generation = await self._users.generation()
+            generation = await self._fresh_generation()
             again = [moves[index] for index in todo]
-            repeated = await self._load_and_move(again, await self._users.move(again))
+            repeated = await self._load_and_move(again, await self._move_in(generation, again))
             for index, second in zip(todo, repeated, strict=True):
                 first = results[index]
                 if isinstance(first, Moved) and isinstance(second, Moved):
@@ -415,7 +430,7 @@ class Reads:
             if not absent:
                 break
             await self._loader.load_users(moves[index].user_id for index in absent)
-            again = await self._users.move([moves[index] for index in absent])
+            again = await self._move_in(await self._fresh_generation(), [moves[index] for index in absent])
             for index, result in zip(absent, again, strict=True):
                 results[index] = result
         return results

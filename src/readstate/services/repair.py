@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-import structlog
 from msgspec import Struct
 
 from ..announcements import SeatTouched
@@ -41,8 +40,6 @@ T = TypeVar("T")
 R = TypeVar("R")
 Progress = Callable[[int, int], None]
 """Is told how much of how much is done."""
-
-log = structlog.get_logger()
 
 
 class Reconciled(Struct):
@@ -268,16 +265,6 @@ class Repair:
             drift = [found for found in again if found is not None]
         AUDITED.inc(len(keys))
         DRIFT.inc(len(drift))
-        for one in drift:
-            log.error(
-                "hot store and database differ",
-                action="audit",
-                user=one.user_id,
-                channel=one.channel_id,
-                what=one.what,
-                hot=one.hot,
-                durable=one.durable,
-            )
         return Audited(len(keys), drift)
 
     async def _sample(self, size: int) -> list[Key]:

@@ -87,8 +87,9 @@ class UnreadCounts:
 
     async def of_channel(self, user: str, channel: str) -> Unread:
         """Unread of one channel."""
+        stale = self._counting.stale
         seat = await self._loader.seat(user, channel)
-        return (await self._counting.unread(user, [seat], [await self._loader.channel(channel)]))[0]
+        return (await self._counting.unread(user, [seat], [await self._loader.channel(channel)], stale))[0]
 
     async def totals(self, users: Sequence[str]) -> dict[str, UserTotals]:
         """Totals of many users, for push notifications."""
@@ -96,13 +97,18 @@ class UnreadCounts:
             raise TooLarge(f"at most {self._max_batch} users in one request", field="users")
         answer = {}
         for user in users:
-            stale = self._counting.stale
+            stale = self._counting.stale  # looked at twice: what is said to be exact must be so at both moments
             survey = await self._loader.survey(check_user_id(user, "users"))
             sums, exact = await self._sums(user, survey)
             threads = await self._thread_totals(user, survey)
             badge = await self._badge(user)
             answer[user] = UserTotals(
-                sums.unread, sums.mentions, sums.channels, threads.unread, badge, exact and not stale
+                sums.unread,
+                sums.mentions,
+                sums.channels,
+                threads.unread,
+                badge,
+                exact and not (stale or self._counting.stale),
             )
         return answer
 

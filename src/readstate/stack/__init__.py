@@ -14,11 +14,12 @@ from .cluster import ClusterNode, ValkeyCluster
 from .kafka import Kafka
 from .maven import cache_directory
 from .postgres import Postgres
-from .running import USUAL, VARIABLES, Stack, Status, check_names, locked, read_state, servers
+from .running import PROFILE, USUAL, VARIABLES, Stack, Status, check_names, locked, read_state, servers
 from .server import Server, ServerFailed, SoftwareMissing
 from .valkey import Valkey
 
 __all__ = [
+    "PROFILE",
     "USUAL",
     "VARIABLES",
     "ClusterNode",

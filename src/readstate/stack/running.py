@@ -31,6 +31,9 @@ VARIABLES: Mapping[str, str] = {
     "kafka": "READSTATE_KAFKA_BOOTSTRAP",
 }
 """Every server by name, and the setting that takes its address."""
+PROFILE = "READSTATE_PROFILE"
+CLUSTER = frozenset({"READSTATE_HOT_URL", "READSTATE_DATABASE_URL", "READSTATE_KAFKA_BOOTSTRAP"})
+"""With all of these there can be many processes."""
 USUAL = ("valkey", "postgres", "kafka")
 
 Unit = Server | ValkeyCluster
@@ -115,7 +118,8 @@ class Stack:
     def env(self) -> dict[str, str]:
         """The settings of a service that uses the servers that run. Of two for one setting, the one named last."""
         running = [name for name in self._state.names if self._units[name].is_running]
-        return {VARIABLES[name]: self._units[name].url for name in running}
+        env = {VARIABLES[name]: self._units[name].url for name in running}
+        return env | {PROFILE: "cluster"} if env.keys() >= CLUSTER else env
 
     # ------------------------------------------------------------ single servers
 

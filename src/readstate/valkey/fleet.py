@@ -6,8 +6,8 @@ repeated when a server moved a slot, failed over, restarted or did not answer: s
 
 import asyncio
 import random
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
@@ -41,6 +41,8 @@ MAX_CONNECTIONS = 32
 CONNECT_SECONDS = 1.0
 ANSWER_SECONDS = 3.0
 FIRST_WAIT, LONGEST_WAIT = 0.01, 0.5
+LATE_SECONDS = 2.0
+"""So long a call is under way at most, if a late copy of it would do harm; a server that is slower refuses it."""
 
 
 class Guard(Protocol):
@@ -52,6 +54,9 @@ class Guard(Protocol):
     @property
     def trusted(self) -> bool:
         """False: look at the servers before the next call."""
+
+    def deadline(self, seconds: float) -> int:
+        """The time in so many seconds, by the clock of the servers in ms; 0: calls need none."""
 
     async def admit(self, connection: AbstractConnection) -> None:
         """Raise ServerChanged if the server must be looked at first."""
@@ -67,6 +72,10 @@ _PASSING = (*_MOVES, TryAgainError, BusyLoadingError, NoScriptError)
 
 class ServerChanged(LostConnection):
     """Raised by whoever looks at new connections: the server is not the one that is known."""
+
+
+class Overtaken(Exception):
+    """Another generation has begun than the one that a call was meant for."""
 
 
 class Call(NamedTuple):
@@ -149,7 +158,8 @@ class Fleet:
         connection: AbstractConnection = pool.make_connection()  # type: ignore[no-untyped-call]
         connection.client_name = name
         try:
-            await connection.connect()  # type: ignore[no-untyped-call]
+            with closed_is_lost():
+                await connection.connect()  # type: ignore[no-untyped-call]
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
@@ -206,14 +216,20 @@ class Fleet:
 
     # ------------------------------------------------------------ calls
 
-    async def run(self, script: Script, calls: Sequence[Call]) -> Answers:
-        """Run a script for each call, all in one round trip a server; repeat what met a passing fault."""
+    async def run(self, script: Script, calls: Sequence[Call], generation: int | None = None) -> Answers:
+        """Run a script for each call, all in one round trip a server; repeat what met a passing fault.
+
+        With `generation` it does nothing in any other one. Raises Overtaken if there is another one; some of the calls
+        may have been made then.
+        """
         answers: list[Any] = [None] * len(calls)
         todo = list(range(len(calls)))
         end = monotonic() + self._patience
         wait, repeated, tries = FIRST_WAIT, False, 0
+        number = 0 if self._guard is None else self._guard.number
         while todo:
-            errors = await self._try(script, calls, todo, answers)
+            began = monotonic()
+            errors = await self._try(script, calls, todo, answers, generation)
             if not errors:
                 break
             todo, faults = sorted(errors), list(errors.values())
@@ -229,14 +245,27 @@ class Fleet:
                 await asyncio.sleep(wait * (0.5 + random.random() / 2))
                 wait = min(2 * wait, LONGEST_WAIT)
             tries += 1
+        if repeated and self._deadline(script) and self._guard is not None and self._guard.number == number:
+            await asyncio.sleep(began + 1.05 * LATE_SECONDS - monotonic())  # a copy may still come and be taken
         return Answers(answers, repeated)
 
+    def _deadline(self, script: Script) -> int:
+        """When a call that is made now is too late; 0: never."""
+        return self._guard.deadline(LATE_SECONDS) if script.expires and self._guard is not None else 0
+
     async def _try(
-        self, script: Script, calls: Sequence[Call], todo: Sequence[int], answers: list[Any]
+        self,
+        script: Script,
+        calls: Sequence[Call],
+        todo: Sequence[int],
+        answers: list[Any],
+        generation: int | None,
     ) -> dict[int, Exception]:
         """Run these calls once; the errors of those that failed."""
         if self._guard is not None and not self._guard.trusted:
             await self._guard.confirm()
+        if self._guard is not None and generation not in {None, self._guard.number}:
+            raise Overtaken
         try:
             if not self._owners:
                 await self.refresh()
@@ -246,9 +275,10 @@ class Fleet:
         except (RedisError, OSError) as error:
             return dict.fromkeys(todo, error)
         if len(groups) == 1:
-            found = [await self._send(address, script, calls, part) for address, part in groups.items()]
+            found = [await self._send(address, script, calls, part, generation) for address, part in groups.items()]
         else:
-            found = await asyncio.gather(*(self._send(a, script, calls, part) for a, part in groups.items()))
+            sent = (self._send(address, script, calls, part, generation) for address, part in groups.items())
+            found = await asyncio.gather(*sent)
         errors: dict[int, Exception] = {}
         for part, values in zip(groups.values(), found, strict=True):
             for index, value in zip(part, values, strict=True):
@@ -257,27 +287,36 @@ class Fleet:
                 else:
                     answers[index] = value
         if errors and self.is_cluster:
-            await self._follow(script, calls, errors, answers)
+            await self._follow(script, calls, errors, answers, generation)
         return errors
 
-    def _command(self, script: Script, call: Call) -> tuple[str | bytes | int, ...]:
-        generation = 0 if self._guard is None else self._guard.number
-        return ("EVALSHA", script.sha, len(call.keys), *call.keys, generation, *call.arguments)
+    def _command(self, script: Script, call: Call, generation: int | None) -> tuple[str | bytes | int, ...]:
+        if generation is None:
+            generation = 0 if self._guard is None else self._guard.number
+        deadline = [self._deadline(script)] if script.expires else []
+        return ("EVALSHA", script.sha, len(call.keys), *call.keys, generation, *call.arguments, *deadline)
 
     async def _send(
-        self, address: str, script: Script, calls: Sequence[Call], part: Sequence[int], asking: bool = False
+        self,
+        address: str,
+        script: Script,
+        calls: Sequence[Call],
+        part: Sequence[int],
+        generation: int | None,
+        asking: bool = False,
     ) -> list[Any]:
         """One round trip to one server."""
         node = self._node(address)
         try:
             if len(part) == 1 and not asking:
-                return [await ask(node, *self._command(script, calls[part[0]]))]
+                return [await ask(node, *self._command(script, calls[part[0]], generation))]
             pipeline = node.pipeline(transaction=False)
             for index in part:
                 if asking:
                     pipeline.execute_command("ASKING")
-                pipeline.execute_command(*self._command(script, calls[index]))
-            values: list[Any] = await pipeline.execute(raise_on_error=False)
+                pipeline.execute_command(*self._command(script, calls[index], generation))
+            with closed_is_lost():
+                values: list[Any] = await pipeline.execute(raise_on_error=False)
             values = values[1::2] if asking else values
         except (NoScriptError, ReadOnlyError) as error:
             values = [error]
@@ -293,12 +332,18 @@ class Fleet:
         return values
 
     async def _follow(
-        self, script: Script, calls: Sequence[Call], errors: dict[int, Exception], answers: list[Any]
+        self,
+        script: Script,
+        calls: Sequence[Call],
+        errors: dict[int, Exception],
+        answers: list[Any],
+        generation: int | None,
     ) -> None:
         """Where a slot is on its way to another server, ask that one; where it has gone, learn where."""
         for index, error in list(errors.items()):
             if isinstance(error, AskError) and not isinstance(error, MovedError):
-                [value] = await self._send(f"{error.host}:{error.port}", script, calls, [index], asking=True)
+                address = f"{error.host}:{error.port}"
+                [value] = await self._send(address, script, calls, [index], generation, asking=True)
                 if isinstance(value, Exception):
                     errors[index] = value
                 else:
@@ -316,7 +361,17 @@ class Fleet:
 
 async def ask(node: Redis, *command: str | bytes | int) -> Any:
     """One command to one server."""
-    return await node.execute_command(*command)  # type: ignore[no-untyped-call]
+    with closed_is_lost():
+        return await node.execute_command(*command)  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def closed_is_lost() -> Iterator[None]:
+    """uvloop has an error of its own for connections that were closed a moment before something is sent."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise LostConnection(str(error)) from error
 
 
 def _may_have_been_sent(fault: Exception) -> bool:

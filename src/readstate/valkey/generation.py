@@ -84,6 +84,8 @@ class Generation:
         self._confirming: asyncio.Task[None] | None = None
         self._raised = 0
         """The last number that this process has raised; perhaps not on every master yet."""
+        self._ahead: dict[str, float] = {}
+        """By run id, how far (in s) a server's clock is ahead of this process's own count of seconds."""
         self.number = 0
 
     @property
@@ -95,17 +97,35 @@ class Generation:
         """Let a new connection be used only if it leads to a server that was confirmed."""
         await connection.on_connect()
         await connection.send_command("INFO", "server")
-        if _run_id(await connection.read_response()) not in self._runs or not self.trusted:
+        run = self._note_time(await connection.read_response())
+        if run not in self._runs or not self.trusted:
             raise ServerChanged("the hot store was restarted or changed its master")
 
     def distrust(self) -> None:
         """What the hot store holds may be wrong: all of it is loaded again."""
         self._doubts += 1
 
+    def deadline(self, seconds: float) -> int:
+        """The time in so many seconds, by the clock of the servers in ms; 0: calls need none.
+
+        Where the hot store is not shared, a call that was given up ends the generation that it was made in.
+        """
+        if not self.shared or not self._ahead:
+            return 0
+        return int((monotonic() + seconds + max(self._ahead.values())) * 1000)
+
+    def _note_time(self, info: Any) -> str:
+        """The run id of a server; what time it has is noted."""
+        told = _told(info)
+        if (now := told.get("server_time_usec")) is not None:
+            self._ahead[told["run_id"]] = int(now) / 1e6 - monotonic()
+        return told["run_id"]
+
     def missed(self) -> None:
         """A step may be missing in the hot store, or may come to it once more, much later.
 
-        Where the hot store is shared, whoever makes steps repeats them until they are done, and a repeat does nothing.
+        Where the hot store is shared, whoever makes steps repeats them until they are done, and a repeat does nothing;
+        what would undo something newer is refused when it comes late (`deadline`).
         """
         if not self.shared:
             self.distrust()
@@ -162,6 +182,7 @@ class Generation:
             number = await self._raise(masters, found)
         self.number = number
         self._runs = found.runs
+        self._ahead = {run: ahead for run, ahead in self._ahead.items() if run in found.runs}
         self._settled = doubts
 
     def _must_raise(self, doubts: int, found: int) -> bool:
@@ -204,7 +225,7 @@ class Generation:
 
     async def _ask(self, slot: int, node: Redis) -> tuple[str, Marker | None]:
         """The run id of a master, and its marker."""
-        run = _run_id(await ask(node, "INFO", "server"))
+        run = self._note_time(await ask(node, "INFO", "server"))
         return run, _parse(await ask(node, "GET", self._marker(slot)))
 
     async def _mark_all(self, masters: dict[int, Redis], found: _Found, number: int) -> int:
@@ -229,8 +250,8 @@ def _parse(marker: bytes | None) -> Marker | None:
     return Marker(int(parts[0]), parts[1], parts[2]) if len(parts) == 3 else None
 
 
-def _run_id(info: Any) -> str:
+def _told(info: Any) -> dict[str, str]:
     if isinstance(info, dict):
-        return str(info["run_id"])
+        return {str(name): str(value) for name, value in info.items()}
     text = info.decode() if isinstance(info, bytes) else str(info)
-    return next(line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("run_id:"))
+    return dict(line.strip().split(":", 1) for line in text.splitlines() if ":" in line)

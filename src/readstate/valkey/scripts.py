@@ -8,6 +8,9 @@ from typing import Self
 class Script:
     """A script, known to the server by the hash of its text."""
 
+    expires = False
+    """Whether a copy that arrives late must do nothing: then its last argument is a deadline."""
+
     def __init__(self, *texts: str) -> None:
         self.text = "\n".join(texts)
         self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()

@@ -1,8 +1,12 @@
 """Recounts some users and channels from the durable store every minute, and reports the drift that it finds."""
 
-from ..services.repair import Audited, Repair
+import structlog
+
+from ..services.repair import Repair
 from . import AUDITOR
 from .keeper import Job, Keeper
+
+log = structlog.get_logger()
 
 AUDIT_SECONDS = 60
 PATIENCE = 60.0
@@ -13,7 +17,16 @@ class Auditor(Keeper):
     """Any number of processes may have this role: one at a time does the work."""
 
     def __init__(self, repair: Repair, sample: int) -> None:
-        async def audit() -> Audited:
-            return await repair.audit(sample, PATIENCE)
+        async def audit() -> None:
+            for one in (await repair.audit(sample, PATIENCE)).drift:
+                log.error(
+                    "hot store and database differ: readstate recount repairs a count, readstate reconcile a pointer",
+                    action=AUDITOR,
+                    user=one.user_id,
+                    channel=one.channel_id,
+                    what=one.what,
+                    hot=one.hot,
+                    durable=one.durable,
+                )
 
         super().__init__(AUDITOR, repair.claim, [Job("audit", AUDIT_SECONDS if sample else 0, audit)])

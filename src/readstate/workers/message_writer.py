@@ -9,7 +9,7 @@ from ..errors import StorageUnavailable, Unavailable
 from ..events import Delivery, ReadEvent, read_event
 from ..facts import Effect
 from ..model import Position
-from ..ports import Bus, Clock, Durable, HotBadges, HotChannels, HotUsers, Moved, Presence
+from ..ports import Bus, Clock, Durable, HotBadges, HotChannels, HotUsers, Moved, Presence, Seen, Standing
 from ..services.undelivered import LateBadges
 from ..services.under_way import Writing
 from ..steps import Gone
@@ -34,7 +34,7 @@ class MessageWriter:
         bus: Bus,
         log_reads: Callable[[Sequence[ReadEvent]], Awaitable[None]],
         note_away: NoteAway,
-        read_in_focus: Callable[[Sequence[tuple[str, str, Position]]], Awaitable[None]],
+        read_in_focus: Callable[[Sequence[Seen]], Awaitable[None]],
         drop_hot: Callable[[], Awaitable[None]] | None,
         writing: Writing,
         clock: Clock,
@@ -124,12 +124,33 @@ class MessageWriter:
             for user in uncertain:
                 await self._users.forget(user)
 
-    async def _in_focus(self, effects: Sequence[Effect]) -> list[tuple[str, str, Position]]:
-        """What came into channels that somebody has open: it is read at once."""
+    async def _in_focus(self, effects: Sequence[Effect]) -> list[Seen]:
+        """What came into channels that somebody has open: it is read at once, unless it is marked unread meanwhile."""
         ends = {
             effect.message.channel_id: Position(effect.message.seq, effect.message.id, effect.message.at)
             for effect in effects
             if effect.message is not None and effect.message.seq is not None and not effect.duplicate
         }
         focused = await self._presence.focused(ends)
-        return [(user, channel, ends[channel]) for channel, users in focused.items() for user in users]
+        if not focused:
+            return []
+        epochs = {channel: await self._epochs(channel, ends[channel], users) for channel, users in focused.items()}
+        # Whoever marks it unread ends the focus first, then the epoch: so who has it open now is in the epoch of then.
+        still = await self._presence.focused(focused)
+        return [
+            Seen(user, channel, ends[channel], epochs[channel][user])
+            for channel, users in still.items()
+            for user in users
+            if user in epochs[channel]
+        ]
+
+    async def _epochs(self, channel: str, place: Position, users: Sequence[str]) -> dict[str, int | None]:
+        """The epoch that each is in; None: not loaded."""
+        epochs: dict[str, int | None] = {}
+        found = await self._users.standing(channel, place, frozenset(), users)
+        for user, (standing, epoch) in zip(users, found, strict=True):
+            epochs[user] = epoch
+            if standing is Standing.LOOK and not epoch:  # perhaps it is only that nothing is known
+                view = await self._users.view(user, [channel])
+                epochs[user] = None if view is None or not view.seats else view.seats[0].pointer.epoch
+        return epochs

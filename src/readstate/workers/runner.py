@@ -173,9 +173,10 @@ class Runner(Generic[R]):
         await self._consumer.breathe()
 
     async def _watch_lag(self) -> None:
+        lags: dict[str, int] = {}
         while True:
             try:
-                lags: dict[str, int] = {}
+                lags = dict.fromkeys(lags, 0)  # what was given away lags somewhere else
                 for (topic, _), (committed, end) in (await self._consumer.ends()).items():
                     lags[topic] = lags.get(topic, 0) + max(0, end - committed)
                 for topic, lag in lags.items():

@@ -26,7 +26,7 @@ for index, messages in ipairs(cmsgpack.unpack(ARGV[4])) do
     local sum
     added, sum = take(senders, known, messages)
     if added > 0 then redis.call('HSET', badge, 'size', text(known.size + added), 'sum', text(sum)) end
-    use(badge, senders, now, ttl)
+    use_now_and_then(badge, senders, known, now, ttl)
   end
   answer[index] = {added, known.name or ''}
 end

@@ -1,0 +1,371 @@
+"""Hard cases of reading, with several processes: what is acknowledged is in the log, and is never lost again."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from readstate.errors import LogUnavailable
+from readstate.events import ReadEvent
+from readstate.log.kafka import Record
+from readstate.workers import MESSAGE_WRITER, RECEIPT_PERSISTER
+from tests.conftest import check_problem, eventually, of
+from tests.integration.on_servers import Held
+
+from .hard import BIG, ROOMS, SMALL, City, Instance, a_city, by_hand, two_rooms
+
+
+@pytest.fixture
+async def city(tmp_path: Path) -> AsyncIterator[City]:
+    async with a_city(tmp_path) as city:
+        yield city
+
+
+@pytest.fixture
+async def worker(city: City) -> Instance:
+    """Writes messages; nobody brings reads to the database yet."""
+    return await city.open("worker", MESSAGE_WRITER)
+
+
+@pytest.fixture
+async def one(city: City, worker: Instance) -> Instance:
+    """Bob has five unread messages in each of two channels."""
+    one = await city.open("one")
+    await two_rooms(one.chat)
+    return one
+
+
+@pytest.fixture
+async def two(city: City, one: Instance) -> Instance:
+    return await city.open("two")
+
+
+# ---------------------------------------------------------------- 1: acknowledged, and only in the log
+
+
+@pytest.fixture(params=[SMALL, BIG])
+async def marked(request: pytest.FixtureRequest, city: City, one: Instance, two: Instance) -> str:
+    """Bob has read everything there, and marked it unread from m2 on: only the log knows that."""
+    room: str = request.param
+    await one.chat.read("bob", room)
+    await city.all_done(one, MESSAGE_WRITER)
+    await two.chat.mark_unread("bob", "m2", room)
+    return room
+
+
+async def reads_m3(instance: Instance, room: str) -> None:
+    await instance.chat.read("bob", room, messages=["m3"])
+
+
+async def marks_m4_unread(instance: Instance, room: str) -> None:
+    await instance.chat.mark_unread("bob", "m4", room)
+
+
+Act = Callable[[Instance, str], Coroutine[Any, Any, None]]
+ACTS = pytest.mark.parametrize(
+    ("act", "left"), [(reads_m3, ["m2", "m4", "m5"]), (marks_m4_unread, ["m2", "m3", "m4", "m5"])]
+)
+
+
+async def is_left(room: str, left: list[str], *instances: Instance) -> None:
+    """This is unread for bob, whoever is asked."""
+    for instance in instances:
+        await instance.is_fresh()
+        assert await instance.chat.count("bob", room) == len(left)
+        assert await instance.chat.waiting("bob", channel=room, order="oldest") == left
+
+
+@ACTS
+async def test_case_1_after_the_loss_bob_waits_until_the_database_has_his_mark_unread(
+    city: City, worker: Instance, one: Instance, two: Instance, marked: str, act: Act, left: list[str]
+) -> None:
+    city.lose_hot_store()
+    totals = await one.rs.unread.totals(["bob"])  # the first that this process hears of it
+    assert not totals["bob"].exact
+    for instance in (one, two):
+        answer = await instance.chat.unread("bob", marked)
+        assert (answer["exact"], answer["reason"]) == (False, "stale")
+    waits = Held(one.rs.cluster.freshness, "caught_up", only_first=True)
+    acting = asyncio.create_task(act(one, marked))
+    await waits.reached()
+    waits.let_go()
+
+    worker.hire(RECEIPT_PERSISTER)
+    await acting
+
+    await is_left(marked, left, one, two)
+    await city.all_done(one, RECEIPT_PERSISTER)
+    city.lose_hot_store()
+    await is_left(marked, left, two, one)
+
+
+@ACTS
+@pytest.mark.parametrize("step", ["generation", "move", "dropped"])
+async def test_case_1_the_loss_comes_at_any_step_of_what_bob_does_next(
+    city: City, worker: Instance, one: Instance, two: Instance, marked: str, act: Act, left: list[str], step: str
+) -> None:
+    """And somebody else has him loaded at once, without what only the log has."""
+    held = Held(one.rs.hot.users, step, only_first=True)
+    acting = asyncio.create_task(act(one, marked))
+    await held.reached()
+    city.lose_hot_store()
+    assert (await two.chat.unread("bob", marked))["reason"] == "stale"
+    waits = Held(one.rs.cluster.freshness, "caught_up", only_first=True)
+    held.let_go()
+    await waits.reached()
+    waits.let_go()
+
+    worker.hire(RECEIPT_PERSISTER)
+    await acting
+
+    await is_left(marked, left, one, two)
+    await city.all_done(one, RECEIPT_PERSISTER)
+    city.lose_hot_store()
+    await is_left(marked, left, two, one)
+
+
+async def test_case_1_where_the_persister_does_not_come_bob_is_asked_to_come_again(
+    city: City, worker: Instance, one: Instance, marked: str
+) -> None:
+    hasty = await city.open("hasty", wait_timeout=1)
+    city.lose_hot_store()
+    for path, body in (("read", {"messages": ["m3"]}), ("unread", {"from": "m4"})):
+        check_problem(await hasty.chat.call("POST", f"{of('bob', marked)}/{path}", body), 503, "unavailable")
+    many = {"reads": [{"user_id": "bob", "channel_id": marked, "up_to": "m5"}]}
+    check_problem(await hasty.chat.call("POST", "/v1/reads", many), 503, "unavailable")
+
+    worker.hire(RECEIPT_PERSISTER)
+    await is_left(marked, ["m2", "m3", "m4", "m5"], one, hasty)
+    await reads_m3(hasty, marked)
+    await is_left(marked, ["m2", "m4", "m5"], one, hasty)
+
+
+# ---------------------------------------------------------------- 2: what nobody has written down
+
+
+async def test_case_2_a_read_that_changes_nothing_is_kept_although_the_one_before_it_failed(
+    city: City, worker: Instance, one: Instance, two: Instance
+) -> None:
+    produces = Held(one.rs.cluster.log, "reads", only_first=True)
+    first = asyncio.create_task(one.chat.call("POST", f"{of('bob', SMALL)}/read", {"up_to": "m3"}))
+    await produces.reached()
+
+    second = await two.chat.read("bob", SMALL, up_to="m3")
+    produces.fail(LogUnavailable("neither Kafka nor the disk takes it"))
+
+    assert second["changed"] is False
+    check_problem(await first, 503, "log_unavailable")
+    await is_written(city, worker)
+    city.lose_hot_store()
+    await is_left(SMALL, ["m4", "m5"], one, two)
+
+
+async def is_written(city: City, worker: Instance) -> None:
+    """What is in the log is in the database."""
+    worker.hire(RECEIPT_PERSISTER)
+    await city.all_done(worker, RECEIPT_PERSISTER)
+
+
+class Unplugged:
+    """A process that Kafka takes no reads from, until it is mended."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._log = instance.rs.cluster.log
+        self._topic = instance.rs.cluster.topics.reads
+        self._producer = self._log._producer
+        self._send = self._producer.send
+        self._producer.send = self._refuse  # type: ignore[method-assign]
+
+    async def _refuse(self, topic: str, records: Sequence[Record]) -> None:
+        if topic == self._topic:
+            raise LogUnavailable("the cable is out")
+        await self._send(topic, records)
+
+    async def mend(self) -> None:
+        """Returns when what was kept on the disk is in Kafka."""
+        self._producer.send = self._send  # type: ignore[method-assign]
+
+        async def drained() -> bool:
+            return not self._log.spooled
+
+        await eventually(drained, "the spool is empty")
+
+
+async def test_case_2_a_read_that_changes_nothing_finds_one_that_only_a_spool_has(
+    city: City, worker: Instance, one: Instance, two: Instance
+) -> None:
+    """The process with the spool is gone before it can send it: the second read has brought the state to the log."""
+    cable = Unplugged(one)
+    await one.chat.read("bob", SMALL, up_to="m3")
+    assert one.rs.cluster.log.spooled == 1
+
+    second = await two.chat.read("bob", SMALL, up_to="m3")
+
+    assert second["changed"] is False
+    await is_written(city, worker)
+    assert (await city.receipts())["bob", SMALL][1] == 3
+    await cable.mend()
+    await is_left(SMALL, ["m4", "m5"], one, two)
+
+
+@ACTS
+async def test_case_1_a_mark_unread_that_only_a_spool_has_is_waited_for_too(
+    city: City, worker: Instance, one: Instance, two: Instance, act: Act, left: list[str]
+) -> None:
+    await one.chat.read("bob", SMALL)
+    await is_written(city, worker)
+    cable = Unplugged(one)
+    await one.chat.mark_unread("bob", "m2", SMALL)
+    assert one.rs.cluster.log.spooled == 1
+    hasty = await city.open("hasty", wait_timeout=5)  # longer than it takes to settle
+    city.lose_hot_store()
+
+    check_problem(await hasty.chat.call("POST", f"{of('bob', SMALL)}/read", {"up_to": "m5"}), 503, "unavailable")
+    assert (await two.chat.unread("bob", SMALL))["reason"] == "stale"
+    await cable.mend()
+    await act(two, SMALL)
+
+    await is_left(SMALL, left, one, two)
+    await city.all_done(one, RECEIPT_PERSISTER)
+    city.lose_hot_store()
+    await is_left(SMALL, left, two, one)
+
+
+# ---------------------------------------------------------------- 5 and 6: what is counted once, and read once
+
+
+@ROOMS
+async def test_case_5_a_message_read_one_by_one_and_then_deleted_is_taken_away_once(
+    city: City, worker: Instance, one: Instance, two: Instance, room: str
+) -> None:
+    await one.chat.read("bob", room, messages=["m2"])
+    await two.chat.delete("m2", room)
+    assert [await instance.chat.count("bob", room) for instance in (one, two)] == [4, 4]
+
+    await is_written(city, worker)
+    city.lose_hot_store()
+    await is_left(room, ["m1", "m3", "m4", "m5"], one, two)
+
+
+@ROOMS
+async def test_case_6_an_own_send_whose_read_comes_late_reads_nothing_again(
+    city: City, worker: Instance, one: Instance, two: Instance, room: str
+) -> None:
+    """Bob writes, and marks all unread before that is stored; and again before the writer says what he has read."""
+    await worker.dismiss()
+    writer = await city.open("writer")
+    says = Held(writer.rs.cluster.log, "reads")
+    await one.accept("bob", "own", room)
+    await two.chat.mark_unread("bob", "m2", room)
+    writer.hire(MESSAGE_WRITER)
+    await says.reached()
+
+    await two.chat.mark_unread("bob", "m1", room)
+    says.let_go()
+
+    await city.all_done(one, MESSAGE_WRITER)
+    assert (await one.chat.post("bob", room, id="own"))["status"] == "duplicate"
+    await is_left(room, ["m1", "m2", "m3", "m4", "m5"], one, two)
+    await is_written(city, worker)
+    city.lose_hot_store()
+    await is_left(room, ["m1", "m2", "m3", "m4", "m5"], one, two)
+
+
+@ROOMS
+async def test_case_6_a_join_that_is_repeated_after_a_mark_unread_reads_nothing_again(
+    city: City, worker: Instance, one: Instance, two: Instance, room: str
+) -> None:
+    """Once by whoever calls, once by a writer that has died before it could say how far it had come."""
+    await one.chat.join("frank", channel=room)
+    await city.all_done(one, MESSAGE_WRITER)
+    await two.chat.mark_unread("frank", "m4", room)
+
+    assert (await two.chat.join("frank", channel=room))["added"] == 0
+    await worker.dismiss()
+    for record in await city.records(city.stores.topics.messages):
+        await by_hand(worker).handle([record])
+
+    assert [await instance.chat.count("frank", room) for instance in (one, two)] == [2, 2]
+    await is_written(city, worker)
+    city.lose_hot_store()
+    for instance in (one, two):
+        await instance.is_fresh()
+        assert await instance.chat.count("frank", room) == 2
+
+
+@ROOMS
+async def test_case_6_a_mark_unread_ends_reading_by_focus_also_for_a_message_on_its_way(
+    city: City, worker: Instance, one: Instance, two: Instance, room: str
+) -> None:
+    """The writer has seen that bob looks at the channel; before it reads for him, he marks everything unread."""
+    await one.chat.comes_online("bob", focus=room)
+    await one.chat.send("alice", "seen", channel=room)
+    await has_read(one, room, 6)
+    looks = Held(worker.rs.hot.presence, "focused", with_answer=True, only_first=True)
+    await one.accept("alice", "m7", room)
+    await looks.reached()
+
+    await two.chat.mark_unread("bob", "m2", room)
+    looks.let_go()
+    await city.all_done(one, MESSAGE_WRITER)
+    await one.chat.send("alice", "m8", channel=room)
+
+    left = ["m2", "m3", "m4", "m5", "seen", "m7", "m8"]
+    await is_left(room, left, one, two)
+    await one.chat.comes_online("bob", focus=room)
+    await one.chat.goes_away("bob")
+    await one.chat.comes_online("bob", focus=room)
+    await one.chat.send("alice", "m9", channel=room)
+    await has_read(two, room, 9)
+
+
+async def has_read(instance: Instance, room: str, seq: int) -> None:
+    """Returns when bob has read so far."""
+
+    async def read() -> bool:
+        return int((await instance.chat.unread("bob", room))["last_read"]["seq"]) == seq
+
+    await eventually(read, f"bob has read up to {seq}")
+
+
+# ---------------------------------------------------------------- 15 and 16: undo, and merging
+
+
+@ROOMS
+async def test_case_15_an_undo_keeps_what_was_read_one_by_one_since(
+    city: City, worker: Instance, one: Instance, two: Instance, room: str
+) -> None:
+    await one.chat.read("bob", room, messages=["m2"])
+    token = (await two.chat.read_all("bob"))["undo"]
+    await one.chat.send("alice", "m6", "m7", channel=room)
+    await one.chat.read("bob", room, messages=["m7"])
+    await is_written(city, worker)
+    city.lose_hot_store()
+
+    assert (await two.chat.undo("bob", token))["changed"] == 2
+
+    await is_left(room, ["m1", "m3", "m4", "m5", "m6"], one, two)
+    check_problem(await one.chat.call("POST", "/v1/users/bob/read/undo", {"undo": token}), 404, "undo_not_found")
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("together", [True, False])
+async def test_case_16_two_states_of_one_epoch_merge_in_any_order(
+    city: City, worker: Instance, one: Instance, order: int, together: bool
+) -> None:
+    now = one.rs.clock()
+    events = [
+        ReadEvent("bob", SMALL, 7, 10, (15,), "x", now, now, 0, now),
+        ReadEvent("bob", SMALL, 7, 12, (), "y", now, now, 0, now),
+    ][::order]
+    if together:
+        await one.rs.cluster.log.send_reads(events)
+        await is_written(city, worker)
+    else:
+        worker.hire(RECEIPT_PERSISTER)
+        for event in events:
+            await one.rs.cluster.log.send_reads([event])
+            await city.all_done(one, RECEIPT_PERSISTER)
+    assert (await city.receipts())["bob", SMALL] == (7, 12, frozenset({15}))

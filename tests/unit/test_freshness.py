@@ -1,0 +1,104 @@
+"""Whether every read that is acknowledged is in the durable store."""
+
+import asyncio
+
+import pytest
+
+from readstate.services import freshness
+from readstate.services.freshness import AlwaysFresh, NeverFresh, Trailing
+
+
+class Log:
+    """A log with its persister, and the spools of all instances."""
+
+    def __init__(self) -> None:
+        self.end = 10
+        self.committed = 10
+        self.in_spools = 0
+        self.looks = 0
+
+    async def ends(self) -> dict[int, int]:
+        return {0: self.end, 1: 0}
+
+    async def done(self) -> dict[int, int]:
+        self.looks += 1
+        return {0: self.committed}
+
+    async def generation(self) -> int:
+        return 1
+
+    def seen(self) -> int:
+        return 1
+
+    async def fresh(self) -> int:
+        return 1
+
+    async def note_fresh(self, generation: int) -> None:
+        pass
+
+    async def spooled(self) -> int:
+        self.looks += 1
+        return self.in_spools
+
+
+@pytest.fixture(autouse=True)
+def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(freshness, "SETTLE_SECONDS", 0.001)
+    monkeypatch.setattr(freshness, "LOOK_SECONDS", 0.001)
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+@pytest.fixture
+def trailing(log: Log) -> Trailing:
+    return Trailing(log, log.ends, log.done, patience=5)
+
+
+async def looked_again(log: Log) -> None:
+    before = log.looks
+    async with asyncio.timeout(30):
+        while log.looks < before + 3:  # noqa: ASYNC110 - a plain number
+            await asyncio.sleep(0.001)
+
+
+async def test_a_log_that_is_written_down_is_passed(trailing: Trailing) -> None:
+    assert await trailing.passed()
+
+
+async def test_an_empty_log_is_passed(log: Log, trailing: Trailing) -> None:
+    log.end = log.committed = 0
+    assert await trailing.passed()
+
+
+@pytest.mark.parametrize("behind", ["the persister", "a spool"])
+async def test_what_is_behind_is_waited_for(log: Log, trailing: Trailing, behind: str) -> None:
+    if behind == "a spool":
+        log.in_spools = 1
+    else:
+        log.committed = 9
+    asked = asyncio.create_task(trailing.passed())
+    await looked_again(log)
+    assert not asked.done()
+    if behind == "a spool":
+        log.end, log.in_spools = 11, 0  # it is sent
+        await looked_again(log)
+        assert not asked.done()
+        log.committed = 11
+    else:
+        log.end = 1_000  # what comes later is not waited for
+        log.committed = 10
+    assert await asyncio.wait_for(asked, 30)
+
+
+async def test_but_not_for_ever(log: Log, trailing: Trailing, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(freshness, "PASS_SECONDS", 0.05)
+    log.committed = 9
+    assert not await trailing.passed()
+
+
+async def test_without_a_shared_log_it_is_known_at_once() -> None:
+    assert await AlwaysFresh().passed()
+    assert not await NeverFresh().passed()
