@@ -1,7 +1,7 @@
 """How far the log goes, and how far its consumers are: asked of the brokers, by no member of any group."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from confluent_kafka import (
@@ -50,6 +50,18 @@ class Watcher:
     async def ends(self, topic: str) -> dict[int, int]:
         """The next offset of each partition."""
         return await self._ask(lambda admin: self._offsets(admin, topic, _NEXT))
+
+    async def spans(self, places: Collection[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, int]]:
+        """The oldest and the next offset of partitions (topic, number)."""
+        wanted = [TopicPartition(*place) for place in places]
+        if not wanted:
+            return {}
+
+        async def both(admin: AdminClient) -> tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]]:
+            return await asyncio.gather(_offsets(admin, wanted, _OLDEST), _offsets(admin, wanted, _NEXT))
+
+        oldest, ends = await self._ask(both)
+        return {(place.topic, place.partition): (oldest[place], ends[place]) for place in wanted}
 
     async def committed(self, group: str, topic: str) -> dict[int, int]:
         """The next offset that a group has to do, of each partition. One that has done nothing begins at the oldest."""
@@ -107,12 +119,8 @@ class Watcher:
             await asyncio.to_thread(last.clear)  # its end joins threads
 
     async def _offsets(self, admin: AdminClient, topic: str, spec: Any) -> dict[int, int]:
-        wanted = {TopicPartition(topic, partition): spec for partition in range(self._partitions)}
-        answers: Mapping[TopicPartition, Any] = admin.list_offsets(
-            wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=ANSWER_SECONDS
-        )
-        found = await asyncio.gather(*(asyncio.wrap_future(answer) for answer in answers.values()))
-        return {place.partition: result.offset for place, result in zip(answers, found, strict=True)}
+        found = await _offsets(admin, [TopicPartition(topic, partition) for partition in range(self._partitions)], spec)
+        return {place.partition: offset for place, offset in found.items()}
 
     async def _committed(self, admin: AdminClient, group: str, topic: str) -> dict[int, int]:
         places = [TopicPartition(topic, partition) for partition in range(self._partitions)]
@@ -139,3 +147,11 @@ class Watcher:
     async def _topic_id(self, admin: AdminClient, topic: str) -> str:
         [answer] = admin.describe_topics(TopicCollection([topic]), request_timeout=ANSWER_SECONDS).values()
         return str((await asyncio.wrap_future(answer)).topic_id)
+
+
+async def _offsets(admin: AdminClient, places: Sequence[TopicPartition], spec: Any) -> dict[TopicPartition, int]:
+    answers: Mapping[TopicPartition, Any] = admin.list_offsets(
+        dict.fromkeys(places, spec), isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=ANSWER_SECONDS
+    )
+    found = await asyncio.gather(*(asyncio.wrap_future(answer) for answer in answers.values()))
+    return {place: result.offset for place, result in zip(answers, found, strict=True)}
