@@ -138,7 +138,7 @@ async def settle(rs: "Readstate") -> None:
 
 
 async def _is_told(rs: "Readstate") -> bool:
-    applied = await rs.hot.channels.offsets()
+    applied = await rs.cluster.hot.channels.offsets()
     ends = await rs.cluster.watcher.ends(rs.cluster.topics.messages)
     return all(applied.get(part, 0) >= end for part, end in ends.items())
 

@@ -11,7 +11,6 @@ import pytest
 from tests import stores
 from tests.conftest import Chat, Clock, in_process
 
-
 IN_A_CLUSTER = {"test_api_story": "ledger", "test_receipts_story": "timeline"}
 """Stories that a cluster tells in any run, and how it counts there: each takes seconds."""
 
@@ -42,7 +41,7 @@ def _is_told_again(item: pytest.Item) -> bool:
     if given is None or given.params.get("kept") != stores.CLUSTER:
         return False
     way = IN_A_CLUSTER[item.path.stem]
-    return given.params.get("mode", way) != way
+    return bool(given.params.get("mode", way) != way)
 
 
 @pytest.fixture(autouse=True)
