@@ -100,7 +100,7 @@ class Chat:
         self._settle = settle
 
     async def settled(self) -> None:
-        """Returns when badges and cursors are what they will be: in a cluster they follow the answer to a message."""
+        """Returns when badges, cursors and receipts are what they will be: in a cluster they follow a moment later."""
         if self._settle is not None:
             await self._settle()
 
@@ -286,6 +286,7 @@ class Chat:
         return await self.ask("POST", f"{of(user, channel)}/threads/{segment(thread)}/read", target)
 
     async def seen(self, message: str, channel: str = GENERAL) -> Any:
+        await self.settled()
         return await self.ask("GET", f"{message_path(channel, message)}/seen")
 
     async def seen_by(self, message: str, channel: str = GENERAL) -> list[str]:
@@ -297,6 +298,7 @@ class Chat:
 
     async def receipts(self, channel: str = GENERAL) -> dict[str, int]:
         """How far everyone has read."""
+        await self.settled()
         answer = await self.ask("GET", f"/v1/channels/{segment(channel)}/receipts")
         return {receipt["user_id"]: receipt["last_read_seq"] for receipt in answer["receipts"]}
 

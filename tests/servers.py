@@ -128,7 +128,7 @@ class Child:
     def _end(self, sign: signal.Signals | None, deadline: float = DEADLINE) -> int:
         assert self._child is not None
         assert self._drain is not None
-        child, self._child = self._child, None
+        child, drain, self._child = self._child, self._drain, None
         if sign is not None:
             child.send_signal(sign)
         try:
@@ -136,10 +136,10 @@ class Child:
         except subprocess.TimeoutExpired:
             child.send_signal(signal.SIGABRT)  # then it says where it stands
             child.wait()
-            self._drain.join(DEADLINE)
+            drain.join(DEADLINE)
             raise AssertionError(f"{self.data_dir.name} does not end:\n{''.join(self.log)}") from None
         finally:
-            self._drain.join(DEADLINE)
+            drain.join(DEADLINE)
             assert child.stdout is not None
             child.stdout.close()
         return code

@@ -24,6 +24,7 @@ class Storm:
         self._faults = faults
         self._tell = tell
         self._fleet = fleet
+        self._hit: set[str] = set()
         self._children: dict[str, Child] = {child.data_dir.name: child for child in fleet.children}
         machines = weather.machines
         self._servers: dict[str, StackServer] = {
@@ -47,10 +48,14 @@ class Storm:
 
     async def _befall(self, fault: Fault, started: float) -> None:
         await asyncio.sleep(max(0.0, started + fault.at - time.monotonic()))
+        if fault.whom in self._hit:  # a stop may take longer than the schedule thought
+            return
+        self._hit.add(fault.whom)
         self._tell(str(fault))
         await asyncio.to_thread(self._begin, fault)
         await asyncio.sleep(fault.seconds)
         await asyncio.to_thread(self._end, fault)
+        self._hit.discard(fault.whom)
 
     def _begin(self, fault: Fault) -> None:
         if fault.what in {"cut", "stall", "delay"}:
