@@ -15,11 +15,14 @@ from readstate import Readstate
 from readstate.gateway import asgi_app
 from readstate.log.kafka import KafkaProducer, Record
 from readstate.rooms import partition_of
+from readstate.workers import MESSAGE_WRITER
 from readstate.workers.runner import Runner
 from tests import stores
 from tests.conftest import JWT_SECRET, SERVICE_KEY, WAIT, Chat, eventually
 from tests.contract import postgres
 from tests.servers import environ_of
+
+from .hard import City, Instance, a_city, two_rooms
 
 
 class Town:
@@ -118,3 +121,33 @@ async def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 async def listed(town: Town) -> Sequence[tuple[Any, ...]]:
     """The dead letters that nobody has repaired: topic, error and event."""
     return await town.sql("SELECT topic, error, event FROM dead_letters ORDER BY id")
+
+
+# ---------------------------------------------------------------- several processes, step by step
+
+
+@pytest.fixture
+async def city(tmp_path: Path) -> AsyncIterator[City]:
+    """Nobody is there yet."""
+    async with a_city(tmp_path) as city:
+        yield city
+
+
+@pytest.fixture
+async def worker(city: City) -> Instance:
+    """Writes messages; nobody brings reads to the database yet."""
+    return await city.open("worker", MESSAGE_WRITER)
+
+
+@pytest.fixture
+async def one(city: City, worker: Instance) -> Instance:
+    """Bob has five unread messages in each of two channels."""
+    one = await city.open("one")
+    await two_rooms(one.chat)
+    await city.all_done(one, MESSAGE_WRITER)
+    return one
+
+
+@pytest.fixture
+async def two(city: City, one: Instance) -> Instance:
+    return await city.open("two")

@@ -14,10 +14,13 @@ import httpx
 import pytest
 
 from readstate import Readstate
+from readstate.errors import LogUnavailable
 from readstate.gateway import asgi_app
+from readstate.log.kafka import Record
 from readstate.log.kafka_consumer import Consumed, KafkaConsumer
 from readstate.log.watcher import Watcher
 from readstate.staff import Staff, _Writer
+from readstate.tasks import cancel
 from readstate.workers import MESSAGE_WRITER, RECEIPT_PERSISTER, STATUS_UPDATE
 from tests.conftest import WAIT, Chat, eventually
 from tests.contract import postgres
@@ -27,6 +30,7 @@ from .fleet import PARTITIONS, Machines, Stores, make_database, remove_stores, s
 SMALL, BIG = "small", "big"
 FANOUT = 3
 """Channels with more members are counted by their timeline."""
+STOP_SECONDS = 30.0
 GUESTS = ("carol", "dave", "erin")
 ROOMS = pytest.mark.parametrize("room", [SMALL, BIG])
 
@@ -41,7 +45,9 @@ class Work:
     async def stop(self) -> None:
         """What was taken is finished."""
         self._stopping.set()
-        await self._task
+        done, _ = await asyncio.wait([self._task], timeout=STOP_SECONDS)
+        if not done:  # a test has failed while it held somebody
+            await cancel(self._task)
 
 
 class Instance:
@@ -201,3 +207,42 @@ class Hand:
 def by_hand(instance: Instance) -> Hand:
     """The writer of a process that does what it is told."""
     return Hand(instance)
+
+
+async def is_left(room: str, left: list[str], *instances: Instance) -> None:
+    """This is unread for bob, whoever is asked."""
+    for instance in instances:
+        await instance.is_fresh()
+        assert await instance.chat.count("bob", room) == len(left)
+        assert await instance.chat.waiting("bob", channel=room, order="oldest") == left
+
+
+async def is_written(city: City, worker: Instance) -> None:
+    """What is in the log is in the database."""
+    worker.hire(RECEIPT_PERSISTER)
+    await city.all_done(worker, RECEIPT_PERSISTER)
+
+
+class Unplugged:
+    """A process that Kafka takes no reads from, until it is mended."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._log = instance.rs.cluster.log
+        self._topic = instance.rs.cluster.topics.reads
+        self._producer = self._log._producer
+        self._send = self._producer.send
+        self._producer.send = self._refuse  # type: ignore[method-assign]
+
+    async def _refuse(self, topic: str, records: Sequence[Record]) -> None:
+        if topic == self._topic:
+            raise LogUnavailable("the cable is out")
+        await self._send(topic, records)
+
+    async def mend(self) -> None:
+        """Returns when what was kept on the disk is in Kafka."""
+        self._producer.send = self._send  # type: ignore[method-assign]
+
+        async def drained() -> bool:
+            return not self._log.spooled
+
+        await eventually(drained, "the spool is empty")

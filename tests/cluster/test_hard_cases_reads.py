@@ -1,46 +1,18 @@
 """Hard cases of reading, with several processes: what is acknowledged is in the log, and is never lost again."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from pathlib import Path
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
 from readstate.errors import LogUnavailable
 from readstate.events import ReadEvent
-from readstate.log.kafka import Record
 from readstate.workers import MESSAGE_WRITER, RECEIPT_PERSISTER
 from tests.conftest import check_problem, eventually, of
 from tests.integration.on_servers import Held
 
-from .hard import BIG, ROOMS, SMALL, City, Instance, a_city, by_hand, two_rooms
-
-
-@pytest.fixture
-async def city(tmp_path: Path) -> AsyncIterator[City]:
-    async with a_city(tmp_path) as city:
-        yield city
-
-
-@pytest.fixture
-async def worker(city: City) -> Instance:
-    """Writes messages; nobody brings reads to the database yet."""
-    return await city.open("worker", MESSAGE_WRITER)
-
-
-@pytest.fixture
-async def one(city: City, worker: Instance) -> Instance:
-    """Bob has five unread messages in each of two channels."""
-    one = await city.open("one")
-    await two_rooms(one.chat)
-    return one
-
-
-@pytest.fixture
-async def two(city: City, one: Instance) -> Instance:
-    return await city.open("two")
-
+from .hard import BIG, ROOMS, SMALL, City, Instance, Unplugged, by_hand, is_left, is_written
 
 # ---------------------------------------------------------------- 1: acknowledged, and only in the log
 
@@ -67,14 +39,6 @@ Act = Callable[[Instance, str], Coroutine[Any, Any, None]]
 ACTS = pytest.mark.parametrize(
     ("act", "left"), [(reads_m3, ["m2", "m4", "m5"]), (marks_m4_unread, ["m2", "m3", "m4", "m5"])]
 )
-
-
-async def is_left(room: str, left: list[str], *instances: Instance) -> None:
-    """This is unread for bob, whoever is asked."""
-    for instance in instances:
-        await instance.is_fresh()
-        assert await instance.chat.count("bob", room) == len(left)
-        assert await instance.chat.waiting("bob", channel=room, order="oldest") == left
 
 
 @ACTS
@@ -160,37 +124,6 @@ async def test_case_2_a_read_that_changes_nothing_is_kept_although_the_one_befor
     await is_written(city, worker)
     city.lose_hot_store()
     await is_left(SMALL, ["m4", "m5"], one, two)
-
-
-async def is_written(city: City, worker: Instance) -> None:
-    """What is in the log is in the database."""
-    worker.hire(RECEIPT_PERSISTER)
-    await city.all_done(worker, RECEIPT_PERSISTER)
-
-
-class Unplugged:
-    """A process that Kafka takes no reads from, until it is mended."""
-
-    def __init__(self, instance: Instance) -> None:
-        self._log = instance.rs.cluster.log
-        self._topic = instance.rs.cluster.topics.reads
-        self._producer = self._log._producer
-        self._send = self._producer.send
-        self._producer.send = self._refuse  # type: ignore[method-assign]
-
-    async def _refuse(self, topic: str, records: Sequence[Record]) -> None:
-        if topic == self._topic:
-            raise LogUnavailable("the cable is out")
-        await self._send(topic, records)
-
-    async def mend(self) -> None:
-        """Returns when what was kept on the disk is in Kafka."""
-        self._producer.send = self._send  # type: ignore[method-assign]
-
-        async def drained() -> bool:
-            return not self._log.spooled
-
-        await eventually(drained, "the spool is empty")
 
 
 async def test_case_2_a_read_that_changes_nothing_finds_one_that_only_a_spool_has(

@@ -1,0 +1,226 @@
+"""The hard cases of the design in the cluster profile, each forced: a step is held where it hurts, never a sleep.
+
+| case | what it is about | forced by |
+| --- | --- | --- |
+| 1 | a mark-unread that only the log (or a spool) has, and the hot store is emptied | `test_hard_cases_reads.py`: `test_case_1_*` |
+| 2 | a read that changes nothing, after one whose produce failed | `test_hard_cases_reads.py`: `test_case_2_*` |
+| 3 | a writer that was replaced wakes up late | `test_hard_cases_channels.py`: `test_case_3_*`; every way to die: `tests/model/test_repeats.py` |
+| 4 | a loader against a delete | `test_hard_cases_channels.py`: `test_case_4_*`; all orders: `tests/integration/test_servers_orders.py` |
+| 5 | read one by one, then deleted | `test_hard_cases_reads.py`: `test_case_5_*` |
+| 6 | own sends, joins and focus after a mark-unread | `test_hard_cases_reads.py`: `test_case_6_*` |
+| 7 | a thousand messages in one millisecond, and a tap | `tests/integration/test_badge_at_scale.py`: `test_case_7_*` |
+| 8 | a tap against the write replica, in every order | `tests/integration/test_badge_replica.py` |
+| 9 | who was away: repeats, losses, deaths | here: `test_case_9_*`; a repeat: `tests/integration/test_badge_at_scale.py`: `test_case_9_*` |
+| 10 | a change that is done after a later one was seen | `test_hard_cases_channels.py`: `test_case_10_*` |
+| 11 | a channel grows past the limit, with settings that differ | `test_hard_cases_channels.py`: `test_case_11_*` |
+| 12 | late events of who or what is gone | `test_hard_cases_channels.py`: `test_case_12_*` |
+| 13 | messages that are not there yet, or no more; outages | `test_hard_cases_channels.py`: `test_case_13_*` |
+| 14 | a database that trails is no difference | here: `test_case_14_*` |
+| 15 | undo keeps what was read since | `test_hard_cases_reads.py`: `test_case_15_*` |
+| 16 | two states of one epoch, in any order | `test_hard_cases_reads.py`: `test_case_16_*`; at random: `test_orders.py` |
+| 17 | one process, or many | here: `test_case_17_*`; the embedded profile: `tests/http/test_hard_cases.py`: `test_case_17_*` |
+| 18 | the number of partitions | here: `test_case_18_*` |
+"""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from readstate import Readstate
+from readstate.errors import ConfigurationError
+from readstate.services import freshness
+from readstate.tasks import cancel
+from readstate.workers import MESSAGE_WRITER, STATUS_UPDATE
+from tests.conftest import eventually
+from tests.integration.on_servers import Held
+from tests.servers import Server
+
+from .fleet import PARTITIONS
+from .hard import BIG, ROOMS, SMALL, City, Instance, Unplugged, by_hand, is_left, is_written
+
+TRIO = "trio"
+
+# ---------------------------------------------------------------- 9: who was away
+
+
+@pytest.fixture
+async def trio(city: City, worker: Instance, one: Instance, two: Instance) -> None:
+    """Bob has a connection to the second process, carol has none anywhere."""
+    worker.hire(STATUS_UPDATE)
+    await one.chat.open_channel("alice", "bob", "carol", channel=TRIO)
+    await two.rs.presence.connected("bob", "phone", "k1")
+    await city.all_done(one, MESSAGE_WRITER, STATUS_UPDATE)
+    await one.chat.tap("bob")
+    await one.chat.tap("carol")
+    assert [await one.chat.badge(user) for user in ("bob", "carol")] == [0, 0]
+
+
+@pytest.mark.usefixtures("trio")
+async def test_case_9_nobody_becomes_away_by_a_loss_of_the_hot_store(
+    city: City, worker: Instance, one: Instance, two: Instance
+) -> None:
+    """The writer is about to ask who is there when everything is lost."""
+    asks = Held(worker.rs.hot.presence, "online", only_first=True)
+    await one.accept("alice", "hello", TRIO)
+    await asks.reached()
+    city.lose_hot_store()
+    asks.let_go()
+    await city.all_done(one, MESSAGE_WRITER, STATUS_UPDATE)
+
+    assert [await two.chat.badge(user) for user in ("bob", "carol")] == [0, 1]
+    assert await city.sql("SELECT receiver_id FROM undelivered WHERE message_id = 'hello'") == [("carol",)]
+
+
+@pytest.mark.usefixtures("trio")
+async def test_case_9_a_batch_that_is_repeated_after_presence_has_changed_decides_nothing_again(
+    city: City, worker: Instance, one: Instance, two: Instance
+) -> None:
+    """The first writer is held after its transaction; the next one does it all again."""
+    await worker.dismiss()
+    known = await city.records(city.stores.topics.messages)
+    await one.accept("alice", "hello", TRIO)
+    records = [record for record in await city.records(city.stores.topics.messages) if record not in known]
+    paused = await city.open("paused")
+    held = Held(paused.rs.hot.channels, "apply")
+    late = asyncio.create_task(by_hand(paused).handle(records))
+    await held.reached()
+
+    await one.rs.presence.connected("carol", "phone", "k2")
+    worker.hire(MESSAGE_WRITER, STATUS_UPDATE)
+    await city.all_done(one, MESSAGE_WRITER)
+    held.let_go()
+    await late
+    await city.all_done(one, STATUS_UPDATE)
+
+    assert [await two.chat.badge(user) for user in ("bob", "carol")] == [0, 1]
+    assert await city.sql("SELECT receiver_id FROM undelivered WHERE message_id = 'hello'") == [("carol",)]
+
+
+@pytest.mark.usefixtures("trio")
+@pytest.mark.parametrize("proven", [False, True])
+async def test_case_9_what_an_instance_that_dies_has_not_proven_delivered_was_not(
+    city: City, one: Instance, proven: bool
+) -> None:
+    doomed = await city.open("doomed")
+    await doomed.rs.presence.connected("carol", "phone", "k2")
+    await one.chat.send("alice", "hello", channel=TRIO)
+    if proven:
+        doomed.rs.presence.alive("carol")
+
+        async def noted() -> bool:
+            return not await one.rs.cluster.hot.presence.unproven("carol")
+
+        await eventually(noted, "it is proven")
+    await dies(doomed)
+
+    async def is_gone() -> bool:
+        return not (await one.chat.presence("carol"))["online"]
+
+    await eventually(is_gone, "carol is known to be gone")
+    expected = 0 if proven else 1
+
+    async def badge() -> bool:
+        return await one.chat.badge("carol") == expected
+
+    await eventually(badge, f"the badge is {expected}")
+
+
+async def dies(instance: Instance) -> None:
+    """From now on it says nothing to anybody."""
+    presence = instance.rs.cluster.hot.presence
+    assert presence._task is not None
+    await cancel(presence._task)
+    presence._task = None
+
+
+# ---------------------------------------------------------------- 14: the database trails
+
+
+@ROOMS
+async def test_case_14_reads_that_only_the_log_has_are_no_difference(
+    city: City, worker: Instance, one: Instance, two: Instance, room: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever compares or recounts goes by the merge of both, and takes nothing of it away."""
+    monkeypatch.setattr(freshness, "PASS_SECONDS", 4.0)
+    await one.chat.read("bob", room)
+    await one.chat.mark_unread("bob", "m2", room)
+    await two.chat.read("bob", room, messages=["m4"])
+    assert ("bob", room) not in await city.receipts()
+
+    left = ["m2", "m3", "m5"]
+    for instance in (one, two):
+        why = await instance.chat.explain("bob", room)
+        assert (why["hot"], why["durable"], why["agrees"]) == (3, 3, True)
+        assert await instance.chat.recount("bob", room) == {"before": 3, "after": 3}
+        await is_left(room, left, instance)
+        assert (await instance.rs.repair.audit(100, 1.0)).drift == []
+    await two.chat.prefer("bob", room, muted=True)
+    report = await one.rs.repair.reconcile()
+    assert (report.database_behind, report.hot_store_behind) == (0, 0)
+    assert report.undecided > 0
+    await is_left(room, left, one, two)
+
+    await is_written(city, worker)
+    report = await two.rs.repair.reconcile()
+    assert (report.database_behind, report.hot_store_behind, report.undecided) == (0, 0, 0)
+    await is_left(room, left, one, two)
+
+
+@ROOMS
+async def test_case_14_preferences_that_could_not_be_kept_take_no_read_along(
+    city: City, worker: Instance, one: Instance, two: Instance, room: str
+) -> None:
+    await one.chat.read("bob", room)
+    await one.chat.mark_unread("bob", "m2", room)
+    saves = Held(two.rs.durable, "save_preferences", only_first=True)
+    muting = asyncio.create_task(two.chat.call("PUT", f"/v1/users/bob/channels/{room}/preferences", {"muted": True}))
+    await saves.reached()
+    saves.fail(OSError("the database is gone"))
+    assert (await muting).status_code >= 500
+
+    assert (await one.chat.unread("bob", room))["muted"] is False
+    await one.chat.read("bob", room, messages=["m3"])
+    await is_left(room, ["m2", "m4", "m5"], one, two)
+    await is_written(city, worker)
+    city.lose_hot_store()
+    await is_left(room, ["m2", "m4", "m5"], one, two)
+
+
+# ---------------------------------------------------------------- 17 and 18: how many
+
+
+async def test_case_17_many_processes_share_a_data_directory_each_with_a_spool_of_its_own(
+    city: City, worker: Instance, one: Instance
+) -> None:
+    shared = [await city.open(name, data_dir=one.rs.settings.data_dir, workers=2) for name in ("third", "fourth")]
+    processes = [one, *shared]
+    cables = [Unplugged(process) for process in processes]
+    for process, name in zip(processes, ("m1", "m3", "m5"), strict=True):
+        await process.chat.read("bob", SMALL, messages=[name])
+    assert [process.rs.cluster.log.spooled for process in processes] == [1, 1, 1]
+
+    for cable in cables:
+        await cable.mend()
+    await is_written(city, worker)
+    city.lose_hot_store()
+    await is_left(SMALL, ["m2", "m4"], *processes)
+
+
+async def test_case_18_a_start_with_another_number_of_partitions_is_refused_with_the_reason(
+    city: City, worker: Instance, one: Instance, tmp_path: Path
+) -> None:
+    settings = city.stores.settings(city.machines, partitions=PARTITIONS + 1)
+    with pytest.raises(ConfigurationError, match=f"has {PARTITIONS} partitions, not {PARTITIONS + 1}"):
+        await Readstate.open(data_dir=str(tmp_path / "another"), **settings)
+    home = tmp_path / "process"
+    home.mkdir()
+    process = Server(home, **settings)
+    process.launch()
+    assert await asyncio.to_thread(process.wait_for_exit) != 0
+    assert f"has {PARTITIONS} partitions, not {PARTITIONS + 1}" in "".join(process.log)
+
+    ends = await one.rs.cluster.watcher.ends(city.stores.topics.messages)
+    assert sorted(ends) == list(range(PARTITIONS))
+    await one.chat.send("alice", "m6", channel=BIG)
+    assert await one.chat.count("bob", BIG) == 6
