@@ -34,6 +34,8 @@ NAMES = (
     "postgres",
     "badge_replica",
     "badge_counting",
+    "cluster_reads",
+    "cluster_messages",
 )
 RESULTS = Path(__file__).parent / "RESULTS.md"
 

@@ -141,10 +141,11 @@ def burst(port: int, sources: Sequence[Iterable[bytes]], check: Check, seconds: 
 
     Raises BenchmarkError when any answer is an error or does not pass the check.
     """
-    return uvloop.run(_burst(port, sources, check, seconds))
+    return uvloop.run(bursting(port, sources, check, seconds))
 
 
-async def _burst(port: int, sources: Sequence[Iterable[bytes]], check: Check, seconds: float) -> Load:
+async def bursting(port: int, sources: Sequence[Iterable[bytes]], check: Check, seconds: float) -> Load:
+    """The same beside other things."""
     loop = asyncio.get_running_loop()
     begin = time.perf_counter()
     connections: list[_Connection] = []

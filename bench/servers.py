@@ -82,9 +82,16 @@ class Server:
             self._process = None
 
 
+class Silent(Server):
+    """A child process that answers nobody: it is taken to be ready at once."""
+
+    def _answers(self) -> bool:
+        return True
+
+
 def readstate(directory: Path, **settings: str) -> Server:
     """The real thing: `readstate serve` over this data directory."""
-    port, key = _free_port(), secrets.token_urlsafe(24)
+    port, key = free_port(), secrets.token_urlsafe(24)
     command = [sys.executable, "-m", "readstate", "serve", "--port", str(port), "--data-dir", str(directory)]
     environment = {"READSTATE_SERVICE_KEYS": key, "READSTATE_LOG_LEVEL": "warning"}
     environment |= {f"READSTATE_{name.upper()}": value for name, value in settings.items()}
@@ -102,7 +109,7 @@ def bare(directory: Path) -> Server:
 
 
 def _baseline(name: str, prefix: str, directory: Path) -> Server:
-    port, key = _free_port(), secrets.token_urlsafe(24)
+    port, key = free_port(), secrets.token_urlsafe(24)
     command = [sys.executable, "-m", "uvicorn", f"bench.baselines.{name}:app", "--host", HOST, "--port", str(port)]
     command += ["--loop", "uvloop", "--http", "httptools", "--ws", "none", "--no-access-log"]
     command += ["--log-level", "warning", "--no-server-header", "--timeout-keep-alive", "75"]
@@ -120,7 +127,8 @@ def child(module: str, *arguments: object) -> bytes:
     return done.stdout
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """One that nobody listens on."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]

@@ -98,7 +98,11 @@ class Chat:
         self.http = http
         self.token = token
         self._settle = settle
-        """Returns when badges are what they will be, where that is later than the answer to a message."""
+
+    async def settled(self) -> None:
+        """Returns when badges, cursors and receipts are what they will be: in a cluster they follow a moment later."""
+        if self._settle is not None:
+            await self._settle()
 
     def with_token(self, token: str | None) -> "Chat":
         """The same service seen by another principal."""
@@ -223,6 +227,7 @@ class Chat:
             params["cursor"] = page["cursor"]
 
     async def sync(self, user: str, **params: Any) -> Any:
+        await self.settled()
         return await self.ask("GET", f"/v1/users/{segment(user)}/unread", params=params)
 
     async def totals(self, user: str) -> Any:
@@ -251,8 +256,7 @@ class Chat:
 
     async def badge(self, user: str) -> int:
         """The number on the badge, which all ways of asking for it agree on."""
-        if self._settle is not None:
-            await self._settle()
+        await self.settled()
         answer = await self.ask("GET", f"/v1/users/{segment(user)}/badge")
         totals = await self.ask("POST", "/v1/unread/batch", {"users": [user]})
         assert totals["users"][user]["badge"] == answer["senders"], totals
@@ -282,6 +286,7 @@ class Chat:
         return await self.ask("POST", f"{of(user, channel)}/threads/{segment(thread)}/read", target)
 
     async def seen(self, message: str, channel: str = GENERAL) -> Any:
+        await self.settled()
         return await self.ask("GET", f"{message_path(channel, message)}/seen")
 
     async def seen_by(self, message: str, channel: str = GENERAL) -> list[str]:
@@ -293,6 +298,7 @@ class Chat:
 
     async def receipts(self, channel: str = GENERAL) -> dict[str, int]:
         """How far everyone has read."""
+        await self.settled()
         answer = await self.ask("GET", f"/v1/channels/{segment(channel)}/receipts")
         return {receipt["user_id"]: receipt["last_read_seq"] for receipt in answer["receipts"]}
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
@@ -28,6 +28,12 @@ def wait_until(condition: Callable[[], bool], what: str, deadline: float = DEADL
         time.sleep(0.01)
 
 
+def environ_of(settings: Mapping[str, object]) -> dict[str, str]:
+    """The environment of a command with these settings, and no others."""
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("READSTATE_")}
+    return environ | {f"READSTATE_{name.upper()}": _as_text(value) for name, value in settings.items()}
+
+
 class Child:
     """A process of the service over a data directory of its own; the next one that is started there goes on with it."""
 
@@ -35,8 +41,7 @@ class Child:
         self.data_dir = data_dir
         self.command = command
         self.flags = flags
-        self.environ = {k: v for k, v in os.environ.items() if not k.startswith("READSTATE_")}
-        self.environ |= {f"READSTATE_{name.upper()}": _as_text(value) for name, value in settings.items()}
+        self.environ = environ_of(settings) | {"PYTHONFAULTHANDLER": "1"}
         self.log: list[str] = []
         self.url = ""
         self._child: subprocess.Popen[str] | None = None
@@ -83,9 +88,9 @@ class Child:
         """Ends the child at once, as a power cut would."""
         self._end(signal.SIGKILL)
 
-    def stop(self) -> int:
+    def stop(self, deadline: float = DEADLINE) -> int:
         """Asks the child to stop and returns its exit code."""
-        return self._end(signal.SIGTERM)
+        return self._end(signal.SIGTERM, deadline)
 
     def pause(self) -> None:
         """Lets the child stand still, with its connections open."""
@@ -120,20 +125,21 @@ class Child:
         assert child.stdout is not None
         self.log.extend(child.stdout)
 
-    def _end(self, sign: signal.Signals | None) -> int:
+    def _end(self, sign: signal.Signals | None, deadline: float = DEADLINE) -> int:
         assert self._child is not None
         assert self._drain is not None
-        child, self._child = self._child, None
+        child, drain, self._child = self._child, self._drain, None
         if sign is not None:
             child.send_signal(sign)
         try:
-            code = child.wait(DEADLINE)
+            code = child.wait(deadline)
         except subprocess.TimeoutExpired:
-            child.kill()
+            child.send_signal(signal.SIGABRT)  # then it says where it stands
             child.wait()
-            raise
+            drain.join(DEADLINE)
+            raise AssertionError(f"{self.data_dir.name} does not end:\n{''.join(self.log)}") from None
         finally:
-            self._drain.join(DEADLINE)
+            drain.join(DEADLINE)
             assert child.stdout is not None
             child.stdout.close()
         return code

@@ -5,8 +5,10 @@ cluster profile, with Kafka and with workers beside it. Some tests ask for sever
 """
 
 import asyncio
+import gc
 import os
 import secrets
+import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -25,6 +27,8 @@ assert chosen in {EMBEDDED, SERVERS, CLUSTER}, f"TEST_STORES is {EMBEDDED}, {SER
 ALL = [EMBEDDED, SERVERS] if chosen == EMBEDDED else [chosen]
 PARTITIONS = 2
 FRESH_SECONDS = 30.0
+GATHER_SECONDS = 0.05
+"""So long reads are gathered here before they are written: nobody looks at the load."""
 
 EMPTY = """
 DO $$
@@ -86,6 +90,7 @@ def give_back(below: Path) -> None:
         _emptied.append(used["database_url"])
         if "topic_prefix" in used:
             _remove_topics(used["topic_prefix"])
+            _collect_sockets()
 
 
 def _remove_topics(prefix: str) -> None:
@@ -94,6 +99,13 @@ def _remove_topics(prefix: str) -> None:
     from tests.contract import kafka
 
     remove_topics(kafka.server().url, Topics(prefix))
+
+
+def _collect_sockets() -> None:
+    """A task that is cancelled at the end while it connects leaves its socket to the collector: here, not later."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 # ---------------------------------------------------------------- a service of the cluster profile in this process
@@ -105,11 +117,12 @@ async def staffed(rs: "Readstate") -> AsyncIterator[None]:
     if rs.settings.profile != "cluster":
         yield
         return
-    from readstate.staff import Staff
+    from readstate import staff
     from readstate.workers import ROLES
 
+    staff.GATHER_SECONDS = GATHER_SECONDS
     stopping = asyncio.Event()
-    work = asyncio.create_task(Staff(rs, ROLES).run(stopping))
+    work = asyncio.create_task(staff.Staff(rs, ROLES).run(stopping))
     try:
         await _until(lambda: not rs.cluster.freshness.behind or work.done(), "the hot state is fresh")
         yield
@@ -127,14 +140,21 @@ async def evict(rs: "Readstate") -> None:
 
 
 async def settle(rs: "Readstate") -> None:
-    """Returns when the badges have what was noted for them: in a cluster they come a moment after the message."""
+    """Returns when all of the log is applied, and told to be: badges, cursors and receipts follow a moment later."""
     if rs.settings.profile != "cluster":
         return
     topics, watcher = rs.cluster.topics, rs.cluster.watcher
     end = asyncio.get_running_loop().time() + FRESH_SECONDS
-    while left := await watcher.lag(topics.status_update, topics.unsent):
-        assert asyncio.get_running_loop().time() < end, f"{left} notes for badges are not done"
+    groups = {topics.unsent: topics.status_update, topics.reads: topics.persister}
+    while any([await watcher.lag(groups[one], one) for one in groups]) or not await _is_told(rs):
+        assert asyncio.get_running_loop().time() < end, "the log is not applied"
         await asyncio.sleep(0.02)
+
+
+async def _is_told(rs: "Readstate") -> bool:
+    applied = await rs.cluster.hot.channels.offsets()
+    ends = await rs.cluster.watcher.ends(rs.cluster.topics.messages)
+    return all(applied.get(part, 0) >= end for part, end in ends.items())
 
 
 async def _until(condition: Callable[[], bool], what: str) -> None:

@@ -390,7 +390,16 @@ class _Folding:
         effect.channel_steps.append(ChannelStep(channel, channel.change))
         if joined:
             effect.user_steps.append(
-                Joined(name, channel.change, mode, channel.last_seq, _latest_at(channel), channel.archived, joined)
+                Joined(
+                    name,
+                    channel.change,
+                    mode,
+                    channel.last_seq,
+                    _latest_at(channel),
+                    channel.archived,
+                    joined,
+                    self._reach(event, channel),
+                )
             )
         if left:
             effect.user_steps.append(Left(channel.channel_id, channel.change, left))
@@ -409,11 +418,7 @@ class _Folding:
         """Makes the user a member and moves the pointer forward as `history` says, never back."""
         key = (channel.channel_id, user)
         pointer = self.facts.pointers.get(key) or Pointer()
-        target = START
-        if event.history in {"read", 0}:
-            target = channel.end
-        elif isinstance(event.history, int):
-            target = self.facts.before_last.get((channel.channel_id, event.history), START)
+        target = self._reach(event, channel)
         skipped: tuple[tuple[int, int], ...] = ()
         if target.seq > pointer.seq:
             skipped = skipped_by_join(pointer.state, target.seq)
@@ -432,6 +437,14 @@ class _Folding:
         )
         self._set_member(member)
         return user, pointer
+
+    def _reach(self, event: MembersEvent, channel: Channel) -> Position:
+        """Up to where joining reads."""
+        if event.history in {"read", 0}:
+            return channel.end
+        if isinstance(event.history, int):
+            return self.facts.before_last.get((channel.channel_id, event.history), START)
+        return START
 
     def _put_channel(self, event: ChannelEvent, known: Channel | None, position: int) -> Effect:
         base = Channel(event.channel_id)

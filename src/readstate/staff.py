@@ -95,7 +95,7 @@ class Staff:
     def _consumer(self, group: str, *topics: str) -> KafkaConsumer:
         silence = self._service.settings.session_timeout
         signs = {"session.timeout.ms": silence, "heartbeat.interval.ms": silence // SIGNS_OF_LIFE}
-        return KafkaConsumer({**self._cluster.options, **signs}, group, topics)
+        return KafkaConsumer({**self._cluster.options, **signs}, group, topics, self._cluster.watcher)
 
     def _start(self, role: str, consumer: KafkaConsumer, handle: Handle, most: int, seconds: float, bury: Bury) -> None:
         self._runners.append(Runner(role, consumer, handle, bury, most=most, seconds=seconds))

@@ -6,7 +6,7 @@ have already passed. So a repeated step does nothing, and a writer that wakes up
 
 from msgspec import Struct
 
-from .model import Channel, Entry, Mode, Pointer, Position
+from .model import START, Channel, Entry, Mode, Pointer, Position
 
 
 class ChannelStep(Struct, frozen=True, gc=False):
@@ -71,6 +71,8 @@ class Joined(Struct, frozen=True, gc=False):
     latest_at: int
     archived: bool
     pointers: tuple[tuple[str, Pointer], ...]
+    read: Position = START
+    """Up to where joining reads, in whatever epoch a user is: that may not be in the durable store yet."""
 
 
 class Left(Struct, frozen=True, gc=False):

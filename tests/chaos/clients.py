@@ -298,8 +298,13 @@ class Joiner(Client):
         elif seat.inside and self.dice.random() < 0.08 and not seat.loose:
             await self._change(channel, seat, "remove")
         elif seat.inside:
-            what = self.dice.choices([self.read, self.mark_unread, self.look], [5, 2, 2])
+            what = self.dice.choices([self.read, self._mark_unread, self.look], [5, 2, 2])
             await what[0](channel)
+
+    async def _mark_unread(self, channel: str) -> None:
+        """And stay: a join reads in the epoch that the database has, and a new one takes a second to get there."""
+        self.records.seats[self.user, channel].loose = True
+        await self.mark_unread(channel)
 
     async def _change(self, channel: str, seat: Seat, verb: str) -> None:
         history = self.dice.choice(["read", "unread", 3])

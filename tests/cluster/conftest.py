@@ -1,5 +1,7 @@
 """A service of the cluster profile in this process, with its workers beside it, and hands on its topics."""
 
+import asyncio
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,9 +16,11 @@ from readstate.gateway import asgi_app
 from readstate.log.kafka import KafkaProducer, Record
 from readstate.rooms import partition_of
 from readstate.workers import MESSAGE_WRITER
+from readstate.workers.runner import Runner
 from tests import stores
 from tests.conftest import JWT_SECRET, SERVICE_KEY, WAIT, Chat, eventually
 from tests.contract import postgres
+from tests.servers import environ_of
 
 from .hard import City, Instance, a_city, two_rooms
 
@@ -60,6 +64,22 @@ class Town:
     async def sql(self, statement: str) -> list[tuple[Any, ...]]:
         return await postgres.command(statement, self.rs.settings.database_url)
 
+    async def command(self, *words: str) -> str:
+        """What a command of `readstate` says, over the same servers."""
+        given = stores.settings_of(Path(self.rs.settings.data_dir))
+        child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "readstate",
+            *words,
+            env=environ_of(given | {"data_dir": self.rs.settings.data_dir}) | {"COLUMNS": "1000"},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        told = (await child.communicate())[0].decode()
+        assert child.returncode == 0, told
+        return told
+
     async def receipts(self) -> dict[tuple[str, str], tuple[int, int, frozenset[int]]]:
         """The read states of the database: epoch, seq and what was read apart."""
         rows = await self.sql("SELECT user_id, channel_id, epoch, last_read_seq, apart FROM read_receipts")
@@ -79,6 +99,14 @@ async def a_town(data_dir: Path, **settings: Any) -> AsyncIterator[Town]:
                 yield Town(rs, Chat(http), producer)
         finally:
             await producer.close()
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever fails is tried again at once."""
+    defaults = Runner.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "pauses", (0.01, 0.01, 0.01))
 
 
 @pytest.fixture

@@ -1,14 +1,16 @@
 """Events that can't be done: tried three times, put aside, repaired or listed, and played again by command."""
 
+from collections.abc import AsyncIterator
+
 import pytest
 
-from readstate.workers.runner import Runner
 from tests.conftest import eventually
 
 from .conftest import Town, listed
 
+pytestmark = pytest.mark.usefixtures("hasty")
+
 REFUSE = """
-CREATE SEQUENCE refused;
 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF {condition} AND nextval('refused') <= {times} THEN
@@ -16,29 +18,31 @@ BEGIN
     END IF;
     RETURN NEW;
 END
-$$;
-CREATE TRIGGER refuse BEFORE INSERT OR UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION refuse();
+$$
 """
 """A fault of the database that concerns one row only. A sequence counts on when a transaction is undone."""
+TRIGGER = "CREATE TRIGGER refuse BEFORE INSERT OR UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION refuse()"
 FOR_EVER = 1_000_000
 TRIES = 4
 """The first one, and three more."""
 
 
 @pytest.fixture(autouse=True)
-def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tries follow at once."""
-    defaults = Runner.__init__.__kwdefaults__
-    assert defaults is not None
-    monkeypatch.setitem(defaults, "pauses", (0.01, 0.01, 0.01))
+async def _mended(town: Town) -> AsyncIterator[None]:
+    """The next test has the same database."""
+    yield
+    await allow(town)
 
 
 async def refuse(town: Town, table: str, condition: str, times: int = FOR_EVER) -> None:
-    await town.sql(REFUSE.format(table=table, condition=condition, times=times))
+    await town.sql("CREATE SEQUENCE refused")
+    await town.sql(REFUSE.format(condition=condition, times=times))
+    await town.sql(TRIGGER.format(table=table))
 
 
-async def allow(town: Town, table: str) -> None:
-    await town.sql(f"DROP TRIGGER refuse ON {table}; DROP FUNCTION refuse; DROP SEQUENCE refused")
+async def allow(town: Town) -> None:
+    await town.sql("DROP FUNCTION IF EXISTS refuse CASCADE")
+    await town.sql("DROP SEQUENCE IF EXISTS refused")
 
 
 async def until_listed(town: Town, count: int) -> list[tuple[str, str, str]]:
@@ -58,8 +62,8 @@ async def test_what_nobody_can_read_stops_neither_its_channel_nor_its_reader(tow
     await town.chat.send("alice", "m2")
     await town.chat.read("bob", up_to="m1")
 
-    assert await town.chat.count("bob") == 1
     await town.all_done()
+    assert await town.chat.count("bob") == 1
     letters = await until_listed(town, 10)
     assert {topic for topic, *_ in letters} == {town.topics.messages, town.topics.reads}
     assert (await town.receipts())["bob", "general"][1] == 1
@@ -71,13 +75,14 @@ async def test_a_message_that_fails_is_listed_and_can_be_played_again(town: Town
     assert result["status"] == "accepted"  # the log has it, and nobody has said yet what becomes of it
     await town.chat.send("alice", "m2")
     [(topic, error, event)] = await until_listed(town, 1)
+    assert "refused by the test" in await town.command("dlt", "list")
     assert topic == town.topics.messages
     assert "refused by the test" in error
     assert '"odd"' in event
     assert await town.chat.count("bob") == 1
 
-    await allow(town, "messages")
-    await replay(town)
+    await allow(town)
+    assert "played 1 again" in await town.command("dlt", "replay", "--all")
 
     await town.all_done()
     assert await town.chat.count("bob") == 2
@@ -110,14 +115,9 @@ async def test_a_read_that_cant_be_repaired_is_listed_and_can_be_played_again(to
     assert topic == town.topics.reads
     assert '"bob"' in event
 
-    await allow(town, "read_receipts")
-    await replay(town)
+    await allow(town)
+    assert "played 1 again" in await town.command("dlt", "replay", "--all")
 
     await town.all_done()
     assert (await town.receipts())["bob", "general"][1] == 2
     assert await listed(town) == []
-
-
-async def replay(town: Town) -> None:
-    """As `readstate dlt replay` does."""
-    raise NotImplementedError(town)

@@ -34,9 +34,12 @@ def url_of(database: str, postgres: Postgres | None = None) -> str:
 
 
 async def command(statement: str, url: str | None = None) -> list[tuple[object, ...]]:
-    """Run one statement outside of any transaction."""
+    """Run one statement outside of any transaction, or several that give nothing."""
     connection = await asyncpg.connect(url or server().url)
     try:
+        if ";" in statement.strip().rstrip(";"):
+            await connection.execute(statement)
+            return []
         return [tuple(row) for row in await connection.fetch(statement)]
     finally:
         await connection.close()

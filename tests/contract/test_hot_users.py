@@ -246,6 +246,21 @@ async def test_a_join_never_moves_the_pointer_back(users: HotUsers) -> None:
     assert (await seat(users)).ledger is None
 
 
+async def test_a_join_reads_in_an_epoch_that_only_the_hot_state_knows_and_only_once(users: HotUsers) -> None:
+    await load(users)
+    rewound = await moved(users, Rewind("bob", "c", 1, START, ()))
+    known = Pointer(0, 5, frozenset(), "m5", place(5).at)
+    join = Joined("c", 2, Mode.LEDGER, 5, 0, False, (("bob", known),), place(5))
+    told = await users.apply([Left("c", 1, ("bob",)), join])
+    pointer = (await seat(users)).pointer
+    assert (pointer.state, pointer.place) == (ReadState(rewound.pointer.epoch, 5), place(5))
+    assert [one.pointer.state for one in told] == [pointer.state]
+
+    again = await moved(users, Rewind("bob", "c", 3, place(2), ()))
+    assert not await users.apply([join])
+    assert (await seat(users)).pointer.state == again.pointer.state
+
+
 async def test_only_the_newest_are_kept_and_the_count_says_so(users: HotUsers) -> None:
     await load(users)
     await users.apply([fan(seq) for seq in range(1, CAP + 3)])

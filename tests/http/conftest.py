@@ -1,4 +1,7 @@
-"""The service in this process, told twice: once counting by ledgers, once by timelines; stories also over servers."""
+"""The service in this process, told twice: once counting by ledgers, once by timelines; stories also over servers.
+
+Some stories are told by a cluster too, in any run; `make test-cluster` has it tell all of them.
+"""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,11 +11,37 @@ import pytest
 from tests import stores
 from tests.conftest import Chat, Clock, in_process
 
+IN_A_CLUSTER = {"test_api_story": "ledger"}
+"""Stories that a cluster tells in any run, and how it counts there: each takes seconds."""
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Stories must come out the same wherever everything is kept."""
     if metafunc.module.__name__.endswith("_story"):
-        metafunc.parametrize("kept", stores.ALL, indirect=True)
+        metafunc.parametrize("kept", _kinds(metafunc), indirect=True)
+
+
+def _kinds(metafunc: pytest.Metafunc) -> list[str]:
+    if stores.chosen == stores.EMBEDDED and metafunc.module.__name__.rpartition(".")[2] in IN_A_CLUSTER:
+        return [*stores.ALL, stores.CLUSTER]
+    return stores.ALL
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What is told in any run is told in one way of counting."""
+    if stores.chosen != stores.EMBEDDED:
+        return
+    left = [item for item in items if _is_told_again(item)]
+    items[:] = [item for item in items if item not in left]
+    config.hook.pytest_deselected(items=left)
+
+
+def _is_told_again(item: pytest.Item) -> bool:
+    given = getattr(item, "callspec", None)
+    if given is None or given.params.get("kept") != stores.CLUSTER:
+        return False
+    way = IN_A_CLUSTER[item.path.stem]
+    return bool(given.params.get("mode", way) != way)
 
 
 @pytest.fixture(autouse=True)

@@ -23,6 +23,7 @@ from readstate.durable.postgres import PostgresStore
 from readstate.events import AnyChannelEvent, Delivery, MessageEvent, ReadEvent, UnsentEvent
 from readstate.facts import Effect
 from readstate.hot import valkey as hot_valkey
+from readstate.hot.memory_presence import MemoryPresence
 from readstate.hot.valkey import ValkeyHot
 from readstate.hot.write_replica import WriteReplica
 from readstate.services.freshness import AlwaysFresh
@@ -89,14 +90,15 @@ class StillLog:
 class Cluster:
     """Two instances, and the workers behind the log."""
 
-    def __init__(self, durable: PostgresStore, hot: ValkeyHot, clock: Clock, store_id: int) -> None:
+    def __init__(self, durable: PostgresStore, hots: Sequence[ValkeyHot], clock: Clock, store_id: int) -> None:
         self.durable = durable
-        self.hot = hot
+        self.hots = hots
+        self.hot = hots[0]
         self.clock = clock
         self.log = StillLog(self)
         self.persister = ReceiptPersister(durable, shared=True)
         self.told: list[Announcement] = []
-        self.instances = [self._instance(store_id, number) for number in range(2)]
+        self.instances = [self._instance(hot, store_id, number) for number, hot in enumerate(hots)]
         self.written = self.updated = 0
         """Up to where the workers have come."""
         self._writer_dies = False
@@ -118,11 +120,11 @@ class Cluster:
         )
         self.status_update = StatusUpdate(self.hot.badges, bus)
 
-    def _instance(self, store_id: int, number: int) -> Services:
+    def _instance(self, hot: ValkeyHot, store_id: int, number: int) -> Services:
         services = Services()
         parts = Parts(
             self.log,
-            self.hot,
+            hot,
             self.durable,
             self.durable.transfer,
             self._bus(),
@@ -235,25 +237,34 @@ async def a_cluster(clock: Clock, main: str | None = None, replica: str | None =
     prefix = f"{secrets.token_hex(6)}:"
     async with postgres(FANOUT) as durable:
         store_id = await durable.store_id()
-        hot = ValkeyHot(
-            single().url if main is None else main,
-            prefix=prefix,
-            unread_cap=10_000,
-            clock=clock,
-            ledger_ttl=3600,
-            position=0,
-            store=store_id,
-            next_generation=durable.next_generation,
-            replica_url=second().url if replica is None else replica,
-        )
-        cluster = Cluster(durable, hot, clock, store_id)
+        presence = MemoryPresence(clock)  # here it is about badges: whoever connects anywhere is known everywhere
+        hots = [
+            ValkeyHot(
+                single().url if main is None else main,
+                prefix=prefix,
+                unread_cap=10_000,
+                clock=clock,
+                ledger_ttl=3600,
+                position=0,
+                store=store_id,
+                next_generation=durable.next_generation,
+                shared=True,
+                instance_id=f"instance {number}",
+                replica_url=second().url if replica is None else replica,
+            )
+            for number in range(2)
+        ]
+        for hot in hots:
+            hot.presence = presence
+        cluster = Cluster(durable, hots, clock, store_id)
         try:
             yield cluster
         finally:
             for services in cluster.instances:
                 await services.live.close()
                 await services.reads.close()
-            await hot.close()
+            for hot in hots:
+                await hot.close()
 
 
 @asynccontextmanager

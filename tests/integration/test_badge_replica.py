@@ -330,7 +330,7 @@ STEPS = {
         ("replica", "write"),
     ],
     "tap": [("badges", "hold"), ("durable", "tap"), ("main", "release"), ("replica", "forget")],
-    "load": [("badges", "count"), ("badges", "begin"), ("durable", "badge_senders"), ("badges", "install")],
+    "load": [("other", "count"), ("other", "begin"), ("durable", "badge_senders"), ("other", "install")],
 }
 
 
@@ -340,7 +340,8 @@ def gates(cluster: Cluster, lanes: Sequence[str]) -> Turns:
     main, replica = badges._main, badges._replica
     assert isinstance(main, ValkeyBadges)
     assert isinstance(replica, WriteReplica)
-    things = {"main": main, "replica": replica, "badges": badges, "durable": cluster.durable}
+    other = cluster.hots[1].badges
+    things = {"main": main, "replica": replica, "badges": badges, "other": other, "durable": cluster.durable}
     turns = Turns()
     for lane in lanes:
         for thing, name in STEPS[lane]:

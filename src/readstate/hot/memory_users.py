@@ -11,6 +11,7 @@ from math import ceil
 from sys import intern
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ..model import NO_PREFERENCES, Entry, Mode, Pointer, Position, Preferences, ReadState
 from ..ports import (
@@ -246,7 +247,7 @@ class MemoryUsers(UserViews):
         """Stores a merged state; yields it if the durable store doesn't have it yet."""
         if after == before:
             return
-        place = given.place if (after.epoch, after.seq) == (given.epoch, given.seq) else row.place
+        place = given.place if after.seq == given.seq else row.place
         was = Pointer(before.epoch, before.seq, before.apart, *_id_and_at(row.place))
         self._set_state(user, channel, row, before, after, place)
         if after != given.state:
@@ -259,7 +260,8 @@ class MemoryUsers(UserViews):
             return
         channel = step.channel_id
         row = user.row(channel)
-        if step.change > row.change:
+        joins = step.change > row.change
+        if joins:
             row.change = row.filled = step.change
             _reorder(user, channel, row.latest, None if step.mode is Mode.TIMELINE else step.latest_at)
             row.latest = step.latest_at
@@ -268,7 +270,11 @@ class MemoryUsers(UserViews):
                 user.shelf(row.flags).unload(channel)
             user.put(channel, row, next(self._numbers))
         before = ReadState(row.epoch, row.seq, user.apart.get(channel, _NOTHING))
-        yield from self._merged(user, user_id, channel, row, before, merge(before, pointer.state), pointer)
+        after = merge(before, pointer.state)
+        if joins and after.seq < step.read.seq:
+            after = advance(after, step.read.seq)
+            pointer = replace(pointer, seq=step.read.seq, id=step.read.id, at=step.read.at)
+        yield from self._merged(user, user_id, channel, row, before, after, pointer)
 
     def _restructured(self, user_id: str, step: Left | Switched | Gone) -> None:
         user = self._loaded(user_id)

@@ -14,7 +14,7 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import structlog
@@ -65,6 +65,19 @@ class _Own(Struct):
     """The generation in which the hot store has taken it."""
 
 
+class _Left(NamedTuple):
+    """A connection that is gone."""
+
+    user: str
+    key: Key
+    said: int
+    """The generation in which the hot store was told of it; 0: never."""
+    sent: tuple[Undelivered, ...] = ()
+    """What was sent on it and is not proven, if it was the user's last one here."""
+    unsaid: bool = False
+    """Whether the hot store did not know yet of all that this process has in mind."""
+
+
 class ValkeyPresence:
     """A user is online while at least one device is connected and not overdue, on an instance that lives."""
 
@@ -94,7 +107,7 @@ class ValkeyPresence:
         """The users on the list that this process leaves behind."""
         self._unlisted: set[str] = set()
         """Those who may have to be put on it, or taken off."""
-        self._left: list[tuple[str, Key, int]] = []
+        self._left: list[_Left] = []
         """Connections that are gone, which could not be told yet."""
         self._departed: list[Departure] = []
         """Departures that were taken and must be told."""
@@ -173,28 +186,33 @@ class ValkeyPresence:
 
     async def disconnect(self, user: str, device: str, connection: str = "") -> Departure | None:
         """A connection of a device is gone; the departure if it was the user's last one anywhere."""
+        sent = self._sent.get(user, ())
         own = self._disown(user, (device, connection))
+        is_last = not self._is_connected(user)
         said = own.said if own is not None else 0
+        left = _Left(user, (device, connection), said, tuple(sent) if is_last else (), self._must_say)
         try:
-            return await self._disconnect(user, (device, connection), said)
+            return await self._disconnect(left)
         except BaseException as error:
             if connection:  # nobody will say it again: it is told when the hot store is back
-                self._left.append((user, (device, connection), said))
+                self._left.append(left)
                 if isinstance(error, Unavailable):
                     return None
             raise
 
-    async def _disconnect(self, user: str, key: Key, said: int) -> Departure | None:
-        """`said`: the generation in which the hot store was told of it; 0: never."""
+    async def _disconnect(self, left: _Left) -> Departure | None:
         while True:
             number = await self._instances.settled()
-            [gone] = (await self._decide(LEAVE, {user: self._entry(key)}, number)).values()
-            if gone[0] != b"lost":
-                return _departure(user, gone)
+            [answer] = (await self._decide(LEAVE, {left.user: self._entry(left.key)}, number)).values()
+            if answer[0] != b"lost":
+                gone = _departure(left.user, answer)
+                if gone is None or (left.said == number and not left.unsaid):
+                    return gone
+                return Departure(left.user, gone.since, tuple(dict.fromkeys([*gone.unproven, *left.sent])))
             if await self._generation.check() == number:
                 # Nobody has said in this generation that the user is there. If it was said before, that was lost, and
                 # this was the last one; else somebody has told the departure already.
-                return Departure(user, self._clock()) if said and said != number else None
+                return Departure(left.user, self._clock(), left.sent) if left.said not in {0, number} else None
 
     async def drop(self, user: str) -> None:
         """All devices of a user are gone, and what was sent to them is no longer of interest."""
@@ -216,7 +234,7 @@ class ValkeyPresence:
             return await self._leave([user])
         while self._left:
             left = self._left[0]
-            gone = await self._disconnect(*left)
+            gone = await self._disconnect(left)
             self._left.remove(left)
             if gone is not None:
                 self._departed.append(gone)
@@ -401,7 +419,7 @@ class ValkeyPresence:
             for key, one in some:
                 one.said = self._generation.number
                 if key[1] and key not in self._own.get(user, ()):  # gone meanwhile
-                    self._left.append((user, key, one.said))
+                    self._left.append(_Left(user, key, one.said))
 
     def _entry(self, key: Key) -> str:
         return _encode_text((self._instances.name if key[1] else "", *key)).decode()

@@ -256,7 +256,8 @@ def _step(step: UserStep) -> list[object]:
         case Joined():
             flags = thread | MEMBER | (TIMELINE if step.mode is Mode.TIMELINE else 0)
             flags |= ARCHIVED if step.archived else 0
-            return [3, room, flags, step.change, step.last_seq, step.latest_at]
+            read = step.read
+            return [3, room, flags, step.change, step.last_seq, step.latest_at, read.seq, read.at or 0, read.id or ""]
         case _:
             return [_KINDS[type(step)], room, thread, step.change]
 

@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from ..errors import LogUnavailable
 from .kafka import ANSWER_SECONDS, Faults, Options, client
+from .watcher import Watcher
 
 BREATH = 100
 T = TypeVar("T")
@@ -30,10 +31,16 @@ class Consumed(NamedTuple):
 
 
 class KafkaConsumer:
-    """A member of a consumer group. Its offsets move only when it says so."""
+    """A member of a consumer group. Its offsets move only when it says so.
 
-    def __init__(self, options: Options, group: str, topics: Sequence[str]) -> None:
+    How far the log goes it asks of a watcher, its own if none is given: over its own connection each question would
+    wait behind a fetch, half a second for every partition.
+    """
+
+    def __init__(self, options: Options, group: str, topics: Sequence[str], watcher: Watcher | None = None) -> None:
         self._faults = Faults()
+        self._watcher = watcher or Watcher(options, 0)
+        self._closes_watcher = watcher is None
         self._consumer = client(
             Consumer,
             {
@@ -102,15 +109,19 @@ class KafkaConsumer:
     async def ends(self) -> dict[Place, tuple[int, int]]:
         """(committed, end) of the partitions that it has."""
         try:
-            return await self._run(self._ends)
+            committed = await self._run(self._committed)
         except KafkaException as error:
             raise LogUnavailable(f"Kafka does not answer: {self._faults.explain(error.args[0])}") from error
+        spans = await self._watcher.spans(committed)
+        return {place: (max(oldest, committed[place]), end) for place, (oldest, end) in spans.items()}
 
     async def close(self) -> None:
         """Leave the group: others take over at once."""
         closing = self._run(self._consumer.close)
         done, _ = await asyncio.wait([closing], timeout=ANSWER_SECONDS)
         self._thread.shutdown(wait=False)
+        if self._closes_watcher:
+            await self._watcher.close()
         if not done:
             log.warning("a consumer can't leave its group; the group notices by itself", action="kafka")
 
@@ -151,12 +162,10 @@ class KafkaConsumer:
         else:
             self._done.clear()
 
-    def _ends(self) -> dict[Place, tuple[int, int]]:
-        found = {}
-        for place in self._consumer.committed(self._consumer.assignment(), timeout=ANSWER_SECONDS):
-            low, high = self._consumer.get_watermark_offsets(place, timeout=ANSWER_SECONDS, cached=False) or (0, 0)
-            found[place.topic, place.partition] = (max(low, place.offset), high)
-        return found
+    def _committed(self) -> dict[Place, int]:
+        """Of the partitions that it has; a negative number where there is none yet."""
+        found = self._consumer.committed(self._consumer.assignment(), timeout=ANSWER_SECONDS)
+        return {(place.topic, place.partition): place.offset for place in found}
 
     def _assigned(self, _: Consumer, places: list[TopicPartition]) -> None:
         came = {(place.topic, place.partition) for place in places}

@@ -1,12 +1,13 @@
 """How far the log goes, and how far its consumers are: asked of the brokers, by no member of any group."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
+    Consumer,
     IsolationLevel,
+    KafkaError,
     KafkaException,
     TopicCollection,
     TopicPartition,
@@ -21,6 +22,19 @@ _OLDEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _NEXT: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
+AGAIN_SECONDS = 0.1
+_PASSING = frozenset(
+    {
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    }
+)
+"""Brokers are about to agree on who answers for what, as after a topic was made."""
+
+
 class Watcher:
     """Asks with one request to each broker. After a failure it begins anew: what it knew of the brokers may be old."""
 
@@ -30,10 +44,24 @@ class Watcher:
         self._faults = Faults()
         self._admin: AdminClient | None = None
         self._making = asyncio.Lock()
+        self._onlookers: dict[str, Consumer] = {}
+        self._asking = asyncio.Lock()
 
     async def ends(self, topic: str) -> dict[int, int]:
         """The next offset of each partition."""
         return await self._ask(lambda admin: self._offsets(admin, topic, _NEXT))
+
+    async def spans(self, places: Collection[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, int]]:
+        """The oldest and the next offset of partitions (topic, number)."""
+        wanted = [TopicPartition(*place) for place in places]
+        if not wanted:
+            return {}
+
+        async def both(admin: AdminClient) -> tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]]:
+            return await asyncio.gather(_offsets(admin, wanted, _OLDEST), _offsets(admin, wanted, _NEXT))
+
+        oldest, ends = await self._ask(both)
+        return {(place.topic, place.partition): (oldest[place], ends[place]) for place in wanted}
 
     async def committed(self, group: str, topic: str) -> dict[int, int]:
         """The next offset that a group has to do, of each partition. One that has done nothing begins at the oldest."""
@@ -53,6 +81,10 @@ class Watcher:
         """Let the brokers go."""
         async with self._making:
             await self._drop()
+        async with self._asking:
+            for onlooker in self._onlookers.values():
+                await asyncio.to_thread(onlooker.close)
+            self._onlookers.clear()
 
     # ------------------------------------------------------------ how
 
@@ -60,7 +92,13 @@ class Watcher:
         admin = await self._open()
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                return await question(admin)
+                while True:
+                    try:
+                        return await question(admin)
+                    except KafkaException as error:
+                        if error.args[0].code() not in _PASSING:
+                            raise
+                    await asyncio.sleep(AGAIN_SECONDS)
         except (KafkaException, TimeoutError) as error:
             async with self._making:
                 if self._admin is admin:
@@ -81,24 +119,39 @@ class Watcher:
             await asyncio.to_thread(last.clear)  # its end joins threads
 
     async def _offsets(self, admin: AdminClient, topic: str, spec: Any) -> dict[int, int]:
-        wanted = {TopicPartition(topic, partition): spec for partition in range(self._partitions)}
-        answers: Mapping[TopicPartition, Any] = admin.list_offsets(
-            wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=ANSWER_SECONDS
-        )
-        found = await asyncio.gather(*(asyncio.wrap_future(answer) for answer in answers.values()))
-        return {place.partition: result.offset for place, result in zip(answers, found, strict=True)}
+        found = await _offsets(admin, [TopicPartition(topic, partition) for partition in range(self._partitions)], spec)
+        return {place.partition: offset for place, offset in found.items()}
 
     async def _committed(self, admin: AdminClient, group: str, topic: str) -> dict[int, int]:
         places = [TopicPartition(topic, partition) for partition in range(self._partitions)]
-        asked = ConsumerGroupTopicPartitions(group, places)
-        [answer] = admin.list_consumer_group_offsets([asked], request_timeout=ANSWER_SECONDS).values()
-        found, oldest = await asyncio.gather(asyncio.wrap_future(answer), self._offsets(admin, topic, _OLDEST))
-        for place in found.topic_partitions:
+        oldest = await self._offsets(admin, topic, _OLDEST)
+        async with self._asking:
+            found = await asyncio.to_thread(self._of_group, group, places)
+        for place in found:
             if place.error is not None:
                 raise KafkaException(place.error)
             oldest[place.partition] = max(oldest[place.partition], place.offset)  # none is a negative number
         return oldest
 
+    def _of_group(self, group: str, places: list[TopicPartition]) -> list[TopicPartition]:
+        """Asked by a consumer that never joins: librdkafka's admin client dies of an answer by a broker that does not
+        coordinate the group any more.
+        """
+        onlooker = self._onlookers.get(group)
+        if onlooker is None:
+            options: Options = {**self._options, "group.id": group, "enable.auto.commit": False}
+            onlooker = self._onlookers[group] = client(Consumer, options, self._faults)
+        found: list[TopicPartition] = onlooker.committed(places, timeout=ANSWER_SECONDS)
+        return found
+
     async def _topic_id(self, admin: AdminClient, topic: str) -> str:
         [answer] = admin.describe_topics(TopicCollection([topic]), request_timeout=ANSWER_SECONDS).values()
         return str((await asyncio.wrap_future(answer)).topic_id)
+
+
+async def _offsets(admin: AdminClient, places: Sequence[TopicPartition], spec: Any) -> dict[TopicPartition, int]:
+    answers: Mapping[TopicPartition, Any] = admin.list_offsets(
+        dict.fromkeys(places, spec), isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=ANSWER_SECONDS
+    )
+    found = await asyncio.gather(*(asyncio.wrap_future(answer) for answer in answers.values()))
+    return {place: result.offset for place, result in zip(answers, found, strict=True)}

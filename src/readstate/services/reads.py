@@ -57,6 +57,7 @@ from ..telemetry import RECEIPTS
 from .counting import Counting, last_read, shown
 from .loading import MAX_TRIES, Loader
 from .places import Places
+from .together import Together
 from .under_way import UnderWay
 
 log = structlog.get_logger()
@@ -107,6 +108,7 @@ class Reads:
         self._cap = unread_cap
         self._undo_ttl = undo_ttl * 1000
         self._moves: Batcher[Move, Moved | Absent] = Batcher(self._move, max_items=MAX_MOVES, concurrency=2)
+        self._together = Together(loader, alone=alone)
         self._in_focus: list[tuple[list[Move], list[Moved | Absent], int, Callable[[], None]]] = []
         self._gathering: asyncio.Task[None] | None = None
 
@@ -255,13 +257,14 @@ class Reads:
     async def close(self) -> None:
         """Finish what was taken."""
         await self._moves.close()
+        await self._together.close()
         if self._gathering is not None:
             await self._gathering
 
     # ------------------------------------------------------------ from targets to moves
 
     async def _resolve(self, user: str, channel: str, target: ReadTarget) -> Read:
-        info = await self._loader.channel(channel)
+        info = await self._together.channel(channel)
         ids: dict[tuple[str, str], Position] = {}
         seqs: dict[tuple[str, int], Position] = {}
         if target.up_to_seq is not None and 0 < target.up_to_seq < info.last_seq:
@@ -471,9 +474,8 @@ class Reads:
         """What is unread after a move, as the user wants it counted; from the move itself where it tells."""
         if moved.preferences.count == "all":
             if moved.mode is Mode.TIMELINE:
-                return (await self._loader.counts([CountQuery(moved.user_id, moved.channel_id, moved.pointer)]))[
-                    0
-                ].count
+                query = CountQuery(moved.user_id, moved.channel_id, moved.pointer)
+                return (await self._together.count(query)).count
             if moved.unread is not None:
                 return moved.unread
         seat = await self._loader.seat(moved.user_id, moved.channel_id)

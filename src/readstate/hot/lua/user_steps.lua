@@ -2,7 +2,7 @@
 -- ARGV[6]: steps, ARGV[7]: to whom (both MessagePack). A step is {kind, room, flags of a new seat, ...}:
 --   {1, ..., change, seq, at, id ('': nothing is put), seq, id of what is removed (seq 0: nothing), edit, latest, archived}
 --   {2, ..., seq}                                           the user's own message; without seq: a state to merge
---   {3, ..., change, last seq, latest}                      joined
+--   {3, ..., change, last seq, latest, seq, at, id up to where joining reads}      joined
 --   {4, ..., change} left   {5, ..., change} counted by timeline now   {6, ..., change} the channel is gone
 -- To whom: {step, user, ledger, own, mention} for 1; {step, user, ledger, epoch, seq, apart (sorted), at, id} for 2 and 3;
 -- {step, user, ledger} for the others. `steps.lua` is the shared part of this script and of `install`.
@@ -11,7 +11,7 @@
 
 local steps, moved = cmsgpack.unpack(ARGV[6]), {}
 
-local function merged(index, item, user, room, seat, ledger, own)
+local function merged(index, item, user, room, seat, ledger, own, reach)
   local epoch, seq, apart = item[4], item[5], packed_all(item[6])
   local was, was_apart = seat.raw, apart_of(user, room, seat)
   local e, s, a = seat.epoch, seat.seq, was_apart
@@ -20,6 +20,11 @@ local function merged(index, item, user, room, seat, ledger, own)
   elseif epoch == e then
     s = math.max(s, seq)
     a = beyond(union(a, apart), s, 4)
+  end
+  local place_seq, place_at, place_id = seq, item[7], item[8]
+  if reach and s < reach[7] then
+    s, place_seq, place_at, place_id = reach[7], reach[7], reach[8], reach[9]
+    a = beyond(a, s, 4)
   end
   local ids = nil
   if own then
@@ -34,7 +39,7 @@ local function merged(index, item, user, room, seat, ledger, own)
   end
   if e == seat.epoch and s == seat.seq and a == was_apart then return end
   local at, id = seat.at, seat.id
-  if e == epoch and s == seq then at, id = item[7], item[8] end
+  if s == place_seq then at, id = place_at, place_id end
   set_state(user, room, seat, ledger, was_apart, e, s, a, at, id, ids)
   if e ~= epoch or s ~= seq or a ~= apart then moved[#moved + 1] = {index, was, was_apart, seat.raw, a} end
 end
@@ -42,7 +47,8 @@ end
 local function joined(index, item, user, step)
   local room = step[2]
   local seat = seat_of(user, room) or new_seat(band(step[3], THREAD))
-  if step[4] > seat.change then
+  local joins = step[4] > seat.change
+  if joins then
     seat.change = step[4]
     reorder(user, room, step[3], step[6])
     set_flags(user, room, seat, step[3])
@@ -51,7 +57,7 @@ local function joined(index, item, user, step)
     if seq < step[5] then unload(user, room, seat) end
     put_seat(user, seat)
   end
-  merged(index, item, user, room, seat, ledger_key(item[3]))
+  merged(index, item, user, room, seat, ledger_key(item[3]), nil, joins and step)
 end
 
 local function restructured(user, step)

@@ -1,0 +1,333 @@
+"""Reads of the cluster profile, end to end: HTTP, Valkey, Kafka, the answer, and then PostgreSQL."""
+
+import asyncio
+import copy
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+import asyncpg  # type: ignore[import-untyped]
+import uvloop
+
+from ..cluster import Cluster, Use, running, until, uses
+from ..lag import CHANNELS as PROBED
+from ..lag import USER as PROBER
+from ..lag import Probe
+from ..load import BenchmarkError, Load, bursting
+from ..quiet import Quiet
+from ..report import Result, number, times
+from ..servers import Server
+from ..world import SENDER, Readers, Target, Town, put_channel, send, user_id, wake
+from . import Setting
+
+SIZE = 500
+CONNECTIONS = 8
+SINGLE_CONNECTIONS = 64
+REPEATS = 4
+TARGET, AIM = 30_000, 100_000
+TARGET_LAG = 5
+TARGET_DEDUP = 0.3
+OURS = "SELECT channel_id, last_read_seq FROM read_receipts WHERE user_id = $1"
+THEIRS = "SELECT channel_id, seq FROM reads WHERE user_id = $1"
+ALL_OURS = "SELECT user_id, channel_id, last_read_seq FROM read_receipts"
+ALL_THEIRS = "SELECT user_id, channel_id, seq FROM reads"
+WRITTEN = "SELECT n_tup_ins + n_tup_upd FROM pg_stat_user_tables WHERE relname = 'read_receipts'"
+STATISTICS_SECONDS = 11
+"""So late PostgreSQL counts what a connection did that has nothing to do since."""
+ABOUT = (
+    "The cluster profile on one machine, everything on the same cores: the load generator, {processes}; {versions}, "
+    f"each with its usual settings. A read is answered when Kafka has acknowledged it. `POST /v1/reads` with {SIZE} "
+    f"reads in a request over {CONNECTIONS} connections, every read another pointer by one message "
+    "({users:,} users, {pairs:,} pairs of user and channel, half of them in channels of 100 and half in channels of "
+    f"1,000 members); the same with repeats: each pointer moves {REPEATS} times in {REPEATS} requests that follow each "
+    f"other; single reads over {SINGLE_CONNECTIONS} connections. Beside it, over the same servers and in turns, the "
+    "plain design (baselines/plain_cluster.py): one write to Valkey, one record that is waited for, one upsert for "
+    "each record; it takes single reads only. In PostgreSQL: from the first request until the last read is there. "
+    "Lag: a user who reads 20 times in a second meanwhile, from the answer until another connection sees the row. "
+    "At the end every pointer that was acknowledged must be in PostgreSQL. Processor time is that of each process "
+    "with its children; memory is that at the end (PSS)."
+)
+
+
+@dataclass
+class Side:
+    """One way of reading at one server, and what was measured with it."""
+
+    name: str
+    server: Server
+    readers: Readers
+    size: int
+    target: Target
+    probe: Probe
+    check: Callable[[bytes], bool]
+    loads: list[Load] = field(default_factory=list)
+    landed: list[float] = field(default_factory=list)
+    """Reads in a second, until the last was in PostgreSQL."""
+    lags: list[Sequence[float]] = field(default_factory=list)
+    cpu: dict[str, float] = field(default_factory=dict)
+    """Seconds of each process, all rounds together."""
+    seconds: float = 0.0
+    """In which they were used."""
+
+    @property
+    def reads(self) -> int:
+        """All that were answered."""
+        return sum(load.requests * self.size for load in self.loads)
+
+    @property
+    def rate(self) -> float:
+        """Reads answered in a second."""
+        return median(load.rate * self.size for load in self.loads)
+
+    def lag(self, percent: float) -> float:
+        """Seconds; all rounds together."""
+        lags = sorted(lag for some in self.lags for lag in some)
+        return lags[min(len(lags) - 1, int(len(lags) * percent / 100))]
+
+
+class Scrollers(Readers):
+    """Readers who read the same channel again and again before they go on to the next."""
+
+    def _of_connection(self, index: int, key: str, steps: int, target: Target) -> Iterator[bytes]:
+        self._steps = steps
+        for block, pointer in zip(self._blocks[index], self._pointers[index], strict=True):
+            for step in range(1, steps + 1):
+                yield self._batch(block, pointer + step, target, key)
+
+    def acknowledge(self, answered: Sequence[int]) -> None:
+        """Note how many requests of each connection were answered."""
+        for pointers, count in zip(self._pointers, answered, strict=True):
+            for place in range(len(pointers)):
+                pointers[place] += max(0, min(self._steps, count - place * self._steps))
+
+
+@dataclass
+class Plan:
+    """How much is measured."""
+
+    town: Town
+    rounds: int
+    seconds: float
+    messages: int
+    probes: int
+    """Messages in each channel of the probe."""
+
+    @classmethod
+    def of(cls, quick: bool) -> "Plan":
+        """Quick: only to see that it works."""
+        if quick:
+            return cls(Town(users=2_000, small=100, large=10), 1, 3, 5, 10)
+        return cls(Town(users=5_000, small=250, large=25), 3, 8, 8, 40)
+
+    def part(self, start: float, end: float) -> Town:
+        """The same town, but only so much of its pairs."""
+        town, every = copy.copy(self.town), len(self.town.pairs)
+        town.pairs = self.town.pairs[int(every * start) : int(every * end)]
+        return town
+
+
+def run(setting: Setting) -> Result:
+    """All in turns."""
+    plan = Plan.of(setting.quick)
+    with running(setting.directory, setting.say) as cluster:
+        sides = _begin(setting, cluster, plan)
+        quiet = Quiet(setting.say, setting.quick)
+        *alternating, scrolling = sides
+        for turn in range(1, plan.rounds + 1):
+            _talk(setting, cluster, plan.town, plan.messages)
+            for side in alternating:
+                quiet.wait()
+                setting.say(f"round {turn} of {plan.rounds}, {side.name}")
+                uvloop.run(_round(cluster, side, plan.messages, plan.seconds))
+        folded = _repeats(setting, cluster, plan, scrolling)
+        setting.say("looking for every read")
+        checked = uvloop.run(_check(cluster, sides))
+        about = ABOUT.format(
+            processes=cluster.processes, versions=cluster.versions, users=plan.town.users, pairs=len(plan.town.pairs)
+        )
+        result = Result(about)
+        _tell(result, sides, folded, checked)
+        _tell_use(result, sides[0], uses(cluster.pids))
+        quiet.tell(result)
+        return result
+
+
+# ---------------------------------------------------------------- the scene
+
+
+def _begin(setting: Setting, cluster: Cluster, plan: Plan) -> list[Side]:
+    """Make the channels, wake the users, and let each way of reading get warm."""
+    setting.say("making channels")
+    wire, town = cluster.serve.wire(), plan.town
+    town.build(wire)
+    for channel in PROBED:
+        put_channel(wire, channel, [user_id(PROBER), SENDER])
+    send(wire, [(channel, seq) for seq in range(1, plan.probes + 1) for channel in PROBED])
+    cluster.settle()
+    setting.say("loading users")
+    wake(wire, [*(user_id(user) for user in range(town.users)), user_id(PROBER)])
+    ours = Probe(cluster.serve, cluster.postgres.url, OURS, plan.probes)
+    theirs = Probe(cluster.plain, cluster.plain_database, THEIRS, 10 * plan.probes)
+    singles = plan.part(0.8, 1)
+    return [
+        Side("batches", cluster.serve, Readers(plan.part(0, 0.6), CONNECTIONS, SIZE), SIZE, "up_to_seq", ours, _all),
+        Side("single", cluster.serve, Readers(singles, SINGLE_CONNECTIONS, 1), 1, "up_to_seq", ours, _changed),
+        Side("plain", cluster.plain, Readers(singles, SINGLE_CONNECTIONS, 1), 1, "up_to_seq", theirs, bool),
+        Side(
+            "repeats", cluster.serve, Scrollers(plan.part(0.6, 0.8), CONNECTIONS, SIZE), SIZE, "up_to_seq", ours, _all
+        ),
+    ]
+
+
+def _all(body: bytes) -> bool:
+    return body.count(b'"changed":true') == SIZE
+
+
+def _changed(body: bytes) -> bool:
+    return b'"changed":true' in body
+
+
+def _talk(setting: Setting, cluster: Cluster, town: Town, messages: int) -> None:
+    setting.say("sending messages")
+    town.talk([cluster.serve.wire()], messages)
+    cluster.settle()
+
+
+# ---------------------------------------------------------------- measuring
+
+
+async def _round(cluster: Cluster, side: Side, messages: int, seconds: float) -> None:
+    """A burst, and the time until all of it is in PostgreSQL."""
+    requests = side.readers.requests(side.server.key, messages, side.target)
+    before, begin = uses(cluster.pids), time.perf_counter()
+    load = asyncio.create_task(bursting(side.server.port, requests, side.check, seconds))
+    probing = asyncio.create_task(side.probe.during(load))
+    done = await load
+    side.readers.acknowledge(done.answered)
+    if side.server is cluster.plain:
+        await _until_there(cluster.plain_database, ALL_THEIRS, [side])
+    else:
+        async with cluster.watching() as settled:
+            await settled()
+    elapsed = time.perf_counter() - begin
+    after = uses(cluster.pids)
+    side.loads.append(done)
+    side.landed.append(done.requests * side.size / elapsed)
+    side.lags.append(await probing)
+    side.seconds += elapsed
+    for name in after:
+        side.cpu[name] = side.cpu.get(name, 0.0) + after[name].cpu - before[name].cpu
+
+
+def _repeats(setting: Setting, cluster: Cluster, plan: Plan, side: Side) -> float:
+    """A burst with repeats; the share of the reads that needed no row of their own."""
+    _talk(setting, cluster, plan.town, REPEATS)
+    setting.say("with repeats")
+    before = uvloop.run(_written(cluster))
+    uvloop.run(_round(cluster, side, REPEATS, plan.seconds))
+    after = uvloop.run(_written(cluster))
+    return 1 - (after - before) / (side.reads + len(side.lags[0]))
+
+
+async def _written(cluster: Cluster) -> int:
+    """Rows of read states that were written since the beginning."""
+    await asyncio.sleep(STATISTICS_SECONDS)
+    connection = await asyncpg.connect(cluster.postgres.url)
+    try:
+        return int(await connection.fetchval(WRITTEN))
+    finally:
+        await connection.close()
+
+
+async def _check(cluster: Cluster, sides: Sequence[Side]) -> int:
+    """Every pointer that was acknowledged is in PostgreSQL; returns how many."""
+    ours = [side for side in sides if side.server is cluster.serve]
+    theirs = [side for side in sides if side.server is cluster.plain]
+    await _until_there(cluster.plain_database, ALL_THEIRS, theirs)
+    return await _until_there(cluster.postgres.url, ALL_OURS, ours)
+
+
+async def _until_there(database: str, query: str, sides: Sequence[Side]) -> int:
+    expected = {
+        (user, channel): seq
+        for side in sides
+        for user, pointers in side.readers.expected().items()
+        for channel, seq in pointers.items()
+        if seq
+    }
+    connection = await asyncpg.connect(database)
+
+    async def there() -> bool:
+        found = {(user, channel): seq for user, channel, seq in await connection.fetch(query)}
+        if any(found.get(key, 0) > seq for key, seq in expected.items()):
+            raise BenchmarkError("PostgreSQL has reads that nobody has sent")
+        return all(found.get(key, 0) == seq for key, seq in expected.items())
+
+    try:
+        await until(there, "every acknowledged read is in PostgreSQL")
+    finally:
+        await connection.close()
+    return len(expected)
+
+
+# ---------------------------------------------------------------- telling
+
+
+def _tell(result: Result, sides: Sequence[Side], folded: float, checked: int) -> None:
+    batches, single, plain, repeats = sides
+    rate, landed = batches.rate, median(batches.landed)
+    target = f"{TARGET:,} or more (aim {AIM:,})"
+    result.add("batches: reads answered in a second", number(rate), target=target, met=rate >= TARGET)
+    result.add("batches: reads in a second, in PostgreSQL", number(landed), target=target, met=landed >= TARGET)
+    _tell_ratio(result, "batches beside the plain design, answered", rate, plain.rate)
+    _tell_ratio(result, "batches beside the plain design, in PostgreSQL", landed, median(plain.landed))
+    result.add(f"request of {SIZE}, acknowledged, P50 / P95 / P99", _latency(batches))
+    _tell_lag(result, "batches: lag until in PostgreSQL, P50 / P95 / P99", batches, plain)
+    result.add("with repeats: reads answered in a second", number(repeats.rate))
+    what = "with repeats: reads that needed no row of their own"
+    result.add(what, f"{folded:.0%}", target=f"over {TARGET_DEDUP:.0%}", met=folded > TARGET_DEDUP)
+    _tell_lag(result, "with repeats: lag until in PostgreSQL, P50 / P95 / P99", repeats)
+    _tell_ratio(result, "single reads answered in a second", single.rate, plain.rate)
+    _tell_ratio(result, "single reads in a second, in PostgreSQL", median(single.landed), median(plain.landed))
+    result.add("single read acknowledged, P50 / P95 / P99", _latency(single), f"{_latency(plain)} plain")
+    _tell_lag(result, "single: lag until in PostgreSQL, P50 / P95 / P99", single, plain)
+    result.add("acknowledged pointers that are not in PostgreSQL", f"0 of {checked:,}", target="0", met=True)
+    for side in (batches, single):
+        each = {name: 1_000_000 * cpu / side.reads for name, cpu in side.cpu.items()}
+        parts = sorted(each.items(), key=lambda one: -one[1])
+        text = ", ".join(f"{name} {number(cpu)}" for name, cpu in parts if cpu >= 0.5)
+        result.add(f"{side.name}: processor time of 1,000 reads, ms", f"{number(sum(each.values()))}: {text}")
+
+
+def _tell_ratio(result: Result, what: str, mine: float, theirs: float) -> None:
+    result.add(what, number(mine), f"{number(theirs)} plain", times(mine / theirs))
+
+
+def _latency(side: Side) -> str:
+    return " / ".join(number(median(load.latency(p) for load in side.loads)) for p in (50, 95, 99)) + " ms"
+
+
+def _tell_lag(result: Result, what: str, side: Side, other: Side | None = None) -> None:
+    beside = f"{_lag(other)} plain" if other is not None else ""
+    result.add(what, _lag(side), beside, "", f"P95 under {TARGET_LAG} s", side.lag(95) < TARGET_LAG)
+
+
+def _lag(side: Side) -> str:
+    return " / ".join(number(side.lag(p)) for p in (50, 95, 99)) + " s"
+
+
+def _tell_use(result: Result, batches: Side, now: dict[str, Use]) -> None:
+    """What bounds the rate, as the processor times show it, and memory."""
+    cores = len(os.sched_getaffinity(0))
+    total = sum(batches.cpu.values())
+    name, most = max(batches.cpu.items(), key=lambda one: one[1])
+    alone = most / batches.seconds
+    text = (
+        f"the processors: these processes keep {total / batches.seconds:.1f} of {cores} cores busy; most of it is "
+        f"{name} ({most / total:.0%}, {alone:.2f} of a core)"
+    )
+    result.add("batches: the bottleneck", text)
+    memory = ", ".join(f"{name} {one.memory / 2**20:.0f}" for name, one in now.items())
+    result.add("memory at the end, MiB", memory)
