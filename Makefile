@@ -69,7 +69,7 @@ fmt: setup ## Format the code and mend what can be mended
 fuzz: setup ## Make up requests from the OpenAPI document, for ten minutes
 	FUZZ_EXAMPLES=500 FUZZ_SECONDS=600 $(BIN)/pytest tests/integration/test_fuzz.py --timeout 900
 
-bench: setup ## Measure, side by side with plain baselines, into bench/RESULTS.md (about 15 minutes)
+bench: setup ## Measure, side by side with plain baselines, into bench/RESULTS.md (about 30 minutes)
 	$(BIN)/python -m bench
 
 lock: setup ## Renew the hashed lock from pyproject.toml

@@ -143,6 +143,7 @@ def _processes(directory: Path, valkey: Valkey, kafka: Kafka, postgres: Postgres
         "database_url": postgres.url,
         "partitions": str(PARTITIONS),
         "wait_timeout": "60",  # of the requests that set the scene
+        "produce_timeout": "5000",  # on a machine that is busy by design, reads would wait in the spool
     }
     serve = readstate(directory / "serve", **settings)
     workers = {name: _worker(directory / name, name, roles, settings) for name, roles in WORKERS.items()}
