@@ -111,6 +111,11 @@ async def test_case_9_what_an_instance_that_dies_has_not_proven_delivered_was_no
     await one.chat.send("alice", "hello", channel=TRIO)
     presence = one.rs.cluster.hot.presence
     if proven:
+
+        async def kept() -> bool:
+            return bool(await presence.unproven("carol"))
+
+        await eventually(kept, "it is kept until it is proven")
         doomed.rs.cluster.hot.presence.sent(await presence.unproven("carol"))
         doomed.rs.presence.alive("carol")
 
