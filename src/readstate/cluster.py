@@ -97,8 +97,11 @@ class Cluster:
         self._stack.push_async_callback(services.reads.close)
 
         async def hear(announcements: Sequence[Announcement]) -> None:
-            self.log.hear(announcements)
-            await services.live.hear(announcements)
+            # Whoever waits for an effect has it when the devices here have it: as in the embedded profile.
+            try:
+                await services.live.hear(announcements)
+            finally:
+                self.log.hear(announcements)
 
         self.bus.subscribe(hear, services.live.missed)
         for work in (self.freshness.run(), self._heartbeat(services), self._adopt_spools()):
