@@ -1,9 +1,10 @@
 """A chat product that talks to Readstate over HTTP, in the product's words. Shared by all tests over HTTP."""
 
 import asyncio
+import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,10 @@ from tests import stores
 
 settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared machine")
+
+# Whoever is started in the background has Ctrl+C turned off, and so have all that it starts: tests press it.
+with suppress(ValueError):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SERVICE_KEY = "the-service-key-of-the-tests"
 JWT_SECRET = "the-jwt-secret-of-the-tests-with-32-bytes-or-more"

@@ -198,5 +198,5 @@ async def test_what_did_not_get_through_counts_for_the_badge(durable: Durable) -
     await put(durable, say("m1"))
     await durable.tap("bob", NOW + 1, 10)
     assert await durable.badge_count("bob") == 0
-    await durable.save_undelivered([Undelivered("bob", NOW + 2, "alice", "c", "m1")])
+    await durable.save_undelivered([Undelivered("bob", NOW + 2, "alice", "c", "m2")])
     assert await durable.badge_count("bob") == 1

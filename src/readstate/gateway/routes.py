@@ -18,6 +18,7 @@ from ..api import (
 from ..errors import (
     ChannelArchived,
     ChannelNotFound,
+    InvalidCursor,
     MessageDeleted,
     MessageNotFound,
     MessageWithoutSeq,
@@ -219,7 +220,7 @@ GROUPS = (
         "How many different people wrote while no device of the user was connected.",
         (
             Route("GET", _USER + "/badge", do.get_badge, without_hot_store=True),
-            Route("POST", _USER + "/badge/tap", do.tap_badge, body=json_of(TapBadge)),
+            Route("POST", _USER + "/badge/tap", do.tap_badge, body=json_of(TapBadge), errors=(InvalidCursor,)),
         ),
     ),
     Group(
