@@ -144,6 +144,4 @@ def _room(event: object, facts: Facts) -> str | None:
             known = facts.messages.get((event.channel_id, event.id))
             if known is not None and known.thread_id is not None and known.thread_seq is not None:
                 return thread_room(event.channel_id, known.thread_id)
-        case ChannelEvent():
-            return None
     return None
