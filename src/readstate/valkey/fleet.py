@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
+import hiredis
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.connection import AbstractConnection, parse_url
 from redis.asyncio.retry import Retry
@@ -86,6 +87,14 @@ class Call(NamedTuple):
     arguments: Sequence[str | bytes | int]
 
 
+class _Packing:
+    """Of a connection that leaves packing to hiredis: a script call has thousands of words."""
+
+    def pack_command(self, *words: str | bytes | int) -> list[bytes]:
+        """A command as it is sent."""
+        return [hiredis.pack_command(words)]
+
+
 class Answers(NamedTuple):
     """What the calls answered, in order."""
 
@@ -144,6 +153,7 @@ class Fleet:
                 protocol=2,
                 **({"redis_connect_func": self._guard.admit} if self._guard else {}),
             )
+            pool.connection_class = type("Connection", (_Packing, pool.connection_class), {})
             node = self._nodes[address] = Redis(connection_pool=pool)
         return node
 
