@@ -12,8 +12,11 @@ import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
 
 if TYPE_CHECKING:
     from readstate import Readstate
@@ -29,6 +32,12 @@ PARTITIONS = 2
 FRESH_SECONDS = 30.0
 GATHER_SECONDS = 0.05
 """So long reads are gathered here before they are written: nobody looks at the load."""
+HEARTBEAT_SECONDS = 0.1
+SETTLE_SECONDS = 0.5
+"""So long a fresh hot store waits for what processes say of themselves: here there is one, and it says it sooner."""
+
+not_in_a_cluster = partial(pytest.mark.skipif, chosen == CLUSTER)
+"""For what only one process with stores of its own promises: `@not_in_a_cluster(reason=...)`."""
 
 EMPTY = """
 DO $$
@@ -109,6 +118,18 @@ def _collect_sockets() -> None:
 
 
 # ---------------------------------------------------------------- a service of the cluster profile in this process
+
+
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster of one process, which is made anew for every test, need not wait long for others."""
+    from readstate.hot.valkey_presence import ValkeyPresence
+    from readstate.services import freshness
+
+    defaults = ValkeyPresence.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "heartbeat", HEARTBEAT_SECONDS)
+    monkeypatch.setitem(defaults, "settle_ms", int(SETTLE_SECONDS * 1000))
+    monkeypatch.setattr(freshness, "SETTLE_SECONDS", SETTLE_SECONDS)
 
 
 @asynccontextmanager

@@ -31,6 +31,7 @@ from redis.exceptions import ConnectionError as LostConnection
 from redis.exceptions import TimeoutError as NoAnswer
 
 from ..errors import ConfigurationError, HotStoreUnavailable
+from ..tasks import cancel
 from .address import Address, server_name
 from .keys import SLOTS
 from .scripts import Script
@@ -120,6 +121,8 @@ class Fleet:
 
     async def close(self) -> None:
         """Close all connections."""
+        if self._refreshing is not None:
+            await cancel(self._refreshing)
         nodes, self._nodes = self._nodes, {}
         for node in nodes.values():
             await node.aclose(close_connection_pool=True)
