@@ -1,6 +1,7 @@
 """How far the log goes, and how far its consumers are: asked of the brokers, by no member of any group."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from ..errors import LogUnavailable
-from .kafka import ANSWER_SECONDS, Faults, Options, client
+from .kafka import ANSWER_SECONDS, TRY_SECONDS, Faults, Options, client
 
 T = TypeVar("T")
 _OLDEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
@@ -30,6 +31,7 @@ _PASSING = frozenset(
         KafkaError.NOT_COORDINATOR,
         KafkaError.COORDINATOR_NOT_AVAILABLE,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError._NOENT,  # "no leaders found"
     }
 )
 """Brokers are about to agree on who answers for what, as after a topic was made."""
@@ -110,8 +112,15 @@ class Watcher:
         async with self._making:
             if self._admin is None:
                 self._faults = faults = Faults()
-                self._admin = await asyncio.to_thread(client, AdminClient, self._options, faults)
+                self._admin = await asyncio.to_thread(self._introduced, faults)
             return self._admin
+
+    def _introduced(self, faults: Faults) -> AdminClient:
+        """One that has met the brokers: the library may be silent for seconds when it is asked for leaders before."""
+        admin = client(AdminClient, self._options, faults)
+        with contextlib.suppress(KafkaException):  # whoever asks is told
+            admin.list_topics(timeout=TRY_SECONDS)
+        return admin
 
     async def _drop(self) -> None:
         if self._admin is not None:
