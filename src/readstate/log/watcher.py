@@ -35,6 +35,8 @@ _PASSING = frozenset(
     }
 )
 """Brokers are about to agree on who answers for what, as after a topic was made."""
+_OUTDATED = frozenset({KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH})
+"""They have agreed anew since they were met."""
 
 
 class Watcher:
@@ -98,13 +100,14 @@ class Watcher:
                     try:
                         return await question(admin)
                     except KafkaException as error:
-                        if error.args[0].code() not in _PASSING:
+                        if error.args[0].code() not in _PASSING | _OUTDATED:
                             raise
+                        if error.args[0].code() in _OUTDATED:
+                            await self._forget(admin)
+                            admin = await self._open()
                     await asyncio.sleep(AGAIN_SECONDS)
         except (KafkaException, TimeoutError) as error:
-            async with self._making:
-                if self._admin is admin:
-                    await self._drop()
+            await self._forget(admin)
             reason = self._faults.explain(error.args[0]) if isinstance(error, KafkaException) else "it takes too long"
             raise LogUnavailable(f"Kafka does not answer: {reason}") from error
 
@@ -121,6 +124,12 @@ class Watcher:
         with contextlib.suppress(KafkaException):  # whoever asks is told
             admin.list_topics(timeout=TRY_SECONDS)
         return admin
+
+    async def _forget(self, admin: AdminClient) -> None:
+        """Whoever comes next begins anew, unless somebody has already."""
+        async with self._making:
+            if self._admin is admin:
+                await self._drop()
 
     async def _drop(self) -> None:
         if self._admin is not None:
