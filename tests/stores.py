@@ -156,14 +156,22 @@ async def evict(rs: "Readstate") -> None:
     """The hot state is lost; returns when what is loaded instead is known to be whole."""
     await rs.evict()
     if rs.settings.profile == "cluster":
-        await rs.cluster.notes.generation()
-        await _until(lambda: not rs.cluster.freshness.behind, "the hot state is fresh again")
+        await _fresh(rs)
+
+
+async def _fresh(rs: "Readstate") -> None:
+    await rs.cluster.notes.generation()
+    await _until(lambda: not rs.cluster.freshness.behind, "the hot state is fresh again")
 
 
 async def settle(rs: "Readstate") -> None:
-    """Returns when all of the log is applied, and told to be: badges, cursors and receipts follow a moment later."""
+    """Returns when all of the log is applied, and told to be: badges, cursors and receipts follow a moment later.
+
+    So does it that counts are known to be exact, after an import as after any loss of the hot state.
+    """
     if rs.settings.profile != "cluster":
         return
+    await _fresh(rs)
     topics, watcher = rs.cluster.topics, rs.cluster.watcher
     end = asyncio.get_running_loop().time() + FRESH_SECONDS
     groups = {topics.unsent: topics.status_update, topics.reads: topics.persister}

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
-from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -34,6 +34,7 @@ from ..errors import ConfigurationError, HotStoreUnavailable
 from ..tasks import cancel
 from .address import Address, server_name
 from .keys import SLOTS
+from .pool import NO_CONNECTION, FairPool
 from .scripts import Script
 
 OUTDATED = "OUTDATED"
@@ -137,10 +138,10 @@ class Fleet:
     def _node(self, address: str) -> Redis:
         node = self._nodes.get(address)
         if node is None:
-            pool = BlockingConnectionPool.from_url(
+            pool = FairPool.from_url(
                 self._address.url_of(address),
                 max_connections=MAX_CONNECTIONS,
-                timeout=self._patience,
+                patience=self._patience,
                 socket_connect_timeout=CONNECT_SECONDS,
                 socket_timeout=self._answer_seconds,
                 retry=Retry(NoBackoff(), 0),
@@ -381,7 +382,7 @@ def _may_have_been_sent(fault: Exception) -> bool:
     """Whether a call may be executed although it has failed; not if there was no connection to send it on."""
     if isinstance(fault, ServerChanged) or not isinstance(fault, LostConnection | NoAnswer):
         return False
-    return not any(words in str(fault) for words in ("connecting to", "No connection available"))
+    return not any(words in str(fault) for words in ("connecting to", NO_CONNECTION))
 
 
 def _is_outdated(error: Exception) -> bool:
