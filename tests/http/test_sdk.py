@@ -205,13 +205,18 @@ async def test_threads_are_followed_and_read(readstate: Client) -> None:
     assert len((await readstate.threads("alice", channel="general")).threads) == 1
 
 
+async def is_stored(readstate: Client, message: str) -> None:
+    """Somebody has seen a message, also by the database: in a cluster it follows a moment later."""
+
+    async def shown() -> bool:
+        return (await readstate.seen("general", message)).count > 0
+
+    await eventually(shown, "the receipt is stored")
+
+
 async def test_receipts_are_shown_unless_they_are_private(readstate: Client) -> None:
     await readstate.read("bob", "general", up_to="m2")
-
-    async def shown() -> bool:  # in a cluster receipts follow a moment later
-        return (await readstate.seen("general", "m2")).count > 0
-
-    await eventually(shown, "the receipt is shown")
+    await is_stored(readstate, "m2")
     seen = await readstate.seen("general", "m2")
     assert (seen.count, seen.of, [one.user_id for one in seen.users or ()]) == (1, 1, ["bob"])
     assert "bob" in {one.user_id for one in (await readstate.receipts("general")).receipts}
@@ -224,6 +229,7 @@ async def test_receipts_are_shown_unless_they_are_private(readstate: Client) -> 
 
 async def test_an_export_is_imported_elsewhere_and_a_user_erased(readstate: Client, tmp_path: Path) -> None:
     await readstate.read("bob", "general", up_to="m1")
+    await is_stored(readstate, "m1")
     data = b"".join([chunk async for chunk in readstate.export()])
 
     async with service(tmp_path / "elsewhere") as other:

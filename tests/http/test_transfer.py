@@ -463,7 +463,9 @@ async def test_only_service_keys_move_and_erase(chat: Chat) -> None:
 
 
 async def erase(chat: Chat, user: str) -> Any:
-    return await chat.ask("DELETE", f"/v1/users/{user}")
+    erased = await chat.ask("DELETE", f"/v1/users/{user}")
+    await chat.settled()
+    return erased
 
 
 async def test_an_erased_user_leaves_only_messages(chat: Chat, clock: Clock) -> None:
