@@ -12,8 +12,11 @@ import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
 
 if TYPE_CHECKING:
     from readstate import Readstate
@@ -29,6 +32,12 @@ PARTITIONS = 2
 FRESH_SECONDS = 30.0
 GATHER_SECONDS = 0.05
 """So long reads are gathered here before they are written: nobody looks at the load."""
+HEARTBEAT_SECONDS = 0.1
+SETTLE_SECONDS = 0.5
+"""So long a fresh hot store waits for what processes say of themselves: here there is one, and it says it sooner."""
+
+not_in_a_cluster = partial(pytest.mark.skipif, chosen == CLUSTER)
+"""For what only one process with stores of its own promises: `@not_in_a_cluster(reason=...)`."""
 
 EMPTY = """
 DO $$
@@ -111,6 +120,18 @@ def _collect_sockets() -> None:
 # ---------------------------------------------------------------- a service of the cluster profile in this process
 
 
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster of one process, which is made anew for every test, need not wait long for others."""
+    from readstate.hot.valkey_presence import ValkeyPresence
+    from readstate.services import freshness
+
+    defaults = ValkeyPresence.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "heartbeat", HEARTBEAT_SECONDS)
+    monkeypatch.setitem(defaults, "settle_ms", int(SETTLE_SECONDS * 1000))
+    monkeypatch.setattr(freshness, "SETTLE_SECONDS", SETTLE_SECONDS)
+
+
 @asynccontextmanager
 async def staffed(rs: "Readstate") -> AsyncIterator[None]:
     """The workers that a service needs beside it, as long as the block lasts: in the same process, by its clock."""
@@ -135,14 +156,22 @@ async def evict(rs: "Readstate") -> None:
     """The hot state is lost; returns when what is loaded instead is known to be whole."""
     await rs.evict()
     if rs.settings.profile == "cluster":
-        await rs.cluster.notes.generation()
-        await _until(lambda: not rs.cluster.freshness.behind, "the hot state is fresh again")
+        await _fresh(rs)
+
+
+async def _fresh(rs: "Readstate") -> None:
+    await rs.cluster.notes.generation()
+    await _until(lambda: not rs.cluster.freshness.behind, "the hot state is fresh again")
 
 
 async def settle(rs: "Readstate") -> None:
-    """Returns when all of the log is applied, and told to be: badges, cursors and receipts follow a moment later."""
+    """Returns when all of the log is applied, and told to be: badges, cursors and receipts follow a moment later.
+
+    So does it that counts are known to be exact, after an import as after any loss of the hot state.
+    """
     if rs.settings.profile != "cluster":
         return
+    await _fresh(rs)
     topics, watcher = rs.cluster.topics, rs.cluster.watcher
     end = asyncio.get_running_loop().time() + FRESH_SECONDS
     groups = {topics.unsent: topics.status_update, topics.reads: topics.persister}

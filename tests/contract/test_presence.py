@@ -178,6 +178,16 @@ async def test_a_sign_of_life_proves_what_was_sent_before_it(presence: HotPresen
     assert gone.unproven == (note("m2"),)
 
 
+async def test_what_is_proven_does_not_go_with_a_departure_right_after_it(presence: HotPresence) -> None:
+    await comes(presence)
+    await presence.reached([note("m1"), note("m2")])
+    presence.sent([note("m1")])
+    presence.proven("bob")
+    gone = await goes(presence)
+    assert gone is not None
+    assert gone.unproven == (note("m2"),)
+
+
 async def test_only_the_newest_are_kept(presence: HotPresence) -> None:
     await comes(presence)
     noted = [note(f"m{number}", accepted_at=NOW + number) for number in range(MAX_UNPROVEN + 5)]

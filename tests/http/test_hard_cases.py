@@ -11,6 +11,7 @@ from readstate import Readstate, Settings
 from readstate.errors import ConfigurationError, ReadstateError
 from tests.conftest import Chat, check_problem, in_process, of, three_channels
 from tests.servers import Server
+from tests.stores import not_in_a_cluster
 
 
 async def test_case_3_what_was_read_or_deleted_stays_so_when_the_message_is_repeated(chat: Chat) -> None:
@@ -223,6 +224,7 @@ async def test_case_16_reads_of_one_epoch_merge_in_any_order(chat: Chat, togethe
         assert (why["pointer"]["seq"], why["minus"]["read_apart"], why["unread"]) == (12, 1, 7)
 
 
+@not_in_a_cluster(reason="any number of processes share the stores of a cluster")
 async def test_case_17_a_second_process_on_the_same_store_is_refused(tmp_path: Path) -> None:
     async with in_process(tmp_path) as chat:
         await chat.open_channel("alice")

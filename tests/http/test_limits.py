@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.conftest import JWT_SECRET, SERVICE_KEY, Chat, check_problem, eventually, in_process, of, token_for
+from tests.conftest import JWT_SECRET, SERVICE_KEY, WAIT, Chat, check_problem, eventually, in_process, of, token_for
 from tests.servers import Server, serving
 
 OTHER_KEY = "another-service-key-of-the-tests"
@@ -255,7 +255,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 async def wire(server: Server) -> AsyncIterator[Chat]:
-    async with httpx.AsyncClient(base_url=server.url) as http:
+    async with httpx.AsyncClient(base_url=server.url, headers=WAIT) as http:
         yield Chat(http)
 
 
@@ -283,9 +283,9 @@ def _is_whole(received: bytes) -> bool:
 
 
 def request(method: bytes, path: bytes, *headers: bytes, body: bytes = b"") -> bytes:
-    """A whole request as bytes, with a service key."""
+    """A whole request as bytes, with a service key, that waits for the place of what it sends."""
     lines = [method + b" " + path + b" HTTP/1.1", b"Host: test"]
-    lines += [b"Authorization: Bearer " + SERVICE_KEY.encode(), *headers]
+    lines += [b"Authorization: Bearer " + SERVICE_KEY.encode(), b"Prefer: wait", *headers]
     return b"\r\n".join([*lines, b"", body])
 
 

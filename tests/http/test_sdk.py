@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from readstate import errors as served
 from readstate.api import ChannelRead, NewMessage, UserRead
 from readstate.client import ApiError, Client, Retries, SyncClient, errors
 from tests import stores
-from tests.conftest import JWT_SECRET, SERVICE_KEY, token_for
+from tests.conftest import JWT_SECRET, SERVICE_KEY, eventually, token_for
 from tests.servers import serving
 
 
@@ -39,9 +40,9 @@ async def readstate(tmp_path: Path) -> AsyncIterator[Client]:
     """Alice and bob are in general, where alice has written m1, m2 and m3."""
     async with service(tmp_path) as client:
         await client.put_channel("general", type="group", name="General", members=["alice", "bob"])
-        await client.send_many(
-            NewMessage(channel_id="general", sender_id="alice", id=f"m{n}", text=f"text {n}") for n in (1, 2, 3)
-        )
+        texts = {f"m{n}": f"text {n}" for n in (1, 2, 3)}
+        sent = (NewMessage(channel_id="general", sender_id="alice", id=name, text=texts[name]) for name in texts)
+        await client.send_many(sent, wait=True)
         yield client
 
 
@@ -126,7 +127,7 @@ async def test_everything_is_read_and_taken_back(readstate: Client) -> None:
 async def test_a_sync_comes_page_by_page_and_then_as_what_changed(readstate: Client) -> None:
     for name in ("a", "b", "a,b"):
         await readstate.put_channel(name, type="group", members=["alice", "bob"])
-        await readstate.send(name, "alice")
+        await readstate.send(name, "alice", wait=True)
 
     pages = [page async for page in readstate.sync_pages("bob", limit=3)]
     assert [len(page.channels) for page in pages] == [3, 1]
@@ -145,6 +146,7 @@ async def test_unread_messages_totals_and_reasons(readstate: Client) -> None:
     rest = await readstate.unread_messages("bob", order="oldest", cursor=page.cursor)
     assert [message.id for message in page.messages + rest.messages] == ["m1", "m2", "m3"]
 
+    await badge_is(readstate, 1)
     totals = await readstate.totals(["bob", "nobody"])
     assert (totals["bob"].unread, totals["bob"].badge, totals["nobody"].unread) == (3, 1, 0)
     why = await readstate.explain("bob", "general")
@@ -154,7 +156,7 @@ async def test_unread_messages_totals_and_reasons(readstate: Client) -> None:
 
 async def test_inbox_and_preferences(readstate: Client) -> None:
     await readstate.put_channel("later", type="direct", members=["bob", "carol"])
-    await readstate.send("later", "carol", text="hi")
+    await readstate.send("later", "carol", text="hi", wait=True)
     preferences = await readstate.put_preferences("bob", "general", pinned=True, muted=True)
     assert (preferences.pinned, preferences.muted, preferences.count) == (True, True, "all")
     assert await readstate.get_preferences("bob", "general") == preferences
@@ -167,21 +169,30 @@ async def test_inbox_and_preferences(readstate: Client) -> None:
     assert [row.channel_id for row in (await readstate.inbox("bob", filter="archived")).conversations] == ["later"]
 
 
+async def badge_is(readstate: Client, senders: int) -> None:
+    """Bob's badge, which in a cluster follows a moment after a message."""
+
+    async def told() -> bool:
+        return (await readstate.badge("bob")).senders == senders
+
+    await eventually(told, f"the badge is {senders}")
+
+
 async def test_badge_and_presence(readstate: Client) -> None:
-    assert (await readstate.badge("bob")).senders == 1
+    await badge_is(readstate, 1)
     tap = await readstate.tap("bob")
     assert [(one.sender_id, [m.id for m in one.messages]) for one in tap.by_sender] == [("alice", ["m3", "m2", "m1"])]
 
     here = await readstate.put_presence("bob", device="phone", online=True)
     assert (here.online, here.devices) == (True, ["phone"])
-    await readstate.send("general", "alice", text="you are here")
+    await readstate.send("general", "alice", text="you are here", wait=True)
     assert (await readstate.badge("bob")).senders == 0
     await readstate.put_presence("bob", device="phone", online=False)
     assert not (await readstate.presence("bob")).online
 
 
 async def test_threads_are_followed_and_read(readstate: Client) -> None:
-    await readstate.send("general", "bob", id="r1", thread_id="m1", text="a reply")
+    await readstate.send("general", "bob", id="r1", thread_id="m1", text="a reply", wait=True)
     panel = await readstate.threads("alice", filter="unread")
     assert [(row.thread_id, row.unread) for row in panel.threads] == [("m1", 1)]
     assert (await readstate.read_thread("alice", "general", "m1", up_to="r1")).unread == 0
@@ -194,8 +205,18 @@ async def test_threads_are_followed_and_read(readstate: Client) -> None:
     assert len((await readstate.threads("alice", channel="general")).threads) == 1
 
 
+async def is_stored(readstate: Client, message: str) -> None:
+    """Somebody has seen a message, also by the database: in a cluster it follows a moment later."""
+
+    async def shown() -> bool:
+        return (await readstate.seen("general", message)).count > 0
+
+    await eventually(shown, "the receipt is stored")
+
+
 async def test_receipts_are_shown_unless_they_are_private(readstate: Client) -> None:
     await readstate.read("bob", "general", up_to="m2")
+    await is_stored(readstate, "m2")
     seen = await readstate.seen("general", "m2")
     assert (seen.count, seen.of, [one.user_id for one in seen.users or ()]) == (1, 1, ["bob"])
     assert "bob" in {one.user_id for one in (await readstate.receipts("general")).receipts}
@@ -208,6 +229,7 @@ async def test_receipts_are_shown_unless_they_are_private(readstate: Client) -> 
 
 async def test_an_export_is_imported_elsewhere_and_a_user_erased(readstate: Client, tmp_path: Path) -> None:
     await readstate.read("bob", "general", up_to="m1")
+    await is_stored(readstate, "m1")
     data = b"".join([chunk async for chunk in readstate.export()])
 
     async with service(tmp_path / "elsewhere") as other:
@@ -251,7 +273,7 @@ def test_programs_without_a_loop_call_it_too(blocking: SyncClient) -> None:
     blocking.put_channel("general", type="group", members=["alice", "bob"])
     for name in ("general", "other"):
         blocking.put_channel(name, type="group", members=["alice", "bob"])
-        blocking.send(name, "alice", text="hello")
+        blocking.send(name, "alice", text="hello", wait=True)
 
     assert blocking.unread("bob", "general").unread == 1
     assert [len(page.channels) for page in blocking.sync_pages("bob", limit=1)] == [1, 1]
@@ -262,7 +284,8 @@ def test_programs_without_a_loop_call_it_too(blocking: SyncClient) -> None:
 
 def test_threads_share_a_client_until_it_is_closed(blocking: SyncClient) -> None:
     blocking.put_channel("general", type="group", members=["alice", "bob"])
-    senders = [threading.Thread(target=blocking.send, args=("general", "alice")) for _ in range(8)]
+    send = partial(blocking.send, "general", "alice", wait=True)
+    senders = [threading.Thread(target=send) for _ in range(8)]
     for sender in senders:
         sender.start()
     for sender in senders:

@@ -5,6 +5,7 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,11 +78,17 @@ async def a_town(
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         try:
             async with httpx.AsyncClient(base_url=url, headers=WAIT, timeout=30) as http:
-                town = Town(rs, Chat(http), url)
+                town = Town(rs, Chat(http, settle=partial(stores.settle, rs)), url)
                 yield town
                 await asyncio.gather(*(device.close() for device in town.devices))
         finally:
             await server.shutdown([listener])
+
+
+@pytest.fixture(autouse=True)
+def _made_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    if stores.chosen == stores.CLUSTER:
+        stores.hurry(monkeypatch)
 
 
 @pytest.fixture(params=["ledger", "timeline"])

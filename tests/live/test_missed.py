@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from readstate.announcements import Announcement
+from readstate.announcements import Announcement, Outcome
 from readstate.bus.local import LocalBus
 from readstate.errors import StorageUnavailable
 from readstate.services.cursors import SyncCursor
@@ -29,10 +29,13 @@ class Deafness:
     """Between the bus and the devices: while it is `total`, or for what it `swallows`, nothing is heard."""
 
     def __init__(self, town: Town) -> None:
-        bus = town.rs.reads._bus
-        assert isinstance(bus, LocalBus)
-        bus.subscribe(self._hear, town.rs.live.is_idle)
+        self._rs = town.rs
         self._live = town.rs.live
+        bus: Any = town.rs.reads._bus
+        if isinstance(bus, LocalBus):
+            bus.subscribe(self._hear, town.rs.live.is_idle)
+        else:
+            bus._listener._hear = self._hear_in_a_cluster
         self.total = False
         self.swallows: Callable[[Announcement], bool] = lambda _: False
 
@@ -40,6 +43,11 @@ class Deafness:
         heard = [one for one in announcements if not self.total and not self.swallows(one)]
         if heard:
             await self._live.hear(heard)
+
+    async def _hear_in_a_cluster(self, announcements: Sequence[Announcement]) -> None:
+        """Requests that wait for the outcome of what they sent hear of that all the same."""
+        await self._hear([one for one in announcements if not isinstance(one, Outcome)])
+        self._rs.cluster.log.hear(announcements)
 
 
 @pytest.fixture

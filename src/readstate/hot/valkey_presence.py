@@ -76,6 +76,8 @@ class _Left(NamedTuple):
     """What was sent on it and is not proven, if it was the user's last one here."""
     unsaid: bool = False
     """Whether the hot store did not know yet of all that this process has in mind."""
+    proven: frozenset[Undelivered] = frozenset()
+    """What the hot store may not know yet to have got through."""
 
 
 class ValkeyPresence:
@@ -103,6 +105,8 @@ class ValkeyPresence:
         self._own: dict[str, dict[Key, _Own]] = {}
         self._sent: dict[str, dict[Undelivered, None]] = {}
         self._proven: dict[str, list[Undelivered]] = {}
+        self._removing: dict[str, list[Undelivered]] = {}
+        """What is proven and about to be removed from the hot store."""
         self._listed: set[str] = set()
         """The users on the list that this process leaves behind."""
         self._unlisted: set[str] = set()
@@ -190,7 +194,8 @@ class ValkeyPresence:
         own = self._disown(user, (device, connection))
         is_last = not self._is_connected(user)
         said = own.said if own is not None else 0
-        left = _Left(user, (device, connection), said, tuple(sent) if is_last else (), self._must_say)
+        proven = frozenset([*self._proven.get(user, ()), *self._removing.get(user, ())])
+        left = _Left(user, (device, connection), said, tuple(sent) if is_last else (), self._must_say, proven)
         try:
             return await self._disconnect(left)
         except BaseException as error:
@@ -205,7 +210,7 @@ class ValkeyPresence:
             number = await self._instances.settled()
             [answer] = (await self._decide(LEAVE, {left.user: self._entry(left.key)}, number)).values()
             if answer[0] != b"lost":
-                gone = _departure(left.user, answer)
+                gone = _departure(left.user, answer, left.proven)
                 if gone is None or (left.said == number and not left.unsaid):
                     return gone
                 return Departure(left.user, gone.since, tuple(dict.fromkeys([*gone.unproven, *left.sent])))
@@ -386,7 +391,8 @@ class ValkeyPresence:
             self._unlisted |= changed
             raise
         self._listed = (self._listed | there) - (changed - there)
-        proven, self._proven = self._proven, {}
+        proven = self._removing = self._proven
+        self._proven = {}
         calls = []
         for user, messages in proven.items():
             slot, (_, key) = self._of(user)
@@ -397,6 +403,8 @@ class ValkeyPresence:
         except BaseException:
             self._proven = {user: proven.get(user, []) + self._proven.get(user, []) for user in proven | self._proven}
             raise
+        finally:
+            self._removing = {}
 
     async def close(self) -> None:
         """Stop. What devices are still connected here is looked after by others, at once."""
@@ -504,7 +512,8 @@ def _undelivered(user: str, text: bytes) -> Undelivered:
     return Undelivered(user, accepted_at, sender, channel, message)
 
 
-def _departure(user: str, answer: Sequence[bytes]) -> Departure | None:
+def _departure(user: str, answer: Sequence[bytes], proven: frozenset[Undelivered] = frozenset()) -> Departure | None:
     if answer[0] != b"gone":
         return None
-    return Departure(user, int(answer[1]), tuple(_undelivered(user, one) for one in answer[2:]))
+    unproven = (_undelivered(user, one) for one in answer[2:])
+    return Departure(user, int(answer[1]), tuple(one for one in unproven if one not in proven))

@@ -25,6 +25,7 @@ ANSWER_SECONDS = 10.0
 DELIVERY_SECONDS = 8.0
 """The library looks for what is over once a second, so that everybody has an answer within ANSWER_SECONDS."""
 TRY_SECONDS = 1.0
+LEADER_SECONDS = 0.01
 POLL_SECONDS = 0.001
 IDLE_SECONDS = 1.0
 """Between two polls while nothing is under way: the library may have something to tell."""
@@ -124,7 +125,7 @@ def make_topics(options: Options, names: Iterable[str], partitions: int) -> None
         for made in admin.create_topics(wanted, operation_timeout=ANSWER_SECONDS).values() if wanted else ():
             _unless_there(made)
         for name in names:
-            found = len(_metadata(admin, faults, name).topics[name].partitions)
+            found = _partitions(admin, faults, name)
             if found not in {0, partitions}:  # 0: another process has just made it
                 raise ConfigurationError(
                     f"topic {name!r} has {found} partitions, not {partitions}: with another number channels lose their "
@@ -135,6 +136,18 @@ def make_topics(options: Options, names: Iterable[str], partitions: int) -> None
         if faults.refused:
             raise ConfigurationError(f"Kafka does not let us in: {reason}") from error
         raise LogUnavailable(f"Kafka does not answer: {reason}") from error
+
+
+def _partitions(admin: AdminClient, faults: Faults, name: str) -> int:
+    """How many a topic has. One that was just made is given a moment until brokers are found that lead them: whoever
+    asks the library for one without a leader waits for seconds.
+    """
+    end = time.monotonic() + TRY_SECONDS
+    while True:
+        found = _metadata(admin, faults, name).topics[name].partitions
+        if (found and all(one.leader >= 0 for one in found.values())) or time.monotonic() > end:
+            return len(found)
+        time.sleep(LEADER_SECONDS)
 
 
 def _metadata(admin: AdminClient, faults: Faults, name: str | None = None) -> Any:

@@ -1,6 +1,7 @@
 """How far the log goes, and how far its consumers are: asked of the brokers, by no member of any group."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from ..errors import LogUnavailable
-from .kafka import ANSWER_SECONDS, Faults, Options, client
+from .kafka import ANSWER_SECONDS, TRY_SECONDS, Faults, Options, client
 
 T = TypeVar("T")
 _OLDEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
@@ -30,9 +31,12 @@ _PASSING = frozenset(
         KafkaError.NOT_COORDINATOR,
         KafkaError.COORDINATOR_NOT_AVAILABLE,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError._NOENT,  # "no leaders found"
     }
 )
 """Brokers are about to agree on who answers for what, as after a topic was made."""
+_OUTDATED = frozenset({KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH})
+"""They have agreed anew since they were met."""
 
 
 class Watcher:
@@ -96,13 +100,14 @@ class Watcher:
                     try:
                         return await question(admin)
                     except KafkaException as error:
-                        if error.args[0].code() not in _PASSING:
+                        if error.args[0].code() not in _PASSING | _OUTDATED:
                             raise
+                        if error.args[0].code() in _OUTDATED:
+                            await self._forget(admin)
+                            admin = await self._open()
                     await asyncio.sleep(AGAIN_SECONDS)
         except (KafkaException, TimeoutError) as error:
-            async with self._making:
-                if self._admin is admin:
-                    await self._drop()
+            await self._forget(admin)
             reason = self._faults.explain(error.args[0]) if isinstance(error, KafkaException) else "it takes too long"
             raise LogUnavailable(f"Kafka does not answer: {reason}") from error
 
@@ -110,8 +115,21 @@ class Watcher:
         async with self._making:
             if self._admin is None:
                 self._faults = faults = Faults()
-                self._admin = await asyncio.to_thread(client, AdminClient, self._options, faults)
+                self._admin = await asyncio.to_thread(self._introduced, faults)
             return self._admin
+
+    def _introduced(self, faults: Faults) -> AdminClient:
+        """One that has met the brokers: the library may be silent for seconds when it is asked for leaders before."""
+        admin = client(AdminClient, self._options, faults)
+        with contextlib.suppress(KafkaException):  # whoever asks is told
+            admin.list_topics(timeout=TRY_SECONDS)
+        return admin
+
+    async def _forget(self, admin: AdminClient) -> None:
+        """Whoever comes next begins anew, unless somebody has already."""
+        async with self._making:
+            if self._admin is admin:
+                await self._drop()
 
     async def _drop(self) -> None:
         if self._admin is not None:

@@ -11,8 +11,7 @@ from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
-import hiredis
-from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -32,8 +31,10 @@ from redis.exceptions import ConnectionError as LostConnection
 from redis.exceptions import TimeoutError as NoAnswer
 
 from ..errors import ConfigurationError, HotStoreUnavailable
+from ..tasks import cancel
 from .address import Address, server_name
 from .keys import SLOTS
+from .pool import NO_CONNECTION, FairPool
 from .scripts import Script
 
 OUTDATED = "OUTDATED"
@@ -87,14 +88,6 @@ class Call(NamedTuple):
     arguments: Sequence[str | bytes | int]
 
 
-class _Packing:
-    """Of a connection that leaves packing to hiredis: a script call has thousands of words."""
-
-    def pack_command(self, *words: str | bytes | int) -> list[bytes]:
-        """A command as it is sent."""
-        return [hiredis.pack_command(words)]  # type: ignore[arg-type]  # its stub knows one word only
-
-
 class Answers(NamedTuple):
     """What the calls answered, in order."""
 
@@ -129,6 +122,8 @@ class Fleet:
 
     async def close(self) -> None:
         """Close all connections."""
+        if self._refreshing is not None:
+            await cancel(self._refreshing)
         nodes, self._nodes = self._nodes, {}
         for node in nodes.values():
             await node.aclose(close_connection_pool=True)
@@ -143,17 +138,16 @@ class Fleet:
     def _node(self, address: str) -> Redis:
         node = self._nodes.get(address)
         if node is None:
-            pool = BlockingConnectionPool.from_url(
+            pool = FairPool.from_url(
                 self._address.url_of(address),
                 max_connections=MAX_CONNECTIONS,
-                timeout=self._patience,
+                patience=self._patience,
                 socket_connect_timeout=CONNECT_SECONDS,
                 socket_timeout=self._answer_seconds,
                 retry=Retry(NoBackoff(), 0),
                 protocol=2,
                 **({"redis_connect_func": self._guard.admit} if self._guard else {}),
             )
-            pool.connection_class = type("Connection", (_Packing, pool.connection_class), {})
             node = self._nodes[address] = Redis(connection_pool=pool)
         return node
 
@@ -388,7 +382,7 @@ def _may_have_been_sent(fault: Exception) -> bool:
     """Whether a call may be executed although it has failed; not if there was no connection to send it on."""
     if isinstance(fault, ServerChanged) or not isinstance(fault, LostConnection | NoAnswer):
         return False
-    return not any(words in str(fault) for words in ("connecting to", "No connection available"))
+    return not any(words in str(fault) for words in ("connecting to", NO_CONNECTION))
 
 
 def _is_outdated(error: Exception) -> bool:

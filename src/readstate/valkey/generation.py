@@ -20,6 +20,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
 from ..errors import HotStoreUnavailable
+from ..tasks import cancel
 from ..telemetry import HOT_GENERATIONS
 from .fleet import Fleet, ServerChanged, ask, raise_if_lasting
 from .keys import tag_in
@@ -151,6 +152,7 @@ class Generation:
         """Make sure that every master carries the number; raise it where one has lost its marker."""
         if self._confirming is None:
             self._confirming = asyncio.create_task(self._confirm_soon())
+            self._confirming.add_done_callback(_look_at)
         await asyncio.shield(self._confirming)
 
     async def _confirm_soon(self) -> None:
@@ -241,8 +243,15 @@ class Generation:
         return f"{self._prefix}generation:{tag_in(slot)}"
 
     async def close(self) -> None:
-        """Close its connections."""
+        """Close its connections. A look that nobody waits for any more would open new ones."""
+        if self._confirming is not None:
+            await cancel(self._confirming)
         await self._fleet.close()
+
+
+def _look_at(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled():
+        task.exception()  # whoever waits gets it
 
 
 def _parse(marker: bytes | None) -> Marker | None:
