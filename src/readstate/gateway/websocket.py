@@ -54,8 +54,9 @@ TOO_SLOW = 4408
 TOO_MANY_FRAMES = 4429
 TOO_LARGE = 1009
 RESTARTING = 1012
+TRY_AGAIN = 1013
 
-LOST = frozenset({1005, 1006, 1011, TOO_SLOW})
+LOST = frozenset({1005, 1006, 1011, TRY_AGAIN, TOO_SLOW})
 """Codes of connections that ended without a word: what was sent last may not have got through."""
 
 VERSION = version("readstate")
@@ -151,6 +152,9 @@ class _Connection:
             self._close(closed.code, closed.reason)
         except _Gone as gone:
             self.code = gone.code
+        except ReadstateError as error:
+            log.warning("a device could not be told what it missed", action="ws", code=error.code)
+            self._close(TRY_AGAIN, error.detail[:100])
         except Exception:
             log.error("a connection failed", action="ws", traceback=traceback.format_exc())
             self._close(1011, "an internal error")
