@@ -414,7 +414,7 @@ async def test_a_request_that_a_stop_does_not_wait_for_is_answered(tmp_path: Pat
     headers = [(b"authorization", f"Bearer {SERVICE_KEY}".encode()), (b"content-type", b"application/json")]
     scope = {"type": "http", "method": "POST", "path": "/v1/messages", "query_string": b"", "headers": headers}
     async with Readstate.open(data_dir=str(tmp_path), service_keys=(SERVICE_KEY,)) as rs:
-        request = asyncio.create_task(asgi_app(rs)(scope, receive, send))
+        request = asyncio.ensure_future(asgi_app(rs)(scope, receive, send))
         await reading.wait()
         request.cancel()
         await asyncio.wait([request])
