@@ -63,7 +63,7 @@ class Wire:
             self._records.count(type(error).__name__)
             return Answer("unknown", 0, None)
         self._records.count(str(answer.status_code))
-        content = answer.json() if answer.content else None
+        content = _content_of(answer)
         if answer.status_code in {503, 429}:
             return Answer("unknown", answer.status_code, content)
         if answer.status_code == 202:
@@ -75,6 +75,14 @@ class Wire:
     async def close(self) -> None:
         for http in self._https:
             await http.aclose()
+
+
+def _content_of(answer: httpx.Response) -> Any:
+    """JSON; whatever else came is shown as it is."""
+    try:
+        return answer.json() if answer.content else None
+    except ValueError:
+        return answer.text
 
 
 @asynccontextmanager
@@ -200,7 +208,7 @@ class Client:
         if answer is None:
             reading.give_up(step)
         elif answer.kind == "rejected":
-            if answer.body.get("code") != "message_deleted":
+            if answer.status == 500 or answer.body.get("code") != "message_deleted":
                 raise Violation(f"{verb} {channel} {body} was refused: {answer.status} {answer.body}")
             if unanswered:  # it was deleted meanwhile: before an attempt that got no answer, or after it
                 reading.give_up(step)

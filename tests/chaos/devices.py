@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
@@ -25,6 +26,7 @@ OWNERS = ("ann", "ben", "joe")
 PATIENCE_SECONDS = 3.0
 """So long a device waits for an answer before it goes elsewhere; in peace it stays where it is."""
 AGREE_SECONDS = 40.0
+SHOWN_EVENTS = 80
 LEAVES = 0.1
 """How often a device that has nothing to complain of is gone without a word."""
 
@@ -59,6 +61,8 @@ class LiveDevice:
         self._cursor: str | None = None
         """None: it must sync first."""
         self._device: Device | None = None
+        self._heard: list[str] = []
+        """Everything in its order, for whoever has to find out what went wrong."""
 
     async def run(self) -> None:
         """Is there, as well as it can, until it is cancelled."""
@@ -77,6 +81,7 @@ class LiveDevice:
             async with asyncio.timeout(PATIENCE_SECONDS), self._chat(url) as chat:
                 self._state, _, self._cursor = await fetch(chat, self.user)
             self._records.count("device sync")
+            self._tell(f"synced at {url}: {self._state.channels}")
         device = await open_device(url, self.user, hello=False, on_frame=self._take, open_timeout=PATIENCE_SECONDS)
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
@@ -87,6 +92,7 @@ class LiveDevice:
                 pass
         finally:
             self._device = None
+            self._tell(f"leaves {url}")
             await device.cut()
             if self._state.must_sync:
                 self._cursor = None
@@ -94,6 +100,11 @@ class LiveDevice:
     def _take(self, frame: Frame) -> None:
         self._state.apply(frame)
         self._cursor = frame.get("resume") or self._cursor
+        if frame["type"] != "pong":
+            self._tell(str({name: value for name, value in frame.items() if name != "conversation"}))
+
+    def _tell(self, text: str) -> None:
+        self._heard.append(f"{datetime.now(UTC):%H:%M:%S.%f} {text}")
 
     async def _is_content(self, device: Device) -> bool:
         """Whether it stays: all that was announced has come, and it does not lose its way."""
@@ -112,8 +123,8 @@ class LiveDevice:
                 if not wrong:
                     return
             await asyncio.sleep(0.1)
-        heard = self._device.frames[-20:] if self._device else None
-        raise Violation(f"device of {self.user} does not show what is there: {wrong}; heard {heard}")
+        heard = "\n    ".join(self._heard[-SHOWN_EVENTS:])
+        raise Violation(f"device of {self.user} does not show what is there: {wrong}\n    {heard}")
 
     async def _differences(self) -> list[str]:
         device = self._device

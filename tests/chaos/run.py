@@ -44,7 +44,7 @@ async def storm(
                 stopping.set()
                 await tempest.mend()
                 say("everything runs again")
-                _, unfinished = await asyncio.wait(work, timeout=FINISH_SECONDS)
+                finished, unfinished = await asyncio.wait(work, timeout=FINISH_SECONDS)
             finally:
                 await asyncio.to_thread(sky.heal)
                 for task in work:
@@ -53,8 +53,9 @@ async def storm(
             say("everybody has finished")
             faults = await Judge(fleet, records, live).judge()
         faults = records.violations + faults
-        say(f"judged: {len(records.sent)} messages, {len(faults)} faults, answers {records.answers}")
         faults += [f"a client has not finished: {task}" for task in unfinished]
+        faults += [f"a client has failed: {task.exception()!r}" for task in finished if task.exception() is not None]
+        say(f"judged: {len(records.sent)} messages, {len(faults)} faults, answers {records.answers}")
         if faults:
             logs = Path(tempfile.gettempdir()) / f"readstate-chaos-{seed}.log"
             logs.write_text(fleet.logs(0))

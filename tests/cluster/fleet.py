@@ -157,7 +157,14 @@ class Fleet:
                 child.close()
                 child.launch()
         for child in self.children:
-            child.wait_until_ready(START_SECONDS)
+            try:
+                child.wait_until_ready(START_SECONDS)
+            except AssertionError:
+                if child.runs:
+                    raise
+                child.close()  # a server was away while it started: whoever watches over it starts it again
+                child.launch()
+                child.wait_until_ready(START_SECONDS)
 
     def logs(self, lines: int = SHOWN_LINES) -> str:
         """The last words of every child; 0: all of them."""

@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from readstate import Readstate
+from readstate.gateway import asgi_app
 from tests.conftest import JWT_SECRET, SERVICE_KEY, WAIT, Chat, check_problem, eventually, in_process, of, token_for
 from tests.servers import Server, serving
 
@@ -396,3 +398,27 @@ def talk_to_the_end(server: Server, request: bytes) -> bytes:
         while more := wire.recv(65_536):
             received += more
     return received
+
+
+async def test_a_request_that_a_stop_does_not_wait_for_is_answered(tmp_path: Path) -> None:
+    reading = asyncio.Event()
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        reading.set()
+        await asyncio.Event().wait()
+
+    async def send(event: Any) -> None:
+        sent.append(event)
+
+    headers = [(b"authorization", f"Bearer {SERVICE_KEY}".encode()), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/v1/messages", "query_string": b"", "headers": headers}
+    async with Readstate.open(data_dir=str(tmp_path), service_keys=(SERVICE_KEY,)) as rs:
+        request = asyncio.ensure_future(asgi_app(rs)(scope, receive, send))
+        await reading.wait()
+        request.cancel()
+        await asyncio.wait([request])
+
+    assert request.cancelled()
+    start, body = sent
+    assert (start["status"], json.loads(body["body"])["retry"]) == (503, True)

@@ -13,7 +13,7 @@ import structlog
 from msgspec import json
 
 from .. import telemetry
-from ..errors import ChannelNotFound, Forbidden, HotStoreUnavailable, NotAMember, ReadstateError
+from ..errors import ChannelNotFound, Forbidden, HotStoreUnavailable, NotAMember, ReadstateError, Unavailable
 from . import access
 from .asgi import Answer, ASGIApp, Disconnected, Header, Receive, Scope, Send, Stream, content_type
 from .auth import Authenticator, Principal, load_secrets
@@ -36,6 +36,7 @@ JSON = content_type("application/json")
 METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS"})
 
 AWAY_SECONDS = 2.0
+STOPS = "the service stops and did not wait for this; it may be done or not: try again"
 
 _WHOLE = (Answer, Stream)
 
@@ -111,6 +112,9 @@ class Gateway:
             answer = problem(error)
         except Disconnected:
             return
+        except asyncio.CancelledError:  # the service stops, and does not wait for it any longer
+            await self._send(problem(Unavailable(STOPS)), scope, headers, send)
+            raise
         except Exception:
             _log_failure(route)
             answer = problem(ReadstateError())

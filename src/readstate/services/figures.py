@@ -68,6 +68,8 @@ class Dirty(Struct):
     badge: bool = False
     newcomers: set[str] = field(default_factory=set)
     """Connections that have not heard of the badge yet."""
+    ends: dict[str, int] = field(default_factory=dict)
+    """Once it is rendered: the last seq that each channel had then."""
 
     def __bool__(self) -> bool:
         return bool(self.channels or self.threads or self.badge or self.newcomers)
@@ -151,7 +153,7 @@ class Figures:
     async def _render(self, user: str, dirty: Dirty) -> list[Rendered]:
         rendered: list[Rendered] = []
         if dirty.channels:
-            rendered += await self._of_channels(user, dirty.channels)
+            rendered += await self._of_channels(user, dirty)
         rooms = dirty.threads
         if dirty.rejoined:
             rooms = rooms | await self.threads_in(user, dirty.rejoined)
@@ -163,14 +165,15 @@ class Figures:
             rendered.append((event, TO_ALL if dirty.badge else To(only=frozenset(dirty.newcomers))))
         return rendered
 
-    async def _of_channels(self, user: str, dirty: dict[str, Marks]) -> list[Rendered]:
-        shown = [name for name, marks in dirty.items() if marks.conversation]
+    async def _of_channels(self, user: str, dirty: Dirty) -> list[Rendered]:
+        shown = [name for name, marks in dirty.channels.items() if marks.conversation]
         rows = {row.channel_id: row for row in await self._inbox.rows(user, shown)} if shown else {}
-        seats, channels = await self._unread.seats(user, list(dirty))
+        seats, channels = await self._unread.seats(user, list(dirty.channels))
         counts = await self._counting.unread(user, seats, channels)
         rendered: list[Rendered] = []
-        for seat, unread in zip(seats, counts, strict=True):
-            marks = dirty[seat.channel_id]
+        for seat, channel, unread in zip(seats, channels, counts, strict=True):
+            marks = dirty.channels[seat.channel_id]
+            dirty.ends[seat.channel_id] = channel.last_seq
             if (row := rows.get(seat.channel_id)) is not None:
                 wanted = await self._preferences.view(user, seat)
                 event = ChannelUpdated(channel_id=row.channel_id, conversation=row, preferences=wanted, resume=LATER)

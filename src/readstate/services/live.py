@@ -91,6 +91,7 @@ class LiveUser:
         "devices",
         "dirty",
         "drawing",
+        "drawn",
         "id",
         "moments",
         "mute_timer",
@@ -120,6 +121,8 @@ class LiveUser:
         self.rendering = False
         """What was dirty is being rendered, and not sent yet."""
         self.drawing: asyncio.Task[None] | None = None
+        self.drawn: dict[str, int] = {}
+        """Where other processes write: the last seq that a channel had when its figures were rendered."""
         self.mute_timer: asyncio.TimerHandle | None = None
         self.badge: int | None = None
         """The last number that was told."""
@@ -299,6 +302,7 @@ class Live:
 
     def _leave(self, user: LiveUser, channel: str) -> None:
         user.rooms.discard(channel)
+        user.drawn.pop(channel, None)
         if (there := self._rooms.get(channel)) is not None:
             there.discard(user)
             if not there:
@@ -419,6 +423,8 @@ class Live:
                 del user.sending[:-MAX_UNPROVEN]
             if standing is Standing.LOOK or standing is Standing.ONE_MORE_MUTED or user.catching_up:
                 self._mark(user, message.channel_id)
+            elif message.seq is not None and user.drawn and message.seq <= user.drawn.get(message.channel_id, 0):
+                self._mark(user, message.channel_id)  # figures that were told before may have it in them or not
         self._touched.update(dict.fromkeys(members))
         if message.seq is not None:
             self._own_message(came)
@@ -564,6 +570,8 @@ class Live:
                 finally:
                     user.rendering = False
                 self._doubts.note(user.id, (event for event, _ in rendered))
+                if not self._alone:
+                    user.drawn |= dirty.ends
                 user.out += [(_encode(event), self._audience(user, event, to, dirty)) for event, to in rendered]
                 if user.out:
                     WS_SENT.inc(len(user.out) * len(user.devices))
