@@ -436,6 +436,11 @@ CLOSE_CODES = (
     (websocket.TOO_MANY_FRAMES, "The device sent too many frames.", "Mend the client. Connect after a while."),
     (websocket.TOO_LARGE, "A frame was too large.", "Mend the client. Don't send it again."),
     (websocket.RESTARTING, "The service stops or restarts.", "Connect with `resume`, soon, after a random pause."),
+    (
+        websocket.TRY_AGAIN,
+        "What was missed can't be looked up now: a store is away.",
+        "Connect with `resume`, after a pause that grows.",
+    ),
     (1011, "A fault inside the service, or no answer to its pings.", "Connect with `resume`, after a pause."),
     (1006, "The connection broke (no code came).", "Connect with `resume`, after a pause that grows."),
 )

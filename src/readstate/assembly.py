@@ -178,6 +178,7 @@ class Services:
             missed,
             under_way,
             parts.writing,
+            freshness,
             clock,
             alone=parts.alone,
         )

@@ -150,6 +150,7 @@ class Client:
 
     async def meet(self, channel: str) -> Any:
         """Learn where the pointer stands after a join."""
+        end = time.monotonic() + INSIST_SECONDS
         while True:
             answer, _ = await self.insist("GET", f"{of(self.user, channel)}/unread")
             assert answer is not None
@@ -157,14 +158,16 @@ class Client:
             if row["exact"]:
                 self._meet(channel, row["last_read"]["seq"], row["last_read"]["epoch"])
                 return row
+            if time.monotonic() > end:
+                raise Violation(f"the pointer in {channel} has not been exact for {INSIST_SECONDS:.0f} s: {row}")
             await asyncio.sleep(0.05)
 
     def _meet(self, channel: str, seq: int, epoch: int) -> None:
         known = self.records.readings.get((self.user, channel))
         if known is None:
             self.records.readings[self.user, channel] = Reading(epoch, {World(seq)})
-        else:  # what was read outlives leaving, and a join reads
-            known.answered(Read(everything=True), seq, epoch, "a join")
+        else:
+            known.joined(seq, epoch)
 
     async def read(self, channel: str) -> None:
         known = self.records.known(channel)
@@ -298,13 +301,8 @@ class Joiner(Client):
         elif seat.inside and self.dice.random() < 0.08 and not seat.loose:
             await self._change(channel, seat, "remove")
         elif seat.inside:
-            what = self.dice.choices([self.read, self._mark_unread, self.look], [5, 2, 2])
+            what = self.dice.choices([self.read, self.mark_unread, self.look], [5, 2, 2])
             await what[0](channel)
-
-    async def _mark_unread(self, channel: str) -> None:
-        """And stay: a join reads in the epoch that the database has, and a new one takes a second to get there."""
-        self.records.seats[self.user, channel].loose = True
-        await self.mark_unread(channel)
 
     async def _change(self, channel: str, seat: Seat, verb: str) -> None:
         history = self.dice.choice(["read", "unread", 3])

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,8 @@ from tests.cluster.fleet import Fleet, lags
 from tests.conftest import Chat, segment
 
 from .clients import FANOUT, PEOPLE, ROOMS
-from .records import Records, World
+from .devices import LiveDevice
+from .records import Records, Violation, World
 
 GRACE_IS_OVER = "timeout graceful shutdown exceeded"
 SETTLE_SECONDS = 40.0
@@ -34,15 +36,16 @@ class Message:
 class Judge:
     """Looks at a cluster in peace, from outside, and lists what is wrong."""
 
-    def __init__(self, fleet: Fleet, records: Records) -> None:
+    def __init__(self, fleet: Fleet, records: Records, devices: Sequence[LiveDevice]) -> None:
         self._fleet = fleet
         self._records = records
+        self._devices = devices
         self.faults: list[str] = []
 
     async def judge(self) -> list[str]:
-        """All that is wrong; nothing, if all is right."""
-        self.faults += self._records.violations
+        """All that is wrong besides what clients have found; nothing, if all is right."""
         await self._settle()
+        await self._check_devices()
         url = f"{self._fleet.machines.postgres.url.rpartition('/')[0]}/{self._fleet.stores.database}"
         connection = await asyncpg.connect(url)
         store = await PostgresStore.open(url, FANOUT)
@@ -84,6 +87,14 @@ class Judge:
                 if stale := [row["channel_id"] for row in rows if not row["exact"]]:
                     left[f"stale for {user}"] = stale
         return left
+
+    async def _check_devices(self) -> None:
+        """First of all: counting anew would tell them what they should know already."""
+        for device in self._devices:
+            try:
+                await device.comes_to_agree()
+            except Violation as violation:
+                self.faults.append(str(violation))
 
     # ------------------------------------------------------------ messages
 

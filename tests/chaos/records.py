@@ -88,6 +88,18 @@ class Reading:
         else:
             self._keep(self._with_given_up(seq), seq, context)
 
+    def joined(self, seq: int, epoch: int) -> None:
+        """A join was acknowledged: what was read outlives leaving, and it reads on in whatever epoch there is."""
+        self.tell(f"joined: epoch {epoch}, seq {seq}")
+        if epoch < self.epoch:
+            raise Violation(f"epoch {self.epoch} has become {epoch} by a join")
+        worlds = self._with_given_up(seq) if epoch == self.epoch else self._rewound(seq)
+        read = {_done(world, Read(everything=True), seq) for world in worlds}
+        if epoch == self.epoch:
+            self._keep(read, seq, "a join")
+        else:
+            self._begin(epoch, read, seq, "a join")
+
     def own_message(self, seq: int) -> None:
         """A message of one's own has taken effect: it is read up to there."""
         self.tell(f"own message: seq {seq}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from tests.cluster.fleet import running
 
 from .clients import FANOUT, crowd, furnish, wired
+from .devices import devices
 from .judge import Judge
 from .machines import weather
 from .records import Records
@@ -31,7 +32,8 @@ async def storm(
 
     async with running(directory, sky.machines, serves=SERVES, workers=WORKERS, **IMPATIENT) as fleet:
         records, stopping = Records(), asyncio.Event()
-        async with wired([one.url for one in fleet.serves], records) as wire:
+        urls = [one.url for one in fleet.serves]
+        async with wired(urls, records) as wire, devices(seed, urls, records, stopping) as live:
             clients = crowd(seed, wire, records, stopping)
             await furnish(clients)
             say("the storm begins")
@@ -48,8 +50,9 @@ async def storm(
                 for task in work:
                     task.cancel()
                 await asyncio.gather(*work, return_exceptions=True)
-        say("everybody has finished")
-        faults = await Judge(fleet, records).judge()
+            say("everybody has finished")
+            faults = await Judge(fleet, records, live).judge()
+        faults = records.violations + faults
         say(f"judged: {len(records.sent)} messages, {len(faults)} faults, answers {records.answers}")
         faults += [f"a client has not finished: {task}" for task in unfinished]
         if faults:

@@ -3,8 +3,10 @@
 import random
 from dataclasses import dataclass
 
-STORM_SECONDS = 7.0
-FAULTS = (6, 9)
+STORM_SECONDS = 10.0
+FAULTS = (6, 10)
+TRIES = 10
+"""For each of them: what is already hit can't be hit again."""
 SESSION_MS = 2_000
 """So long a worker may be silent before others take over."""
 THROUGH_A_REBALANCE = (SESSION_MS + 1_000, SESSION_MS + 2_000)
@@ -31,9 +33,10 @@ def schedule(seed: int, seconds: float = STORM_SECONDS) -> list[Fault]:
     """The faults of a storm, by the time at which they begin. Nobody is hit by two at the same time."""
     dice = random.Random(f"storm {seed}")
     faults: list[Fault] = []
-    for _ in range(dice.randint(*FAULTS)):
+    number = dice.randint(*FAULTS)
+    for _ in range(TRIES * number):
         fault = _fault(dice, seconds)
-        if not any(_collide(fault, other) for other in faults):
+        if len(faults) < number and not any(_collide(fault, other) for other in faults):
             faults.append(fault)
     return sorted(faults)
 
@@ -52,24 +55,30 @@ KINDS: list[tuple[str, str, float, float, int]] = [
     # what, whom, shortest, longest, how often in comparison
     ("kill", "serve", 0.1, 1.0, 10),
     ("kill", "worker", 0.1, 1.0, 14),
-    ("stop", "serve", 0.1, 0.5, 3),
+    ("kill", "valkey", 0.1, 0.6, 7),
+    ("kill", "postgres", 0.1, 0.6, 7),
+    ("kill", "kafka", 0.1, 0.6, 7),
+    ("stop", "serve", 0.1, 0.5, 4),
     ("stop", "worker", 0.1, 0.5, 4),
     ("pause", "serve", 0.3, 3.0, 8),
     ("pause", "worker", THROUGH_A_REBALANCE[0] / 1000, THROUGH_A_REBALANCE[1] / 1000, 12),
     ("pause", "valkey", 0.2, 2.0, 6),
-    ("pause", "kafka", 0.2, 2.5, 8),
-    ("pause", "postgres", 0.2, 2.5, 8),
-    ("kill", "valkey", 0.1, 0.6, 6),
-    ("kill", "postgres", 0.1, 0.6, 4),
-    ("kill", "kafka", 0.1, 0.2, 1),
-    ("flush", "valkey", 0.0, 0.0, 12),
-    ("cut", "network", 0.2, 2.5, 12),
-    ("stall", "network", 0.2, 2.5, 8),
-    ("delay", "network", 0.5, 2.0, 4),
+    ("pause", "postgres", 0.2, 2.5, 6),
+    ("pause", "kafka", 0.2, 2.5, 6),
+    ("flush", "valkey", 0.0, 0.0, 10),
+    ("cut", "network", 0.2, 2.5, 16),
+    ("stall", "network", 0.2, 2.5, 10),
+    ("delay", "network", 0.5, 2.0, 5),
 ]
+STARTS_SECONDS = {"kafka": 5.0, "postgres": 1.0}
+"""What was killed is down for so much longer."""
 
 
 def _collide(one: Fault, other: Fault) -> bool:
-    if one.whom != other.whom:
-        return False
-    return one.at <= other.at + other.seconds + 0.5 and other.at <= one.at + one.seconds + 0.5
+    return one.whom == other.whom and one.at <= _over(other) and other.at <= _over(one)
+
+
+def _over(fault: Fault) -> float:
+    """When whom it hit can be hit again."""
+    down = STARTS_SECONDS.get(fault.whom, 0.0) if fault.what == "kill" else 0.0
+    return fault.at + fault.seconds + down + 0.5

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from readstate.errors import StorageUnavailable
+from readstate.frames import Event
+from readstate.services.cursors import SyncCursor
 from tests.conftest import GENERAL, Chat, Clock
 
 from .actions import bring
@@ -35,6 +38,25 @@ async def test_ready_repeats_the_cursor_that_was_given(town: Town) -> None:
     bob = await town.device("bob", resume=sync)
 
     assert bob.ready["resume"] == sync
+
+
+async def test_a_device_comes_again_when_what_it_missed_cannot_be_looked_up(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = (await town.chat.sync("bob"))["sync"]
+    await town.chat.send("alice", "m1")
+
+    async def failing(_user: str, _start: SyncCursor) -> list[Event] | None:
+        raise StorageUnavailable
+
+    with monkeypatch.context() as trouble:
+        trouble.setattr(town.rs.live._missed, "since", failing)
+        bob = await town.device("bob", hello=False)
+        await bob.say("hello", device="phone", resume=sync)
+        assert await bob.ended() == 1013
+
+    back = await town.device("bob", resume=bob.resume)
+    assert messages(await back.heard()) == ["m1"]
 
 
 async def test_a_device_comes_back_with_the_last_cursor_it_has_seen(either: Town) -> None:

@@ -35,7 +35,12 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 STEADY_SECONDS = 10.0
 """A connection that has lasted so long was a good one: the next pause is short again."""
 NOT_AUTHENTICATED, TOKEN_EXPIRED = 4401, 4403
-REASONS = {1006: "it broke", 1012: "the service restarts", 4408: "too much waited to be printed"}
+REASONS = {
+    1006: "it broke",
+    1012: "the service restarts",
+    1013: "the service can't look up what was missed",
+    4408: "too much waited to be printed",
+}
 
 AnyEvent = (
     frames.MessageNew

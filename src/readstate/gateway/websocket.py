@@ -54,8 +54,9 @@ TOO_SLOW = 4408
 TOO_MANY_FRAMES = 4429
 TOO_LARGE = 1009
 RESTARTING = 1012
+TRY_AGAIN = 1013
 
-LOST = frozenset({1005, 1006, 1011, TOO_SLOW})
+LOST = frozenset({1005, 1006, 1011, TRY_AGAIN, TOO_SLOW})
 """Codes of connections that ended without a word: what was sent last may not have got through."""
 
 VERSION = version("readstate")
@@ -145,12 +146,18 @@ class _Connection:
         """Serve until it ends."""
         try:
             await self._authenticate_at_once()
-            await self._until_hello()
+            async with asyncio.timeout(self._rs.settings.hello_timeout) as patience:
+                await self._until_hello(patience)
             await self._serve()
+        except TimeoutError:
+            self._close(NOT_AUTHENTICATED, "no hello came in time")
         except _Closed as closed:
             self._close(closed.code, closed.reason)
         except _Gone as gone:
             self.code = gone.code
+        except ReadstateError as error:
+            log.warning("a device could not be told what it missed", action="ws", code=error.code)
+            self._close(TRY_AGAIN, error.detail[:100])
         except Exception:
             log.error("a connection failed", action="ws", traceback=traceback.format_exc())
             self._close(1011, "an internal error")
@@ -225,26 +232,17 @@ class _Connection:
             loop = asyncio.get_running_loop()
             self._expiry = loop.call_later(delay, self._close, TOKEN_EXPIRED, "the token has expired")
 
-    async def _until_hello(self) -> None:
-        end = asyncio.get_running_loop().time() + self._rs.settings.hello_timeout
+    async def _until_hello(self, patience: asyncio.Timeout) -> None:
         while not self._device:
-            frame = await self._next_until(end)
+            frame = await self._next()
             if isinstance(frame, frames.Hello):
-                await self._hello(frame)
+                await self._hello(frame, patience)
             elif self._principal is None:
                 raise _Closed(NOT_AUTHENTICATED, "the first frame must be hello, with a token")
             elif frame is not None:
                 self._refuse(frame.ref, Invalid("say hello first", field="type"))
 
-    async def _next_until(self, end: float) -> frames.AnyClientFrame | None:
-        """Only the device is late here: how long the service itself takes is not its fault."""
-        try:
-            async with asyncio.timeout_at(end):
-                return await self._next()
-        except TimeoutError:
-            raise _Closed(NOT_AUTHENTICATED, "no hello came in time") from None
-
-    async def _hello(self, hello: frames.Hello) -> None:
+    async def _hello(self, hello: frames.Hello, patience: asyncio.Timeout) -> None:
         if hello.token is not None:
             await self._authenticate(b"Bearer " + hello.token.encode())
         if self._principal is None:
@@ -254,6 +252,7 @@ class _Connection:
         except ReadstateError as error:
             self._refuse(hello.ref, error)
             return
+        patience.reschedule(None)  # it came in time; what it missed may take longer when a store is slow
         start = await self._start(hello.resume)
         self._device = device
         if not self._observes:

@@ -22,6 +22,8 @@ class SyncCursor(msgspec.Struct, frozen=True, array_like=True, tag="s", forbid_u
     """When it was: what ends by itself, like a mute, has no number."""
     store: int
     """Which store's numbers these are."""
+    sure: bool = True
+    """False: reads may have been missing that only the log had, so everything of the user's own may have changed."""
 
     def is_before(self, other: "SyncCursor") -> bool:
         """Whether it is an earlier moment of the same store."""
@@ -93,6 +95,11 @@ def encode(cursor: msgspec.Struct, owner: str) -> str:
     """A cursor as text that is safe in a URL. Only good for its owner: the user or channel whose list it is."""
     raw = msgspec.msgpack.encode(cursor)
     return urlsafe_b64encode(_mark(raw, owner) + raw).decode().rstrip("=")
+
+
+def in_doubt(sync: str, owner: str) -> str:
+    """The cursor of the same moment, at which reads may have been missing."""
+    return encode(msgspec.structs.replace(decode(sync, SyncCursor, owner), sure=False), owner)
 
 
 def decode(text: str, kind: type[C], owner: str, field: str = "cursor") -> C:

@@ -11,11 +11,12 @@ shows may not have been heard of yet: there the cursor is a moment that is long 
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import structlog
 from msgspec import json
+from msgspec.structs import replace
 
 from ..announcements import (
     Announcement,
@@ -32,11 +33,12 @@ from ..announcements import (
 from ..errors import ReadstateError
 from ..frames import BadgeUpdated, ChannelRemoved, Event, SyncRequired
 from ..model import FOREVER, Message, Pointer, Position, Undelivered
-from ..ports import MAX_UNPROVEN, Clock, Deliveries, HotChannels, HotUsers, Standing
+from ..ports import MAX_UNPROVEN, Clock, Deliveries, Freshness, HotChannels, HotUsers, Standing
 from ..rooms import is_thread
 from ..rules import EVERYONE
 from ..telemetry import WS_SENT
 from .cursors import SyncCursor, encode
+from .doubts import Doubt, Doubts
 from .figures import LATER, TO_ALL, Dirty, Figures, To, mentions, message_new
 from .loading import Loader
 from .moments import Moments
@@ -142,6 +144,7 @@ class Live:
         missed: Missed,
         under_way: UnderWay,
         writing: Writing,
+        freshness: Freshness,
         clock: Clock,
         *,
         alone: bool,
@@ -158,6 +161,7 @@ class Live:
         self._writing = writing
         self._clock = clock
         self._alone = alone
+        self._doubts = Doubts(freshness, clock, self._dispel)
         self._users: dict[str, LiveUser] = {}
         self._rooms: dict[str, set[LiveUser]] = {}
         """Who of them is in a channel."""
@@ -204,6 +208,8 @@ class Live:
         meanwhile = user.catching_up.pop(device.connection_id, None)
         if meanwhile is None:  # it has gone
             return None
+        if self._doubts.note(user.id, missed, reached.sure):
+            reached = replace(reached, sure=False)
         before, after = _resume(user.id, start), _resume(user.id, reached)
         told = list(map(_encode, missed))
         for index, event in enumerate(told):
@@ -265,6 +271,14 @@ class Live:
             user.moments.renew(reached)
         self._repair(user, min((one for one in again if one is not None), default=None))
 
+    def _dispel(self, doubts: Mapping[str, Doubt]) -> None:
+        """The hot state is whole again: what was told while it was not is told anew, and what could not be seen."""
+        for name, doubt in doubts.items():
+            for user in self._known([name]):
+                for room in doubt.rooms:
+                    self._mark(user, room, conversation=True)
+                self._repair(user, doubt.since - ON_THE_WAY_MS)
+
     async def _enter_rooms(self, user: LiveUser) -> set[str]:
         """Hear of the channels that the user is in, and no more of others; returns these others."""
         before = set(user.rooms)
@@ -310,6 +324,7 @@ class Live:
         if user.devices or user.catching_up:
             return
         del self._users[user_id]
+        self._doubts.forget(user_id)
         for room in list(user.rooms):
             self._leave(user, room)
         if user.mute_timer is not None:
@@ -331,6 +346,7 @@ class Live:
 
     async def close(self) -> None:
         """Finish what must be kept."""
+        await self._doubts.close()
         while self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -509,7 +525,7 @@ class Live:
         """Gives a user's events to all devices. The last one moves the cursor on, if all was told."""
         out, user.out = user.out, []
         before = user.resume
-        if reached is not None and not user.dirty and not user.rendering and not self._under_way.has(user.id):
+        if reached is not None and not user.dirty and not user.rendering and not self._is_unsettled(user.id):
             user.moments.note(reached)
             sure = reached if self._alone else user.moments.before(reached.at - ON_THE_WAY_MS)
             if sure is not None:
@@ -522,6 +538,10 @@ class Live:
                     device.push(frame)
         if user.devices:
             self._sent(user)
+
+    def _is_unsettled(self, user: str) -> bool:
+        """Whether something of the user's own is not durable yet, or was told while that could not be known."""
+        return self._under_way.has(user) or self._doubts.has(user)
 
     def _draw(self, user: LiveUser) -> None:
         if user.drawing is None and user.devices:
@@ -543,6 +563,7 @@ class Live:
                     continue
                 finally:
                     user.rendering = False
+                self._doubts.note(user.id, (event for event, _ in rendered))
                 user.out += [(_encode(event), self._audience(user, event, to, dirty)) for event, to in rendered]
                 if user.out:
                     WS_SENT.inc(len(user.out) * len(user.devices))

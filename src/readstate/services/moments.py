@@ -24,8 +24,12 @@ class Moments:
         """At most two, the older one first."""
 
     def begin(self, reached: SyncCursor) -> None:
-        """A device was told everything up to here; another one that comes at the same time may not be as far."""
-        if (self._whole is None and not self._noted) or (self._whole is not None and reached.is_before(self._whole)):
+        """A device was told everything up to here; another one that comes at the same time may not be as far.
+
+        What is in doubt replaces what is sure: who was told to sync then has synced what may be old.
+        """
+        known = self._whole is not None or bool(self._noted)
+        if not known or not reached.sure or (self._whole is not None and reached.is_before(self._whole)):
             self.renew(reached)
 
     def renew(self, reached: SyncCursor) -> None:

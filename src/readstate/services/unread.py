@@ -12,7 +12,7 @@ from ..ports import Clock, HotChannels, HotUsers, Seat, Survey
 from ..rooms import channel_and_thread, is_thread
 from ..rules import check_id, check_user_id
 from .counting import Counting, shown
-from .cursors import SyncCursor, SyncPage, decode, encode, page_size
+from .cursors import SyncCursor, SyncPage, decode, encode, in_doubt, page_size
 from .loading import MAX_TRIES, Loader, overtaken
 from .under_way import UnderWay
 
@@ -233,7 +233,7 @@ class UnreadCounts:
         positions = await self._channels.positions()
         await self._under_way.settled(user)
         change = (await self._loader.view(user, [])).change
-        return SyncCursor(change, positions, self._clock(), self.store_id)
+        return SyncCursor(change, positions, self._clock(), self.store_id, sure=not self._counting.stale)
 
     async def _now(self, user: str) -> tuple[int, tuple[int, ...]]:
         """Changes when anything does that the user may see."""
@@ -259,13 +259,14 @@ class UnreadCounts:
 
     async def _made(self, q: _Question, survey: Survey, rows: list[Unread], removed: list[str]) -> Sync:
         everything = q.start is None and q.after is None and q.wanted is None and len(rows) <= q.limit
+        stale = any(row.reason == "stale" for row in rows)
         return Sync(
             totals=_totals(rows) if everything else (await self._sums(q.user, survey))[0],
             threads=await self._thread_totals(q.user, survey),
             channels=rows[: q.limit],
             removed=removed,
             cursor=_cursor(q, rows[q.limit - 1]) if len(rows) > q.limit else None,
-            sync=q.sync,
+            sync=in_doubt(q.sync, q.user) if stale else q.sync,
         )
 
     async def _rows(self, q: _Question, names: Sequence[str]) -> list[Unread]:
@@ -294,7 +295,7 @@ class UnreadCounts:
         found = Changed([], [], [])
         for seat, channel in zip(seats, channels, strict=True):
             name = seat.channel_id
-            here = seat.pointer.change > start.change or self._unmuted(seat.preferences, start)
+            here = not start.sure or seat.pointer.change > start.change or self._unmuted(seat.preferences, start)
             if channel is None or not seat.member:
                 if here or await self._position(name) > start.position_of(name):
                     (found.threads if is_thread(name) else found.removed).append(name)
@@ -307,9 +308,9 @@ class UnreadCounts:
         return start.at < preferences.muted_until <= self._clock()
 
     async def _perhaps_changed(self, user: str, start: SyncCursor) -> list[Seat]:
-        """The seats to look at: all, if the user was loaded later than that moment."""
+        """The seats to look at: all, if the user was loaded later than that moment, or it is in doubt."""
         view = await self._loader.view(user, start.change)
-        if start.change < view.complete_since:
+        if start.change < view.complete_since or not start.sure:
             return (await self._loader.view(user, "all")).seats
         known = {seat.channel_id for seat in view.seats}
         others = [name for name in (*view.timelines, *view.preferences) if name not in known]
