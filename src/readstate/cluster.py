@@ -103,7 +103,7 @@ class Cluster:
             finally:
                 self.log.hear(announcements)
 
-        self.bus.subscribe(hear, services.live.missed)
+        self.bus.subscribe(hear, services.live.missed, services.live.is_idle)
         for work in (self.freshness.run(), self._heartbeat(services), self._adopt_spools()):
             self._stack.push_async_callback(cancel, asyncio.create_task(work))
         return self.durable, self.hot

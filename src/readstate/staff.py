@@ -28,6 +28,9 @@ MAX_UNSENT = 5_000
 MAX_LETTERS = 100
 GATHER_SECONDS = 1.0
 """So long reads are gathered; less, if a batch is full."""
+FETCHED_BYTES = 64 * 1024
+FETCHED_MS = 250
+"""So much, or so long, Kafka gathers of what is gathered here anyway: it answers less often."""
 UNSENT_SECONDS = 0.2
 WRITE_SECONDS = 0.005
 """So long messages are: somebody waits for them."""
@@ -78,7 +81,7 @@ class Staff:
                 self._beside.append(asyncio.create_task(writer.keep_places()))
                 self._start(role, consumer, writer.handle, settings.write_batch, WRITE_SECONDS, writer.bury)
             case _ if role == RECEIPT_PERSISTER:
-                consumer = self._consumer(topics.persister, topics.reads)
+                consumer = self._consumer(topics.persister, topics.reads, gathers=True)
                 self._start(role, consumer, self._persist(), settings.persist_batch, GATHER_SECONDS, self._bury)
             case _ if role == STATUS_UPDATE:
                 consumer = self._consumer(topics.status_update, topics.unsent)
@@ -92,10 +95,12 @@ class Staff:
             case _ if role == AUDITOR:
                 self._keepers.append(Auditor(self._service.repair, settings.audit_sample))
 
-    def _consumer(self, group: str, *topics: str) -> KafkaConsumer:
+    def _consumer(self, group: str, *topics: str, gathers: bool = False) -> KafkaConsumer:
         silence = self._service.settings.session_timeout
-        signs = {"session.timeout.ms": silence, "heartbeat.interval.ms": silence // SIGNS_OF_LIFE}
-        return KafkaConsumer({**self._cluster.options, **signs}, group, topics, self._cluster.watcher)
+        options = {"session.timeout.ms": silence, "heartbeat.interval.ms": silence // SIGNS_OF_LIFE}
+        if gathers:
+            options |= {"fetch.min.bytes": FETCHED_BYTES, "fetch.wait.max.ms": FETCHED_MS}
+        return KafkaConsumer({**self._cluster.options, **options}, group, topics, self._cluster.watcher)
 
     def _start(self, role: str, consumer: KafkaConsumer, handle: Handle, most: int, seconds: float, bury: Bury) -> None:
         self._runners.append(Runner(role, consumer, handle, bury, most=most, seconds=seconds))

@@ -72,7 +72,7 @@ async def opened(url: str, hear: Hear | None) -> AsyncIterator[ValkeyBus]:
     """An instance that is connected."""
     bus = await ValkeyBus.open(url, prefix=fresh_prefix(), instance_id="i1")
     if hear is not None:
-        bus.subscribe(hear, nothing_missed)
+        bus.subscribe(hear, nothing_missed, lambda: False)
 
     async def connected() -> bool:
         return bus.connected

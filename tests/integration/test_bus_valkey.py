@@ -41,6 +41,8 @@ class Instance:
     def __init__(self, bus: ValkeyBus) -> None:
         self.bus = bus
         self.story: list[Announcement | str] = []
+        self.is_idle = False
+        """It has nobody to tell."""
         self.deaf_since = 0.0
         """What was said after that may have been missed."""
         self._news = asyncio.Event()
@@ -83,7 +85,7 @@ class Place:
         bus = await ValkeyBus.open(url or self.url, prefix=self.prefix if prefix is None else prefix, instance_id=name)
         self._stack.push_async_callback(bus.close)
         instance = Instance(bus)
-        bus.subscribe(instance.hear, instance.missed)
+        bus.subscribe(instance.hear, instance.missed, lambda: instance.is_idle)
         await instance.until(lambda: MISSED in instance.story, "it listens")
         await is_connected(instance)
         instance.story.clear()
@@ -193,6 +195,18 @@ async def test_what_an_instance_says_keeps_its_order_whatever_it_is(place: Place
 
     await two.until(lambda: len(two.story) >= len(said), "all is heard")
     assert two.story == said
+
+
+async def test_whoever_has_nobody_to_tell_passes_over_reads_and_misses_nothing(place: Place) -> None:
+    one, two = await place.instance("one"), await place.instance("two")
+    two.is_idle = True
+    await one.said(read("ann", 1))
+    await one.said(badge(1), read("ann", 2), badge(2))
+    await two.heard(badge(2))
+    two.is_idle = False
+    await one.said(read("ann", 3))
+    await two.heard(read("ann", 3))
+    assert two.story == [badge(1), badge(2), read("ann", 3)]
 
 
 async def test_instances_that_say_much_at_the_same_time_are_heard_whole(place: Place) -> None:
@@ -395,7 +409,7 @@ async def test_a_server_that_is_not_there_yet_may_come_later(mortal: Valkey, per
     await asyncio.to_thread(mortal.kill)
     one = await ValkeyBus.open(perilous.url, prefix=perilous.prefix, instance_id="one")
     ear = Instance(one)
-    one.subscribe(ear.hear, ear.missed)
+    one.subscribe(ear.hear, ear.missed, lambda: False)
     await one.publish([badge(1)])
     assert ear.story == [badge(1)]
 

@@ -6,7 +6,7 @@ both stays in its order, so in a Cluster both have the same slot. For now every 
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from redis.crc import key_slot
@@ -62,13 +62,14 @@ class ValkeyBus:
         lines = Lines(url)
         return cls(lines, Channels.named(prefix, lines.database), instance_id)
 
-    def subscribe(self, hear: Hear, missed: Missed) -> None:
+    def subscribe(self, hear: Hear, missed: Missed, is_idle: Callable[[], bool]) -> None:
         """Who hears from now on what is announced, and is told when something may have been missed.
 
-        `missed` is called at the start too: something may have happened while the connection was made.
+        `missed` is called at the start too: something may have happened while the connection was made. While it has
+        nobody to tell (`is_idle`), as in a worker, the reads of others are not taken apart.
         """
         self._listener = Listener(
-            self._lines, self.channels, self._publisher, lambda: self._sender.answered_at, hear, missed
+            self._lines, self.channels, self._publisher, lambda: self._sender.answered_at, hear, missed, is_idle
         )
         self._listening = asyncio.create_task(self._listener.run())
 

@@ -15,7 +15,7 @@ from ..announcements import Announcement
 from ..telemetry import BUS_GAPS, BUS_SKIPPED
 from .numbers import Numbers
 from .valkey_lines import BROKEN, Line, Lines, pause
-from .wire import decode, said
+from .wire import decode, said, skim
 
 log = structlog.get_logger()
 
@@ -40,14 +40,17 @@ class Listener:
         answered_at: Callable[[], float],
         hear: Hear,
         missed: Missed,
+        is_idle: Callable[[], bool],
     ) -> None:
         self._lines = lines
         self._channels = channels
+        self._reads = channels[0].encode()
         self._myself = myself
         self._answered_at = answered_at
         """When the server last took something of this instance."""
         self._hear = hear
         self._missed = missed
+        self._is_idle = is_idle
         self._numbers = Numbers()
         self._answer_at = self._news_at = self._echo_at = self._looked_at = time.monotonic()
         """When the server last sent anything; something that was said; something that this instance said."""
@@ -124,12 +127,15 @@ class Listener:
         if kind not in {b"message", b"smessage"}:
             return
         self._news_at = now
-        received = decode(message[2])
+        _, channel, data = message
+        received = skim(data)
+        if received is not None and received.batch.publisher == self._myself:
+            self._echo_at = now
+            return
+        if received is None or not self._is_idle() or channel != self._reads:  # reads concern devices only
+            received = decode(data)
         if received is None:
             BUS_SKIPPED.labels("malformed").inc()
-            return
-        if received.batch.publisher == self._myself:
-            self._echo_at = now
             return
         BUS_SKIPPED.labels("unknown").inc(received.skipped)
         fresh, since = self._numbers.take(received, now)

@@ -92,6 +92,18 @@ class _Loose(Struct, frozen=True, kw_only=True):
     bye: bool = False
 
 
+class _Skimmed(Struct, frozen=True, kw_only=True):
+    """A batch of which only the outside is looked at."""
+
+    v: int
+    publisher: str
+    number: int
+    after: int
+    changes: Raw = Raw()
+    announcements: Raw = Raw()
+    bye: bool = False
+
+
 class Received(NamedTuple):
     """A batch as it came."""
 
@@ -104,6 +116,7 @@ class Received(NamedTuple):
 
 _encode = json.Encoder().encode
 _decode = json.Decoder(Batch).decode
+_skim = json.Decoder(_Skimmed).decode
 _decode_loose = json.Decoder(_Loose).decode
 _decode_change = json.Decoder(PointerChange).decode
 _decode_other: "json.Decoder[Other]" = json.Decoder(Other)
@@ -144,6 +157,16 @@ def decode(data: bytes) -> Received | None:
     except (MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     return _decode_one_by_one(data)
+
+
+def skim(data: bytes) -> Received | None:
+    """A batch that is not looked into: who says it, and whether it says anything; None if it is none."""
+    try:
+        found = _skim(data)
+    except (MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    batch = Batch(v=found.v, publisher=found.publisher, number=found.number, after=found.after, bye=found.bye)
+    return Received(batch, 0, not bytes(found.changes) and not bytes(found.announcements))
 
 
 def said(batch: Batch) -> list[Announcement]:

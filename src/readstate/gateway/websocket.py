@@ -146,11 +146,8 @@ class _Connection:
         """Serve until it ends."""
         try:
             await self._authenticate_at_once()
-            async with asyncio.timeout(self._rs.settings.hello_timeout) as patience:
-                await self._until_hello(patience)
+            await self._until_hello()
             await self._serve()
-        except TimeoutError:
-            self._close(NOT_AUTHENTICATED, "no hello came in time")
         except _Closed as closed:
             self._close(closed.code, closed.reason)
         except _Gone as gone:
@@ -232,17 +229,26 @@ class _Connection:
             loop = asyncio.get_running_loop()
             self._expiry = loop.call_later(delay, self._close, TOKEN_EXPIRED, "the token has expired")
 
-    async def _until_hello(self, patience: asyncio.Timeout) -> None:
+    async def _until_hello(self) -> None:
+        end = asyncio.get_running_loop().time() + self._rs.settings.hello_timeout
         while not self._device:
-            frame = await self._next()
+            frame = await self._next_until(end)
             if isinstance(frame, frames.Hello):
-                await self._hello(frame, patience)
+                await self._hello(frame)
             elif self._principal is None:
                 raise _Closed(NOT_AUTHENTICATED, "the first frame must be hello, with a token")
             elif frame is not None:
                 self._refuse(frame.ref, Invalid("say hello first", field="type"))
 
-    async def _hello(self, hello: frames.Hello, patience: asyncio.Timeout) -> None:
+    async def _next_until(self, end: float) -> frames.AnyClientFrame | None:
+        """Only the device is late here: how long the service itself takes is not its fault."""
+        try:
+            async with asyncio.timeout_at(end):
+                return await self._next()
+        except TimeoutError:
+            raise _Closed(NOT_AUTHENTICATED, "no hello came in time") from None
+
+    async def _hello(self, hello: frames.Hello) -> None:
         if hello.token is not None:
             await self._authenticate(b"Bearer " + hello.token.encode())
         if self._principal is None:
@@ -252,7 +258,6 @@ class _Connection:
         except ReadstateError as error:
             self._refuse(hello.ref, error)
             return
-        patience.reschedule(None)  # it came in time; what it missed may take longer when a store is slow
         start = await self._start(hello.resume)
         self._device = device
         if not self._observes:

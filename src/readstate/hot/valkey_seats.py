@@ -51,6 +51,7 @@ class UserKeys:
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self.of = lru_cache(maxsize=100_000)(self._of)
+        self._ledgers = lru_cache(maxsize=100_000)(self._ledgers_of)
 
     def _of(self, user: str) -> tuple[int, tuple[bytes, ...]]:
         """The slot of a user, and the keys."""
@@ -59,7 +60,10 @@ class UserKeys:
 
     def ledger(self, user: str, room: str) -> bytes:
         """The ledger of a user in a room."""
-        return f"{self._prefix}unread:{tag_of(user)}:{room}".encode()
+        return self._ledgers(user) + room.encode()
+
+    def _ledgers_of(self, user: str) -> bytes:
+        return f"{self._prefix}unread:{tag_of(user)}:".encode()
 
     def staged(self, user: str, load: str) -> list[bytes]:
         """Where a load is put together: one key for each of the families but the last."""

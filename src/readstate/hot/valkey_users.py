@@ -67,7 +67,7 @@ class ValkeyUsers(ValkeyViews):
         for index, move in enumerate(moves):
             packet = packets.of(move.user_id)
             ledger = packet.ledger(move.user_id, move.channel_id)
-            packet.add(index, [*_move(move, packet.user(move.user_id), ledger)])
+            packet.add(index, _move(move, packet.user(move.user_id), ledger))
         answers: list[Moved | Absent] = [Absent.NOT_LOADED] * len(moves)
         number = None if generation is None else generation >> 32
         try:
@@ -194,22 +194,25 @@ class ValkeyUsers(ValkeyViews):
 # ---------------------------------------------------------------- arguments of scripts
 
 
-def _move(move: Move, user: int, ledger: int) -> Iterator[object]:
+def _move(move: Move, user: int, ledger: int) -> list[object]:
     room = move.channel_id
     match move:
         case Read():
-            yield from (1, user, ledger, room, *_place(move.to.seq, move.to.at, move.to.id), _epoch(move.epoch))
+            to = move.to
+            item: list[object] = [1, user, ledger, room, to.seq, to.at or 0, to.id or "", _epoch(move.epoch)]
             if move.apart:
-                yield sorted(move.apart)
+                item.append(sorted(move.apart))
                 if len(move.ids) == len(move.apart):
-                    yield move.ids
+                    item.append(move.ids)
+            return item
         case Rewind():
-            before = move.before
-            yield from (2, user, ledger, room, *_place(move.seq, before.at, before.id), _epoch(move.epoch))
-            yield sorted(move.own)
+            place = _place(move.seq, move.before.at, move.before.id)
+            return [2, user, ledger, room, *place, _epoch(move.epoch), sorted(move.own)]
         case Restore():
-            yield from (3, user, ledger, room, *_place(move.before.seq, move.to.at, move.to.id))
-            yield from (sorted(move.before.apart), move.after.epoch, move.after.seq, sorted(move.after.apart))
+            after = move.after
+            place = _place(move.before.seq, move.to.at, move.to.id)
+            apart = sorted(move.before.apart)
+            return [3, user, ledger, room, *place, apart, after.epoch, after.seq, sorted(after.apart)]
 
 
 def _place(seq: int, at: int | None, id_: str | None) -> tuple[int, int, str]:

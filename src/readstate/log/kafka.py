@@ -177,6 +177,8 @@ class _Batch:
     """Records that are waited for together."""
 
     def __init__(self, size: int, landed: Callable[[KafkaError | None], None]) -> None:
+        self.taken = 0
+        """Those that the library has."""
         self._left = size
         self._landed = landed
         self._error: KafkaError | None = None
@@ -236,8 +238,12 @@ class KafkaProducer:
         if max(len(record.key) + len(record.value) for record in records) > MOST_BYTES_OF_ALL:
             raise TooLarge("an event is larger than Kafka takes; nothing was sent")
         batch, end = _Batch(len(records), self._landed), time.monotonic() + DELIVERY_SECONDS
-        for index, record in enumerate(records):
-            await self._put(topic, record, batch, end, first=index == 0)
+        self._expect(len(records))
+        try:
+            while (hindrance := self._put(topic, records, batch)) is not None:
+                await self._overcome(hindrance, uncertain=batch.taken > 0, in_time=time.monotonic() < end)
+        finally:
+            self._expect(batch.taken - len(records))
         error = await asyncio.shield(batch.done)  # whoever is cancelled here has sent it all the same
         if error is not None:
             raise self._refusal(error, batch.uncertain)
@@ -266,26 +272,37 @@ class KafkaProducer:
             raise Stopping
         return self._producer
 
-    async def _put(self, topic: str, record: Record, batch: _Batch, end: float, *, first: bool) -> None:
-        """Hand a record to the library. When it has no room, wait for that: what is under way makes some."""
-        while True:
+    def _expect(self, answers: int) -> None:
+        self._under_way += answers
+        if self._under_way:
+            self._something.set()
+            self._nothing.clear()
+        else:
+            self._nothing.set()
+
+    def _put(self, topic: str, records: Sequence[Record], batch: _Batch) -> BufferError | KafkaException | None:
+        """Hand what is left of a batch to the library; why it does not take the next one, or None."""
+        produce, delivered = self._open().produce, batch.delivered
+        for record in records[batch.taken :]:
             try:
-                self._open().produce(topic, record.value, record.key, record.partition, on_delivery=batch.delivered)
-            except BufferError as error:
-                if time.monotonic() > end:
-                    refusal = LogUnavailable("too much waits for Kafka already")
-                    refusal.uncertain = not first
-                    raise refusal from error
-                await asyncio.sleep(POLL_SECONDS)
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError._FATAL or time.monotonic() > end:
-                    raise self._refusal(error.args[0], uncertain=not first) from error
-                self._renew()
-            else:
-                self._under_way += 1
-                self._something.set()
-                self._nothing.clear()
-                return
+                produce(topic, record.value, record.key, record.partition, on_delivery=delivered)
+            except (BufferError, KafkaException) as error:
+                return error
+            batch.taken += 1
+        return None
+
+    async def _overcome(self, hindrance: BufferError | KafkaException, *, uncertain: bool, in_time: bool) -> None:
+        """Wait for room, which comes by what is under way, or go on with another producer; raises what is final."""
+        if isinstance(hindrance, BufferError):
+            if not in_time:
+                refusal = LogUnavailable("too much waits for Kafka already")
+                refusal.uncertain = uncertain
+                raise refusal from hindrance
+            await asyncio.sleep(POLL_SECONDS)
+        elif in_time and hindrance.args[0].code() == KafkaError._FATAL:
+            self._renew()
+        else:
+            raise self._refusal(hindrance.args[0], uncertain) from hindrance
 
     def _refusal(self, error: KafkaError, uncertain: bool) -> ReadstateError:
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:

@@ -7,6 +7,7 @@ And whoever is cancelled while giving a connection back, as a device that is cut
 import asyncio
 from typing import Any
 
+import hiredis
 from redis.asyncio import ConnectionPool
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ConnectionError as LostConnection
@@ -14,11 +15,20 @@ from redis.exceptions import ConnectionError as LostConnection
 NO_CONNECTION = "No connection available"
 
 
+class _Packing:
+    """Of a connection that leaves packing to hiredis: a script call has thousands of words."""
+
+    def pack_command(self, *words: str | bytes | int) -> list[bytes]:
+        """A command as it is sent."""
+        return [hiredis.pack_command(words)]  # type: ignore[arg-type]  # its stub knows one word only
+
+
 class FairPool(ConnectionPool):
     """At most so many connections; who comes when all are in use waits for one, but not for longer than `patience`."""
 
     def __init__(self, *, max_connections: int, patience: float, **options: Any) -> None:
         super().__init__(max_connections=max_connections, **options)
+        self.connection_class = type("Connection", (_Packing, self.connection_class), {})
         self._patience = patience
         self._free = asyncio.Semaphore(max_connections)
         self._given: set[AbstractConnection] = set()

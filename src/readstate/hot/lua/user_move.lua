@@ -60,22 +60,35 @@ end
 
 -- ------------------------------------------------------------ the short way
 
-local HEAD_OF_COUNT = '>BI4I4I4I4I8I8'
-
--- Whether a read up to a place leaves nothing in a ledger; then it is gone.
-local function cleared(user, room, ledger, change, seq, at)
-  local raw = call('HGET', key_of(user, COUNTS), room)
-  if not raw then return false end
-  local flags, _, _, filled, low, low_at, latest = unpacked(HEAD_OF_COUNT, raw)
-  if band(flags, MISSING + TIMELINE) ~= 0 or filled > change then return false end
-  if at == 0 or latest == 0 or at < latest or at < low_at or seq < low then return false end
-  call('DEL', ledger)
-  call('HDEL', key_of(user, COUNTS), room)
-  return true
+-- What a read up to a place leaves in a ledger; nil: that needs a closer look.
+local function cut(user, room, ledger, change, seq, at)
+  local counts = key_of(user, COUNTS)
+  local raw = call('HGET', counts, room)
+  if not raw then return nil end
+  local flags, count, touched, filled, low, low_at, latest, _, _, length = unpacked(COUNT, raw)
+  if band(flags, MISSING + TIMELINE) ~= 0 or filled > change then return nil end
+  if at == 0 or latest == 0 or at < low_at or seq < low then return nil end
+  if at >= latest then
+    call('DEL', ledger)
+    call('HDEL', counts, room)
+    return 0
+  end
+  if low > 0 or low_at > 0 or #raw > COUNT_HEAD + length then return nil end
+  local first = call('ZRANGEBYSCORE', ledger, '(' .. text(at), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  if not first[1] then return nil end
+  local gone = call('ZREMRANGEBYSCORE', ledger, '-inf', at)
+  if gone == 0 then return count end
+  if gone >= count then -- it was changed behind our back
+    unload(user, room, seat_of(user, room))
+    return nil
+  end
+  call('HSET', counts, room, pack(COUNT, flags, count - gone, touched, filled, 0, 0, latest, 0, tonumber(first[2]),
+    #first[1]) .. first[1])
+  return count - gone
 end
 
--- Most reads by far: up to a place, by a member who has nothing apart and no preferences there, and nothing is left
--- unread. Returns nil if this is not one of them.
+-- Most reads by far: up to a place, by a member who has nothing apart, no mentions and no preferences there. Returns
+-- nil if this is not one of them.
 local function plain(move)
   local user, room = move[2], move[4]
   if not open(user, room) then return 0 end
@@ -83,12 +96,13 @@ local function plain(move)
   if not raw then return 1 end
   local flags, epoch, seq, at, change = unpacked(SEAT, raw)
   if band(flags, MEMBER + APART + PREFERS) ~= MEMBER then return nil end
-  local forward = move[5] > seq and (move[8] < 0 or move[8] == epoch)
+  local forward, left = move[5] > seq and (move[8] < 0 or move[8] == epoch), 0
   if band(flags, COUNTED) ~= 0 then
-    if not forward or not cleared(user, room, ledger_key(move[3]), change, move[5], move[6]) then return nil end
-    flags = flags - COUNTED
+    left = forward and cut(user, room, ledger_key(move[3]), change, move[5], move[6])
+    if not left then return nil end
+    if left == 0 then flags = flags - COUNTED end
   end
-  local head = pack('>i4B', 0, #raw)
+  local head = pack('>i4B', left, #raw)
   if not forward then return head .. raw end
   local changed = number[user] + 1
   local new = pack(SEAT, flags, epoch, move[5], move[6], change, changed) .. move[7]
