@@ -70,11 +70,20 @@ def settings_of(data_dir: Path) -> dict[str, Any]:
 
 
 def _on_servers() -> dict[str, Any]:
-    from tests.contract import postgres, valkey
+    from tests.contract import valkey
 
-    url = _emptied.pop() if _emptied else _wait_for(postgres.fresh_database())
+    url = _emptied.pop() if _emptied else _wait_for(_another_database())
     prefix = f"{secrets.token_hex(6)}:"  # what others have left under theirs is in nobody's way
     return {"database_url": url, "hot_url": valkey.single().url, "key_prefix": prefix}
+
+
+async def _another_database() -> str:
+    """The copy of a template has its identity: emptied, it has one of its own."""
+    from tests.contract import postgres
+
+    url = await postgres.fresh_database()
+    await postgres.command(EMPTY, url)
+    return url
 
 
 def _on_kafka() -> dict[str, Any]:

@@ -71,7 +71,9 @@ async def test_a_device_comes_back_with_the_last_cursor_it_has_seen(either: Town
     back = await either.device("bob", resume=bob.resume)
 
     *missed, badge = await back.heard()
-    assert messages(missed) == ["m2", "m3", "r1"]
+    again = messages(missed)[:-3]  # a device may hear twice what came last
+    assert messages(missed) == [*again, "m2", "m3", "r1"]
+    assert again in ([], ["m1"])
     assert not any(event["counts"] for event in missed if event["type"] == "message.new")
     [unread] = [event for event in missed if event["type"] == "unread.updated"]
     assert (unread["unread"], unread["last_read"]["id"], unread["latest"]["id"]) == (2, "m1", "m3")
@@ -182,6 +184,7 @@ async def test_receipts_that_were_missed_are_told(either: Town) -> None:
     await alice.cut()
     await either.chat.read("bob", up_to="m1")
     await either.chat.read("bob", up_to="m2")
+    await either.chat.settled()
 
     back = await either.device("alice", resume=alice.resume)
 
@@ -192,9 +195,11 @@ async def test_receipts_that_were_missed_are_told(either: Town) -> None:
 async def test_a_receipt_taken_back_meanwhile_is_told(either: Town) -> None:
     await either.chat.send("alice", "m1", "m2")
     await either.chat.read("bob")
+    await either.chat.settled()
     alice = await either.fresh("alice")
     await alice.cut()
     await either.chat.mark_unread("bob", "m2")
+    await either.chat.settled()
 
     back = await either.device("alice", resume=alice.resume)
 

@@ -225,6 +225,7 @@ async def test_in_a_large_channel_nobody_is_told_who_has_read(crowd: Town) -> No
 
     await crowd.chat.read("bob")
     await crowd.chat.read("bob", "pair")
+    await crowd.chat.settled()
 
     for device in (alice, await crowd.device("alice", "tablet", resume=away.resume)):
         assert [event["channel_id"] for event in await device.heard("receipt.updated")] == ["pair"]
