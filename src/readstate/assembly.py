@@ -90,6 +90,7 @@ class Services:
             places,
             durable,
             acceptance,
+            freshness,
             max_batch=s.max_batch,
             max_text=s.max_text,
             max_mentions=s.max_mentions,

@@ -27,8 +27,8 @@ ROOMS: dict[str, tuple[str, tuple[str, ...]]] = {
 OPEN = ("g0", "b0")
 """Joiners come and go in these; one of them outgrows the limit by that."""
 ATTEMPT_SECONDS = 2.5
-INSIST_SECONDS = 40.0
-"""So long somebody comes back with the same thing; in peace nothing takes so long."""
+INSIST_SECONDS = 90.0
+"""So long somebody comes back with the same thing: a broker on a busy machine takes half a minute to start."""
 LIMITS = httpx.Limits(max_connections=None)
 GIVE_UP = 0.15
 """How often somebody does not come back when an answer is missing."""

@@ -16,7 +16,7 @@ from .records import Records
 from .schedule import SERVES, SESSION_MS, STORM_SECONDS, WORKERS, schedule
 from .storm import Storm
 
-FINISH_SECONDS = 60.0
+FINISH_SECONDS = 100.0
 IMPATIENT = {"session_timeout": SESSION_MS, "wait_timeout": 2, "shutdown_grace": 2, "fanout_max_members": FANOUT}
 
 

@@ -65,6 +65,21 @@ async def test_case_1_after_the_loss_bob_waits_until_the_database_has_his_mark_u
     await is_left(marked, left, two, one)
 
 
+async def test_case_1_by_sending_bob_reads_in_the_epoch_that_only_the_log_has(
+    city: City, worker: Instance, one: Instance, two: Instance, marked: str
+) -> None:
+    city.lose_hot_store()
+    waits = Held(one.rs.cluster.freshness, "caught_up", only_first=True)
+    sending = asyncio.create_task(one.chat.send("bob", "mine", channel=marked))
+    await waits.reached()
+    waits.let_go()
+
+    await is_written(city, worker)
+    await sending
+
+    await is_left(marked, [], one, two)
+
+
 @ACTS
 @pytest.mark.parametrize("step", ["generation", "move", "dropped"])
 async def test_case_1_the_loss_comes_at_any_step_of_what_bob_does_next(

@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 
 from ..announcements import Announcement
+from ..errors import ReadstateError
 from ..telemetry import BUS_GAPS, BUS_SKIPPED
 from .numbers import Numbers
 from .valkey_lines import BROKEN, Line, Lines, pause
@@ -60,11 +61,15 @@ class Listener:
         self.connected = False
 
     async def hand_on(self, announcements: Sequence[Announcement]) -> None:
-        """Give on what was announced, whoever said it. Never fails."""
+        """Give on what was announced, whoever said it. Never fails: what could not be told counts as missed."""
         try:
             await self._hear(announcements)
+            return
+        except ReadstateError as error:  # a store is away: devices are told when it is back
+            log.warning("devices were not told yet", action="live", code=error.code)
         except Exception:
             log.error("devices were not told", action="live", traceback=traceback.format_exc())
+        await self._missed(0.0)
 
     async def run(self) -> None:
         """Listen, and come again when the connection breaks."""

@@ -1,5 +1,6 @@
 """Messages: send, edit, delete."""
 
+import asyncio
 from collections.abc import Sequence
 
 from msgspec import UNSET, UnsetType
@@ -20,13 +21,16 @@ from ..facts import Effect
 from ..fold import root_error
 from ..ids import ulid
 from ..model import Message
-from ..ports import DurableQueries, Log
+from ..ports import DurableQueries, Freshness, Log
 from ..rules import check_id, check_mention, check_text, check_user_id, parse_time, preview_of
 from ..telemetry import MESSAGES
 from .acceptance import Acceptance
 from .effects import done
 from .loading import Loader
 from .places import Places
+
+FRESH_SECONDS = 5.0
+"""So long a message waits for the hot state to be whole again after a loss."""
 
 
 def message_view(message: Message) -> MessageView:
@@ -59,6 +63,7 @@ class Messages:
         places: Places,
         durable: DurableQueries,
         acceptance: Acceptance,
+        freshness: Freshness,
         *,
         max_batch: int,
         max_text: int,
@@ -72,6 +77,7 @@ class Messages:
         self._places = places
         self._durable = durable
         self._acceptance = acceptance
+        self._freshness = freshness
         self._max_batch = max_batch
         self._max_text = max_text
         self._max_mentions = max_mentions
@@ -86,9 +92,9 @@ class Messages:
         """
         if len(messages) > self._max_batch:
             raise TooLarge(f"at most {self._max_batch} messages in one request", field="messages")
-        now = self._acceptance.now()
-        roots = {(str(one.channel_id), str(one.id)) for one in messages}
-        checked = [await self._check(message, now, roots) for message in messages]
+        checked = await self._checked(messages)
+        if self._freshness.behind and await self._is_fresh_in_time():
+            checked = await self._checked(messages)
         events = [event for event in checked if isinstance(event, MessageEvent)]
         effects = iter(await self._log.channel_events(events, wait))
         results = []
@@ -139,6 +145,23 @@ class Messages:
         _message((await self._log.channel_events([event]))[0])
 
     # ------------------------------------------------------------ checks
+
+    async def _is_fresh_in_time(self) -> bool:
+        """Waits for the epochs of senders: a mark-unread that only the log has would undo what they read by sending.
+
+        But nobody is kept from writing by that: after a while a message is taken as it is.
+        """
+        try:
+            async with asyncio.timeout(FRESH_SECONDS):
+                await self._freshness.caught_up()
+        except (TimeoutError, Unavailable):
+            return False
+        return True
+
+    async def _checked(self, messages: Sequence[NewMessage]) -> list[MessageEvent | ReadstateError]:
+        now = self._acceptance.now()
+        roots = {(str(one.channel_id), str(one.id)) for one in messages}
+        return [await self._check(message, now, roots) for message in messages]
 
     async def _check(
         self, message: NewMessage, now: int, beside: set[tuple[str, str]]
