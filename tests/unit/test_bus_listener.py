@@ -20,7 +20,7 @@ async def test_what_devices_could_not_be_told_counts_as_missed(trouble: Exceptio
     async def note(seconds: float) -> None:
         missed.append(seconds)
 
-    listener = Listener(cast(Any, None), ["bus"], "me", lambda: 0.0, hear, note)
+    listener = Listener(cast(Any, None), ["bus"], "me", lambda: 0.0, hear, note, lambda: False)
     await listener.hand_on([])
 
     assert missed == [0.0]

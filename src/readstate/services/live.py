@@ -31,7 +31,7 @@ from ..announcements import (
     ThreadTouched,
 )
 from ..errors import ReadstateError
-from ..frames import BadgeUpdated, ChannelRemoved, Event, SyncRequired
+from ..frames import BadgeUpdated, ChannelRemoved, Event, ReceiptUpdated, SyncRequired
 from ..model import FOREVER, Message, Pointer, Position, Undelivered
 from ..ports import MAX_UNPROVEN, Clock, Deliveries, Freshness, HotChannels, HotUsers, Standing
 from ..rooms import is_thread
@@ -40,6 +40,7 @@ from ..telemetry import WS_SENT
 from .cursors import SyncCursor, encode
 from .doubts import Doubt, Doubts
 from .figures import LATER, TO_ALL, Dirty, Figures, To, mentions, message_new
+from .late_receipts import LateReceipts
 from .loading import Loader
 from .moments import Moments
 from .receipts import ReadReceipts
@@ -165,6 +166,7 @@ class Live:
         self._clock = clock
         self._alone = alone
         self._doubts = Doubts(freshness, clock, self._dispel)
+        self._late = LateReceipts(freshness, missed.receipts, self._tell_late)
         self._users: dict[str, LiveUser] = {}
         self._rooms: dict[str, set[LiveUser]] = {}
         """Who of them is in a channel."""
@@ -211,6 +213,8 @@ class Live:
         meanwhile = user.catching_up.pop(device.connection_id, None)
         if meanwhile is None:  # it has gone
             return None
+        if not self._alone and missed is not _MUST_SYNC:
+            self._late.expect(user.id, start.at, missed)
         if self._doubts.note(user.id, missed, reached.sure):
             reached = replace(reached, sure=False)
         before, after = _resume(user.id, start), _resume(user.id, reached)
@@ -329,6 +333,7 @@ class Live:
             return
         del self._users[user_id]
         self._doubts.forget(user_id)
+        self._late.forget(user_id)
         for room in list(user.rooms):
             self._leave(user, room)
         if user.mute_timer is not None:
@@ -351,6 +356,7 @@ class Live:
     async def close(self) -> None:
         """Finish what must be kept."""
         await self._doubts.close()
+        await self._late.close()
         while self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -617,6 +623,12 @@ class Live:
                 await self._send()
         finally:
             self._telling_receipts = None
+
+    async def _tell_late(self, user_id: str, receipts: Sequence[ReceiptUpdated]) -> None:
+        for user in self._known([user_id]):
+            user.out += [(_encode(one), TO_ALL) for one in receipts]
+            self._touched[user] = None
+        await self._send()
 
     # ------------------------------------------------------------ what time brings
 

@@ -40,9 +40,13 @@ class Missed:
             events += messages
             room -= len(messages)
         events += await self._standing(user, changed)
-        seen = await self._durable.receipts_since(user, start.at, self._receipts_limit, MAX_EVENTS)
-        events += map(receipt_updated, seen)
+        events += await self.receipts(user, start.at)
         return events if len(events) <= MAX_EVENTS else None
+
+    async def receipts(self, user: str, since: int) -> list[ReceiptUpdated]:
+        """What others have read since, as far as it is stored."""
+        seen = await self._durable.receipts_since(user, since, self._receipts_limit, MAX_EVENTS)
+        return list(map(receipt_updated, seen))
 
     async def _messages(self, user: str, channel: str, position: int, most: int) -> list[MessageNew] | None:
         found = await self._durable.messages_since(channel, position, most)

@@ -1,0 +1,87 @@
+"""Receipts that were not stored yet when a device came back.
+
+What others have read is announced at once and stored a moment later. A device that comes back in between has not heard
+the announcement, and does not find the receipt. So it is looked up again once what was acknowledged then is stored.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+import structlog
+from msgspec import Struct
+
+from ..errors import ReadstateError
+from ..frames import Event, ReceiptUpdated
+from ..ports import Freshness
+from ..tasks import cancel
+
+PAUSE_SECONDS = 1.0
+
+log = structlog.get_logger()
+
+LookUp = Callable[[str, int], Awaitable[Sequence[ReceiptUpdated]]]
+"""The receipts that a user may see, since a time."""
+Tell = Callable[[str, Sequence[ReceiptUpdated]], Awaitable[None]]
+
+
+class _Expected(Struct):
+    since: int
+    told: set[ReceiptUpdated]
+
+
+class LateReceipts:
+    """Users whose devices came back, until it is known what they were not told."""
+
+    def __init__(self, freshness: Freshness, look_up: LookUp, tell: Tell) -> None:
+        self._freshness = freshness
+        self._look_up = look_up
+        self._tell = tell
+        self._expected: dict[str, _Expected] = {}
+        self._waiting: asyncio.Task[None] | None = None
+
+    def expect(self, user: str, since: int, told: Iterable[Event]) -> None:
+        """A device of this user was told what was stored of what happened since that time."""
+        receipts = {event for event in told if isinstance(event, ReceiptUpdated)}
+        self._put(user, _Expected(since, receipts))
+        if self._waiting is None:
+            self._waiting = asyncio.create_task(self._wait())
+
+    def forget(self, user: str) -> None:
+        """The user has no device here any more."""
+        self._expected.pop(user, None)
+
+    async def close(self) -> None:
+        """Waits for nothing any more."""
+        if self._waiting is not None:
+            await cancel(self._waiting)
+
+    def _put(self, user: str, more: _Expected) -> None:
+        """What was told to one device need not have been told to another one."""
+        known = self._expected.get(user)
+        if known is not None:
+            more = _Expected(min(known.since, more.since), known.told & more.told)
+        self._expected[user] = more
+
+    async def _wait(self) -> None:
+        try:
+            while expected := self._expected:
+                self._expected = {}
+                passed = await self._freshness.passed()
+                for user, one in expected.items():
+                    if not passed or not await self._find(user, one):
+                        self._put(user, one)
+                if self._expected:
+                    await asyncio.sleep(PAUSE_SECONDS)
+        finally:
+            self._waiting = None
+
+    async def _find(self, user: str, expected: _Expected) -> bool:
+        """Tells what was not; False: it could not be looked up."""
+        try:
+            found = await self._look_up(user, expected.since)
+        except ReadstateError as error:
+            log.debug("late receipts are not known yet", action="live", reason=error.detail)
+            return False
+        if late := [one for one in found if one not in expected.told]:
+            await self._tell(user, late)
+        return True
