@@ -22,6 +22,7 @@ from .hot.valkey_notes import ValkeyNotes
 from .log.kafka import KafkaProducer, make_topics
 from .log.kafka_log import KafkaLog
 from .log.spool import Spool
+from .log.spool_notes import SpoolNotes
 from .log.topics import Topics, kafka_options
 from .log.watcher import Watcher
 from .ports import Clock, Hot
@@ -78,7 +79,7 @@ class Cluster:
         store_id = await self.durable.store_id()
         await self._open_hot(store_id)
         await self._open_log()
-        self.freshness = Trailing(self.notes, self._ends, self._committed, s.wait_timeout)
+        self.freshness = Trailing(self.notes, self._spooled, self._ends, self._committed, s.wait_timeout)
         parts = Parts(
             self.log,
             self.hot,
@@ -165,9 +166,11 @@ class Cluster:
         self._stack.push_async_callback(producer.close)
         self.watcher = Watcher(self.options, s.partitions)
         self._stack.push_async_callback(self.watcher.close)
+        spool = await asyncio.to_thread(_own_spool, Path(s.data_dir), s.spool_max)
+        self._spool_notes = SpoolNotes(spool, self.durable, self.clock)
         self.log = KafkaLog(
             producer,
-            await asyncio.to_thread(_own_spool, Path(s.data_dir), s.spool_max),
+            spool,
             self.topics,
             self.watcher,
             partitions=s.partitions,
@@ -175,6 +178,7 @@ class Cluster:
             produce_timeout=s.produce_timeout / 1000,
             wait_timeout=s.wait_timeout,
             applied=self.hot.channels.offsets,
+            note_spool=self._spool_notes.keep,
         )
         self._stack.push_async_callback(self.log.close)
         await self.log.start()
@@ -198,6 +202,9 @@ class Cluster:
     async def _ping_log(self) -> None:
         await self.watcher.ends(self.topics.messages)
 
+    async def _spooled(self) -> bool:
+        return bool(await self.notes.spooled() or await self.durable.spools(self.clock()))
+
     async def _ends(self) -> dict[int, int]:
         return await self.watcher.ends(self.topics.reads)
 
@@ -212,6 +219,7 @@ class Cluster:
         while True:
             try:
                 depth = self.log.spooled
+                await self._spool_notes.keep()
                 if depth or noted:
                     await self.notes.note_spool(self.instance_id, depth)
                     noted = depth
@@ -241,6 +249,7 @@ class Cluster:
         spool = await asyncio.to_thread(Spool.open, directory, max_bytes=self.settings.spool_max * 2**20)
         try:
             if spool.depth and await spool.drain(self.log.send_reads):
+                await self.durable.drop_spool(spool.name)
                 log.info("the spool of a process that is gone has been sent", action="spool", spool=directory.name)
         finally:
             await spool.close()

@@ -93,6 +93,8 @@ class MembersEvent(ChannelLogEvent, frozen=True, kw_only=True, tag="members"):
     add: tuple[str, ...] = ()
     remove: tuple[str, ...] = ()
     history: History = "read"
+    epochs: dict[str, int] = {}
+    """Of those who come back, when that was accepted: a mark-unread before that is over, even if it is not stored."""
 
 
 class ChannelEvent(ChannelLogEvent, frozen=True, kw_only=True, tag="channel"):

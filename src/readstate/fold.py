@@ -415,9 +415,14 @@ class _Folding:
         return member is not None and member.active
 
     def _join(self, user: str, event: MembersEvent, channel: Channel) -> tuple[str, Pointer]:
-        """Makes the user a member and moves the pointer forward as `history` says, never back."""
+        """Makes the user a member and moves the pointer forward as `history` says, never back.
+
+        In the epoch that the event tells, if that one is on its way here yet: it merges with that.
+        """
         key = (channel.channel_id, user)
         pointer = self.facts.pointers.get(key) or Pointer()
+        if (epoch := event.epochs.get(user, 0)) > pointer.epoch:
+            pointer = Pointer(epoch)
         target = self._reach(event, channel)
         skipped: tuple[tuple[int, int], ...] = ()
         if target.seq > pointer.seq:

@@ -14,6 +14,9 @@ from tests.integration.on_servers import Held
 
 from .hard import BIG, ROOMS, SMALL, City, Instance, Unplugged, by_hand, is_left, is_written
 
+LOOKS = 20
+"""Of somebody who looks five times a second: longer than it takes to be sure that nothing is on its way."""
+
 # ---------------------------------------------------------------- 1: acknowledged, and only in the log
 
 
@@ -78,6 +81,57 @@ async def test_case_1_by_sending_bob_reads_in_the_epoch_that_only_the_log_has(
     await sending
 
     await is_left(marked, [], one, two)
+
+
+async def test_case_1_by_joining_bob_reads_in_the_epoch_that_only_the_log_has(
+    city: City, worker: Instance, one: Instance, two: Instance, marked: str
+) -> None:
+    """The hot store is lost when his join is accepted, and not written yet."""
+    await one.chat.leave("bob", channel=marked)
+    await worker.dismiss()
+    before = len(await city.records(city.stores.topics.messages))
+    joining = asyncio.create_task(one.chat.join("bob", channel=marked))
+
+    async def accepted() -> bool:
+        return len(await city.records(city.stores.topics.messages)) > before
+
+    await eventually(accepted, "the join is in the log")
+    city.lose_hot_store()
+    worker.hire(MESSAGE_WRITER)
+    await joining
+
+    await is_written(city, worker)
+    await is_left(marked, [], one, two)
+
+
+async def test_case_1_a_spool_is_known_of_when_its_process_and_the_hot_store_are_gone(
+    city: City, worker: Instance, one: Instance, two: Instance
+) -> None:
+    Unplugged(one)
+    await one.chat.read("bob", SMALL)
+    await one.rs.close()
+    city.lose_hot_store()
+    looks: list[bool] = []
+    trailing = two.rs.cluster.freshness
+    ask = trailing._spooled
+
+    async def asked() -> bool:
+        looks.append(await ask())
+        return looks[-1]
+
+    trailing._spooled = asked
+    await two.knows_of_the_loss()
+    worker.hire(RECEIPT_PERSISTER)
+
+    async def looked_often() -> bool:
+        return len(looks) > LOOKS
+
+    await eventually(looked_often, "somebody asks whether all is there", 30)
+    assert all(looks)
+    assert two.is_behind
+
+    again = await city.open("one")
+    await is_left(SMALL, [], two, again)
 
 
 @ACTS

@@ -66,6 +66,10 @@ class Cluster:
         self.options, self.topics, self.directory = options, topics, directory
         self.applied: dict[int, int] = {}
         self.broken: Exception | None = None
+        self.notes = 0
+
+    async def note(self) -> None:
+        self.notes += 1
 
     async def places(self) -> Mapping[int, int]:
         if self.broken:
@@ -89,6 +93,7 @@ class Cluster:
             produce_timeout=produce_timeout,
             wait_timeout=wait_timeout,
             applied=self.places,
+            note_spool=self.note,
         )
         await log.start()
         try:

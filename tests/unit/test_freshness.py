@@ -36,9 +36,9 @@ class Log:
     async def note_fresh(self, generation: int) -> None:
         pass
 
-    async def spooled(self) -> int:
+    async def spooled(self) -> bool:
         self.looks += 1
-        return self.in_spools
+        return self.in_spools > 0
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ def log() -> Log:
 
 @pytest.fixture
 def trailing(log: Log) -> Trailing:
-    return Trailing(log, log.ends, log.done, patience=5)
+    return Trailing(log, log.spooled, log.ends, log.done, patience=5)
 
 
 async def looked_again(log: Log) -> None:

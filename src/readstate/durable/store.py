@@ -54,6 +54,7 @@ _seats = msgspec.json.Decoder(list[SeatLoad], strict=False)
 _ledger_entries = msgspec.json.Decoder(list[tuple[int, Entry]], strict=False)
 _timeline_entries = msgspec.json.Decoder(list[Entry], strict=False)
 _undo_items = msgspec.json.Decoder(list[UndoItem])
+_names = msgspec.json.Decoder(list[str])
 _anything = msgspec.json.Decoder()
 
 
@@ -96,6 +97,19 @@ class SqlStore(SqlLetters, SqlUpkeep):
         """Where in the log the last change stands."""
         position: int = await self._database.value("last_position")
         return position
+
+    async def note_spool(self, name: str, until: int) -> None:
+        """Reads wait in a spool; that counts until a time."""
+        await self._database.write(lambda session: session.run("note_spool", spool=name, until=until))
+
+    async def drop_spool(self, name: str) -> None:
+        """Nothing waits there any more."""
+        await self._database.write(lambda session: session.run("drop_spool", spool=name))
+
+    async def spools(self, now: int) -> int:
+        """How many spools reads wait in."""
+        count: int = await self._database.value("spools", now=now)
+        return count
 
     # ------------------------------------------------------------ writes
 
@@ -261,6 +275,10 @@ class SqlStore(SqlLetters, SqlUpkeep):
         newest, replies = await self._database.read(work)
         found = newest + gathering.messages.decode(replies)
         return sorted(found, key=lambda message: message.position)[: limit + 1]
+
+    async def once_members(self, channel: str, users: Sequence[str]) -> list[str]:
+        """Those of these users who were in a channel and have left it."""
+        return _names.decode(await self._text("once_members", channel=channel, users=as_json(list(users))))
 
     async def members(self, channel: str, after: str, limit: int) -> list[Member]:
         """Members by id."""

@@ -61,6 +61,7 @@ class KafkaLog:
         produce_timeout: float,
         wait_timeout: float,
         applied: Applied,
+        note_spool: Callable[[], Awaitable[None]],
     ) -> None:
         self._producer = producer
         self._spool = spool
@@ -70,6 +71,7 @@ class KafkaLog:
         self._produce_timeout = produce_timeout
         self._wait_timeout = wait_timeout
         self._applied = applied
+        self._note_spool = note_spool
         self._waits = Waits(instance_id)
         self._late = self._down = False
         self._sends: set[asyncio.Task[None]] = set()
@@ -145,6 +147,7 @@ class KafkaLog:
                 if await self._in_time(sending):
                     return
             await self._spool.append(events)
+            await self._note_spool()
             KAFKA_FALLBACK.inc(len(events))
 
     async def _in_time(self, sending: "asyncio.Task[None]") -> bool:

@@ -21,6 +21,7 @@ import errno
 import fcntl
 import os
 import re
+import secrets
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -75,6 +76,11 @@ class Spool:
     def open(cls, directory: Path, *, max_bytes: int, segment_bytes: int = SEGMENT_BYTES) -> "Spool":
         """Take the directory, and find what an earlier process left there. Reads all of it: needs no event loop."""
         return cls(_Segments.open(directory, max_bytes, segment_bytes))
+
+    @property
+    def name(self) -> str:
+        """Its own for ever, whichever process has it."""
+        return self._segments.name
 
     @property
     def depth(self) -> int:
@@ -222,6 +228,7 @@ class _Segments:
         self.depth = self.bytes = self.damaged = 0
         self.last = 0
         """The number of the newest segment there ever was."""
+        self.name = _name(lock)
         self._directory = directory
         self._lock = lock
         self._max_bytes = max_bytes
@@ -507,3 +514,13 @@ def _take(directory: Path) -> int:
             f"another process has the spool in {str(directory)!r}: each process needs a directory of its own"
         ) from error
     return handle
+
+
+def _name(lock: int) -> str:
+    """What stands in the file of the lock; whoever comes first writes it."""
+    name = os.pread(lock, 100, 0).decode("ascii", "replace")
+    if not name:
+        name = secrets.token_hex(8)
+        os.pwrite(lock, name.encode(), 0)
+        os.fsync(lock)
+    return name

@@ -160,6 +160,9 @@ class DurableQueries(Protocol):
     async def messages_since(self, channel: str, position: int, limit: int) -> list[Message]:
         """Messages that came after a place in the log, in order; one more than `limit` says that there are more."""
 
+    async def once_members(self, channel: str, users: Sequence[str]) -> list[str]:
+        """Those of these users who were in a channel and have left it."""
+
     async def members(self, channel: str, after: str, limit: int) -> list[Member]:
         """Members by id."""
 

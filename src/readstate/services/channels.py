@@ -9,7 +9,7 @@ from ..errors import Invalid, TooLarge
 from ..events import AnyChannelEvent, ChannelEvent, MembersEvent
 from ..facts import Effect
 from ..model import Channel
-from ..ports import Clock, DurableQueries, Log
+from ..ports import Clock, DurableQueries, Freshness, Log
 from ..rules import check_id, check_text, check_user_id
 from .cursors import MembersAfter, decode, encode, page_size
 from .effects import done
@@ -26,8 +26,10 @@ class Channels:
         loader: Loader,
         places: Places,
         durable: DurableQueries,
+        freshness: Freshness,
         clock: Clock,
         *,
+        alone: bool,
         max_batch: int,
         max_page: int,
         max_text: int,
@@ -36,7 +38,9 @@ class Channels:
         self._loader = loader
         self._places = places
         self._durable = durable
+        self._freshness = freshness
         self._clock = clock
+        self._alone = alone
         self._max_batch = max_batch
         self._max_page = max_page
         self._max_text = max_text
@@ -61,7 +65,8 @@ class Channels:
             )
         ]
         if members:
-            events.append(MembersEvent(channel_id=channel, created_at=now, add=members))
+            epochs = await self._epochs(channel, members)
+            events.append(MembersEvent(channel_id=channel, created_at=now, add=members, epochs=epochs))
         effects = await self._log.channel_events(events)
         return _view(_channel(effects[-1]))
 
@@ -85,7 +90,12 @@ class Channels:
         if not add and not remove:
             raise Invalid("give add or remove", field="add")
         event = MembersEvent(
-            channel_id=channel, created_at=self._clock(), add=add, remove=remove, history=request.history
+            channel_id=channel,
+            created_at=self._clock(),
+            add=add,
+            remove=remove,
+            history=request.history,
+            epochs=await self._epochs(channel, add),
         )
         effect = done((await self._log.channel_events([event]))[0])
         return MembersChanged(effect.added, effect.removed, _channel(effect).member_count)
@@ -98,6 +108,21 @@ class Channels:
         found = await self._durable.members(channel, after, limit + 1)
         rows = [MemberView(member.user_id, member.joined_seq, member.joined_at) for member in found[:limit]]
         return MembersPage(rows, encode(MembersAfter(rows[-1].user_id), channel) if len(found) > limit else None)
+
+    async def _epochs(self, channel: str, users: Sequence[str]) -> dict[str, int]:
+        """Of those who come back. What they have marked unread may be in the log only; after a loss of the hot store
+        that is waited for.
+        """
+        if self._alone or not users:
+            return {}
+        back = await self._durable.once_members(channel, users)
+        if back and self._freshness.behind:
+            await self._freshness.caught_up()
+        epochs = {}
+        for user in back:
+            for seat in (await self._loader.view(user, [channel])).seats:
+                epochs[user] = seat.pointer.epoch
+        return epochs
 
     def _users(self, users: Sequence[str | int], field: str) -> tuple[str, ...]:
         if len(users) > self._max_batch:

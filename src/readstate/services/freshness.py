@@ -69,18 +69,18 @@ class Notes(Protocol):
     async def note_fresh(self, generation: int) -> None:
         """This generation is fresh."""
 
-    async def spooled(self) -> int:
-        """Reads that wait in the spools of all instances."""
-
 
 Offsets = Callable[[], Awaitable[Mapping[int, int]]]
+Spooled = Callable[[], Awaitable[bool]]
+"""Whether reads wait in a spool anywhere."""
 
 
 class Trailing:
     """Follows the generations of the hot store and the offsets of the persister."""
 
-    def __init__(self, notes: Notes, ends: Offsets, committed: Offsets, patience: float) -> None:
+    def __init__(self, notes: Notes, spooled: Spooled, ends: Offsets, committed: Offsets, patience: float) -> None:
         self._notes = notes
+        self._spooled = spooled
         self._ends = ends
         self._committed = committed
         self._patience = patience
@@ -108,7 +108,7 @@ class Trailing:
         try:
             async with asyncio.timeout(PASS_SECONDS):
                 await asyncio.sleep(SETTLE_SECONDS)  # for what is on its way, and for the notes about spools
-                look = _Look(self._notes, self._ends, self._committed, settled_at=0)
+                look = _Look(self._spooled, self._ends, self._committed, settled_at=0)
                 while True:
                     if await look.has_passed():
                         return True
@@ -136,7 +136,7 @@ class Trailing:
         """Returns when a generation is fresh, or another one has begun."""
         if await self._notes.fresh() < number:
             settled_at = asyncio.get_running_loop().time() + SETTLE_SECONDS
-            look = _Look(self._notes, self._ends, self._committed, settled_at)
+            look = _Look(self._spooled, self._ends, self._committed, settled_at)
             while not await look.has_passed():
                 await asyncio.sleep(LOOK_SECONDS)
                 if await self._notes.generation() != number:
@@ -150,8 +150,8 @@ class Trailing:
 class _Look:
     """Whether the persister has passed what the log and all spools had at some moment."""
 
-    def __init__(self, notes: Notes, ends: Offsets, committed: Offsets, settled_at: float) -> None:
-        self._notes = notes
+    def __init__(self, spooled: Spooled, ends: Offsets, committed: Offsets, settled_at: float) -> None:
+        self._spooled = spooled
         self._ends = ends
         self._committed = committed
         self._settled_at = settled_at
@@ -160,7 +160,7 @@ class _Look:
     async def has_passed(self) -> bool:
         """To be asked again and again."""
         settled = asyncio.get_running_loop().time() >= self._settled_at
-        if await self._notes.spooled():
+        if await self._spooled():
             self._end = None  # what is sent from a spool comes after the end that was seen
             return False
         if self._end is None:

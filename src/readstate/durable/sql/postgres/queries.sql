@@ -304,6 +304,11 @@ FROM (SELECT channel_id, id, seq, sender_id, at, sent_at, text, preview, thread_
           AND seq <> ALL (translate(:apart::text, '[]', '{}')::bigint[]) AND at > :after AND at < :before
       ORDER BY seq DESC LIMIT :limit) AS found;
 
+-- name: once_members
+-- Those of some users who were in a channel and have left it.
+SELECT coalesce(json_agg(user_id), '[]')
+FROM members WHERE channel_id = :channel AND NOT active AND user_id IN (SELECT value FROM jsonb_array_elements_text(:users::jsonb));
+
 -- name: members_page
 -- Members of a channel by id.
 SELECT coalesce(json_agg(found ORDER BY user_id), '[]')
@@ -359,6 +364,19 @@ SELECT value FROM meta WHERE key = 'store';
 -- name: next_generation
 -- Counts the times that the hot state began empty.
 UPDATE meta SET value = greatest(value, :above::bigint) + 1 WHERE key = 'generation' RETURNING value;
+
+-- name: note_spool
+-- Reads wait in a spool; that counts until a time.
+INSERT INTO meta (key, value) VALUES ('spool:' || :spool, :until::bigint)
+ON CONFLICT (key) DO UPDATE SET value = excluded.value;
+
+-- name: drop_spool
+-- Nothing waits there any more.
+DELETE FROM meta WHERE key = 'spool:' || :spool;
+
+-- name: spools
+-- How many spools reads wait in.
+SELECT count(*) FROM meta WHERE key LIKE 'spool:%' AND value > :now::bigint;
 
 -- name: touch
 -- A write that changes nothing: fails if the store cannot be written.

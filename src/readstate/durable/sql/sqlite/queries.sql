@@ -283,6 +283,11 @@ FROM (SELECT * FROM messages
           AND seq NOT IN (SELECT value FROM json_each(:apart)) AND at > :after AND at < :before
       ORDER BY seq DESC LIMIT :limit) AS m;
 
+-- name: once_members
+-- Those of some users who were in a channel and have left it.
+SELECT json_group_array(user_id)
+FROM members WHERE channel_id = :channel AND NOT active AND user_id IN (SELECT value FROM json_each(:users));
+
 -- name: members_page
 -- Members of a channel by id.
 SELECT json_group_array(json_object(
@@ -339,6 +344,19 @@ SELECT value FROM meta WHERE key = 'store';
 -- name: next_generation
 -- Counts the times that the hot state began empty.
 UPDATE meta SET value = max(value, :above) + 1 WHERE key = 'generation' RETURNING value;
+
+-- name: note_spool
+-- Reads wait in a spool; that counts until a time.
+INSERT INTO meta (key, value) VALUES ('spool:' || :spool, :until)
+ON CONFLICT (key) DO UPDATE SET value = excluded.value;
+
+-- name: drop_spool
+-- Nothing waits there any more.
+DELETE FROM meta WHERE key = 'spool:' || :spool;
+
+-- name: spools
+-- How many spools reads wait in.
+SELECT count(*) FROM meta WHERE key LIKE 'spool:%' AND value > :now;
 
 -- name: touch
 -- A write that changes nothing: fails if the store cannot be written.

@@ -1,0 +1,110 @@
+"""The database is told that reads wait in a spool, and is never waited for twice."""
+
+from pathlib import Path
+
+import pytest
+
+from readstate.errors import StorageUnavailable
+from readstate.events import ReadEvent
+from readstate.log.spool import Spool
+from readstate.log.spool_notes import AGAIN_MS, COUNTS_MS, PAUSE_MS, SpoolNotes
+
+READ = ReadEvent("bob", "general", 0, 1, (), "m1", 1, 1, 1, 1)
+
+
+class Notebook:
+    """A database that may be away."""
+
+    def __init__(self) -> None:
+        self.notes: dict[str, int] = {}
+        self.calls = 0
+        self.is_away = False
+
+    async def note_spool(self, name: str, until: int) -> None:
+        self._call()
+        self.notes[name] = until
+
+    async def drop_spool(self, name: str) -> None:
+        self._call()
+        self.notes.pop(name, None)
+
+    def _call(self) -> None:
+        self.calls += 1
+        if self.is_away:
+            raise StorageUnavailable
+
+
+class Scene:
+    def __init__(self, directory: Path) -> None:
+        self.now = 1_000_000
+        self.spool = Spool.open(directory, max_bytes=2**20)
+        self.notebook = Notebook()
+        self.notes = SpoolNotes(self.spool, self.notebook, lambda: self.now)
+
+    async def drain(self) -> None:
+        async def send(_: object) -> None:
+            pass
+
+        await self.spool.drain(send)
+
+
+@pytest.fixture
+async def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path / "spool")
+
+
+async def test_what_waits_is_noted_once_and_dropped_when_nothing_waits(scene: Scene) -> None:
+    await scene.spool.append([READ])
+    for _ in range(3):
+        await scene.notes.keep()
+    assert scene.notebook.notes == {scene.spool.name: scene.now + COUNTS_MS}
+    assert scene.notebook.calls == 1
+
+    await scene.drain()
+    for _ in range(3):
+        await scene.notes.keep()
+    assert scene.notebook.notes == {}
+    assert scene.notebook.calls == 2
+    await scene.spool.close()
+
+
+async def test_a_note_is_renewed_in_time(scene: Scene) -> None:
+    await scene.spool.append([READ])
+    await scene.notes.keep()
+    scene.now += AGAIN_MS
+    await scene.notes.keep()
+    assert scene.notebook.notes == {scene.spool.name: scene.now + COUNTS_MS}
+    await scene.spool.close()
+
+
+async def test_a_note_that_an_earlier_process_has_left_is_dropped(scene: Scene) -> None:
+    scene.notebook.notes[scene.spool.name] = scene.now + COUNTS_MS
+    await scene.notes.keep()
+    assert scene.notebook.notes == {}
+    await scene.spool.close()
+
+
+async def test_a_database_that_is_away_is_not_asked_again_at_once(scene: Scene) -> None:
+    scene.notebook.is_away = True
+    await scene.spool.append([READ])
+    for _ in range(3):
+        await scene.notes.keep()
+    assert scene.notebook.calls == 1
+
+    scene.notebook.is_away = False
+    scene.now += PAUSE_MS
+    await scene.notes.keep()
+    assert scene.notebook.notes == {scene.spool.name: scene.now + COUNTS_MS}
+    await scene.spool.close()
+
+
+async def test_a_spool_keeps_its_name(tmp_path: Path) -> None:
+    names = set()
+    for _ in range(2):
+        spool = Spool.open(tmp_path / "spool", max_bytes=2**20)
+        names.add(spool.name)
+        await spool.close()
+    other = Spool.open(tmp_path / "other", max_bytes=2**20)
+    assert len(names) == 1
+    assert other.name not in names
+    await other.close()
