@@ -157,7 +157,9 @@ class Services:
             preview_length=s.preview_length,
             store_text=s.store_text,
         )
-        self.transfer = Transfer(parts.transfer, log, hot, places, under_way, bus, clock, checks, alone=parts.alone)
+        self.transfer = Transfer(
+            parts.transfer, log, hot, places, under_way, bus, freshness, clock, checks, alone=parts.alone
+        )
         self.figures = Figures(
             hot.users,
             hot.channels,

@@ -5,17 +5,20 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 
 import msgspec
+import structlog
 
 from ..announcements import BadgeChanged, ChannelTouched, StateReplaced
 from ..errors import Invalid
 from ..events import MembersEvent
-from ..ports import Bus, Clock, DurableTransfer, Hot, Log
+from ..ports import Bus, Clock, DurableTransfer, Freshness, Hot, Log
 from ..rooms import channel_and_thread, is_thread
 from ..rules import check_user_id
 from ..transfer_records import VERSION, Erased, Header, ImportReport, Numbered, Refused
 from .places import Places
 from .transfer_lines import Checks, count_lines, lines_of, wrong_header
 from .under_way import UnderWay
+
+log = structlog.get_logger()
 
 MAX_LINES = 10_000
 """Lines that are taken in one call; the answer says where to go on."""
@@ -32,12 +35,14 @@ class Transfer:
         places: Places,
         under_way: UnderWay,
         bus: Bus,
+        freshness: Freshness,
         clock: Clock,
         checks: Checks,
         *,
         alone: bool,
     ) -> None:
         self._hot = hot
+        self._freshness = freshness
         self._alone = alone
         self._durable = durable
         self._log = log
@@ -53,7 +58,12 @@ class Transfer:
         self._turn = asyncio.Lock()
 
     async def export(self) -> AsyncGenerator[bytes, None]:
-        """Everything as of one moment, as JSON Lines, in pieces that end with a line."""
+        """Everything as of one moment, as JSON Lines, in pieces that end with a line.
+
+        With every read that was acknowledged before it: what the log still has is waited for, but not for ever.
+        """
+        if not await self._freshness.passed():
+            log.warning("the newest reads may not be in an export: they are not stored yet", action="export")
         encoder = msgspec.json.Encoder()
         yield encoder.encode_lines([Header(version=VERSION, exported_at=self._clock())])
         async with aclosing(self._durable.export()) as pages:
