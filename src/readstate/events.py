@@ -43,6 +43,10 @@ def read_event(user: str, channel: str, pointer: Pointer, now: int) -> ReadEvent
     )
 
 
+IN_DOUBT = -1
+"""An epoch of somebody whose reads were lost with the hot store, and may not be in the database yet."""
+
+
 class ChannelLogEvent(Struct, frozen=True, gc=False, tag_field="kind", kw_only=True):
     """Base of everything that changes a channel; one order per channel."""
 
@@ -68,7 +72,9 @@ class MessageEvent(ChannelLogEvent, frozen=True, kw_only=True, tag="message"):
     silent: bool = False
     backfill: bool = False
     epoch: int = 0
-    """The sender's, when it was accepted: a mark-unread before that is over, even where it is not stored yet."""
+    """The sender's, when it was accepted: a mark-unread before that is over, even where it is not stored yet. IN_DOUBT:
+    only the log may know it.
+    """
 
 
 class EditEvent(ChannelLogEvent, frozen=True, kw_only=True, tag="edit"):
@@ -94,7 +100,7 @@ class MembersEvent(ChannelLogEvent, frozen=True, kw_only=True, tag="members"):
     remove: tuple[str, ...] = ()
     history: History = "read"
     epochs: dict[str, int] = {}
-    """Of those who come back, when that was accepted: a mark-unread before that is over, even if it is not stored."""
+    """Of those who come back, as in a message."""
 
 
 class ChannelEvent(ChannelLogEvent, frozen=True, kw_only=True, tag="channel"):
@@ -105,6 +111,17 @@ class ChannelEvent(ChannelLogEvent, frozen=True, kw_only=True, tag="channel"):
     name: str | None | UnsetType = UNSET
     avatar: str | None | UnsetType = UNSET
     archived: bool | UnsetType = UNSET
+
+
+def is_in_doubt(event: ChannelLogEvent) -> bool:
+    """Whether it has to wait until the database has every read that was acknowledged before it."""
+    match event:
+        case MessageEvent():
+            return event.epoch == IN_DOUBT
+        case MembersEvent():
+            return IN_DOUBT in event.epochs.values()
+        case _:
+            return False
 
 
 AnyChannelEvent = MessageEvent | EditEvent | DeleteEvent | MembersEvent | ChannelEvent

@@ -6,7 +6,7 @@ from msgspec import UNSET, UnsetType
 
 from ..api import ChangeMembers, ChannelView, MembersChanged, MembersPage, MemberView, PutChannel
 from ..errors import Invalid, TooLarge
-from ..events import AnyChannelEvent, ChannelEvent, MembersEvent
+from ..events import IN_DOUBT, AnyChannelEvent, ChannelEvent, MembersEvent
 from ..facts import Effect
 from ..model import Channel
 from ..ports import Clock, DurableQueries, Freshness, Log
@@ -110,18 +110,13 @@ class Channels:
         return MembersPage(rows, encode(MembersAfter(rows[-1].user_id), channel) if len(found) > limit else None)
 
     async def _epochs(self, channel: str, users: Sequence[str]) -> dict[str, int]:
-        """Of those who come back. What they have marked unread may be in the log only; after a loss of the hot store
-        that is waited for.
-        """
+        """Of those who come back: what they have marked unread may be in the log only."""
         if self._alone or not users:
             return {}
-        back = await self._durable.once_members(channel, users)
-        if back and self._freshness.behind:
-            await self._freshness.caught_up()
         epochs = {}
-        for user in back:
+        for user in await self._durable.once_members(channel, users):
             for seat in (await self._loader.view(user, [channel])).seats:
-                epochs[user] = seat.pointer.epoch
+                epochs[user] = IN_DOUBT if self._freshness.behind else seat.pointer.epoch
         return epochs
 
     def _users(self, users: Sequence[str | int], field: str) -> tuple[str, ...]:

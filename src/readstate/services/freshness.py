@@ -9,6 +9,7 @@ Whoever finds a generation fresh notes that in the hot store, and nobody looks a
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
@@ -110,8 +111,9 @@ class Trailing:
                 await asyncio.sleep(SETTLE_SECONDS)  # for what is on its way, and for the notes about spools
                 look = _Look(self._spooled, self._ends, self._committed, settled_at=0)
                 while True:
-                    if await look.has_passed():
-                        return True
+                    with contextlib.suppress(ReadstateError):  # a server is away
+                        if await look.has_passed():
+                            return True
                     await asyncio.sleep(LOOK_SECONDS)
         except TimeoutError:
             return False

@@ -1,6 +1,5 @@
 """Messages: send, edit, delete."""
 
-import asyncio
 from collections.abc import Sequence
 
 from msgspec import UNSET, UnsetType
@@ -16,7 +15,7 @@ from ..errors import (
     TooLarge,
     Unavailable,
 )
-from ..events import DeleteEvent, EditEvent, MessageEvent
+from ..events import IN_DOUBT, DeleteEvent, EditEvent, MessageEvent
 from ..facts import Effect
 from ..fold import root_error
 from ..ids import ulid
@@ -28,9 +27,6 @@ from .acceptance import Acceptance
 from .effects import done
 from .loading import Loader
 from .places import Places
-
-FRESH_SECONDS = 5.0
-"""So long a message waits for the hot state to be whole again after a loss."""
 
 
 def message_view(message: Message) -> MessageView:
@@ -92,9 +88,9 @@ class Messages:
         """
         if len(messages) > self._max_batch:
             raise TooLarge(f"at most {self._max_batch} messages in one request", field="messages")
-        checked = await self._checked(messages)
-        if self._freshness.behind and await self._is_fresh_in_time():
-            checked = await self._checked(messages)
+        now = self._acceptance.now()
+        roots = {(str(one.channel_id), str(one.id)) for one in messages}
+        checked = [await self._check(message, now, roots) for message in messages]
         events = [event for event in checked if isinstance(event, MessageEvent)]
         effects = iter(await self._log.channel_events(events, wait))
         results = []
@@ -145,23 +141,6 @@ class Messages:
         _message((await self._log.channel_events([event]))[0])
 
     # ------------------------------------------------------------ checks
-
-    async def _is_fresh_in_time(self) -> bool:
-        """Waits for the epochs of senders: a mark-unread that only the log has would undo what they read by sending.
-
-        But nobody is kept from writing by that: after a while a message is taken as it is.
-        """
-        try:
-            async with asyncio.timeout(FRESH_SECONDS):
-                await self._freshness.caught_up()
-        except (TimeoutError, Unavailable):
-            return False
-        return True
-
-    async def _checked(self, messages: Sequence[NewMessage]) -> list[MessageEvent | ReadstateError]:
-        now = self._acceptance.now()
-        roots = {(str(one.channel_id), str(one.id)) for one in messages}
-        return [await self._check(message, now, roots) for message in messages]
 
     async def _check(
         self, message: NewMessage, now: int, beside: set[tuple[str, str]]
@@ -225,7 +204,7 @@ class Messages:
                 'or send with "outside": true (service keys only)',
                 field="sender_id",
             )
-        return seats[0].pointer.epoch
+        return IN_DOUBT if self._freshness.behind else seats[0].pointer.epoch
 
     def _mentions(self, mentions: Sequence[str | int]) -> tuple[str, ...]:
         if len(mentions) > self._max_mentions:
