@@ -151,14 +151,26 @@ class Judge:
             last = row["last_read"]
             worlds = reading.may_be(last["seq"], last["epoch"])
             right = {(_count(user, messages[channel], world)) for world in worlds}
+            story = "\n    ".join(reading.story)
             if (row["unread"], row["mentions"]) not in right or not row["exact"]:
-                story = "\n    ".join(reading.story)
                 self.faults.append(f"{user} in {channel}: {row}, but {right} by {reading}\n    {story}")
-            if durable.get((user, channel), (0, 0)) != (last["epoch"], last["seq"]):
-                self.faults.append(f"{user} in {channel}: hot {last}, durable {durable.get((user, channel))}")
+            known = durable.get((user, channel), (0, 0))
+            if known != (last["epoch"], last["seq"]) and reading.doubtful:
+                known = await self._healed(connection, chat, user, channel, last)
+            if known != (last["epoch"], last["seq"]):
+                self.faults.append(f"{user} in {channel}: hot {last}, durable {known}\n    {story}")
             await self._check_explained(chat, user, channel)
         for poster in ("peter", "paul"):
             await self._check_poster(chat, poster, messages)
+
+    async def _healed(self, connection: Any, chat: Chat, user: str, channel: str, last: Any) -> tuple[int, int]:
+        """A read that nobody was answered may be in the hot store alone, until the next one: that brings it along."""
+        await chat.read(user, channel, up_to_seq=last["seq"], epoch=last["epoch"])
+        await self._settle()
+        row = await connection.fetchrow(
+            "SELECT epoch, last_read_seq FROM read_receipts WHERE user_id = $1 AND channel_id = $2", user, channel
+        )
+        return tuple(row) if row is not None else (0, 0)
 
     async def _check_poster(self, chat: Chat, user: str, messages: dict[str, list[Message]]) -> None:
         """Has read nothing but by writing."""

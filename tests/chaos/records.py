@@ -59,6 +59,8 @@ class Reading:
     worlds: set[World]
     given_up: list[Step] = field(default_factory=list)
     """In this epoch."""
+    doubtful: bool = False
+    """Some step was given up: the hot store may have it, and the log not."""
     story: list[str] = field(default_factory=list, repr=False)
     """Everything in its order, for whoever has to find out what went wrong."""
 
@@ -111,6 +113,7 @@ class Reading:
     def give_up(self, step: Step) -> None:
         """A step got no answer, and is not tried again."""
         self.tell(f"{step} is given up")
+        self.doubtful = True
         self.given_up.append(step)
 
     def tell(self, text: str) -> None:

@@ -1,7 +1,7 @@
 """How far the log goes and how far its consumers are, as the brokers tell."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import contextmanager
 
 import pytest
