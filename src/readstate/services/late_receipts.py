@@ -79,9 +79,9 @@ class LateReceipts:
         """Tells what was not; False: it could not be looked up."""
         try:
             found = await self._look_up(user, expected.since)
+            if late := [one for one in found if one not in expected.told]:
+                await self._tell(user, late)
         except ReadstateError as error:
-            log.debug("late receipts are not known yet", action="live", reason=error.detail)
+            log.debug("late receipts are not told yet", action="live", reason=error.detail)
             return False
-        if late := [one for one in found if one not in expected.told]:
-            await self._tell(user, late)
         return True

@@ -527,8 +527,12 @@ class Live:
     async def _reached(self, users: Sequence[LiveUser]) -> list[SyncCursor | None]:
         """The moment up to which everything is announced to these users; None: it can't be told now."""
         moment = self._writing.moment()
-        changes = await self._hot_users.changes([user.id for user in users])
-        positions, now, store = await self._hot_channels.positions(), self._clock(), self._unread.store_id
+        try:
+            changes = await self._hot_users.changes([user.id for user in users])
+            positions, now, store = await self._hot_channels.positions(), self._clock(), self._unread.store_id
+        except ReadstateError as error:  # what is to be told need not wait for that
+            log.debug("cursors stay where they are", action="live", reason=error.detail)
+            return [None] * len(users)
         if moment is None or self._writing.moment() != moment:
             return [None] * len(users)
         return [None if change is None else SyncCursor(change, positions, now, store) for change in changes]
@@ -640,7 +644,13 @@ class Live:
 
     async def _await_unmute(self, user: LiveUser) -> None:
         """Tells of mutes that have ended by themselves, and sets the clock for the next one."""
-        preferences = (await self._loader.view(user.id, [])).preferences
+        while self._users.get(user.id) is user:
+            try:
+                preferences = (await self._loader.view(user.id, [])).preferences
+                break
+            except ReadstateError as error:
+                log.debug("mutes are not known yet", action="live", reason=error.detail)
+                await asyncio.sleep(RETRY_SECONDS)
         if self._users.get(user.id) is not user:
             return
         now = self._clock()

@@ -1,0 +1,60 @@
+"""A store that is away for a moment: what devices are told does not stop, and what needs it is done when it is back."""
+
+import time
+from typing import Any
+
+import pytest
+
+from readstate.errors import HotStoreUnavailable
+from readstate.services import live
+
+from .conftest import Town
+
+
+class Away:
+    """What is asked first fails, as often as is said."""
+
+    def __init__(self, owner: object, name: str, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left = times
+        self._real = getattr(owner, name)
+        monkeypatch.setattr(owner, name, self)
+
+    async def __call__(self, *arguments: Any) -> Any:
+        if self.left:
+            self.left -= 1
+            raise HotStoreUnavailable
+        return await self._real(*arguments)
+
+
+async def test_what_happens_is_told_also_when_nobody_knows_the_cursor_for_it(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bob = await town.fresh("bob")
+    before = bob.resume
+    away = Away(town.rs.live._hot_users, "changes", 2, monkeypatch)
+
+    await town.chat.send("alice", "m1")
+    assert [frame["message_id"] for frame in await bob.heard("message.new")] == ["m1"]
+    assert away.left < 2
+
+    back = await town.device("bob", "tablet", resume=before)
+    assert [frame["message_id"] for frame in await back.heard("message.new")] == ["m1"]
+
+
+async def test_a_mute_ends_although_it_could_not_be_looked_up_at_first(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "RETRY_SECONDS", 0.01)
+    bob = await town.fresh("bob")
+    away = Away(town.rs.live._loader, "view", 0, monkeypatch)
+    look = town.rs.live._await_unmute
+
+    async def look_in_vain(user: Any) -> None:
+        away.left = 1
+        await look(user)
+        assert not away.left
+
+    monkeypatch.setattr(town.rs.live, "_await_unmute", look_in_vain)
+    await town.chat.prefer("bob", muted=int(time.time() * 1000) + 500)
+
+    await bob.first("unread.updated", muted=False)
