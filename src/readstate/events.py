@@ -43,16 +43,14 @@ def read_event(user: str, channel: str, pointer: Pointer, now: int) -> ReadEvent
     )
 
 
-IN_DOUBT = -1
-"""An epoch of somebody whose reads were lost with the hot store, and may not be in the database yet."""
-
-
 class ChannelLogEvent(Struct, frozen=True, gc=False, tag_field="kind", kw_only=True):
     """Base of everything that changes a channel; one order per channel."""
 
     channel_id: str
     created_at: int
     v: int = VERSION
+    in_doubt: bool = False
+    """Epochs in it may be too low: the hot store was lost, and the database lacked reads that only the log had."""
     ref: str | None = None
     """Who waits for the effect: the instance, a colon, and its own number of the request. None: nobody does."""
 
@@ -72,9 +70,7 @@ class MessageEvent(ChannelLogEvent, frozen=True, kw_only=True, tag="message"):
     silent: bool = False
     backfill: bool = False
     epoch: int = 0
-    """The sender's, when it was accepted: a mark-unread before that is over, even where it is not stored yet. IN_DOUBT:
-    only the log may know it.
-    """
+    """The sender's, when it was accepted: a mark-unread before that is over, even where it is not stored yet."""
 
 
 class EditEvent(ChannelLogEvent, frozen=True, kw_only=True, tag="edit"):
@@ -111,17 +107,6 @@ class ChannelEvent(ChannelLogEvent, frozen=True, kw_only=True, tag="channel"):
     name: str | None | UnsetType = UNSET
     avatar: str | None | UnsetType = UNSET
     archived: bool | UnsetType = UNSET
-
-
-def is_in_doubt(event: ChannelLogEvent) -> bool:
-    """Whether it has to wait until the database has every read that was acknowledged before it."""
-    match event:
-        case MessageEvent():
-            return event.epoch == IN_DOUBT
-        case MembersEvent():
-            return IN_DOUBT in event.epochs.values()
-        case _:
-            return False
 
 
 AnyChannelEvent = MessageEvent | EditEvent | DeleteEvent | MembersEvent | ChannelEvent

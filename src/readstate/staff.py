@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import structlog
 
 from .app import Readstate
-from .events import DeadLetter, Delivery, UnsentEvent, is_in_doubt
+from .events import DeadLetter, Delivery, UnsentEvent
 from .facts import Effect
 from .log.kafka_consumer import Consumed, KafkaConsumer
 from .log.wire import decode_channel_event, decode_letter, decode_read, decode_unsent, decode_whose
@@ -193,7 +193,7 @@ class _Writer:
     async def handle(self, records: Sequence[Consumed]) -> None:
         """Apply a batch; its places are told when all of it is done."""
         events = [Delivery(decode_channel_event(one.value), one.offset, one.partition) for one in records]
-        if any(is_in_doubt(one.event) for one in events):
+        if any(one.event.in_doubt for one in events):
             await self._cluster.notes.generation()
             await self._cluster.freshness.caught_up()
         await self._writer.handle(events, self._source)

@@ -6,7 +6,7 @@ from msgspec import UNSET, UnsetType
 
 from ..api import ChangeMembers, ChannelView, MembersChanged, MembersPage, MemberView, PutChannel
 from ..errors import Invalid, TooLarge
-from ..events import IN_DOUBT, AnyChannelEvent, ChannelEvent, MembersEvent
+from ..events import AnyChannelEvent, ChannelEvent, MembersEvent
 from ..facts import Effect
 from ..model import Channel
 from ..ports import Clock, DurableQueries, Freshness, Log
@@ -66,7 +66,9 @@ class Channels:
         ]
         if members:
             epochs = await self._epochs(channel, members)
-            events.append(MembersEvent(channel_id=channel, created_at=now, add=members, epochs=epochs))
+            in_doubt = bool(epochs) and self._freshness.behind
+            add = MembersEvent(channel_id=channel, created_at=now, add=members, epochs=epochs, in_doubt=in_doubt)
+            events.append(add)
         effects = await self._log.channel_events(events)
         return _view(_channel(effects[-1]))
 
@@ -89,13 +91,15 @@ class Channels:
             raise Invalid(f"{min(both)!r} is in add and in remove", field="remove")
         if not add and not remove:
             raise Invalid("give add or remove", field="add")
+        epochs = await self._epochs(channel, add)
         event = MembersEvent(
             channel_id=channel,
             created_at=self._clock(),
             add=add,
             remove=remove,
             history=request.history,
-            epochs=await self._epochs(channel, add),
+            epochs=epochs,
+            in_doubt=bool(epochs) and self._freshness.behind,
         )
         effect = done((await self._log.channel_events([event]))[0])
         return MembersChanged(effect.added, effect.removed, _channel(effect).member_count)
@@ -116,7 +120,7 @@ class Channels:
         epochs = {}
         for user in await self._durable.once_members(channel, users):
             for seat in (await self._loader.view(user, [channel])).seats:
-                epochs[user] = IN_DOUBT if self._freshness.behind else seat.pointer.epoch
+                epochs[user] = seat.pointer.epoch
         return epochs
 
     def _users(self, users: Sequence[str | int], field: str) -> tuple[str, ...]:

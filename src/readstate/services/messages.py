@@ -15,7 +15,7 @@ from ..errors import (
     TooLarge,
     Unavailable,
 )
-from ..events import IN_DOUBT, DeleteEvent, EditEvent, MessageEvent
+from ..events import DeleteEvent, EditEvent, MessageEvent
 from ..facts import Effect
 from ..fold import root_error
 from ..ids import ulid
@@ -181,7 +181,10 @@ class Messages:
         channel = await self._loader.channel(channel_id)
         if channel.archived:
             raise ChannelArchived(f"channel {channel_id!r} is archived and takes no messages", field="channel_id")
-        return event if message.outside else replace(event, epoch=await self._epoch_of(sender, channel_id))
+        if message.outside:
+            return event
+        epoch = await self._epoch_of(sender, channel_id)
+        return replace(event, epoch=epoch, in_doubt=self._freshness.behind)
 
     async def _check_root(self, event: MessageEvent, beside: set[tuple[str, str]]) -> None:
         """Whoever is told that a reply is taken must not learn later that it has nothing to hang on.
@@ -204,7 +207,7 @@ class Messages:
                 'or send with "outside": true (service keys only)',
                 field="sender_id",
             )
-        return IN_DOUBT if self._freshness.behind else seats[0].pointer.epoch
+        return seats[0].pointer.epoch
 
     def _mentions(self, mentions: Sequence[str | int]) -> tuple[str, ...]:
         if len(mentions) > self._max_mentions:
