@@ -73,7 +73,8 @@ class Judge:
         while left := await self._left():
             if time.monotonic() > end:
                 states = [await _get(f"{child.url}/readyz") for child in self._fleet.children]
-                self.faults.append(f"not settled after {SETTLE_SECONDS:.0f} s: {left}, {states}")
+                lags = [await _lines(child.url, "readstate_consumer_lag") for child in self._fleet.children]
+                self.faults.append(f"not settled after {SETTLE_SECONDS:.0f} s: {left}, {states}, by process: {lags}")
                 return
             await asyncio.sleep(0.1)
 
@@ -253,5 +254,10 @@ async def _get(url: str) -> str:
 
 
 async def _metric(url: str, name: str) -> float:
+    return sum(float(line.rpartition(" ")[2]) for line in await _lines(url, name))
+
+
+async def _lines(url: str, name: str) -> list[str]:
+    """What a process says of a metric."""
     lines = (await _get(f"{url}/metrics")).splitlines()
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.partition("{")[0].partition(" ")[0] == name)
+    return [line for line in lines if line.partition("{")[0].partition(" ")[0] == name]

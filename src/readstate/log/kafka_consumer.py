@@ -141,7 +141,12 @@ class KafkaConsumer:
         if seconds >= IDLE_SECONDS:
             return self._consumer.consume(most, seconds)
         first = self._consumer.consume(1, IDLE_SECONDS)
-        return first + self._consumer.consume(most - 1, seconds) if first and most > 1 else first
+        if not first or most == 1:
+            return first
+        self._kept = first  # should the next call fail, or give its partition away
+        more = self._consumer.consume(most - 1, seconds)
+        found, self._kept = self._kept + more, []
+        return found
 
     def _breathe(self) -> None:
         paused = self._consumer.assignment()
