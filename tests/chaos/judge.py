@@ -73,8 +73,8 @@ class Judge:
         while left := await self._left():
             if time.monotonic() > end:
                 states = [await _get(f"{child.url}/readyz") for child in self._fleet.children]
-                lags = [await _lines(child.url, "readstate_consumer_lag") for child in self._fleet.children]
-                self.faults.append(f"not settled after {SETTLE_SECONDS:.0f} s: {left}, {states}, by process: {lags}")
+                behind = [await _lines(child.url, "readstate_consumer_lag") for child in self._fleet.children]
+                self.faults.append(f"not settled after {SETTLE_SECONDS:.0f} s: {left}, {states}, by process: {behind}")
                 return
             await asyncio.sleep(0.1)
 
