@@ -30,7 +30,7 @@ from readstate.rooms import partition_of, thread_room
 from tests.conftest import eventually
 from tests.contract import kafka
 
-DEADLINE = 30
+DEADLINE = 90
 PARTITIONS = 4
 NOW = 1_700_000_000_000
 IMPATIENT: Mapping[str, int] = {"delivery.timeout.ms": 1_500, "request.timeout.ms": 1_000}
