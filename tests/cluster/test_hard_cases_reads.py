@@ -68,51 +68,43 @@ async def test_case_1_after_the_loss_bob_waits_until_the_database_has_his_mark_u
     await is_left(marked, left, two, one)
 
 
-async def accepted(city: City, act: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
-    """Somebody waits for what becomes of an event that the log has."""
-    before = len(await city.records(city.stores.topics.messages))
-    waiting = asyncio.create_task(act)
-
-    async def in_the_log() -> bool:
-        return len(await city.records(city.stores.topics.messages)) > before
-
-    await eventually(in_the_log, "the log has it")
-    return waiting
+LOSSES = pytest.mark.parametrize("loss", ["before", "after"])
+"""The hot store is lost before something is accepted, or after that and before it is written."""
 
 
-@pytest.mark.parametrize("loss", ["before", "after"])
-async def test_case_1_by_sending_bob_reads_in_the_epoch_that_only_the_log_has(
-    city: City, worker: Instance, one: Instance, two: Instance, marked: str, loss: str
-) -> None:
-    """The hot store is lost before his message is accepted, or after that and before it is written."""
+async def is_done_through_a_loss(city: City, worker: Instance, act: Coroutine[Any, Any, Any], loss: str) -> None:
+    """What bob does is accepted, then written, and then the database gets what he had marked unread before."""
     if loss == "before":
         city.lose_hot_store()
     await worker.dismiss()
-    sending = await accepted(city, one.chat.send("bob", "mine", channel=marked))
+    before = len(await city.records(city.stores.topics.messages))
+    waiting = asyncio.create_task(act)
+
+    async def accepted() -> bool:
+        return len(await city.records(city.stores.topics.messages)) > before
+
+    await eventually(accepted, "the log has it")
     if loss == "after":
         city.lose_hot_store()
     worker.hire(MESSAGE_WRITER)
-
     await is_written(city, worker)
-    await sending
+    await waiting
+
+
+@LOSSES
+async def test_case_1_by_sending_bob_reads_in_the_epoch_that_only_the_log_has(
+    city: City, worker: Instance, one: Instance, two: Instance, marked: str, loss: str
+) -> None:
+    await is_done_through_a_loss(city, worker, one.chat.send("bob", "mine", channel=marked), loss)
     await is_left(marked, [], one, two)
 
 
-@pytest.mark.parametrize("loss", ["before", "after"])
+@LOSSES
 async def test_case_1_by_joining_bob_reads_in_the_epoch_that_only_the_log_has(
     city: City, worker: Instance, one: Instance, two: Instance, marked: str, loss: str
 ) -> None:
     await one.chat.leave("bob", channel=marked)
-    if loss == "before":
-        city.lose_hot_store()
-    await worker.dismiss()
-    joining = await accepted(city, one.chat.join("bob", channel=marked))
-    if loss == "after":
-        city.lose_hot_store()
-    worker.hire(MESSAGE_WRITER)
-
-    await is_written(city, worker)
-    await joining
+    await is_done_through_a_loss(city, worker, one.chat.join("bob", channel=marked), loss)
     await is_left(marked, [], one, two)
 
 

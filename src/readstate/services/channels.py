@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from ..api import ChangeMembers, ChannelView, MembersChanged, MembersPage, MemberView, PutChannel
 from ..errors import Invalid, TooLarge
@@ -65,10 +66,8 @@ class Channels:
             )
         ]
         if members:
-            epochs = await self._epochs(channel, members)
-            in_doubt = bool(epochs) and self._freshness.behind
-            add = MembersEvent(channel_id=channel, created_at=now, add=members, epochs=epochs, in_doubt=in_doubt)
-            events.append(add)
+            event = MembersEvent(channel_id=channel, created_at=now, add=members)
+            events.append(await self._with_epochs(event))
         effects = await self._log.channel_events(events)
         return _view(_channel(effects[-1]))
 
@@ -91,16 +90,10 @@ class Channels:
             raise Invalid(f"{min(both)!r} is in add and in remove", field="remove")
         if not add and not remove:
             raise Invalid("give add or remove", field="add")
-        epochs = await self._epochs(channel, add)
         event = MembersEvent(
-            channel_id=channel,
-            created_at=self._clock(),
-            add=add,
-            remove=remove,
-            history=request.history,
-            epochs=epochs,
-            in_doubt=bool(epochs) and self._freshness.behind,
+            channel_id=channel, created_at=self._clock(), add=add, remove=remove, history=request.history
         )
+        event = await self._with_epochs(event)
         effect = done((await self._log.channel_events([event]))[0])
         return MembersChanged(effect.added, effect.removed, _channel(effect).member_count)
 
@@ -113,15 +106,15 @@ class Channels:
         rows = [MemberView(member.user_id, member.joined_seq, member.joined_at) for member in found[:limit]]
         return MembersPage(rows, encode(MembersAfter(rows[-1].user_id), channel) if len(found) > limit else None)
 
-    async def _epochs(self, channel: str, users: Sequence[str]) -> dict[str, int]:
-        """Of those who come back: what they have marked unread may be in the log only."""
-        if self._alone or not users:
-            return {}
+    async def _with_epochs(self, event: MembersEvent) -> MembersEvent:
+        """With those of users who come back: what they have marked unread may be in the log only."""
+        if self._alone or not event.add:
+            return event
         epochs = {}
-        for user in await self._durable.once_members(channel, users):
-            for seat in (await self._loader.view(user, [channel])).seats:
+        for user in await self._durable.once_members(event.channel_id, event.add):
+            for seat in (await self._loader.view(user, [event.channel_id])).seats:
                 epochs[user] = seat.pointer.epoch
-        return epochs
+        return replace(event, epochs=epochs, in_doubt=bool(epochs) and self._freshness.behind)
 
     def _users(self, users: Sequence[str | int], field: str) -> tuple[str, ...]:
         if len(users) > self._max_batch:
