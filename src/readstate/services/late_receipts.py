@@ -5,7 +5,7 @@ the announcement, and does not find the receipt. So it is looked up again once w
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 import structlog
 from msgspec import Struct
@@ -42,7 +42,9 @@ class LateReceipts:
     def expect(self, user: str, since: int, told: Iterable[Event]) -> None:
         """A device of this user was told what was stored of what happened since that time."""
         receipts = {event for event in told if isinstance(event, ReceiptUpdated)}
-        self._put(user, _Expected(since, receipts))
+        if (known := self._expected.get(user)) is not None:  # what one device was told, another one need not have been
+            since, receipts = min(known.since, since), known.told & receipts
+        self._expected[user] = _Expected(since, receipts)
         if self._waiting is None:
             self._waiting = asyncio.create_task(self._wait())
 
@@ -55,25 +57,22 @@ class LateReceipts:
         if self._waiting is not None:
             await cancel(self._waiting)
 
-    def _put(self, user: str, more: _Expected) -> None:
-        """What was told to one device need not have been told to another one."""
-        known = self._expected.get(user)
-        if known is not None:
-            more = _Expected(min(known.since, more.since), known.told & more.told)
-        self._expected[user] = more
-
     async def _wait(self) -> None:
         try:
-            while expected := self._expected:
-                self._expected = {}
-                passed = await self._freshness.passed()
-                for user, one in expected.items():
-                    if not passed or not await self._find(user, one):
-                        self._put(user, one)
+            while self._expected:
+                expected = dict(self._expected)
+                if await self._freshness.passed():
+                    await self._find_all(expected)
                 if self._expected:
                     await asyncio.sleep(PAUSE_SECONDS)
         finally:
             self._waiting = None
+
+    async def _find_all(self, expected: Mapping[str, _Expected]) -> None:
+        """Whoever has gone meanwhile is told nothing; for whom another device has come, the next look is right."""
+        for user, one in expected.items():
+            if self._expected.get(user) is one and await self._find(user, one) and self._expected.get(user) is one:
+                del self._expected[user]
 
     async def _find(self, user: str, expected: _Expected) -> bool:
         """Tells what was not; False: it could not be looked up."""
