@@ -260,12 +260,16 @@ class Chat:
         return [row["channel_id"] for row in (await self.inbox(user, **params))["conversations"]]
 
     async def badge(self, user: str) -> int:
-        """The number on the badge, which all ways of asking for it agree on."""
+        """The number on the badge, which all ways of asking for it agree on once it stands still."""
         await self.settled()
-        answer = await self.ask("GET", f"/v1/users/{segment(user)}/badge")
-        totals = await self.ask("POST", "/v1/unread/batch", {"users": [user]})
-        assert totals["users"][user]["badge"] == answer["senders"], totals
-        return int(answer["senders"])
+        path = f"/v1/users/{segment(user)}/badge"
+        senders = (await self.ask("GET", path))["senders"]
+        while True:
+            totals = await self.ask("POST", "/v1/unread/batch", {"users": [user]})
+            before, senders = senders, (await self.ask("GET", path))["senders"]
+            if senders == before:
+                assert totals["users"][user]["badge"] == senders, totals
+                return int(senders)
 
     async def tap(self, user: str) -> Any:
         return await self.ask("POST", f"/v1/users/{segment(user)}/badge/tap")
