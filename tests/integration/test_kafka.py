@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from readstate.errors import ConfigurationError, LogUnavailable
 from readstate.log.kafka import KafkaProducer, Options, Record, make_topics
 from readstate.log.kafka_consumer import Consumed, KafkaConsumer
+from readstate.log.watcher import Watcher
 from readstate.stack import Kafka
 from tests.contract import kafka
 
@@ -155,6 +156,52 @@ async def test_a_partition_that_was_given_away_while_a_batch_took_long_is_read_w
         await until(lambda: len(consumer.assigned()) == 3, lambda: consumer.batch(1, 0.1))
         await producer.send(topic, [Record(b"key", b"%d" % partition, partition) for partition in range(3)])
         assert sorted(values(await read(consumer, 3))) == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("partitions_left", [True, False])
+async def test_a_consumer_that_stands_still_is_replaced(options: Options, topic: str, partitions_left: bool) -> None:
+    """As the library may do by itself after brokers were away; here it is told to."""
+    watcher = Watcher(options, 3)
+    consumer = KafkaConsumer(options, kafka.topic(), [topic], watcher, patience=0.5)
+    try:
+        async with producing(options) as producer:
+            await producer.send(topic, [Record(b"key", b"first", 0)])
+            await consumer.commit(await read(consumer, 1))
+            still = consumer._consumer.pause if partitions_left else consumer._consumer.incremental_unassign
+            await asyncio.to_thread(still, consumer._consumer.assignment())
+            await producer.send(topic, [Record(b"key", b"second", 0)])
+            found: list[Consumed] = []
+            async with asyncio.timeout(DEADLINE):
+                while not found:
+                    found = await consumer.batch(500, 0.1)
+                    with suppress(LogUnavailable):  # while it is being replaced
+                        await consumer.check(await consumer.ends())
+            assert values(found) == [b"second"]
+    finally:
+        await consumer.close()
+        await watcher.close()
+
+
+async def test_a_consumer_whose_batch_takes_long_or_that_nothing_waits_for_is_not_replaced(
+    options: Options, topic: str
+) -> None:
+    consumer = KafkaConsumer(options, kafka.topic(), [topic], patience=0)
+    try:
+        async with producing(options) as producer:
+            await until(lambda: len(consumer.assigned()) == 3, lambda: consumer.batch(1, 0.1))
+            before = consumer._consumer
+            await consumer.check(await consumer.ends())
+            await consumer.batch(1, 0.1)
+            await consumer.check(await consumer.ends())
+            await producer.send(topic, [Record(b"key", b"%d" % number, 0) for number in range(2)])
+            found = await read(consumer, 2)
+            await consumer.check(await consumer.ends())
+            await consumer.check(await consumer.ends())
+            await consumer.commit(found)
+            assert await consumer.batch(1, 0.1) == []
+            assert consumer._consumer is before
+    finally:
+        await consumer.close()
 
 
 async def until(condition: Callable[[], bool], turn: Callable[[], Awaitable[object]]) -> None:

@@ -1,7 +1,8 @@
 """A consumer that gives batches, and whose offsets move only when the work is done."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
@@ -15,6 +16,8 @@ from .watcher import Watcher
 BREATH = 100
 IDLE_SECONDS = 0.1
 """So long the first record is waited for at least: a look that finds nothing costs as much as one that does."""
+PATIENCE_SECONDS = 30.0
+"""Records that wait for so long while none comes are a sign that the library stands still."""
 T = TypeVar("T")
 Place = tuple[str, int]
 """A topic and a partition of it."""
@@ -39,34 +42,36 @@ class KafkaConsumer:
     wait behind a fetch, half a second for every partition.
     """
 
-    def __init__(self, options: Options, group: str, topics: Sequence[str], watcher: Watcher | None = None) -> None:
+    def __init__(
+        self,
+        options: Options,
+        group: str,
+        topics: Sequence[str],
+        watcher: Watcher | None = None,
+        *,
+        patience: float = PATIENCE_SECONDS,
+    ) -> None:
+        self._options, self._group, self._topics = options, group, list(topics)
         self._faults = Faults()
         self._watcher = watcher or Watcher(options, 0)
         self._closes_watcher = watcher is None
-        self._consumer = client(
-            Consumer,
-            {
-                "group.id": group,
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "auto.offset.reset": "earliest",
-                "partition.assignment.strategy": "cooperative-sticky",
-                **options,
-            },
-            self._faults,
-        )
-        # The library wants one thread at a time, and a consumer that waits must not take one from others.
-        self._thread = ThreadPoolExecutor(1, f"kafka-{group}")
+        self._patience = patience
         self._mine: set[Place] = set()
         self._new: set[Place] = set()
         self._kept: list[Message] = []
         self._done: dict[Place, int] = {}
         """Offsets that the group has not taken yet: it does not while it shares its partitions out anew."""
         self._coming: asyncio.Future[list[Message]] | None = None
-        self._consumer.subscribe(list(topics), on_assign=self._assigned, on_revoke=self._gone, on_lost=self._gone)
+        self._idle_since: float | None = None
+        self._waiting: dict[Place, tuple[int, float]] = {}
+        """What the group has to do next where records wait, and since when."""
+        self._stands_still = False
+        self._join()
 
     async def batch(self, most: int, seconds: float) -> list[Consumed]:
         """What has come, at most so much and after so long; partitions are given away in here and in `breathe`."""
+        if self._stands_still:
+            await self._join_anew()
         self._coming = self._coming or self._run(lambda: self._consume(most, seconds))
         try:
             found = await asyncio.shield(self._coming)
@@ -75,6 +80,7 @@ class KafkaConsumer:
             raise LogUnavailable(f"Kafka cannot be read: {self._faults.explain(error.args[0])}") from error
         # Not in a finally: whoever is cancelled above leaves the batch to the next call.
         self._coming = None
+        self._idle_since = None if found else self._idle_since or time.monotonic()
         return self._records(found)
 
     async def breathe(self) -> None:
@@ -117,15 +123,71 @@ class KafkaConsumer:
         spans = await self._watcher.spans(committed)
         return {place: (max(oldest, committed[place]), end) for place, (oldest, end) in spans.items()}
 
+    async def check(self, ends: Mapping[Place, tuple[int, int]]) -> None:
+        """Given what `ends` said: where records wait and none comes, the next batch begins with a new member.
+
+        librdkafka may stand still after brokers were away, with its partitions or without any, and say nothing.
+        """
+        now = time.monotonic()
+        waiting = {}
+        for place, (committed, end) in (ends or await self._of_group()).items():
+            if committed < end:
+                known = self._waiting.get(place)
+                waiting[place] = known if known and known[0] == committed else (committed, now)
+        self._waiting = waiting
+        if waiting and self._idle_since is not None:
+            since = max(self._idle_since, min(since for _, since in waiting.values()))
+            self._stands_still = now - since >= self._patience
+
     async def close(self) -> None:
         """Leave the group: others take over at once."""
+        await self._leave()
+        if self._closes_watcher:
+            await self._watcher.close()
+
+    # ------------------------------------------------------------ membership
+
+    def _join(self) -> None:
+        self._consumer = client(
+            Consumer,
+            {
+                "group.id": self._group,
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "earliest",
+                "partition.assignment.strategy": "cooperative-sticky",
+                **self._options,
+            },
+            self._faults,
+        )
+        # The library wants one thread at a time, and a consumer that waits must not take one from others.
+        self._thread = ThreadPoolExecutor(1, f"kafka-{self._group}")
+        self._consumer.subscribe(self._topics, on_assign=self._assigned, on_revoke=self._gone, on_lost=self._gone)
+
+    async def _leave(self) -> None:
         closing = self._run(self._consumer.close)
         done, _ = await asyncio.wait([closing], timeout=ANSWER_SECONDS)
         self._thread.shutdown(wait=False)
-        if self._closes_watcher:
-            await self._watcher.close()
         if not done:
             log.warning("a consumer can't leave its group; the group notices by itself", action="kafka")
+
+    async def _join_anew(self) -> None:
+        """What was taken and not committed comes again."""
+        log.warning("records wait and none comes: the group is joined anew", action="kafka", group=self._group)
+        await self._leave()
+        self._mine, self._new, self._kept, self._done = set(), set(), [], {}
+        self._idle_since, self._waiting, self._stands_still = None, {}, False
+        self._join()
+
+    async def _of_group(self) -> dict[Place, tuple[int, int]]:
+        """(committed, end) of all partitions, whoever has them."""
+        found: dict[Place, tuple[int, int]] = {}
+        for topic in self._topics:
+            committed, ends = await asyncio.gather(
+                self._watcher.committed(self._group, topic), self._watcher.ends(topic)
+            )
+            found |= {(topic, partition): (committed[partition], end) for partition, end in ends.items()}
+        return found
 
     # ------------------------------------------------------------ in the thread
 
@@ -177,12 +239,16 @@ class KafkaConsumer:
         found = self._consumer.committed(self._consumer.assignment(), timeout=ANSWER_SECONDS)
         return {(place.topic, place.partition): place.offset for place in found}
 
-    def _assigned(self, _: Consumer, places: list[TopicPartition]) -> None:
+    def _assigned(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        if consumer is not self._consumer:  # one that could not leave in time
+            return
         came = {(place.topic, place.partition) for place in places}
         self._mine, self._new = self._mine | came, self._new | came
 
-    def _gone(self, _: Consumer, places: list[TopicPartition]) -> None:
+    def _gone(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         """What was kept of them is left to the new owner: should they come back, it comes again."""
+        if consumer is not self._consumer:
+            return
         gone = {(place.topic, place.partition) for place in places}
         self._mine, self._new = self._mine - gone, self._new - gone
         self._kept = [message for message in self._kept if (message.topic(), message.partition()) not in gone]

@@ -5,6 +5,7 @@ by halves, tried three times, and put aside: one event never stops its partition
 """
 
 import asyncio
+import contextlib
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
@@ -62,6 +63,9 @@ class Consumer(Protocol[R]):
 
     async def ends(self) -> dict[tuple[str, int], tuple[int, int]]:
         """(committed, end) of the partitions that it has."""
+
+    async def check(self, ends: dict[tuple[str, int], tuple[int, int]]) -> None:
+        """Notice by what `ends` said when it stands still, and begin anew with the next batch."""
 
     async def close(self) -> None:
         """Leave the group: others take over at once."""
@@ -170,14 +174,17 @@ class Runner(Generic[R]):
 
     async def _breathe_for(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
-        await self._consumer.breathe()
+        with contextlib.suppress(Unavailable):  # the batch goes on: what is not committed must not be left behind
+            await self._consumer.breathe()
 
     async def _watch_lag(self) -> None:
         lags: dict[str, int] = {}
         while True:
             try:
+                ends = await self._consumer.ends()
+                await self._consumer.check(ends)
                 lags = dict.fromkeys(lags, 0)  # what was given away lags somewhere else
-                for (topic, _), (committed, end) in (await self._consumer.ends()).items():
+                for (topic, _), (committed, end) in ends.items():
                     lags[topic] = lags.get(topic, 0) + max(0, end - committed)
                 for topic, lag in lags.items():
                     CONSUMER_LAG.labels(self.name, topic).set(lag)
