@@ -37,6 +37,10 @@ WRITE_SECONDS = 0.005
 PLACES_SECONDS = 1.0
 SIGNS_OF_LIFE = 4
 """Of a consumer, in the time after which it is given up: two may be lost."""
+HANGS, HANGS_AT_LEAST = 3, 10_000
+"""So many such times, and milliseconds, a worker may get nothing done. It is also how long its group waits for one that
+does not come when it is shared out anew, and brokers do forget after a restart that one is gone.
+"""
 
 Handle = Callable[[Sequence[Consumed]], Awaitable[None]]
 Bury = Callable[[Consumed, str, int], Awaitable[None]]
@@ -97,7 +101,11 @@ class Staff:
 
     def _consumer(self, group: str, *topics: str, gathers: bool = False) -> KafkaConsumer:
         silence = self._service.settings.session_timeout
-        options = {"session.timeout.ms": silence, "heartbeat.interval.ms": silence // SIGNS_OF_LIFE}
+        options = {
+            "session.timeout.ms": silence,
+            "heartbeat.interval.ms": silence // SIGNS_OF_LIFE,
+            "max.poll.interval.ms": max(HANGS * silence, HANGS_AT_LEAST),
+        }
         if gathers:
             options |= {"fetch.min.bytes": FETCHED_BYTES, "fetch.wait.max.ms": FETCHED_MS}
         return KafkaConsumer({**self._cluster.options, **options}, group, topics, self._cluster.watcher)

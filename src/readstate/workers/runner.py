@@ -8,12 +8,13 @@ import asyncio
 import contextlib
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 import structlog
 
 from ..errors import Unavailable
+from ..tasks import cancel
 from ..telemetry import CONSUMER_LAG, DEAD_LETTERS, WORKER_RETRIES
 
 log = structlog.get_logger()
@@ -21,6 +22,8 @@ log = structlog.get_logger()
 PAUSES = (1.0, 2.0, 4.0)
 """After each of the three tries of an event that fails."""
 FIRST_BACK_OFF, LONGEST_BACK_OFF = 0.05, 2.0
+BREATH_SECONDS = 2.0
+"""A batch that takes longer gives a sign of life so often."""
 LAG_SECONDS = 5.0
 LATE_SECONDS = 60.0
 """A loop that has not turned for so long is not ready."""
@@ -84,6 +87,7 @@ class Runner(Generic[R]):
         most: int,
         seconds: float,
         pauses: Sequence[float] = PAUSES,
+        breath: float = BREATH_SECONDS,
     ) -> None:
         self.name = name
         self._consumer = consumer
@@ -92,6 +96,7 @@ class Runner(Generic[R]):
         self._most = most
         self._seconds = seconds
         self._pauses = pauses
+        self._breath = breath
         self._turned_at = time.monotonic()
         self._trouble = ""
 
@@ -119,8 +124,9 @@ class Runner(Generic[R]):
         try:
             records = await self._consumer.batch(self._most, self._seconds)
             if records:
-                await self._work(records)
-                await self._until_up(lambda: self._consumer.commit(records))
+                async with self._breathing():
+                    await self._work(records)
+                    await self._until_up(lambda: self._consumer.commit(records))
             self._trouble = ""
         except Unavailable as error:
             self._trouble = error.detail
@@ -143,7 +149,7 @@ class Runner(Generic[R]):
 
     async def _try_again(self, record: R, error: Exception) -> None:
         for pause in self._pauses:
-            await self._breathe_for(pause)
+            await asyncio.sleep(pause)
             try:
                 await self._until_up(lambda: self._handle([record]))
                 return
@@ -169,13 +175,23 @@ class Runner(Generic[R]):
                 if not self._trouble:
                     log.warning("waiting until it can go on", action=self.name, reason=error.detail)
                 self._trouble = error.detail
-            await self._breathe_for(pause)
+            await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_BACK_OFF)
 
-    async def _breathe_for(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-        with contextlib.suppress(Unavailable):  # the batch goes on: what is not committed must not be left behind
-            await self._consumer.breathe()
+    @contextlib.asynccontextmanager
+    async def _breathing(self) -> AsyncIterator[None]:
+        """The consumer stays a member, however long the batch takes."""
+        breathing = asyncio.create_task(self._breathe())
+        try:
+            yield
+        finally:
+            await cancel(breathing)
+
+    async def _breathe(self) -> None:
+        while True:
+            await asyncio.sleep(self._breath)
+            with contextlib.suppress(Unavailable):  # the batch goes on
+                await self._consumer.breathe()
 
     async def _watch_lag(self) -> None:
         lags: dict[str, int] = {}
