@@ -84,6 +84,8 @@ def settings_page() -> str:
 
 
 def _default(value: settings.Value) -> str:
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
     if isinstance(value, int):
         return f"`{value}`"
     return f"`{value}`" if value else "none"

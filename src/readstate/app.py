@@ -20,6 +20,7 @@ from .settings import Settings, make_settings
 
 if TYPE_CHECKING:
     from .cluster import Cluster
+    from .tracing import Tracing
 
 PING_SECONDS = 3
 
@@ -40,6 +41,7 @@ class Readstate(Services):
         self.clock = clock
         self.instance_id = settings.instance_id or secrets.token_hex(4)
         self._stack = contextlib.AsyncExitStack()
+        self.tracing = make_tracing(settings, self.instance_id)
         self._profile = self._make_profile()
 
     @classmethod
@@ -54,6 +56,9 @@ class Readstate(Services):
 
     async def __aenter__(self) -> "Readstate":
         try:
+            if self.tracing is not None:
+                self.tracing.open()
+                self._stack.push_async_callback(self.tracing.close)  # the last: what ends before it can be told
             self.durable, self.hot = await self._profile.start(self)
         except BaseException:
             await self.close()
@@ -95,10 +100,19 @@ class Readstate(Services):
 
     def _make_profile(self) -> "Embedded | Cluster":
         if self.settings.profile == "embedded":
-            return Embedded(self.settings, self.clock, self.instance_id, self._stack)
+            return Embedded(self.settings, self.clock, self.instance_id, self._stack, self.tracing)
         with extra("redis", "Valkey or Redis"), extra("asyncpg", "PostgreSQL"), extra("confluent_kafka", "Kafka"):
             from .cluster import Cluster  # noqa: PLC0415 - an extra
-        return Cluster(self.settings, self.clock, self.instance_id, self._stack)
+        return Cluster(self.settings, self.clock, self.instance_id, self._stack, self.tracing)
+
+
+def make_tracing(settings: Settings, instance_id: str = "") -> "Tracing | None":
+    """What makes traces, refused where its library is missing; None: nobody wants any, and nothing is imported."""
+    if not settings.traces:
+        return None
+    with extra("opentelemetry", "TRACES", "otel"):
+        from .tracing import Tracing  # noqa: PLC0415 - an extra
+    return Tracing(instance_id)
 
 
 def require_cluster(settings: Settings) -> None:

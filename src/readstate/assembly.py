@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from .batching import Batcher, Batchers
 from .ports import Bus, Clock, Durable, DurableTransfer, Freshness, Hot, Log
 from .services.acceptance import Acceptance
 from .services.badge import OfflineBadge
@@ -42,6 +43,7 @@ class Parts(NamedTuple):
     instance_id: str
     alone: bool
     """Whether this process has the stores to itself."""
+    batchers: Batchers = Batcher
 
 
 class Services:
@@ -112,6 +114,7 @@ class Services:
             under_way,
             freshness,
             clock,
+            parts.batchers,
             instance_id=parts.instance_id,
             max_batch=s.max_batch,
             unread_cap=s.unread_cap,

@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from .errors import Stopping
 
@@ -19,8 +19,15 @@ class Batcher(Generic[T, R]):
     """
 
     def __init__(
-        self, handler: Callable[[Sequence[T]], Awaitable[Sequence[R]]], *, max_items: int, concurrency: int = 1
+        self,
+        handler: Callable[[Sequence[T]], Awaitable[Sequence[R]]],
+        *,
+        max_items: int,
+        concurrency: int = 1,
+        name: str = "",
     ) -> None:
+        self.name = name
+        """What traces call it."""
         self._handler = handler
         self._max_items = max_items
         self._concurrency = concurrency
@@ -73,3 +80,17 @@ class Batcher(Generic[T, R]):
             callers.append(self._waiting.popleft())
             size += len(callers[-1][0])
         return callers
+
+
+class Batchers(Protocol):
+    """Makes batchers: the class itself, or what makes them with traces."""
+
+    def __call__(
+        self,
+        handler: Callable[[Sequence[T]], Awaitable[Sequence[R]]],
+        *,
+        max_items: int,
+        concurrency: int = 1,
+        name: str,
+    ) -> Batcher[T, R]:
+        """One that calls this."""

@@ -5,11 +5,13 @@ import contextlib
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
 from .announcements import Announcement
 from .assembly import Parts, Services
+from .batching import Batcher
 from .bus.local import LocalBus
 from .bus.valkey import ValkeyBus
 from .durable.postgres import PostgresStore
@@ -33,6 +35,9 @@ from .steps import Merged
 from .tasks import cancel
 from .workers.receipt_persister import pointer_of
 
+if TYPE_CHECKING:
+    from .tracing import Tracing
+
 log = structlog.get_logger()
 
 SPOOLS = "spool"
@@ -55,13 +60,21 @@ class Cluster:
     notes: ValkeyNotes
     freshness: Trailing
 
-    def __init__(self, settings: Settings, clock: Clock, instance_id: str, stack: contextlib.AsyncExitStack) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        instance_id: str,
+        stack: contextlib.AsyncExitStack,
+        tracing: "Tracing | None" = None,
+    ) -> None:
         self.settings = settings
         self.clock = clock
         self.instance_id = instance_id
         self.topics = Topics(settings.topic_prefix)
         self.options = kafka_options(settings)
         self._stack = stack
+        self._tracing = tracing
         self.dependencies: dict[str, Callable[[], Awaitable[None]]] = {}
         self.lost = asyncio.Event()
         """Never: nobody can take over what is shared."""
@@ -79,6 +92,10 @@ class Cluster:
         store_id = await self.durable.store_id()
         await self._open_hot(store_id)
         await self._open_log()
+        if self._tracing is not None:
+            self.durable = self._tracing.durable(self.durable, "postgresql")
+            self.hot = self._tracing.hot(self.hot, "redis")
+            self.log = self._tracing.log(self.log)
         self.freshness = Trailing(self.notes, self._spooled, self._ends, self._committed, s.wait_timeout)
         parts = Parts(
             self.log,
@@ -91,6 +108,7 @@ class Cluster:
             store_id,
             self.instance_id,
             alone=False,
+            batchers=Batcher if self._tracing is None else self._tracing.batchers,
         )
         services.assemble(s, self.clock, parts)
         self._assemble_aside(parts)
@@ -169,7 +187,7 @@ class Cluster:
         spool = await asyncio.to_thread(_own_spool, Path(s.data_dir), s.spool_max)
         self._spool_notes = SpoolNotes(spool, self.durable, self.clock)
         self.log = KafkaLog(
-            producer,
+            producer if self._tracing is None else self._tracing.producer(producer),
             spool,
             self.topics,
             self.watcher,

@@ -7,8 +7,10 @@ import itertools
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .assembly import Parts, Services
+from .batching import Batcher, Batchers
 from .bus.local import LocalBus
 from .durable.sqlite import SqliteStore
 from .durable.store import SqlStore
@@ -25,6 +27,9 @@ from .tasks import cancel
 from .workers.message_writer import MessageWriter
 from .workers.receipt_persister import ReceiptPersister
 
+if TYPE_CHECKING:
+    from .tracing import Tracing
+
 HOUSEKEEPING_SECONDS = 5
 EXPIRE_TURNS = 720
 """What badges need no more is removed once an hour."""
@@ -34,11 +39,19 @@ LOCK_FILE = "lock"
 class Embedded:
     """Opens what the services need, and closes it with the stack."""
 
-    def __init__(self, settings: Settings, clock: Clock, instance_id: str, stack: contextlib.AsyncExitStack) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        instance_id: str,
+        stack: contextlib.AsyncExitStack,
+        tracing: "Tracing | None" = None,
+    ) -> None:
         self._settings = settings
         self._clock = clock
         self._instance_id = instance_id
         self._stack = stack
+        self._tracing = tracing
         self.dependencies: dict[str, Callable[[], Awaitable[None]]] = {}
         self.lost = asyncio.Event()
 
@@ -49,6 +62,11 @@ class Embedded:
         position = await durable.last_position()
         store_id = await durable.store_id()
         hot = await self._open_hot(durable, position, store_id)
+        batchers: Batchers = Batcher
+        if self._tracing is not None:
+            durable = self._tracing.durable(durable, "sqlite" if self._settings.in_sqlite else "postgresql")
+            hot = self._tracing.hot(hot, "redis" if self._settings.hot_url else "")
+            batchers = self._tracing.batchers
         persister = ReceiptPersister(durable)
         bus, writing = LocalBus(), Writing()
 
@@ -74,10 +92,20 @@ class Embedded:
             self._clock,
             self._instance_id,
         )
-        log = LocalLog(position, writer.handle, persister.handle)
+        log = LocalLog(position, writer.handle, persister.handle, batchers)
         self._stack.push_async_callback(log.close)
         parts = Parts(
-            log, hot, durable, durable.transfer, bus, AlwaysFresh(), writing, store_id, self._instance_id, alone=True
+            log if self._tracing is None else self._tracing.log(log),
+            hot,
+            durable,
+            durable.transfer,
+            bus,
+            AlwaysFresh(),
+            writing,
+            store_id,
+            self._instance_id,
+            alone=True,
+            batchers=batchers,
         )
         services.assemble(self._settings, self._clock, parts)
         bus.subscribe(services.live.hear, services.live.is_idle)

@@ -20,6 +20,11 @@ COMMAND_LINE_ONLY = frozenset(
     {"READSTATE_CONFIG", "READSTATE_URL", "READSTATE_KEY", "READSTATE_COPY", "READSTATE_LISTENER"}
 )
 """Variables that only commands read, or set for their copies; they are no settings of the service."""
+SPELLINGS: Mapping[str, bool] = {
+    **dict.fromkeys(("true", "1", "yes", "on"), True),
+    **dict.fromkeys(("false", "0", "no", "off"), False),
+}
+"""How the environment says true and false."""
 
 Profile = Literal["embedded", "cluster"]
 BadgeMode = Literal["precomputed", "on_the_fly"]
@@ -152,6 +157,13 @@ class Settings:
     log_level: Annotated[str, About("Least level that is logged", choices=("debug", "info", "warning", "error"))] = (
         "info"
     )
+    traces: Annotated[
+        bool,
+        About(
+            "OpenTelemetry traces of requests and of workers' batches, sent where the OTEL_ variables say; needs the "
+            "extra otel"
+        ),
+    ] = False
     demo: Annotated[
         Demo,
         About(
@@ -232,7 +244,7 @@ DEFAULTS: Mapping[str, Value] = {f.name: f.default for f in fields(Settings) if 
 
 def describe() -> list[Row]:
     """Every setting in the order of the table."""
-    kinds = {int: "whole number", str: "text", tuple: "list"}
+    kinds = {bool: "true or false", int: "whole number", str: "text", tuple: "list"}
     return [
         Row(name, PREFIX + name.upper(), kinds[type(DEFAULTS[name])], DEFAULTS[name], about)
         for name, about in ABOUT.items()
@@ -291,6 +303,8 @@ class _Given:
         value: Value = text
         if isinstance(default, tuple):
             value = tuple(part for part in (part.strip() for part in text.split(",")) if part)
+        elif isinstance(default, bool):
+            value = SPELLINGS.get(text.strip().lower(), text)
         elif isinstance(default, int) and re.fullmatch(r"\s*[+-]?[0-9]{1,18}\s*", text):
             value = int(text)
         elif name in ABOUT and ABOUT[name].choices:
@@ -360,7 +374,9 @@ def _faults(name: str, value: object, source: str) -> list[str]:
     """What is wrong with one value, each fault beginning with where the value came from."""
     about, default = ABOUT[name], DEFAULTS[name]
     shown = "the value" if about.secret or about.url else repr(value)
-    if isinstance(default, int):
+    if isinstance(default, bool):
+        problems = [] if isinstance(value, bool) else [f"{shown} is neither true nor false"]
+    elif isinstance(default, int):
         problems = _number_faults(value, shown, about)
     elif isinstance(default, tuple):
         problems = _list_faults(value, shown, CHECKS.get(name))

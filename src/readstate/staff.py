@@ -111,7 +111,9 @@ class Staff:
         return KafkaConsumer({**self._cluster.options, **options}, group, topics, self._cluster.watcher)
 
     def _start(self, role: str, consumer: KafkaConsumer, handle: Handle, most: int, seconds: float, bury: Bury) -> None:
-        self._runners.append(Runner(role, consumer, handle, bury, most=most, seconds=seconds))
+        self._runners.append(
+            Runner(role, consumer, handle, bury, most=most, seconds=seconds, tracing=self._service.tracing)
+        )
 
     # ------------------------------------------------------------ what each does with a batch
 

@@ -30,6 +30,7 @@ class Notebook:
         self.channels = self.messages = self.reads = self.unread = self.preferences = Service(self)
         self.inbox = self.badge = self.threads = self.receipts = self.presence = Service(self)
         self.transfer = Transfer(self)
+        self.tracing = None
 
     async def ready(self) -> Any:
         return self.answers["ready"]

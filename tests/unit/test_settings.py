@@ -130,6 +130,8 @@ def test_variables_of_the_command_line_and_of_others_are_no_faults() -> None:
         ("DISPLAY_CAP", "99999999999999999999", "is not a whole number"),
         ("JWT_USER_CLAIM", "", "is empty"),
         ("INSTANCE_ID", "a\nb", "is not at most 128 printable bytes"),
+        ("TRACES", "perhaps", "'perhaps' is neither true nor false"),
+        ("TRACES", "", "'' is neither true nor false"),
         ("CONFIG", "missing.toml", "missing.toml: cannot be read"),
     ],
 )
@@ -165,6 +167,22 @@ def test_what_cannot_be_is_refused_with_the_reason(variable: str, value: str, wh
 )
 def test_what_can_be_is_taken(variable: str, value: str) -> None:
     load_settings({}, {f"READSTATE_{variable}": value})
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("true", True), ("True", True), ("1", True), ("on", True), ("false", False), ("0", False)]
+)
+def test_the_environment_may_spell_true_and_false_in_several_ways(text: str, value: bool) -> None:
+    assert load_settings({}, {"READSTATE_TRACES": text}).traces is value
+
+
+def test_elsewhere_true_is_true_and_not_a_number(tmp_path: Path) -> None:
+    toml = tmp_path / "given.toml"
+    toml.write_text("traces = true")
+    assert load_settings({}, {}, toml).traces is True
+
+    toml.write_text("traces = 1")
+    assert "traces: 1 is neither true nor false" in faults_of({}, toml)
 
 
 def test_a_file_that_is_not_toml_is_a_fault_beside_the_others(tmp_path: Path) -> None:

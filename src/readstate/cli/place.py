@@ -42,8 +42,8 @@ class Place:
     config: Path | None = None
 
     def settings(self) -> Settings:
-        """The settings of the local service."""
-        return load_settings({"data_dir": self.data_dir}, os.environ, self.config)
+        """The settings of the local service; a command that opens its store makes no traces."""
+        return load_settings({"data_dir": self.data_dir, "traces": False}, os.environ, self.config)
 
     def call(self, ask: Callable[[Client], Awaitable[T]], *, creates: bool = False) -> T:
         """Ask the service, wherever it is. Only what `creates` something may make a new store."""

@@ -19,7 +19,7 @@ import uvicorn
 import uvloop
 from rich.text import Text
 
-from ..app import Readstate
+from ..app import Readstate, make_tracing
 from ..errors import ConfigurationError, StorageUnavailable
 from ..gateway import asgi_app
 from ..gateway.auth import SERVICE_KEY_FILE, load_secrets
@@ -107,6 +107,7 @@ def serve(
     gc.set_threshold(*GC_THRESHOLDS)
     listener = _inherited()
     if listener is None and settings.workers > 1:
+        make_tracing(settings)  # refused once, not by every copy
         raise typer.Exit(_serve_by_copies(settings))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(as_copy(settings), listener))

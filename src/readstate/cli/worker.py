@@ -13,7 +13,7 @@ import typer
 import uvicorn
 import uvloop
 
-from ..app import Readstate, require_cluster
+from ..app import Readstate, make_tracing, require_cluster
 from ..extras import extra
 from ..gateway.health import health_app
 from ..settings import Settings, load_settings
@@ -63,6 +63,7 @@ def worker(
     chosen = _checked(roles or list(ROLES))
     setup_logging(settings.log_level)
     if processes > 1 and number() is None:
+        make_tracing(settings)  # refused once, not by every copy
         raise typer.Exit(copies(processes, os.environ, STOP_SECONDS))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_work(as_copy(settings), chosen))

@@ -87,15 +87,23 @@ class Gateway:
         self._away_until = 0.0
         """The hot store was missed a moment ago: until then nobody waits to see whether it is back."""
         self._live = LiveGateway(rs, authenticator)
+        self._http = self._serve if rs.tracing is None else rs.tracing.server(self._serve, self._pattern)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection of ASGI."""
         if scope["type"] == "http":
-            await self._serve(scope, receive, send)
+            await self._http(scope, receive, send)
         elif scope["type"] == "lifespan":
             await _lifespan(receive, send)
         elif scope["type"] == "websocket":
             await self._live(scope, receive, send)
+
+    def _pattern(self, scope: Scope) -> str | None:
+        """What traces call the route of a request."""
+        try:
+            return self._router.find(scope)[0].pattern
+        except ReadstateError:
+            return None
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = perf_counter()

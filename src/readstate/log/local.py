@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
-from ..batching import Batcher
+from ..batching import Batcher, Batchers
 from ..events import AnyChannelEvent, Delivery, ReadEvent
 from ..facts import Effect
 
@@ -15,11 +15,17 @@ ReadHandler = Callable[[Sequence[ReadEvent]], Awaitable[None]]
 class LocalLog:
     """What the consumer has committed is what the log has acknowledged."""
 
-    def __init__(self, position: int, message_writer: MessageHandler, receipt_persister: ReadHandler) -> None:
+    def __init__(
+        self,
+        position: int,
+        message_writer: MessageHandler,
+        receipt_persister: ReadHandler,
+        batchers: Batchers = Batcher,
+    ) -> None:
         self._position = position
         self._write = message_writer
         self._persist = receipt_persister
-        self._events: Batcher[AnyChannelEvent, Effect] = Batcher(self._deliver, max_items=MAX_EVENTS)
+        self._events: Batcher[AnyChannelEvent, Effect] = batchers(self._deliver, max_items=MAX_EVENTS, name="events")
 
     async def channel_events(self, events: Sequence[AnyChannelEvent], wait: bool = True) -> Sequence[Effect | None]:
         """Append, in order; answers with the effects."""

@@ -20,7 +20,7 @@ from ..api import (
     Undone,
     UserRead,
 )
-from ..batching import Batcher
+from ..batching import Batcher, Batchers
 from ..errors import (
     Invalid,
     MessageDeleted,
@@ -84,6 +84,7 @@ class Reads:
         under_way: UnderWay,
         freshness: Freshness,
         clock: Clock,
+        batchers: Batchers,
         *,
         instance_id: str,
         max_batch: int,
@@ -107,8 +108,10 @@ class Reads:
         self._max_batch = max_batch
         self._cap = unread_cap
         self._undo_ttl = undo_ttl * 1000
-        self._moves: Batcher[Move, Moved | Absent] = Batcher(self._move, max_items=MAX_MOVES, concurrency=2)
-        self._together = Together(loader, alone=alone)
+        self._moves: Batcher[Move, Moved | Absent] = batchers(
+            self._move, max_items=MAX_MOVES, concurrency=2, name="moves"
+        )
+        self._together = Together(loader, batchers, alone=alone)
         self._in_focus: list[tuple[list[Move], list[Moved | Absent], int, Callable[[], None]]] = []
         self._gathering: asyncio.Task[None] | None = None
 

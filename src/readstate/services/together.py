@@ -5,7 +5,7 @@ A question of its own for each read costs four times as much as the read.
 
 from collections.abc import Sequence
 
-from ..batching import Batcher
+from ..batching import Batcher, Batchers
 from ..model import Channel
 from ..ports import Count, CountQuery
 from .loading import Loader
@@ -18,14 +18,14 @@ UNDER_WAY = 4
 class Together:
     """Channels and counts. A process that has its hot state to itself (`alone`) has nothing to gain by it."""
 
-    def __init__(self, loader: Loader, *, alone: bool) -> None:
+    def __init__(self, loader: Loader, batchers: Batchers, *, alone: bool) -> None:
         self._loader = loader
         self._alone = alone
-        self._channels: Batcher[str, Channel | None] = Batcher(
-            self._look_up, max_items=MAX_QUESTIONS, concurrency=UNDER_WAY
+        self._channels: Batcher[str, Channel | None] = batchers(
+            self._look_up, max_items=MAX_QUESTIONS, concurrency=UNDER_WAY, name="channels"
         )
-        self._counts: Batcher[CountQuery, Count] = Batcher(
-            loader.counts, max_items=MAX_QUESTIONS, concurrency=UNDER_WAY
+        self._counts: Batcher[CountQuery, Count] = batchers(
+            loader.counts, max_items=MAX_QUESTIONS, concurrency=UNDER_WAY, name="counts"
         )
 
     async def channel(self, name: str) -> Channel:

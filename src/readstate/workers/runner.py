@@ -9,13 +9,16 @@ import contextlib
 import time
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import structlog
 
 from ..errors import Unavailable
 from ..tasks import cancel
 from ..telemetry import CONSUMER_LAG, DEAD_LETTERS, WORKER_RETRIES
+
+if TYPE_CHECKING:
+    from ..tracing import Tracing
 
 log = structlog.get_logger()
 
@@ -88,6 +91,7 @@ class Runner(Generic[R]):
         seconds: float,
         pauses: Sequence[float] = PAUSES,
         breath: float = BREATH_SECONDS,
+        tracing: "Tracing | None" = None,
     ) -> None:
         self.name = name
         self._consumer = consumer
@@ -97,6 +101,9 @@ class Runner(Generic[R]):
         self._seconds = seconds
         self._pauses = pauses
         self._breath = breath
+        self._tracing = tracing
+        self._retries = self._put_aside = 0
+        """Since the start."""
         self._turned_at = time.monotonic()
         self._trouble = ""
 
@@ -123,10 +130,10 @@ class Runner(Generic[R]):
         """One batch, if there is one."""
         try:
             records = await self._consumer.batch(self._most, self._seconds)
-            if records:
-                async with self._breathing():
-                    await self._work(records)
-                    await self._until_up(lambda: self._consumer.commit(records))
+            if records and self._tracing is not None:
+                await self._finish_traced(self._tracing, records)
+            elif records:
+                await self._finish(records)
             self._trouble = ""
         except Unavailable as error:
             self._trouble = error.detail
@@ -134,12 +141,26 @@ class Runner(Generic[R]):
             await asyncio.sleep(LONGEST_BACK_OFF)
         self._turned_at = time.monotonic()
 
+    async def _finish(self, records: Sequence[R]) -> None:
+        async with self._breathing():
+            await self._work(records)
+            await self._until_up(lambda: self._consumer.commit(records))
+
+    async def _finish_traced(self, tracing: "Tracing", records: Sequence[R]) -> None:
+        retries, put_aside = self._retries, self._put_aside
+        partitions = {(record.topic, record.partition) for record in records}
+        with tracing.worker_batch(self.name, len(records), len(partitions)) as span:
+            try:
+                await self._finish(records)
+            finally:
+                tracing.outcome(span, retries=self._retries - retries, put_aside=self._put_aside - put_aside)
+
     async def _work(self, records: Sequence[R]) -> None:
         """Does a batch; where something in it fails by itself, the two halves, each in order."""
         try:
             await self._until_up(lambda: self._handle(records))
         except Exception as error:
-            WORKER_RETRIES.labels(self.name, "event").inc()
+            self._count_retry("event")
             if len(records) == 1:
                 await self._try_again(records[0], error)
                 return
@@ -160,6 +181,7 @@ class Runner(Generic[R]):
         log.error("an event fails again and again and is put aside", action=self.name, place=place, traceback=trace)
         reason = f"{type(error).__name__}: {error}"
         await self._until_up(lambda: self._bury(record, reason, len(self._pauses)))
+        self._put_aside += 1
         DEAD_LETTERS.labels(record.topic).inc()
 
     async def _until_up(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -171,7 +193,7 @@ class Runner(Generic[R]):
                 self._trouble = ""
                 return
             except Unavailable as error:
-                WORKER_RETRIES.labels(self.name, "dependency").inc()
+                self._count_retry("dependency")
                 if not self._trouble:
                     log.warning("waiting until it can go on", action=self.name, reason=error.detail)
                 self._trouble = error.detail
@@ -192,6 +214,10 @@ class Runner(Generic[R]):
             await asyncio.sleep(self._breath)
             with contextlib.suppress(Unavailable):  # the batch goes on
                 await self._consumer.breathe()
+
+    def _count_retry(self, reason: str) -> None:
+        self._retries += 1
+        WORKER_RETRIES.labels(self.name, reason).inc()
 
     async def _watch_lag(self) -> None:
         lags: dict[str, int] = {}

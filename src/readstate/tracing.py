@@ -1,0 +1,412 @@
+"""OpenTelemetry traces. The one module that knows the library; it is imported only where the setting `traces` is on.
+
+A request is a span, and so is a batch of a worker. What happens inside one of them, at the ports, is a span below it;
+what happens outside of both is none. A span never holds an id of a user or a channel, a text or a secret, nor what an
+error says, since that may name any of them: of an error it has the name of the class.
+"""
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import re
+import threading
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import structlog
+from opentelemetry import context as contexts
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, SERVICE_NAME, SERVICE_VERSION, Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.trace import Span, SpanKind, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from .batching import Batcher
+from .errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from .ports import Hot
+
+T = TypeVar("T")
+R = TypeVar("R")
+H = TypeVar("H", bound="Hot")
+
+Scope = MutableMapping[str, Any]
+Event = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
+Serve = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+SCOPE = "readstate"
+STOP_SECONDS = 2.0
+"""What the last spans get at a stop; what is not delivered by then is dropped."""
+UNTRACED = frozenset({"/healthz", "/readyz", "/metrics"})
+METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS"})
+USERS = frozenset({"move", "apply", "view", "survey", "inbox"})
+CHANNELS = frozenset({"apply", "channels", "count"})
+LOG = frozenset({"channel_events", "reads", "settled", "unsent", "dead"})
+PRODUCER = frozenset({"send"})
+
+log = structlog.get_logger()
+
+_PROPAGATOR = TraceContextTextMapPropagator()
+_PROPAGATED = {name.encode(): name for name in _PROPAGATOR.fields}
+
+
+class Tracing:
+    """Makes the spans of one service and sends them to a collector. What it is configured by are OTEL_ variables."""
+
+    def __init__(self, instance_id: str) -> None:
+        self._instance = instance_id
+        self._tracer: trace.Tracer = trace.NoOpTracer()
+        self._provider: TracerProvider | None = None
+        self._exporter: _Exporter | None = None
+
+    def open(self) -> None:
+        """Begin to export."""
+        try:
+            self._exporter = _Exporter()
+            self._provider = TracerProvider(resource=_resource(self._instance), shutdown_on_exit=False)
+            self._provider.add_span_processor(_Processor(self._exporter))
+        except (ValueError, RuntimeError, OSError) as error:
+            raise ConfigurationError(f"traces can't be sent as the OTEL_ variables say: {error}") from error
+        self._tracer = self._provider.get_tracer(SCOPE, version("readstate"))
+
+    async def close(self) -> None:
+        """Deliver what is left, if the collector takes it soon."""
+        if self._provider is None or self._exporter is None:
+            return
+        provider, self._provider = self._provider, None
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
+
+        def stop() -> None:
+            with _hushed():
+                provider.shutdown()
+            with contextlib.suppress(RuntimeError):  # nobody waits any more, and the loop is closed
+                loop.call_soon_threadsafe(done.set)
+
+        # A thread of its own: one of the loop's would be waited for at the end, however long it takes.
+        threading.Thread(target=stop, name="readstate-traces", daemon=True).start()
+        try:
+            await asyncio.wait_for(done.wait(), STOP_SECONDS)
+        except TimeoutError:
+            self._exporter.give_up()
+
+    # ------------------------------------------------------------ what is a span
+
+    def server(self, serve: Serve, pattern: Callable[[Scope], str | None]) -> Serve:
+        """Around what serves requests; `pattern` tells the route of one, None if it has none."""
+
+        async def traced(scope: Scope, receive: Receive, send: Send) -> None:
+            route = pattern(scope)
+            if route in UNTRACED:
+                await serve(scope, receive, send)
+                return
+            method = scope["method"] if scope["method"] in METHODS else "_OTHER"
+            name = "HTTP" if method == "_OTHER" else method
+            attributes = {"http.request.method": method}
+            if route is not None:
+                name, attributes["http.route"] = f"{name} {route}", route
+            with self._span(name, attributes, SpanKind.SERVER, _parent(scope)) as span:
+
+                async def answer(event: Event) -> None:
+                    if event["type"] == "http.response.start":
+                        span.set_attribute("http.response.status_code", event["status"])
+                        if event["status"] >= 500:
+                            span.set_status(StatusCode.ERROR)
+                    await send(event)
+
+                await serve(scope, receive, answer)
+
+        return traced
+
+    @contextlib.contextmanager
+    def worker_batch(self, role: str, records: int, partitions: int) -> Iterator[Span]:
+        """Around a batch that a worker has taken from the log."""
+        attributes: dict[str, str | int] = {
+            "messaging.system": "kafka",
+            "messaging.operation.type": "process",
+            "messaging.batch.message_count": records,
+            "readstate.partitions": partitions,
+        }
+        with self._span(f"{role} batch", attributes, SpanKind.CONSUMER, Context()) as span:
+            yield span
+
+    @staticmethod
+    def outcome(span: Span, *, retries: int, put_aside: int) -> None:
+        """What it took to do a worker's batch."""
+        span.set_attribute("readstate.retries", retries)
+        if put_aside:
+            span.set_attribute("readstate.dead_letters", put_aside)
+            span.set_status(StatusCode.ERROR)
+
+    def batchers(
+        self,
+        handler: Callable[[Sequence[T]], Awaitable[Sequence[R]]],
+        *,
+        max_items: int,
+        concurrency: int = 1,
+        name: str,
+    ) -> Batcher[T, R]:
+        """A batcher whose batches are spans."""
+        return _Batcher(self, handler, max_items=max_items, concurrency=concurrency, name=name)
+
+    def hot(self, hot: H, system: str) -> H:
+        """The hot store, whose moves and questions are spans."""
+        kind, attributes = (SpanKind.CLIENT, {"db.system.name": system}) if system else (SpanKind.INTERNAL, {})
+        users = _Steps(self, hot.users, "hot.users", USERS, kind, attributes)
+        channels = _Steps(self, hot.channels, "hot.channels", CHANNELS, kind, attributes)
+        return cast("H", _Steps(self, hot, "hot", (), kind, attributes, users=users, channels=channels))
+
+    def durable(self, durable: T, system: str) -> T:
+        """The durable store: all that is asked of it is a span."""
+        return cast("T", _Steps(self, durable, "durable", None, SpanKind.CLIENT, {"db.system.name": system}))
+
+    def log(self, log: T) -> T:
+        """The log: from an event to its acknowledgement, and to its effect where that is waited for."""
+        return cast("T", _Steps(self, log, "log", LOG, SpanKind.INTERNAL, {}))
+
+    def producer(self, producer: T) -> T:
+        """What sends to Kafka."""
+        return cast("T", _Steps(self, producer, "kafka", PRODUCER, SpanKind.PRODUCER, {"messaging.system": "kafka"}))
+
+    def step(
+        self, name: str, kind: SpanKind, attributes: Mapping[str, str], call: Callable[..., Awaitable[T]]
+    ) -> Callable[..., Awaitable[T]]:
+        """Around a call that is a span wherever it belongs to one. A span that has ended takes in nothing more."""
+
+        async def step(*values: Any, **named: Any) -> T:
+            if not trace.get_current_span().is_recording():
+                return await call(*values, **named)
+            with self._span(name, attributes, kind):
+                return await call(*values, **named)
+
+        return step
+
+    @contextlib.contextmanager
+    def _span(
+        self,
+        name: str,
+        attributes: Mapping[str, str | int],
+        kind: SpanKind = SpanKind.INTERNAL,
+        parent: Context | None = None,
+    ) -> Iterator[Span]:
+        with self._tracer.start_as_current_span(
+            name, parent, kind, dict(attributes), record_exception=False, set_status_on_exception=False
+        ) as span:
+            try:
+                yield span
+            except Exception as error:
+                span.set_attribute("error.type", type(error).__name__)
+                span.set_status(StatusCode.ERROR)
+                raise
+
+    # ------------------------------------------------------------ batches of requests
+
+    @contextlib.contextmanager
+    def waiting(self, name: str) -> Iterator[Span | None]:
+        """Around the wait of one request for its batch; None: nobody looks."""
+        if not trace.get_current_span().is_recording():
+            yield None
+            return
+        with self._span(name, {}) as span:
+            yield span
+
+    @contextlib.contextmanager
+    def batch(self, name: str, callers: Sequence[Span], size: int) -> Iterator[None]:
+        """Around a batch: a part of the first request's wait, and a link in those of the others."""
+        if not callers:
+            token = contexts.attach(Context())  # not what the first one of the batcher left here
+            try:
+                yield
+            finally:
+                contexts.detach(token)
+            return
+        attributes = {"readstate.batch.size": size, "readstate.batch.requests": len(callers)}
+        parent = trace.set_span_in_context(callers[0], Context())
+        with self._span(f"{name} batch", attributes, parent=parent) as span:
+            for other in callers[1:]:
+                if other.is_recording():
+                    other.add_link(span.get_span_context())
+            yield
+
+
+def _parent(scope: Scope) -> Context | None:
+    """What a request belongs to: a span of the application that this is mounted in, else what its sender says.
+
+    A server may run a request in what another one has left behind: spans of our own are nobody's parent here.
+    """
+    current = trace.get_current_span()
+    if current.is_recording() and getattr(getattr(current, "instrumentation_scope", None), "name", "") != SCOPE:
+        return None
+    told = {_PROPAGATED[name]: value.decode("latin-1") for name, value in scope["headers"] if name in _PROPAGATED}
+    return _PROPAGATOR.extract(told, Context())
+
+
+def _resource(instance_id: str) -> Resource:
+    """Who we are, unless the variables say it otherwise."""
+    given = Resource.create()
+    own = Resource({SERVICE_INSTANCE_ID: instance_id, SERVICE_VERSION: version("readstate")}).merge(given)
+    if str(given.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
+        own = own.merge(Resource({SERVICE_NAME: "readstate"}))
+    return own
+
+
+class _Steps:
+    """Stands before an object; some of its calls are spans (None: all that can be awaited)."""
+
+    def __init__(
+        self,
+        tracing: Tracing,
+        inner: object,
+        prefix: str,
+        names: Collection[str] | None,
+        kind: SpanKind,
+        attributes: Mapping[str, str],
+        **parts: object,
+    ) -> None:
+        self.__dict__.update(parts)
+        self._about = tracing, inner, prefix, names, kind, attributes
+
+    def __getattr__(self, name: str) -> Any:
+        """What was not asked for before."""
+        tracing, inner, prefix, names, kind, attributes = self._about
+        found = getattr(inner, name)
+        if not inspect.ismethod(found):
+            return found
+        if name in names if names is not None else inspect.iscoroutinefunction(found):
+            found = tracing.step(f"{prefix}.{name}", kind, attributes, found)
+        self.__dict__[name] = found
+        return found
+
+
+class _Items(list[T]):
+    """What one caller hands in, with the span in which it waits."""
+
+    caller: Span | None = None
+
+
+class _Batcher(Batcher[T, R]):
+    """A batcher whose batches are spans, each in the context of those that it is for."""
+
+    def __init__(
+        self,
+        tracing: Tracing,
+        handler: Callable[[Sequence[T]], Awaitable[Sequence[R]]],
+        *,
+        max_items: int,
+        concurrency: int,
+        name: str,
+    ) -> None:
+        super().__init__(handler, max_items=max_items, concurrency=concurrency, name=name)
+        self._tracing = tracing
+
+    async def submit(self, items: Sequence[T]) -> Sequence[R]:
+        """Hand in items, and wait."""
+        with self._tracing.waiting(self.name) as span:
+            marked = _Items(items)
+            marked.caller = span
+            return await super().submit(marked)
+
+    async def _run_batch(self, callers: Sequence[tuple[Sequence[T], "asyncio.Future[Sequence[R]]"]]) -> None:
+        spans = [part.caller for part, _ in callers if isinstance(part, _Items) and part.caller is not None]
+        with self._tracing.batch(self.name, spans, sum(len(part) for part, _ in callers)):
+            await super()._run_batch(callers)
+
+
+# ---------------------------------------------------------------- the way to the collector
+
+
+class _Here(threading.local):
+    """Whether this thread does work of ours in the library, and what that has complained of."""
+
+    busy = False
+    said = ""
+
+
+_here = _Here()
+
+
+class _Hush(logging.Filter):
+    """Keeps back what the library logs of our own exports: it would tell the same fault again and again."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Only what is not ours."""
+        if _here.busy:
+            _here.said = _here.said or record.getMessage()
+        return not _here.busy
+
+
+_HUSH = _Hush()
+_LOGGERS = (
+    "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+    "opentelemetry.sdk._shared_internal",
+    "opentelemetry.sdk.trace.export",
+)
+
+
+@contextlib.contextmanager
+def _hushed() -> Iterator[None]:
+    before, _here.busy, _here.said = _here.busy, True, ""
+    try:
+        yield
+    finally:
+        _here.busy = before
+
+
+class _Exporter(SpanExporter):
+    """The exporter of the library, which tells once that spans don't arrive, and once that they do again."""
+
+    def __init__(self) -> None:
+        for name in _LOGGERS:
+            logging.getLogger(name).addFilter(_HUSH)
+        self._inner = OTLPSpanExporter()
+        self._failing = self._given_up = False
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Send some; those that can't be sent are dropped."""
+        if self._given_up:
+            return SpanExportResult.FAILURE
+        try:
+            with _hushed():
+                result = self._inner.export(spans)
+        except Exception as error:
+            _here.said, result = repr(error), SpanExportResult.FAILURE
+        if result is SpanExportResult.SUCCESS:
+            if self._failing:
+                log.info("traces are delivered again", action="traces")
+            self._failing = False
+        elif not self._failing and not self._given_up:
+            self._failing = True
+            reason = re.sub(r"\burl: \S+", "url", _here.said)  # a path may hold a key
+            log.warning("traces are not delivered, and dropped until they are", action="traces", reason=reason)
+        return result
+
+    def give_up(self) -> None:
+        """The service stops: what is left is not sent."""
+        self._given_up = True
+        log.warning("the last traces are dropped: the collector does not take them in time", action="traces")
+        self.shutdown()
+
+    def shutdown(self) -> None:
+        """Let go of connections; ends a wait for the next try."""
+        with _hushed():
+            self._inner.shutdown()  # type: ignore[no-untyped-call]
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Nothing waits here."""
+        return True
+
+
+class _Processor(BatchSpanProcessor):
+    """Spans wait in a bounded queue for a thread that sends them. When it is full they are dropped."""
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Take one."""
+        with _hushed():
+            super().on_end(span)
