@@ -101,14 +101,16 @@ class Staff:
 
     def _consumer(self, group: str, *topics: str, gathers: bool = False) -> KafkaConsumer:
         silence = self._service.settings.session_timeout
+        hangs = max(HANGS * silence, HANGS_AT_LEAST)
         options = {
             "session.timeout.ms": silence,
             "heartbeat.interval.ms": silence // SIGNS_OF_LIFE,
-            "max.poll.interval.ms": max(HANGS * silence, HANGS_AT_LEAST),
+            "max.poll.interval.ms": hangs,
         }
         if gathers:
             options |= {"fetch.min.bytes": FETCHED_BYTES, "fetch.wait.max.ms": FETCHED_MS}
-        return KafkaConsumer({**self._cluster.options, **options}, group, topics, self._cluster.watcher)
+        watcher, patience = self._cluster.watcher, 2 * hangs / 1000  # not while the group waits for another
+        return KafkaConsumer({**self._cluster.options, **options}, group, topics, watcher, patience=patience)
 
     def _start(self, role: str, consumer: KafkaConsumer, handle: Handle, most: int, seconds: float, bury: Bury) -> None:
         self._runners.append(

@@ -16,7 +16,7 @@ from .watcher import Watcher
 BREATH = 100
 IDLE_SECONDS = 0.1
 """So long the first record is waited for at least: a look that finds nothing costs as much as one that does."""
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 """Records that wait for so long while none comes are a sign that the library stands still."""
 T = TypeVar("T")
 Place = tuple[str, int]
@@ -135,9 +135,10 @@ class KafkaConsumer:
                 known = self._waiting.get(place)
                 waiting[place] = known if known and known[0] == committed else (committed, now)
         self._waiting = waiting
-        if waiting and self._idle_since is not None:
-            since = max(self._idle_since, min(since for _, since in waiting.values()))
-            self._stands_still = now - since >= self._patience
+        idle = self._idle_since
+        self._stands_still = idle is not None and any(
+            now - max(idle, since) >= self._patience for _, since in waiting.values()
+        )
 
     async def close(self) -> None:
         """Leave the group: others take over at once."""
