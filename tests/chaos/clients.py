@@ -215,6 +215,8 @@ class Client:
         else:
             last = answer.body["last_read"]
             reading.answered(step, last["seq"], last["epoch"], (verb, channel, body, answer.body))
+            if unanswered and isinstance(step, Read) and step.everything and last["epoch"] == body["epoch"]:
+                reading.give_up(step)  # an attempt that is still under way leads to what is there then
 
 
 class Poster(Client):
