@@ -1,11 +1,15 @@
 """Several processes over one set of servers are one service."""
 
+import asyncio
+import json
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.conftest import eventually
+from tests.conftest import SERVICE_KEY, eventually
 
 from .fleet import Fleet, lags, running
 
@@ -35,3 +39,33 @@ async def test_what_one_process_takes_another_tells(fleet: Fleet) -> None:
 
         await eventually(all_done, "nothing is left in the log")
         assert await alice.count("bob") == 0
+
+
+async def test_bench_finds_every_count_right_and_leaves_what_costs_others_to_a_quiet_hour(fleet: Fleet) -> None:
+    world = ["--users", "6", "--channels", "3"]
+    report, said = await bench(fleet, *world, "--members", "4", "--seconds", "0.3", "--batch", "10")
+    assert [phase["done"] > 0 for phase in report["phases"]] == [True] * 4
+    assert (report["checked_users"], report["wrong"]) == (6, [])
+    assert report["left"] == {"channels": 0, "users": 9}  # six who read, three who wrote
+    again = f"readstate bench --remove {report['prefix']} --users 6 --channels 3"
+    assert again in said
+    async with fleet.chat(1) as chat:
+
+        async def is_deleted() -> bool:
+            return (await chat.call("GET", f"/v1/channels/{report['prefix']}-c0")).status_code == 404
+
+        await eventually(is_deleted, "the channel is gone at the other instance too")
+
+    left, _ = await bench(fleet, "--remove", report["prefix"], *world)
+    assert left == {"channels": 0, "users": 0}
+
+
+async def bench(fleet: Fleet, *words: str) -> tuple[Any, str]:
+    """What `readstate bench` answers, and what it says beside it."""
+    place = ("--url", fleet.serves[0].url, "--key", SERVICE_KEY)
+    command = (sys.executable, "-m", "readstate", "bench", *words, *place, "--connections", "4", "--json")
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
+    out, said = await process.communicate()
+    assert process.returncode == 0, said.decode()
+    return json.loads(out), said.decode()
