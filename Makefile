@@ -53,7 +53,7 @@ test-servers: setup ## Run the tests of the service with everything on PostgreSQ
 	TEST_STORES=servers $(BIN)/pytest --numprocesses=2 tests/http tests/live \
 		tests/integration/test_memory_lost.py tests/integration/test_concurrency.py
 
-test-cluster: setup ## Run the same tests with every service as a cluster, over Kafka too (about an hour)
+test-cluster: setup ## Run the same tests with every service as a cluster, over Kafka too (about half an hour)
 	TEST_STORES=cluster $(BIN)/pytest --numprocesses=2 tests/http tests/live
 
 chaos: setup ## Storms over a cluster of real processes, each reproducible by its seed: make chaos SEEDS="1 2 3"
