@@ -66,7 +66,7 @@ class Cluster:
         clock: Clock,
         instance_id: str,
         stack: contextlib.AsyncExitStack,
-        tracing: "Tracing | None" = None,
+        tracing: "Tracing | None",
     ) -> None:
         self.settings = settings
         self.clock = clock

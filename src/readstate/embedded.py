@@ -45,7 +45,7 @@ class Embedded:
         clock: Clock,
         instance_id: str,
         stack: contextlib.AsyncExitStack,
-        tracing: "Tracing | None" = None,
+        tracing: "Tracing | None",
     ) -> None:
         self._settings = settings
         self._clock = clock

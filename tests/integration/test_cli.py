@@ -38,8 +38,16 @@ class Shell:
         self.environ["READSTATE_DATA_DIR"] = str(self.data)
 
     def run(self, *words: str, **variables: str) -> Done:
+        return self._run("-m", "readstate", *words, **variables)
+
+    def run_without(self, library: str, *words: str, **variables: str) -> Done:
+        """As on a machine that does not have a library."""
+        program = f"import sys; sys.modules[{library!r}] = None; from readstate.cli import main; main()"
+        return self._run("-c", program, *words, **variables)
+
+    def _run(self, *words: str, **variables: str) -> Done:
         done = subprocess.run(
-            [sys.executable, "-m", "readstate", *words],
+            [sys.executable, *words],
             cwd=self.directory,
             env=self.environ | variables,
             capture_output=True,

@@ -412,18 +412,11 @@ def test_without_the_extra_traces_are_refused_with_how_to_get_it(
         "READSTATE_KAFKA_BOOTSTRAP": "127.0.0.1:1",
         "READSTATE_DATABASE_URL": "postgresql://u:p@127.0.0.1:1/x",
     }
-    program = f"import sys; sys.modules[{library!r}] = None; from readstate.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", program, *flags],
-        env=shell.environ | {"READSTATE_TRACES": "true"} | (cluster if "--workers" in flags else {}),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "TRACES needs a library that is missing: pip install 'readstate[otel]'" in done.stderr
-    assert "Traceback" not in done.stderr
+    variables = {"READSTATE_TRACES": "true"} | (cluster if "--workers" in flags else {})
+    done = shell.run_without(library, *flags, **variables)
+    assert done.code == 1
+    assert "TRACES needs a library that is missing: pip install 'readstate[otel]'" in done.err
+    assert "Traceback" not in done.err
 
 
 def test_commands_that_open_the_store_themselves_make_no_traces(tmp_path: Path, collector: Collector) -> None:

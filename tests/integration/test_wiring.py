@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -164,20 +162,11 @@ def test_a_missing_library_is_told_with_how_to_get_it(
     tmp_path: Path, library: str, variable: str, address: str, words: tuple[str, ...]
 ) -> None:
     shell = Shell(tmp_path)
-    program = f"import sys; sys.modules[{library!r}] = None; from readstate.cli import main; main()"
+    done = shell.run_without(library, *words, **{f"READSTATE_{variable}": address})
 
-    done = subprocess.run(
-        [sys.executable, "-c", program, *words],
-        env=shell.environ | {f"READSTATE_{variable}": address},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-    assert done.returncode == 1
-    assert "pip install 'readstate[cluster]'" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.code == 1
+    assert "pip install 'readstate[cluster]'" in done.err
+    assert "Traceback" not in done.err
 
 
 # ---------------------------------------------------------------- commands

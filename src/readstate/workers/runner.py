@@ -224,12 +224,12 @@ class Runner(Generic[R]):
         while True:
             try:
                 ends = await self._consumer.ends()
-                await self._consumer.check(ends)
                 lags = dict.fromkeys(lags, 0)  # what was given away lags somewhere else
                 for (topic, _), (committed, end) in ends.items():
                     lags[topic] = lags.get(topic, 0) + max(0, end - committed)
                 for topic, lag in lags.items():
                     CONSUMER_LAG.labels(self.name, topic).set(lag)
+                await self._consumer.check(ends)
             except Exception as error:
                 log.debug("the lag is not known", action=self.name, reason=str(error))
             await asyncio.sleep(LAG_SECONDS)
