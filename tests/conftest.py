@@ -1,6 +1,7 @@
 """A chat product that talks to Readstate over HTTP, in the product's words. Shared by all tests over HTTP."""
 
 import asyncio
+import logging
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
@@ -13,6 +14,7 @@ from urllib.parse import quote
 import httpx
 import jwt
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from tests import stores
@@ -29,6 +31,17 @@ JWT_SECRET = "the-jwt-secret-of-the-tests-with-32-bytes-or-more"
 GENERAL = "general"
 WAIT = {"prefer": "wait"}
 """Sent with every request: messages have their places when the answer comes, whatever the log is."""
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """A command that runs inside of a test sets up logging for the whole process."""
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    yield
+    root.handlers = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
 
 
 @pytest.fixture(autouse=True)
