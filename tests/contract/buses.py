@@ -1,41 +1,20 @@
-"""Every adapter of the bus over a real server: one server of each kind for a test process, channels of one's own."""
+"""Every adapter of the bus, those over servers with channels of their own."""
 
-import atexit
-import functools
 import itertools
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 from readstate.announcements import Announcement
 from readstate.bus.local import LocalBus
 from readstate.bus.valkey import ValkeyBus
 from readstate.ports.people import Bus
-from readstate.stack import Valkey, ValkeyCluster
 
 from ..conftest import eventually
+from .valkey import cluster, single
 
 Hear = Callable[[Sequence[Announcement]], Awaitable[None]]
 
 _numbers = itertools.count(1)
-
-
-@functools.cache
-def single() -> Valkey:
-    """Started when the first test needs it, gone with the process."""
-    valkey = Valkey(Path(tempfile.mkdtemp(prefix="readstate-tests-")) / "valkey", persistent=False)
-    atexit.register(valkey.wipe)
-    return valkey.start()
-
-
-@functools.cache
-def cluster() -> ValkeyCluster:
-    """Three of them."""
-    valkey = ValkeyCluster(Path(tempfile.mkdtemp(prefix="readstate-tests-")) / "cluster", persistent=False)
-    for node in valkey.nodes:  # one by one: there are no threads any more then
-        atexit.register(node.wipe)
-    return valkey.start()
 
 
 def fresh_prefix() -> str:

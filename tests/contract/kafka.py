@@ -4,13 +4,13 @@ import atexit
 import functools
 import os
 import secrets
-import tempfile
-from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
 from readstate.stack import Kafka, SoftwareMissing
+
+from ..folder import folder
 
 K = TypeVar("K", bound=Kafka)
 
@@ -18,7 +18,7 @@ K = TypeVar("K", bound=Kafka)
 @functools.cache
 def server() -> Kafka:
     """Started when the first test needs it, gone with the process."""
-    kafka = Kafka(Path(tempfile.mkdtemp(prefix="readstate-tests-")) / "kafka")
+    kafka = Kafka(folder() / "kafka")
     atexit.register(kafka.wipe)
     return started(kafka)
 

@@ -3,15 +3,15 @@
 import atexit
 import functools
 import itertools
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import asyncpg  # type: ignore[import-untyped]
 
 from readstate.durable.postgres import PostgresStore, migrate
 from readstate.stack import Postgres
+
+from ..folder import folder
 
 TEMPLATE = "template_of_tests"
 HASTY = {"fsync": "off", "full_page_writes": "off", "max_connections": "100", "autovacuum": "off"}
@@ -23,7 +23,7 @@ _numbers = itertools.count(1)
 @functools.cache
 def server() -> Postgres:
     """Started when the first test needs it, gone with the process."""
-    postgres = Postgres(Path(tempfile.mkdtemp(prefix="readstate-tests-")) / "postgres", settings=HASTY)
+    postgres = Postgres(folder() / "postgres", settings=HASTY)
     atexit.register(postgres.wipe)
     return postgres.start()
 

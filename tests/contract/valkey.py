@@ -4,15 +4,14 @@ import atexit
 import functools
 import itertools
 import secrets
-import shutil
-import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import NamedTuple
 
 from readstate.stack import Valkey, ValkeyCluster
 from readstate.valkey import Fleet, Generation
+
+from ..folder import folder
 
 PATIENCE = 20.0
 """Seconds in which a shared machine should answer."""
@@ -21,7 +20,7 @@ PATIENCE = 20.0
 @functools.cache
 def single() -> Valkey:
     """Started when the first test needs it, gone with the process."""
-    valkey = Valkey(_directory() / "valkey", persistent=False)
+    valkey = Valkey(folder() / "valkey", persistent=False)
     atexit.register(valkey.wipe)
     return valkey.start()
 
@@ -29,16 +28,10 @@ def single() -> Valkey:
 @functools.cache
 def cluster() -> ValkeyCluster:
     """Three masters, started when the first test needs them, gone with the process."""
-    valkeys = ValkeyCluster(_directory() / "cluster", persistent=False)
+    valkeys = ValkeyCluster(folder() / "cluster", persistent=False)
     for node in valkeys.nodes:  # one by one: at exit there are no more threads to do it at once
         atexit.register(node.wipe)
     return valkeys.start()
-
-
-def _directory() -> Path:
-    directory = Path(tempfile.mkdtemp(prefix="readstate-tests-"))
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    return directory
 
 
 class HotStore(NamedTuple):

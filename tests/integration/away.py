@@ -7,11 +7,8 @@ when the badges hear of it, who dies in between and what comes again.
 import atexit
 import functools
 import secrets
-import shutil
-import tempfile
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 
@@ -37,6 +34,7 @@ from readstate.workers.status_update import StatusUpdate
 from tests.conftest import Clock
 from tests.contract.postgres import postgres
 from tests.contract.valkey import PATIENCE, single
+from tests.folder import folder
 
 SOURCE = "the log"
 FANOUT = 4
@@ -48,9 +46,7 @@ PAGE = 50
 @functools.cache
 def second() -> Valkey:
     """The write replica: started when the first test needs it, gone with the process."""
-    directory = Path(tempfile.mkdtemp(prefix="readstate-tests-"))
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    valkey = Valkey(directory / "replica", persistent=False)
+    valkey = Valkey(folder() / "replica", persistent=False)
     atexit.register(valkey.wipe)
     return valkey.start()
 

@@ -28,7 +28,8 @@ from readstate.stack import Valkey, ValkeyCluster
 from readstate.telemetry import REGISTRY
 
 from ..conftest import eventually
-from ..contract.buses import cluster, fresh_prefix, single
+from ..contract.buses import fresh_prefix
+from ..contract.valkey import cluster, single
 
 DEADLINE = 30.0
 PATIENCE = 1.0

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from readstate.errors import HotStoreUnavailable
-from readstate.services import live
+from readstate.services import unmuting
 
 from .conftest import Town
 
@@ -44,17 +44,17 @@ async def test_what_happens_is_told_also_when_nobody_knows_the_cursor_for_it(
 async def test_a_mute_ends_although_it_could_not_be_looked_up_at_first(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(unmuting, "RETRY_SECONDS", 0.01)
     bob = await town.fresh("bob")
     away = Away(town.rs.live._loader, "view", 0, monkeypatch)
-    look = town.rs.live._await_unmute
+    look = town.rs.live._unmuting._tell_ended
 
     async def look_in_vain(user: Any) -> None:
         away.left = 1
         await look(user)
         assert not away.left
 
-    monkeypatch.setattr(town.rs.live, "_await_unmute", look_in_vain)
+    monkeypatch.setattr(town.rs.live._unmuting, "_tell_ended", look_in_vain)
     await town.chat.prefer("bob", muted=int(time.time() * 1000) + 500)
 
     await bob.first("unread.updated", muted=False)

@@ -11,8 +11,8 @@ shows may not have been heard of yet: there the cursor is a moment that is long 
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
 
 import structlog
 from msgspec import json
@@ -32,105 +32,33 @@ from ..announcements import (
 )
 from ..errors import ReadstateError
 from ..frames import BadgeUpdated, ChannelRemoved, Event, ReceiptUpdated, SyncRequired
-from ..model import FOREVER, Message, Pointer, Position, Undelivered
+from ..model import Message, Pointer, Position, Undelivered
 from ..ports import MAX_UNPROVEN, Clock, Deliveries, Freshness, HotChannels, HotUsers, Standing
 from ..rooms import is_thread
 from ..rules import EVERYONE
 from ..telemetry import WS_SENT
+from .crowd import NO_CURSOR, CatchingUp, Crowd, Device, LiveUser
 from .cursors import SyncCursor, encode
 from .doubts import Doubt, Doubts
 from .figures import LATER, TO_ALL, Dirty, Figures, To, mentions, message_new
 from .late_receipts import LateReceipts
 from .loading import Loader
-from .moments import Moments
 from .receipts import ReadReceipts
 from .resume import Missed, receipt_updated
 from .under_way import UnderWay, Writing
+from .unmuting import Unmuting
 from .unread import UnreadCounts
 
 log = structlog.get_logger()
 
 RETRY_SECONDS = 1.0
-MAX_TIMER_SECONDS = 86_400.0
 MAX_CATCHING_UP = 8
 """For so many users at once it is looked up what was missed: a thousand are no storm."""
 ON_THE_WAY_MS = 10_000
 """What the hot state shows is announced after so long at most."""
 
 _encode = json.Encoder().encode
-_NO_CURSOR = b'"resume":""'
 _MUST_SYNC = (SyncRequired(reason="what was missed can't be given whole", resume=LATER),)
-
-
-class Device(Protocol):
-    """A connection, as live updates see it."""
-
-    connection_id: str
-
-    def push(self, frame: bytes) -> None:
-        """Send a frame after all that were pushed before. Never waits: a device that is too slow is closed."""
-
-
-class CatchingUp:
-    """What comes for a device while it is being found out what it missed."""
-
-    __slots__ = ("dirty", "heard_until", "out")
-
-    def __init__(self, out: Iterable[bytes] = ()) -> None:
-        self.out = list(out)
-        self.dirty = Dirty()
-        self.heard_until: int | None = None
-        """What was announced after that may have been missed meanwhile: then it must be looked up again."""
-
-
-class LiveUser:
-    """A user with a device on this instance."""
-
-    __slots__ = (
-        "badge",
-        "catching_up",
-        "devices",
-        "dirty",
-        "drawing",
-        "drawn",
-        "id",
-        "moments",
-        "mute_timer",
-        "out",
-        "rendering",
-        "repair",
-        "resume",
-        "rooms",
-        "sending",
-        "unmuted_until",
-    )
-
-    def __init__(self, user: str) -> None:
-        self.id = user
-        self.devices: dict[str, Device] = {}
-        self.catching_up: dict[str, CatchingUp] = {}
-        """Connections for which it is being found out what they missed."""
-        self.rooms: set[str] = set()
-        self.resume = _NO_CURSOR
-        """The field of the last cursor that was sent."""
-        self.moments = Moments()
-        self.repair: asyncio.Task[None] | None = None
-        """It is looked up what all devices have missed."""
-        self.out: list[tuple[bytes, To]] = []
-        """Events without their cursors, and where each goes."""
-        self.dirty = Dirty()
-        self.rendering = False
-        """What was dirty is being rendered, and not sent yet."""
-        self.drawing: asyncio.Task[None] | None = None
-        self.drawn: dict[str, int] = {}
-        """Where other processes write: the last seq that a channel had when its figures were rendered."""
-        self.mute_timer: asyncio.TimerHandle | None = None
-        self.badge: int | None = None
-        """The last number that was told."""
-        self.unmuted_until = 0
-        """Up to when it was told of mutes that have ended by themselves."""
-        self.sending: list[Undelivered] = []
-        """What is to be proven once it is sent."""
 
 
 class Live:
@@ -167,10 +95,8 @@ class Live:
         self._alone = alone
         self._doubts = Doubts(freshness, clock, self._dispel)
         self._late = LateReceipts(freshness, missed.receipts, self._tell_late)
-        self._users: dict[str, LiveUser] = {}
-        self._rooms: dict[str, set[LiveUser]] = {}
-        """Who of them is in a channel."""
-        self._touched: dict[LiveUser, None] = {}
+        self._crowd = Crowd()
+        self._unmuting = Unmuting(self._crowd, loader, clock, self._spawn, self._send)
         self._receipts: dict[tuple[str, str], PointerMoved] = {}
         self._telling_receipts: asyncio.Task[None] | None = None
         self._catching_up = asyncio.Semaphore(MAX_CATCHING_UP)
@@ -184,7 +110,7 @@ class Live:
         False if what it missed can't be given whole (None: it is not known what that is): the device is told
         to sync, and hears what happens.
         """
-        user = self._users.setdefault(user_id, LiveUser(user_id))
+        user = self._crowd.add(user_id)
         user.catching_up[device.connection_id] = CatchingUp()
         await self._loader.ready(user_id)
         await self._enter_rooms(user)
@@ -220,10 +146,10 @@ class Live:
         before, after = _resume(user.id, start), _resume(user.id, reached)
         told = list(map(_encode, missed))
         for index, event in enumerate(told):
-            device.push(event.replace(_NO_CURSOR, before if index < len(told) - 1 else after, 1))
+            device.push(event.replace(NO_CURSOR, before if index < len(told) - 1 else after, 1))
         for event in meanwhile.out:
             if event not in told:
-                device.push(event.replace(_NO_CURSOR, after, 1))
+                device.push(event.replace(NO_CURSOR, after, 1))
         if not user.devices:
             user.resume, user.unmuted_until = after, reached.at
         user.moments.begin(reached)
@@ -231,7 +157,7 @@ class Live:
         self._sent(user)
         user.dirty.add(meanwhile.dirty)
         user.dirty.newcomers.add(device.connection_id)
-        self._schedule_unmute(user)
+        self._unmuting.schedule(user)
         self._draw(user)
         return meanwhile.heard_until
 
@@ -241,7 +167,7 @@ class Live:
         It is looked up as for devices that come back. What is heard after this has returned is told after it.
         """
         heard_until = self._clock() - int(seconds * 1000) - ON_THE_WAY_MS
-        for user in list(self._users.values()):
+        for user in self._crowd.everyone():
             for meanwhile in user.catching_up.values():
                 known = meanwhile.heard_until
                 meanwhile.heard_until = heard_until if known is None else min(known, heard_until)
@@ -269,7 +195,7 @@ class Live:
             except Exception as error:  # whatever it is: devices that are told nothing any more would be worse
                 log.warning("what was missed could not be looked up yet", action="live", reason=repr(error))
                 await asyncio.sleep(RETRY_SECONDS)
-            if self._users.get(user.id) is not user:  # all have gone
+            if not self._crowd.has(user):  # all have gone
                 return
         if not gone <= {event.channel_id for event in missed if isinstance(event, ChannelRemoved)}:
             begun, missed = reached, _MUST_SYNC  # an erased user leaves no trace of what is gone
@@ -281,9 +207,9 @@ class Live:
     def _dispel(self, doubts: Mapping[str, Doubt]) -> None:
         """The hot state is whole again: what was told while it was not is told anew, and what could not be seen."""
         for name, doubt in doubts.items():
-            for user in self._known([name]):
+            for user in self._crowd.of([name]):
                 for room in doubt.rooms:
-                    self._mark(user, room, conversation=True)
+                    self._crowd.mark(user, room, conversation=True)
                 self._repair(user, doubt.since - ON_THE_WAY_MS)
 
     async def _enter_rooms(self, user: LiveUser) -> set[str]:
@@ -291,26 +217,14 @@ class Live:
         before = set(user.rooms)
         while (found := await self._hot_users.rooms(user.id)) is None:
             await self._loader.ready(user.id)
-        if self._users.get(user.id) is not user:  # gone meanwhile
+        if not self._crowd.has(user):  # gone meanwhile
             return set()
         rooms = {room for room in found if not is_thread(room)}
         for room in rooms:
-            self._enter(user, room)
+            self._crowd.enter(user, room)
         for room in before - rooms:
-            self._leave(user, room)
+            self._crowd.leave(user, room)
         return before - rooms
-
-    def _enter(self, user: LiveUser, channel: str) -> None:
-        user.rooms.add(channel)
-        self._rooms.setdefault(channel, set()).add(user)
-
-    def _leave(self, user: LiveUser, channel: str) -> None:
-        user.rooms.discard(channel)
-        user.drawn.pop(channel, None)
-        if (there := self._rooms.get(channel)) is not None:
-            there.discard(user)
-            if not there:
-                del self._rooms[channel]
 
     async def _is_to_prove(self, user: LiveUser) -> None:
         """What was noted before it is looked up what was missed is among that, heard of or not."""
@@ -324,30 +238,27 @@ class Live:
 
     def detach(self, user_id: str, device: Device) -> None:
         """A device is gone."""
-        user = self._users.get(user_id)
+        user = self._crowd.get(user_id)
         if user is None:
             return
         user.devices.pop(device.connection_id, None)
         user.catching_up.pop(device.connection_id, None)
         if user.devices or user.catching_up:
             return
-        del self._users[user_id]
+        self._crowd.remove(user)
+        self._unmuting.stop(user)
         self._doubts.forget(user_id)
         self._late.forget(user_id)
-        for room in list(user.rooms):
-            self._leave(user, room)
-        if user.mute_timer is not None:
-            user.mute_timer.cancel()
 
     def is_idle(self) -> bool:
         """Whether nobody is connected."""
-        return not self._users
+        return not self._crowd
 
     async def flushed(self, user_id: str) -> None:
         """Wait until what was announced to a user is sent."""
         if self._telling_receipts is not None:
             await asyncio.wait([self._telling_receipts])
-        user = self._users.get(user_id)
+        user = self._crowd.get(user_id)
         while user is not None and user.repair is not None and not user.repair.done():
             await asyncio.wait([user.repair])
         if user is not None and user.drawing is not None:
@@ -384,35 +295,23 @@ class Live:
         """Only figures change."""
         match one:
             case ChannelTouched():
-                for user in self._rooms.get(one.channel_id, ()):
-                    self._mark(user, one.channel_id, conversation=one.what == "conversation")
+                for user in self._crowd.members(one.channel_id):
+                    self._crowd.mark(user, one.channel_id, conversation=one.what == "conversation")
             case ThreadTouched():
-                for user in self._known(one.users):
-                    self._mark(user, one.room)
+                for user in self._crowd.of(one.users):
+                    self._crowd.mark(user, one.room)
             case SeatTouched():
-                for user in self._known([one.user_id]):
-                    self._mark(user, one.channel_id, one.conversation)
-                    self._schedule_unmute(user)
+                for user in self._crowd.of([one.user_id]):
+                    self._crowd.mark(user, one.channel_id, one.conversation)
+                    self._unmuting.schedule(user)
             case BadgeChanged():
-                for user in self._known([one.user_id]):
+                for user in self._crowd.of([one.user_id]):
                     user.dirty.badge = True
-                    self._touched[user] = None
-
-    def _known(self, users: Iterable[str]) -> list[LiveUser]:
-        return [user for name in users if (user := self._users.get(name)) is not None]
-
-    def _mark(self, user: LiveUser, channel: str, conversation: bool = False) -> None:
-        if is_thread(channel):
-            user.dirty.threads.add(channel)
-        else:
-            marks = user.dirty.of(channel)
-            marks.counts = True
-            marks.conversation |= conversation
-        self._touched[user] = None
+                    self._crowd.touch([user])
 
     async def _message(self, came: MessageCame) -> None:
         message = came.message
-        members = list(self._rooms.get(message.channel_id, ()))
+        members = list(self._crowd.members(message.channel_id))
         reached = self._reached_by(came)
         if not members:
             return
@@ -428,10 +327,10 @@ class Live:
                 user.sending.append(noted)
                 del user.sending[:-MAX_UNPROVEN]
             if standing is Standing.LOOK or standing is Standing.ONE_MORE_MUTED or user.catching_up:
-                self._mark(user, message.channel_id)
+                self._crowd.mark(user, message.channel_id)
             elif message.seq is not None and user.drawn and message.seq <= user.drawn.get(message.channel_id, 0):
-                self._mark(user, message.channel_id)  # figures that were told before may have it in them or not
-        self._touched.update(dict.fromkeys(members))
+                self._crowd.mark(user, message.channel_id)  # figures that were told before may have it in them or not
+        self._crowd.touch(members)
         if message.seq is not None:
             self._own_message(came)
 
@@ -439,7 +338,7 @@ class Live:
         """What is to be proven of the users of this instance whom it is sent to."""
         reached = {}
         for noted in came.reached:
-            user = self._users.get(noted.receiver_id)
+            user = self._crowd.get(noted.receiver_id)
             if user is None:
                 continue
             if noted.channel_id in user.rooms:
@@ -463,53 +362,50 @@ class Live:
     def _own_message(self, came: MessageCame) -> None:
         """To send is to read: the sender's other devices hear of it, and others if it read anything."""
         message = came.message
-        for user in self._known([message.sender_id]):
+        for user in self._crowd.of([message.sender_id]):
             user.dirty.pointer(message.channel_id, came.instance_id, None)
-            self._touched[user] = None
+            self._crowd.touch([user])
         if came.read_before and message.seq is not None:
             pointer = Pointer(0, message.seq, id=message.id, at=message.at, read_at=message.at)
             self._receipt(PointerMoved(message.sender_id, message.channel_id, Pointer(), pointer, came.instance_id))
 
     def _pointer(self, moved: PointerMoved) -> None:
-        user = self._users.get(moved.user_id)
+        user = self._crowd.get(moved.user_id)
         if user is not None:
             if is_thread(moved.channel_id):
                 user.dirty.threads.add(moved.channel_id)
             else:
                 user.dirty.pointer(moved.channel_id, moved.instance_id, moved.origin)
-            self._touched[user] = None
-        if moved.channel_id in self._rooms:
-            self._receipt(moved)
+            self._crowd.touch([user])
+        self._receipt(moved)
 
     async def _members(self, changed: MembersChanged) -> None:
-        for user in self._known(changed.left):
+        for user in self._crowd.of(changed.left):
             if changed.channel_id not in user.rooms:  # left before it was deleted
                 continue
-            self._leave(user, changed.channel_id)
+            self._crowd.leave(user, changed.channel_id)
             user.dirty.channels.pop(changed.channel_id, None)
-            user.out.append((_encode(ChannelRemoved(channel_id=changed.channel_id, resume=LATER)), TO_ALL))
-            self._touched[user] = None
-        for user in self._known(changed.joined):
-            self._enter(user, changed.channel_id)
-            self._mark(user, changed.channel_id, conversation=True)
+            self._crowd.tell(user, _encode(ChannelRemoved(channel_id=changed.channel_id, resume=LATER)))
+        for user in self._crowd.of(changed.joined):
+            self._crowd.enter(user, changed.channel_id)
+            self._crowd.mark(user, changed.channel_id, conversation=True)
             user.dirty.rejoined.add(changed.channel_id)
 
     async def _replaced(self, replaced: StateReplaced) -> None:
         event = _encode(SyncRequired(reason=replaced.reason, resume=LATER))
-        for user in self._known(replaced.users):
+        for user in self._crowd.of(replaced.users):
             for room in list(user.rooms):
-                self._leave(user, room)
+                self._crowd.leave(user, room)
             await self._loader.view(user.id, [])
             await self._enter_rooms(user)
             user.dirty = Dirty()
-            user.out.append((event, TO_ALL))
-            self._touched[user] = None
+            self._crowd.tell(user, event)
 
     # ------------------------------------------------------------ sending
 
     async def _send(self) -> None:
         """Sends what is ready, and has the rest rendered."""
-        touched, self._touched = list(self._touched), {}
+        touched = self._crowd.take_touched()
         for user in touched:
             for meanwhile in user.catching_up.values():
                 meanwhile.out += [event for event, _ in user.out]
@@ -548,7 +444,7 @@ class Live:
                 user.resume = _resume(user.id, sure)
         end = len(out) - 1
         for index, (event, to) in enumerate(out):
-            frame = event.replace(_NO_CURSOR, user.resume if index == end else before, 1)
+            frame = event.replace(NO_CURSOR, user.resume if index == end else before, 1)
             for name, device in user.devices.items():
                 if to is TO_ALL or to.reaches(name):
                     device.push(frame)
@@ -603,7 +499,7 @@ class Live:
         """Somebody has read: others in the channel may see it."""
         if (moved.before.epoch, moved.before.seq) == (moved.pointer.epoch, moved.pointer.seq):
             return
-        if all(user.id == moved.user_id for user in self._rooms.get(moved.channel_id, ())):
+        if all(user.id == moved.user_id for user in self._crowd.members(moved.channel_id)):
             return
         self._receipts[moved.user_id, moved.channel_id] = moved
         if self._telling_receipts is None:
@@ -620,50 +516,17 @@ class Live:
                     continue
                 for one in seen:
                     event = _encode(receipt_updated(one))
-                    for user in self._rooms.get(one.channel_id, ()):
+                    for user in self._crowd.members(one.channel_id):
                         if user.id != one.user_id:
-                            user.out.append((event, TO_ALL))
-                            self._touched[user] = None
+                            self._crowd.tell(user, event)
                 await self._send()
         finally:
             self._telling_receipts = None
 
     async def _tell_late(self, user_id: str, receipts: Sequence[ReceiptUpdated]) -> None:
-        for user in self._known([user_id]):
-            user.out += [(_encode(one), TO_ALL) for one in receipts]
-            self._touched[user] = None
-        await self._send()
-
-    # ------------------------------------------------------------ what time brings
-
-    def _schedule_unmute(self, user: LiveUser) -> None:
-        if user.mute_timer is not None:
-            user.mute_timer.cancel()
-            user.mute_timer = None
-        self._spawn(self._await_unmute(user))
-
-    async def _await_unmute(self, user: LiveUser) -> None:
-        """Tells of mutes that have ended by themselves, and sets the clock for the next one."""
-        while self._users.get(user.id) is user:
-            try:
-                preferences = (await self._loader.view(user.id, [])).preferences
-                break
-            except ReadstateError as error:
-                log.debug("mutes are not known yet", action="live", reason=error.detail)
-                await asyncio.sleep(RETRY_SECONDS)
-        if self._users.get(user.id) is not user:
-            return
-        now = self._clock()
-        for name, wanted in preferences.items():
-            if user.unmuted_until < wanted.muted_until <= now:
-                self._mark(user, name)
-        user.unmuted_until = now
-        ends = [wanted.muted_until for wanted in preferences.values() if now < wanted.muted_until < FOREVER]
-        if ends:
-            if user.mute_timer is not None:
-                user.mute_timer.cancel()
-            delay = min((min(ends) - now) / 1000, MAX_TIMER_SECONDS)
-            user.mute_timer = asyncio.get_running_loop().call_later(delay, self._schedule_unmute, user)
+        for user in self._crowd.of([user_id]):
+            for one in receipts:
+                self._crowd.tell(user, _encode(one))
         await self._send()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
