@@ -3,6 +3,7 @@
 Instances of different versions tell each other: a tag keeps its meaning, and new fields have defaults.
 """
 
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -107,3 +108,8 @@ Announcement = (
     | StateReplaced
     | Outcome
 )
+
+Hear = Callable[[Sequence[Announcement]], Awaitable[None]]
+"""Takes what was announced."""
+Missed = Callable[[float], Awaitable[None]]
+"""Is told that announcements of the last so many seconds may have been missed, before anything newer."""

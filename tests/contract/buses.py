@@ -1,18 +1,16 @@
 """Every adapter of the bus, those over servers with channels of their own."""
 
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from readstate.announcements import Announcement
+from readstate.announcements import Hear
 from readstate.bus.local import LocalBus
 from readstate.bus.valkey import ValkeyBus
 from readstate.ports.people import Bus
 
 from ..conftest import eventually
 from .valkey import cluster, single
-
-Hear = Callable[[Sequence[Announcement]], Awaitable[None]]
 
 _numbers = itertools.count(1)
 
@@ -26,7 +24,7 @@ def fresh_prefix() -> str:
 async def local_bus(hear: Hear | None) -> AsyncIterator[Bus]:
     bus = LocalBus()
     if hear is not None:
-        bus.subscribe(hear, lambda: False)
+        bus.subscribe(hear, nothing_missed, lambda: False)
     yield bus
 
 

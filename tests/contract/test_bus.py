@@ -6,10 +6,10 @@ from contextlib import AbstractAsyncContextManager
 
 import pytest
 
-from readstate.announcements import Announcement, BadgeChanged, SeatTouched
+from readstate.announcements import Announcement, BadgeChanged, Hear, SeatTouched
 from readstate.ports.people import Bus
 
-from .buses import Hear, local_bus, valkey_bus, valkey_cluster_bus
+from .buses import local_bus, valkey_bus, valkey_cluster_bus
 
 Factory = Callable[[Hear | None], AbstractAsyncContextManager[Bus]]
 

@@ -137,8 +137,11 @@ class Cluster:
         async def hear(announcements: Sequence[Announcement]) -> None:
             self.told += announcements
 
+        async def missed(_: float) -> None:
+            raise AssertionError("nothing is missed here")
+
         bus = LocalBus()
-        bus.subscribe(hear, lambda: False)
+        bus.subscribe(hear, missed, lambda: False)
         return bus
 
     # ------------------------------------------------------------ what people do

@@ -33,7 +33,7 @@ class Deafness:
         self._live = town.rs.live
         bus: Any = town.rs.reads._bus
         if isinstance(bus, LocalBus):
-            bus.subscribe(self._hear, town.rs.live.is_idle)
+            bus.subscribe(self._hear, self._live.missed, self._live.is_idle)
         else:
             bus._listener._hear = self._hear_in_a_cluster
         self.total = False

@@ -1,28 +1,26 @@
 """The bus of the embedded profile: there is one instance, and it is told at once."""
 
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
-from ..announcements import Announcement
+from ..announcements import Announcement, Hear, Missed
 
 log = structlog.get_logger()
-
-Subscriber = Callable[[Sequence[Announcement]], Awaitable[None]]
 
 
 class LocalBus:
     """Hands on what is announced before anything else happens: nothing is missed, and order is kept."""
 
     def __init__(self) -> None:
-        self._subscriber: Subscriber | None = None
+        self._hear: Hear | None = None
+        self._missed: Missed | None = None
         self._is_idle: Callable[[], bool] = lambda: True
 
-    def subscribe(self, subscriber: Subscriber, is_idle: Callable[[], bool]) -> None:
-        """Who is told from now on, and whether it has anybody to tell."""
-        self._subscriber = subscriber
-        self._is_idle = is_idle
+    def subscribe(self, hear: Hear, missed: Missed, is_idle: Callable[[], bool]) -> None:
+        """Who hears from now on what is announced, or that it could not; and whether it has anybody to tell."""
+        self._hear, self._missed, self._is_idle = hear, missed, is_idle
 
     @property
     def idle(self) -> bool:
@@ -31,9 +29,10 @@ class LocalBus:
 
     async def publish(self, announcements: Sequence[Announcement]) -> None:
         """Tell what is durable."""
-        if self._subscriber is None or not announcements:
+        if self._hear is None or self._missed is None or not announcements:
             return
         try:
-            await self._subscriber(announcements)
+            await self._hear(announcements)
         except Exception:
-            log.error("devices were not told", action="live", traceback=traceback.format_exc())
+            log.error("devices were not told, and look it up", action="live", traceback=traceback.format_exc())
+            await self._missed(0.0)

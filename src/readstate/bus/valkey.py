@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from redis.crc import key_slot
 
-from ..announcements import Announcement
+from ..announcements import Announcement, Hear, Missed
 from ..errors import ConfigurationError
 from ..tasks import cancel
 from .valkey_lines import Lines
-from .valkey_listener import Hear, Listener, Missed
+from .valkey_listener import Listener
 from .valkey_sender import Sender
 
 READS = "read-pointer:changes"

@@ -6,12 +6,12 @@ come back. A connection that answers, but to a node that has lost the channels, 
 
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import structlog
 
-from ..announcements import Announcement
+from ..announcements import Announcement, Hear, Missed
 from ..errors import ReadstateError
 from ..telemetry import BUS_GAPS, BUS_SKIPPED
 from .numbers import Numbers
@@ -19,11 +19,6 @@ from .valkey_lines import BROKEN, Line, Lines, pause
 from .wire import decode, said, skim
 
 log = structlog.get_logger()
-
-Hear = Callable[[Sequence[Announcement]], Awaitable[None]]
-"""Takes what was announced."""
-Missed = Callable[[float], Awaitable[None]]
-"""Is told that announcements of the last so many seconds may have been missed, before anything newer."""
 
 LOOK_SECONDS = 1.0
 DEAF_SECONDS = 3.0

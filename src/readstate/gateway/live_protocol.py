@@ -112,6 +112,10 @@ class LiveProtocol(WebSocketsSansIOProtocol):
             self.transport.resume_reading()
         self.close_timer = self.loop.call_later(GIVE_UP_SECONDS, self.transport.abort)
 
+    def keepalive_timeout(self) -> None:
+        """Pings are not answered: the device is gone, whatever it has not taken up yet."""
+        self.close(1011, "keepalive ping timeout")
+
     def pause_writing(self) -> None:
         """The kernel and the transport are full: what is pushed from now on waits."""
         self._paused = True
@@ -124,9 +128,10 @@ class LiveProtocol(WebSocketsSansIOProtocol):
         self.flush()
 
     def shutdown(self) -> None:
-        """The server stops: what was pushed goes first, then 1012."""
+        """The server stops: what was pushed goes first, then 1012, if the device takes it."""
         self.flush()
         super().shutdown()
+        self.loop.call_later(GIVE_UP_SECONDS, self.transport.abort)
 
     # ------------------------------------------------------------ signs of life
 

@@ -56,8 +56,10 @@ TOO_LARGE = 1009
 RESTARTING = 1012
 TRY_AGAIN = 1013
 
-LOST = frozenset({1005, 1006, 1011, TRY_AGAIN, TOO_SLOW})
+LOST = frozenset({1005, 1006, 1011, TRY_AGAIN, TOO_SLOW, TOKEN_EXPIRED})
 """Codes of connections that ended without a word: what was sent last may not have got through."""
+COUNTED = LOST | {1000, 1001, TOO_LARGE, RESTARTING, NOT_AUTHENTICATED, TOO_MANY_FRAMES}
+"""Codes with a count of their own. A device may close with any other one it likes."""
 
 VERSION = version("readstate")
 
@@ -94,7 +96,7 @@ class LiveGateway:
             await connection.run()
         finally:
             WS_CONNECTIONS.dec()
-            WS_CLOSED.labels(str(connection.code)).inc()
+            WS_CLOSED.labels(str(connection.code) if connection.code in COUNTED else "other").inc()
             if to_end is not None:
                 await to_end.end()
 
@@ -357,17 +359,32 @@ class _Connection:
             raise Forbidden("Who only watches has nothing open.")
         channel = check_id(frame.channel_id, "channel_id")
         before = await self._rs.figures.unread(self._user, channel)
-        await self._rs.presence.focus(self._user, self._device, self.connection_id, channel)
-        self._focus = channel
-        if frame.read:
-            await self._rs.reads.mark_read(self._user, channel, ReadTarget(), self.connection_id)
-        self._ack(frame, {**structs.asdict(before), "after": await self._figures(channel)})
+        opened_before = self._focus
+        await self._set_focus(channel)
+        try:
+            if frame.read:
+                await self._rs.reads.mark_read(self._user, channel, ReadTarget(), self.connection_id)
+            after = await self._figures(channel)
+        except ReadstateError:
+            await self._take_back_focus(opened_before)
+            raise
+        self._ack(frame, {**structs.asdict(before), "after": after})
 
     async def _on_blur(self, frame: frames.Blur) -> None:
         if check_id(frame.channel_id, "channel_id") == self._focus:
-            self._focus = None
-            await self._rs.presence.focus(self._user, self._device, self.connection_id, None)
+            await self._set_focus(None)
         self._ack(frame, {})
+
+    async def _set_focus(self, channel: str | None) -> None:
+        await self._rs.presence.focus(self._user, self._device, self.connection_id, channel)
+        self._focus = channel
+
+    async def _take_back_focus(self, channel: str | None) -> None:
+        """A focus that is refused must not read anything; if that can't be made sure, it ends with the connection."""
+        try:
+            await self._set_focus(channel)
+        except ReadstateError as error:
+            raise _Closed(TRY_AGAIN, error.detail[:100]) from None
 
     async def _on_read(self, frame: frames.MarkRead) -> None:
         channel = check_id(frame.channel_id, "channel_id")
@@ -396,6 +413,8 @@ class _Connection:
 
     async def _figures(self, channel: str) -> dict[str, Any]:
         now = await self._rs.figures.unread(self._user, channel)
+        if now.latest is not None:
+            self._rs.live.showed(self._user, channel, now.latest.seq)
         given = {name: getattr(now, name) for name in _READ_FIELDS}
         return given if now.reason is UNSET else {**given, "reason": now.reason}
 

@@ -1,7 +1,8 @@
 """Who has a device on this instance, in which channels they are, and what is still to be told to each."""
 
 import asyncio
-from collections.abc import Collection, Iterable
+import contextlib
+from collections.abc import Collection, Iterable, Iterator
 from typing import Protocol
 
 from ..model import Undelivered
@@ -38,6 +39,7 @@ class LiveUser:
     """A user with a device on this instance."""
 
     __slots__ = (
+        "_waiting",
         "badge",
         "catching_up",
         "devices",
@@ -82,6 +84,33 @@ class LiveUser:
         """Up to when it was told of mutes that have ended by themselves."""
         self.sending: list[Undelivered] = []
         """What is to be proven once it is sent."""
+        self._waiting: list[asyncio.Future[None]] = []
+
+    async def drawn_once(self) -> None:
+        """Wait until what is dirty now was rendered and sent, or could not be, while that is being done."""
+        end = asyncio.get_running_loop().create_future()
+        self._waiting.append(end)
+        await end
+
+    @contextlib.contextmanager
+    def drawing_once(self) -> Iterator[None]:
+        """What is dirty now is rendered and sent in here."""
+        waiting, self._waiting = self._waiting, []
+        try:
+            yield
+        finally:
+            _release(waiting)
+
+    def release(self) -> None:
+        """Nothing is rendered any more."""
+        waiting, self._waiting = self._waiting, []
+        _release(waiting)
+
+
+def _release(waiting: Iterable["asyncio.Future[None]"]) -> None:
+    for one in waiting:
+        if not one.done():  # else whoever waited has gone
+            one.set_result(None)
 
 
 class Crowd:

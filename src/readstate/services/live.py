@@ -42,9 +42,10 @@ from .cursors import SyncCursor, encode
 from .doubts import Doubt, Doubts
 from .figures import LATER, TO_ALL, Dirty, Figures, To, mentions, message_new
 from .late_receipts import LateReceipts
+from .live_receipts import LiveReceipts
 from .loading import Loader
 from .receipts import ReadReceipts
-from .resume import Missed, receipt_updated
+from .resume import Missed
 from .under_way import UnderWay, Writing
 from .unmuting import Unmuting
 from .unread import UnreadCounts
@@ -86,7 +87,6 @@ class Live:
         self._deliveries = deliveries
         self._loader = loader
         self._unread = unread
-        self._seen = receipts
         self._figures = figures
         self._missed = missed
         self._under_way = under_way
@@ -97,8 +97,7 @@ class Live:
         self._late = LateReceipts(freshness, missed.receipts, self._tell_late)
         self._crowd = Crowd()
         self._unmuting = Unmuting(self._crowd, loader, clock, self._spawn, self._send)
-        self._receipts: dict[tuple[str, str], PointerMoved] = {}
-        self._telling_receipts: asyncio.Task[None] | None = None
+        self._receipts = LiveReceipts(self._crowd, receipts, self._spawn, self._send)
         self._catching_up = asyncio.Semaphore(MAX_CATCHING_UP)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -255,14 +254,13 @@ class Live:
         return not self._crowd
 
     async def flushed(self, user_id: str) -> None:
-        """Wait until what was announced to a user is sent."""
-        if self._telling_receipts is not None:
-            await asyncio.wait([self._telling_receipts])
+        """Wait until what was announced to a user is sent, or could not be; what comes meanwhile is not waited for."""
+        await self._receipts.tried()
         user = self._crowd.get(user_id)
         while user is not None and user.repair is not None and not user.repair.done():
             await asyncio.wait([user.repair])
         if user is not None and user.drawing is not None:
-            await asyncio.wait([user.drawing])
+            await user.drawn_once()
 
     async def close(self) -> None:
         """Finish what must be kept."""
@@ -367,7 +365,9 @@ class Live:
             self._crowd.touch([user])
         if came.read_before and message.seq is not None:
             pointer = Pointer(0, message.seq, id=message.id, at=message.at, read_at=message.at)
-            self._receipt(PointerMoved(message.sender_id, message.channel_id, Pointer(), pointer, came.instance_id))
+            self._receipts.add(
+                PointerMoved(message.sender_id, message.channel_id, Pointer(), pointer, came.instance_id)
+            )
 
     def _pointer(self, moved: PointerMoved) -> None:
         user = self._crowd.get(moved.user_id)
@@ -377,7 +377,7 @@ class Live:
             else:
                 user.dirty.pointer(moved.channel_id, moved.instance_id, moved.origin)
             self._crowd.touch([user])
-        self._receipt(moved)
+        self._receipts.add(moved)
 
     async def _members(self, changed: MembersChanged) -> None:
         for user in self._crowd.of(changed.left):
@@ -437,7 +437,7 @@ class Live:
         """Gives a user's events to all devices. The last one moves the cursor on, if all was told."""
         out, user.out = user.out, []
         before = user.resume
-        if reached is not None and not user.dirty and not user.rendering and not self._is_unsettled(user.id):
+        if reached is not None and not self._is_unsettled(user):
             user.moments.note(reached)
             sure = reached if self._alone else user.moments.before(reached.at - ON_THE_WAY_MS)
             if sure is not None:
@@ -451,9 +451,14 @@ class Live:
         if user.devices:
             self._sent(user)
 
-    def _is_unsettled(self, user: str) -> bool:
-        """Whether something of the user's own is not durable yet, or was told while that could not be known."""
-        return self._under_way.has(user) or self._doubts.has(user)
+    def _is_unsettled(self, user: LiveUser) -> bool:
+        """Whether not all that happened was told to all devices, or something of it is not durable yet.
+
+        A device that is being told what it missed hears later of what the others are told now.
+        """
+        if user.dirty or user.rendering or user.catching_up or self._receipts.any_untold(user.rooms):
+            return True
+        return self._under_way.has(user.id) or self._doubts.has(user.id)
 
     def _draw(self, user: LiveUser) -> None:
         if user.drawing is None and user.devices:
@@ -464,26 +469,43 @@ class Live:
         try:
             while user.dirty and user.devices:
                 await self._under_way.quiet(user.id)
-                dirty, user.dirty = user.dirty, Dirty()
-                user.rendering = True
-                try:
-                    rendered = await self._figures.render(user.id, dirty)
-                except ReadstateError as error:
-                    log.warning("figures could not be rendered yet", action="live", code=error.code)
-                    user.dirty.add(dirty)
+                with user.drawing_once():
+                    drawn = await self._draw_once(user)
+                if not drawn:
                     await asyncio.sleep(RETRY_SECONDS)
-                    continue
-                finally:
-                    user.rendering = False
-                self._doubts.note(user.id, (event for event, _ in rendered))
-                if not self._alone:
-                    user.drawn |= dirty.ends
-                user.out += [(_encode(event), self._audience(user, event, to, dirty)) for event, to in rendered]
-                if user.out:
-                    WS_SENT.inc(len(user.out) * len(user.devices))
-                    self._push(user, (await self._reached([user]))[0])
         finally:
             user.drawing = None
+            user.release()
+
+    async def _draw_once(self, user: LiveUser) -> bool:
+        dirty, user.dirty = user.dirty, Dirty()
+        user.rendering = True
+        try:
+            rendered = await self._figures.render(user.id, dirty)
+        except ReadstateError as error:
+            log.warning("figures could not be rendered yet", action="live", code=error.code)
+            user.dirty.add(dirty)
+            return False
+        finally:
+            user.rendering = False
+        self._doubts.note(user.id, (event for event, _ in rendered))
+        for channel, end in dirty.ends.items():
+            self._note_drawn(user, channel, end)
+        user.out += [(_encode(event), self._audience(user, event, to, dirty)) for event, to in rendered]
+        if user.out:
+            WS_SENT.inc(len(user.out) * len(user.devices))
+            self._push(user, (await self._reached([user]))[0])
+        return True
+
+    def showed(self, user_id: str, channel: str, seq: int) -> None:
+        """A device was given figures of a channel that may hold the messages up to here, in an answer."""
+        if (user := self._crowd.get(user_id)) is not None and channel in user.rooms:
+            self._note_drawn(user, channel, seq)
+
+    def _note_drawn(self, user: LiveUser, channel: str, seq: int) -> None:
+        """Where other processes write, a message may be in figures before it is announced."""
+        if not self._alone:
+            user.drawn[channel] = max(seq, user.drawn.get(channel, 0))
 
     @staticmethod
     def _audience(user: LiveUser, event: Event, to: To, dirty: Dirty) -> To:
@@ -492,36 +514,6 @@ class Live:
             return to
         known, user.badge = user.badge, event.senders
         return To(only=frozenset(dirty.newcomers)) if event.senders == known else to
-
-    # ------------------------------------------------------------ receipts
-
-    def _receipt(self, moved: PointerMoved) -> None:
-        """Somebody has read: others in the channel may see it."""
-        if (moved.before.epoch, moved.before.seq) == (moved.pointer.epoch, moved.pointer.seq):
-            return
-        if all(user.id == moved.user_id for user in self._crowd.members(moved.channel_id)):
-            return
-        self._receipts[moved.user_id, moved.channel_id] = moved
-        if self._telling_receipts is None:
-            self._telling_receipts = self._spawn(self._tell_receipts())
-
-    async def _tell_receipts(self) -> None:
-        try:
-            while self._receipts:
-                moved, self._receipts = self._receipts, {}
-                try:
-                    seen = await self._seen.visible(list(moved.values()))
-                except ReadstateError as error:
-                    log.warning("receipts were not told", action="live", code=error.code)
-                    continue
-                for one in seen:
-                    event = _encode(receipt_updated(one))
-                    for user in self._crowd.members(one.channel_id):
-                        if user.id != one.user_id:
-                            self._crowd.tell(user, event)
-                await self._send()
-        finally:
-            self._telling_receipts = None
 
     async def _tell_late(self, user_id: str, receipts: Sequence[ReceiptUpdated]) -> None:
         for user in self._crowd.of([user_id]):

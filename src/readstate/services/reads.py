@@ -158,26 +158,35 @@ class Reads:
         """
         reads: list[Move] = [Read(one.user_id, one.channel_id, one.place, epoch=one.epoch) for one in places]
         done = self._under_way.begin({read.user_id for read in reads})
-        generation = await self._users.generation()
-        self._in_focus.append((reads, await self._users.move(reads), generation, done))
+        try:
+            generation = await self._users.generation()
+            self._in_focus.append((reads, await self._users.move(reads), generation, done))
+        except BaseException:
+            done()
+            raise
         if self._gathering is None:
             self._gathering = asyncio.create_task(self._write_in_focus())
 
     async def _write_in_focus(self) -> None:
-        while self._in_focus:
-            gathered, self._in_focus = self._in_focus, []
-            reads = [read for some, *_ in gathered for read in some]
-            results = [result for _, some, *_ in gathered for result in some]
-            try:
-                if self._freshness.behind:
-                    results = await self._move_in(await self._fresh_generation(), reads)
-                await self._finish(reads, results, gathered[0][2])
-            except ReadstateError as error:  # devices are told by _persist that it is unread after all
-                log.warning("a read by focus was not written", action="read", code=error.code)
-            finally:
-                for *_, done in gathered:
-                    done()
-        self._gathering = None
+        try:
+            while self._in_focus:
+                await self._write_gathered()
+        finally:
+            self._gathering = None
+
+    async def _write_gathered(self) -> None:
+        gathered, self._in_focus = self._in_focus, []
+        reads = [read for some, *_ in gathered for read in some]
+        results = [result for _, some, *_ in gathered for result in some]
+        try:
+            if self._freshness.behind:
+                results = await self._move_in(await self._fresh_generation(), reads)
+            await self._finish(reads, results, gathered[0][2])
+        except ReadstateError as error:  # devices are told by _persist that it is unread after all
+            log.warning("a read by focus was not written", action="read", code=error.code)
+        finally:
+            for *_, done in gathered:
+                done()
 
     async def _read_own(self, rewound: Moved, origin: str | None) -> Moved:
         """A message of one's own that was stored while the rewind was under way is read all the same."""

@@ -1,0 +1,112 @@
+"""Receipts, as they are told live: somebody has read, and others in the channel may see it.
+
+What is not told yet holds back the cursors of those who may see it: a device that comes back looks for receipts from
+its cursor on.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Set
+from typing import Any
+
+import structlog
+from msgspec import json
+
+from ..announcements import PointerMoved
+from ..errors import ReadstateError
+from .crowd import Crowd
+from .receipts import ReadReceipts
+from .resume import receipt_updated
+
+log = structlog.get_logger()
+
+RETRY_SECONDS = 1.0
+
+_encode = json.Encoder().encode
+
+
+class _Gathered:
+    """The last move of each pointer, and whoever waits until they are told."""
+
+    def __init__(self) -> None:
+        self.moved: dict[tuple[str, str], PointerMoved] = {}
+        self.channels: set[str] = set()
+        self.tried = asyncio.Event()
+
+    def add(self, moved: PointerMoved) -> None:
+        self.moved[moved.user_id, moved.channel_id] = moved
+        self.channels.add(moved.channel_id)
+
+
+class LiveReceipts:
+    """Looked up and told by one task, while the next ones are gathered."""
+
+    def __init__(
+        self,
+        crowd: Crowd,
+        receipts: ReadReceipts,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        send: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._crowd = crowd
+        self._receipts = receipts
+        self._spawn = spawn
+        self._send = send
+        self._gathered = _Gathered()
+        self._telling: _Gathered | None = None
+
+    def add(self, moved: PointerMoved) -> None:
+        """Somebody has read."""
+        if (moved.before.epoch, moved.before.seq) == (moved.pointer.epoch, moved.pointer.seq):
+            return
+        if all(user.id == moved.user_id for user in self._crowd.members(moved.channel_id)):
+            return
+        self._gathered.add(moved)
+        if self._telling is None:
+            self._next()
+            self._spawn(self._tell())
+
+    def any_untold(self, channels: Set[str]) -> bool:
+        """Whether something is still to be told of one of these channels."""
+        return any(
+            not some.channels.isdisjoint(channels) for some in (self._telling, self._gathered) if some is not None
+        )
+
+    async def tried(self) -> None:
+        """Wait until what was added so far is told, or could not be."""
+        last = self._gathered if self._gathered.moved else self._telling
+        if last is not None:
+            await last.tried.wait()
+
+    def _next(self) -> None:
+        """What was gathered is to be told now, if there is any."""
+        self._telling = None
+        if self._gathered.moved:
+            self._telling, self._gathered = self._gathered, _Gathered()
+
+    async def _tell(self) -> None:
+        try:
+            while (some := self._telling) is not None and self._crowd:
+                if await self._tell_some(some):
+                    self._next()
+                    await self._send()
+                some.tried.set()
+        finally:  # nobody is here any more, or it can't be done at all
+            for some in (self._telling, self._gathered):
+                if some is not None:
+                    some.tried.set()
+            self._telling, self._gathered = None, _Gathered()
+
+    async def _tell_some(self, some: _Gathered) -> bool:
+        try:
+            seen = await self._receipts.visible(list(some.moved.values()))
+        except ReadstateError as error:
+            log.warning("receipts are not told yet", action="live", code=error.code)
+            some.tried.set()
+            await asyncio.sleep(RETRY_SECONDS)
+            return False
+        for one in seen:
+            event = _encode(receipt_updated(one))
+            for user in self._crowd.members(one.channel_id):
+                if user.id != one.user_id:
+                    self._crowd.tell(user, event)
+        return True
