@@ -354,7 +354,8 @@ client uses them; the [JavaScript client](../clients/js/README.md) does all of i
 - **First** the device says `hello` and gets `ready`; then what it missed since `resume`, if it gave one; then
   `badge.updated`; then what happens.
 - **Answers**: a frame is answered by `ack` or `error`. With a `ref` (text or number) the answer has the same one. An
-  `ack` means that it is on disk; an `error`, that nothing has changed. Frames are done one after the other.
+  `ack` means that it is on disk; an `error`, that nothing has changed (but a `mark_unread` that was refused may have
+  ended the focus). Frames are done one after the other.
 - **A service key** looks on: `/v1/ws?user=ID`. The user does not become online by it, and it can have nothing open.
 - Ids and times are given as in the HTTP API. A `?` marks fields that may be left out. Ignore frames and fields that
   you don't know; the service refuses those that it does not know.

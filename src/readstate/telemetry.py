@@ -191,7 +191,7 @@ RATE_LIMITED = Counter(
 WS_CONNECTIONS = Gauge("readstate_ws_connections", "Live connections that are open now.", registry=REGISTRY)
 WS_CLOSED = Counter(
     "readstate_ws_closed_total",
-    "Live connections that have ended, by close code; 4408 are devices that were too slow.",
+    "Live connections that have ended, by close code (4408: too slow; other: a code that the device made up).",
     ("code",),
     registry=REGISTRY,
 )

@@ -15,6 +15,7 @@ from tests.conftest import JWT_SECRET, SERVICE_KEY, token_for
 
 from .conftest import Town, a_town
 from .device import Device, open_socket
+from .test_presence import badge_becomes, gone
 
 FOREIGN = "https://elsewhere.example"
 FRIENDLY = "https://chat.example"
@@ -316,3 +317,18 @@ async def test_there_is_one_path(town: Town) -> None:
     for path in ("/", "/v1/wss", "/v1/ws/more"):
         with pytest.raises(InvalidStatus):
             await town.device("bob", path=path)
+
+
+async def test_what_a_device_did_not_confirm_before_its_token_expired_counts(town: Town) -> None:
+    async def in_the_tunnel_until(end: float) -> Device:
+        bob = await town.device("bob", token=token_until("bob", end))
+        await bob.quiet()
+        bob.socket.transport.pause_reading()
+        return bob
+
+    bob = await in_time(in_the_tunnel_until)
+    async with gone(town):
+        await town.chat.send("alice", "m1")
+
+    await badge_becomes(town, 1)
+    await bob.cut()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from tests.conftest import GENERAL, Chat
+from tests.conftest import GENERAL, Chat, eventually
 
 from .conftest import Town, a_town
 
@@ -247,3 +247,16 @@ async def test_text_that_is_no_utf8_ends_the_connection(place: Town) -> None:
     await bob.socket.send(b"\xff\xfe", text=True)
 
     assert await bob.ended() == 1007
+
+
+async def test_a_close_code_that_a_device_makes_up_has_no_count_of_its_own(town: Town) -> None:
+    before = await town.metric("readstate_ws_closed_total", code="other")
+    bob = await town.device("bob")
+
+    await bob.socket.close(3777)
+
+    async def counted() -> bool:
+        return await town.metric("readstate_ws_closed_total", code="other") == before + 1
+
+    await eventually(counted, "it is counted")
+    assert 'code="3777"' not in (await town.chat.http.get("/metrics")).text

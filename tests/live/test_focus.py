@@ -1,9 +1,17 @@
 """An open channel is read: at once, on every device, and until it is not open any more."""
 
+import asyncio
+
+import pytest
+
+from readstate.errors import HotStoreUnavailable, StorageUnavailable
+from readstate.model import Position
+from readstate.ports import Seen
 from tests.conftest import GENERAL
 
 from .conftest import Town
 from .device import Device
+from .test_store_away import Away
 
 
 async def unread_everywhere(town: Town, *devices: Device) -> set[int]:
@@ -224,3 +232,58 @@ async def test_focus_ends_with_membership(either: Town) -> None:
     await either.chat.join("bob", history="unread")
 
     assert await either.chat.count("bob") == 1
+
+
+# ---------------------------------------------------------------- what could not be done
+
+
+async def refused(*_: object) -> None:
+    raise StorageUnavailable
+
+
+async def test_a_channel_that_could_not_be_read_is_not_open(either: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    await either.chat.open_channel("alice", "bob", channel="other")
+    bob = await either.fresh("bob")
+    await bob.ask("channel.focus", channel_id=GENERAL)
+    with monkeypatch.context() as full:
+        full.setattr(either.rs.reads, "mark_read", refused)
+        error = await bob.do("channel.focus", channel_id="other")
+
+    assert (error["type"], error["code"]) == ("error", "storage_unavailable")
+    await either.chat.send("alice", "o1", channel="other")
+    await either.chat.send("alice", "m1")
+    assert {event["channel_id"]: event["counts"] for event in await bob.heard("message.new")} == {
+        "other": True,
+        GENERAL: False,
+    }
+    assert await either.chat.count("bob", "other") == 1
+    assert await either.chat.count("bob") == 0
+
+
+async def test_a_focus_that_cannot_be_taken_back_ends_with_its_connection(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bob = await town.fresh("bob")
+    focus = town.rs.presence.focus
+    with monkeypatch.context() as full:
+        full.setattr(town.rs.reads, "mark_read", refused)
+        full.setattr(town.rs.presence, "focus", lambda *place: focus(*place) if place[-1] else refused())
+        await bob.say("channel.focus", channel_id=GENERAL)
+
+        assert await bob.ended() == 1013
+
+    await town.chat.send("alice", "m1")
+    assert await town.chat.count("bob") == 1
+
+
+async def test_a_read_by_focus_that_failed_holds_nobody_up(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    bob = await town.fresh("bob")
+    await bob.ask("channel.focus", channel_id=GENERAL)
+    away = Away(town.rs.reads._users, "move", 1, monkeypatch)
+    with pytest.raises(HotStoreUnavailable):
+        await town.rs.reads.read_in_focus([Seen("bob", GENERAL, Position(1, "m1", 1), 0)])
+    assert not away.left
+
+    async with asyncio.timeout(60):
+        await town.chat.sync("bob")
+        await town.fresh("bob", "laptop")

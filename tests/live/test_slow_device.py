@@ -8,6 +8,7 @@ from tests.conftest import GENERAL
 
 from .conftest import Town, a_town
 from .device import Device
+from .test_presence import badge_becomes, gone
 
 TEXT = "x" * 500
 
@@ -67,3 +68,18 @@ async def test_a_device_that_reads_again_in_time_hears_everything(tmp_path: Path
         slow.socket.transport.resume_reading()
 
         assert [event["seq"] for event in await slow.heard("message.new")] == list(range(1, 1001))
+
+
+async def test_a_device_that_takes_nothing_and_answers_no_ping_is_gone(tmp_path: Path) -> None:
+    """What it has not taken stays in the connection, and would keep that open as long as the network does."""
+    async with a_town(tmp_path, heartbeat=2, send_buffer=4096) as town:
+        await town.chat.open_channel("alice", "bob")
+        frozen = await town.fresh("bob", sock=narrow_socket(town.url))
+        frozen.socket.transport.pause_reading()
+        batch = [{"channel_id": GENERAL, "sender_id": "alice", "preview": TEXT} for _ in range(1000)]
+
+        async with gone(town):
+            await town.chat.post_all(batch)  # under the bound of 1 MiB
+
+        await badge_becomes(town, 1)
+        await frozen.cut()
