@@ -166,6 +166,24 @@ export class Line {
   }
 }
 
+/** A page of a browser, as far as the client looks at it. */
+export class Page extends EventTarget {
+  visibilityState = "visible";
+
+  hide() {
+    this.#turn("hidden");
+  }
+
+  show() {
+    this.#turn("visible");
+  }
+
+  #turn(state) {
+    this.visibilityState = state;
+    this.dispatchEvent(new Event("visibilitychange"));
+  }
+}
+
 /** The chat backend: it may do everything. What fails, fails the test. */
 export class Backend {
   constructor(service) {
