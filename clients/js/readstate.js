@@ -350,7 +350,7 @@ export class Readstate {
   markUnread(channelId, fromMessageId) {
     if (this.#focus?.channelId === channelId) this.#lookAt(null); // it ends, and coming back must not read again
     const frame = { type: "mark_unread", channel_id: channelId, from: fromMessageId };
-    const once = { ...frame, epoch: this.#counts.epoch(channelId) }; // done already, or overtaken: it changes nothing
+    const once = { ...frame, epoch: this.#epoch(channelId) }; // done already, or overtaken: it changes nothing
     return this.#request(frame, { later: () => once, apply: (ack) => this.#counts.read(channelId, ack) });
   }
 
@@ -401,7 +401,7 @@ export class Readstate {
     return this.#read({ channel_id: id, up_to_seq: now?.latest?.seq ?? 0, epoch });
   }
 
-  /** The epoch that a read names; none after a mark-unread that is not answered yet, which makes a new one. */
+  /** The epoch that a request names; none after a mark-unread that is not answered yet, which makes a new one. */
   #epoch(channelId, seen = this.#counts.epoch(channelId)) {
     const renewing = ({ type, channel_id }) => type === "mark_unread" && channel_id === channelId;
     return this.#outbox.holds(renewing) ? undefined : seen;

@@ -389,6 +389,22 @@ test("a read before the first connection reads what was there when it was asked 
   await agrees(backend, rs);
 });
 
+test("marking unread twice while offline: the second one stands", async (t) => {
+  const { alice, bob, general } = await story();
+  const [first, second] = [await backend.send(general, alice), await backend.send(general, alice)];
+  await backend.send(general, alice);
+  const rs = device(t, bob, service.url);
+  await rs.connect();
+  await rs.markRead(general);
+
+  rs.disconnect();
+  const done = [rs.markUnread(general, second), rs.markUnread(general, first)];
+  await rs.connect();
+
+  assert.deepEqual((await Promise.all(done)).map(({ unread }) => unread), [2, 3]);
+  await agrees(backend, rs);
+});
+
 test("an answer that is lost with the connection is asked for again", async (t) => {
   const { alice, bob, general } = await story();
   const first = await backend.send(general, alice);
