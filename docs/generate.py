@@ -380,13 +380,14 @@ is too large, or one too many, closes the connection.
 ANSWERS = {
     "hello": "`ready`. A second one is an `error`.",
     "channel.focus": "the channel's figures as they stood before (the fields of `unread.updated`), for the red line, "
-    "and in `after` those of now: `last_read`, `unread`, `label`, `has_unread`, `mentions`, `first_unread`.",
+    "and in `after` those of now: `last_read`, `unread`, `label`, `has_unread`, `exact`, `reason?`, `mentions`, "
+    "`first_unread`.",
     "channel.blur": "nothing more. It is no fault if the channel was not open.",
-    "mark_read": "`channel_id`, `last_read`, `unread`, `label`, `has_unread`, `mentions`, `first_unread`, `changed`. "
-    "For a thread: `last_read`, `unread`, `label`, `changed`.",
+    "mark_read": "`channel_id`, `last_read`, `unread`, `label`, `has_unread`, `exact`, `reason?`, `mentions`, "
+    "`first_unread`, `changed`. For a thread: `last_read`, `unread`, `label`, `changed`.",
     "mark_unread": "the same as for `mark_read`. An open channel is then open no more.",
     "auth": "`expires_at`.",
-    "badge.tap": "`senders`, `tapped_at` and `by_sender`, as `POST /v1/users/{user}/badge/tap`.",
+    "badge.tap": "`senders`, `tapped_at`, `by_sender` and `cursor`, as `POST /v1/users/{user}/badge/tap`.",
     "ping": "`pong`.",
 }
 ACK = """
@@ -414,6 +415,7 @@ FRAME_WORDS = {
     "Ready.expires_at": "When the token expires, in ms since 1970; null for a service key.",
     "server_time": "The service's clock, in ms since 1970.",
     "message_id": "The message.",
+    "MessageNew.seq": "Its place in the channel: 1, 2, 3 …; null for a reply in a thread only.",
     "mentions_me": "Whether it mentions the user.",
     "last_read_id": "The message up to which everything is read.",
     "last_read_at": "The time of that message.",

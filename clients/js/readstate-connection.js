@@ -161,15 +161,20 @@ export class Outbox {
 
   /**
    * @param {object} frame what to send
-   * @param {{answered: (frame: object) => void, failed: (error: Error) => void, later?: object}} request
-   *   `later` is sent instead of `frame` when it could not be sent at once, or its answer was lost.
+   * @param {{
+   *   answered: (frame: object) => void, failed: (error: Error) => void,
+   *   later?: () => object | null, dropped?: () => void,
+   * }} request
+   *   `later` tells what to send instead of `frame` when it could not be sent at once, or its answer was lost;
+   *   null: nothing is left to do, and `dropped` is called.
    */
   add(frame, request) {
     if (this.#waiting.length >= MAX_WAITING) {
       const detail = `${MAX_WAITING} requests wait for the connection already.`;
       return request.failed(new ReadstateError({ code: "queue_full", detail, retry: true }));
     }
-    this.#waiting.push({ frame: this.#connection ? frame : (request.later ?? frame), ...request });
+    this.#waiting.push({ frame, ...request });
+    this.revise();
     this.#pump();
   }
 
@@ -193,17 +198,18 @@ export class Outbox {
   /** The connection is gone; what it has not answered waits for the next one. */
   detach() {
     this.#connection = null;
-    const all = [...this.#sent, ...this.#waiting];
-    this.#waiting = all.map((request) => ({ ...request, frame: request.later ?? request.frame }));
+    this.#waiting = [...this.#sent, ...this.#waiting];
     this.#sent = [];
+    this.revise();
   }
 
-  /** Take back what waits of a type while there is no connection. */
-  withdraw(type) {
-    if (this.#connection) return [];
-    const taken = this.#waiting.filter(({ frame }) => frame.type === type);
-    this.#waiting = this.#waiting.filter(({ frame }) => frame.type !== type);
-    return taken;
+  /** Without a connection, whatever waits is asked what is left to do of it. */
+  revise() {
+    if (this.#connection) return;
+    for (const request of this.#waiting) if (request.later) request.frame = request.later();
+    const dropped = this.#waiting.filter(({ frame }) => !frame);
+    this.#waiting = this.#waiting.filter(({ frame }) => frame);
+    for (const request of dropped) request.dropped(); // last: a listener may ask for more
   }
 
   /** Give up what is on its way, because it ended the connection; or all that waits, too. */

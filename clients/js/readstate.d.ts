@@ -80,7 +80,10 @@ export interface ReadResult {
   label: string;
   changed: boolean;
   /** Not for threads, which have none of these. */
+  channel_id?: string;
   has_unread?: boolean;
+  exact?: boolean;
+  reason?: "capped" | "stale";
   mentions?: number;
   first_unread?: Place | null;
 }
@@ -224,7 +227,7 @@ export interface ThreadUpdated extends Event, Thread {
   followed?: boolean;
 }
 
-export interface SyncRequired {
+export interface SyncRequired extends Event {
   type: "sync.required";
   reason: string;
 }

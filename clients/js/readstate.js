@@ -22,7 +22,6 @@ const LONGEST_TIMER = 2 ** 31 - 1;
 
 const TOO_LARGE = 1009;
 const RESTARTING = 1012;
-const PROTOCOL = 4400;
 const UNAUTHENTICATED = 4401;
 const EXPIRED = 4403;
 const TOO_SLOW = 4408;
@@ -180,8 +179,8 @@ export class Readstate {
     this.#refusals = 0;
     this.#become("live");
     if (this.state !== "live") return; // a listener went offline
-    const moving = ({ type }) => type === "channel.focus" || type === "channel.blur";
-    if (this.#focus && !this.#hidden && !this.#outbox.holds(moving)) this.#focusAgain(true);
+    const opening = ({ type }) => type === "channel.focus";
+    if (this.#focus && !this.#hidden && !this.#outbox.holds(opening)) this.#focusAgain(true);
     this.#outbox.attach(this.#connection);
     this.#settle();
   }
@@ -192,7 +191,7 @@ export class Readstate {
     if (code === TOO_LARGE) this.#outbox.fail(new ReadstateError({ code: "too_large", detail: "Too large a frame." }));
     this.#leave();
     if (wasLive && Date.now() - this.#liveSince >= STEADY) this.#attempts = 0;
-    if (code === TOO_SLOW || code === PROTOCOL) this.#cursor = null;
+    if (code === TOO_SLOW) this.#cursor = null;
     if (code === UNAUTHENTICATED || code === EXPIRED) {
       const detail = "The service does not accept the token.";
       return this.#refused(new ReadstateError({ code: "unauthenticated", detail, status: 401 }));
@@ -328,16 +327,14 @@ export class Readstate {
 
   /** Open a channel. Resolves to its `U` as it stood before: the red line goes to its `first_unread`. */
   focus(channelId, { read = true } = {}) {
-    this.#withdrawFocus();
-    this.#focus = { channelId, read };
-    return this.#hidden ? this.#peek(channelId) : this.#sendFocus();
+    const focus = this.#lookAt({ channelId, read });
+    return this.#hidden ? this.#peek(channelId) : this.#sendFocus(focus);
   }
 
   /** The open channel is left. */
   async blur() {
     const focus = this.#focus;
-    this.#focus = null;
-    this.#withdrawFocus();
+    this.#lookAt(null);
     if (focus && !this.#hidden) await this.#sendBlur(focus.channelId);
   }
 
@@ -345,26 +342,28 @@ export class Readstate {
   markRead(channelId, { upTo, upToSeq, upToTime, messages } = {}) {
     const target = { up_to: upTo, up_to_seq: upToSeq, up_to_time: upToTime, messages };
     const everything = Object.values(target).every((value) => value === undefined || value === null);
-    return this.#sendRead({ channel_id: channelId, ...target, epoch: this.#epoch(channelId) }, everything);
+    if (everything) return this.#beenLive ? this.#readAll(channelId) : this.#readAllThere(channelId);
+    return this.#read({ channel_id: channelId, ...target, epoch: this.#epoch(channelId) });
   }
 
   /** Mark a message and all later ones unread. */
   markUnread(channelId, fromMessageId) {
-    if (this.#focus?.channelId === channelId) {
-      this.#focus = null; // it ends the focus, and coming back must not read again
-      this.#withdrawFocus();
-    }
+    if (this.#focus?.channelId === channelId) this.#lookAt(null); // it ends, and coming back must not read again
     const frame = { type: "mark_unread", channel_id: channelId, from: fromMessageId };
-    return this.#request(frame, {
-      later: { ...frame, epoch: this.#counts.epoch(channelId) }, // done already, or overtaken: then it changes nothing
-      apply: (ack) => this.#counts.read(channelId, ack),
-    });
+    const once = { ...frame, epoch: this.#epoch(channelId) }; // done already, or overtaken: it changes nothing
+    return this.#request(frame, { later: () => once, apply: (ack) => this.#counts.read(channelId, ack) });
   }
 
   /** Mark a followed thread read: everything, or up to a reply. */
   markThreadRead(channelId, threadId, { upTo } = {}) {
+    const known = this.thread(channelId, threadId);
     const frame = { type: "mark_read", channel_id: channelId, thread_id: threadId, up_to: upTo };
-    return this.#request(frame, { apply: (ack) => this.#counts.threadRead(channelId, threadId, ack) });
+    const newest = upTo ?? known?.latest?.id;
+    return this.#request(frame, {
+      later: () => (newest ? { ...frame, up_to: newest } : null), // what came meanwhile was not seen
+      dropped: () => unreadThread(known),
+      apply: (ack) => this.#counts.threadRead(channelId, threadId, ack),
+    });
   }
 
   /** Tap the badge: shows who wrote while the user was away, and sets it to 0. With a cursor: more of what it showed. */
@@ -378,23 +377,34 @@ export class Readstate {
     return this.#http.call(method, path, body);
   }
 
-  /** Later, only what was known when it was called is read: what came meanwhile was not seen. */
-  #sendRead(read, everything) {
-    const frame = { type: "mark_read", ...read };
-    const id = read.channel_id;
-    if (!everything) return this.#request(frame, { apply: (ack) => this.#counts.read(id, ack) });
-    const newest = this.#counts.newest(id);
-    return this.#request(frame, {
-      later: newest && { ...frame, up_to_seq: newest },
-      hold: id,
-      apply: (ack) => this.#counts.read(id, ack),
-    });
+  #read(read, options) {
+    const apply = (ack) => this.#counts.read(read.channel_id, ack);
+    return this.#request({ type: "mark_read", ...read }, { apply, ...options });
   }
 
-  /** The epoch that a read names; none after a mark-unread that is not answered yet, which makes a new one. */
-  #epoch(channelId) {
+  /** Now everything is read. Later, only what was known when it was called: what came meanwhile was not seen. */
+  #readAll(id) {
+    const known = this.#readKnown(id);
+    return this.#read({ channel_id: id, epoch: known.epoch }, { later: () => known, hold: id });
+  }
+
+  /** Reads what is known of a channel. Nothing is, if nothing was unread: that changes nothing, and is answered. */
+  #readKnown(id) {
+    return { type: "mark_read", channel_id: id, up_to_seq: this.#counts.newest(id) ?? 0, epoch: this.#epoch(id) };
+  }
+
+  /** Before the first connection nothing is known here; when it will be, more may be there than now. */
+  async #readAllThere(id) {
+    if (this.state === "closed") throw closed();
+    const now = await this.#http.unread(id);
+    const epoch = this.#epoch(id, now?.last_read.epoch);
+    return this.#read({ channel_id: id, up_to_seq: now?.latest?.seq ?? 0, epoch });
+  }
+
+  /** The epoch that a request names; none after a mark-unread that is not answered yet, which makes a new one. */
+  #epoch(channelId, seen = this.#counts.epoch(channelId)) {
     const renewing = ({ type, channel_id }) => type === "mark_unread" && channel_id === channelId;
-    return this.#outbox.holds(renewing) ? undefined : this.#counts.epoch(channelId);
+    return this.#outbox.holds(renewing) ? undefined : seen;
   }
 
   /** Nobody looks: the channel is opened when the page is visible. */
@@ -405,43 +415,51 @@ export class Readstate {
     throw new ReadstateError({ code: "forbidden", detail: `${this.user} is not a member of ${channelId}.`, status: 403 });
   }
 
-  #sendFocus(first = false) {
-    const { channelId: id, read } = this.#focus;
+  /** Another channel is open now, or none: what waits takes note. */
+  #lookAt(focus) {
+    this.#focus = focus;
+    this.#outbox.revise();
+    return focus;
+  }
+
+  #sendFocus(focus, first = false) {
+    const { channelId: id, read } = focus;
+    const frame = { type: "channel.focus", channel_id: id, read };
     const before = this.unread(id);
-    const seen = { channel_id: id, up_to_seq: this.#counts.newest(id), epoch: this.#epoch(id) };
-    return this.#request(
-      { type: "channel.focus", channel_id: id, read },
-      {
-        first,
-        hold: read ? id : undefined,
-        apply: (ack) => this.#counts.opened(id, ack),
-        refused: () => {
-          if (this.#focus?.channelId === id) this.#focus = null;
-        },
-        withdrawn: () => {
-          if (read && seen.up_to_seq) this.#sendRead(seen, false).catch((error) => this.#listeners.emit("error", error));
-          return before;
-        },
+    const seen = read ? this.#readKnown(id) : null;
+    let over = false;
+    return this.#request(frame, {
+      first,
+      hold: read ? id : undefined,
+      later: () => {
+        over ||= this.#focus !== focus || this.#hidden;
+        return over ? seen : frame; // whoever has left sees no more of it
       },
-    );
+      dropped: () => before,
+      apply: (ack) => {
+        if (ack.after) return this.#counts.opened(id, ack);
+        this.#counts.read(id, ack);
+        return before;
+      },
+      refused: () => {
+        if (this.#focus === focus) this.#focus = null;
+      },
+    });
   }
 
   /** The page or the connection is back: the channel that is open is read again. */
   #focusAgain(first) {
-    const { channelId } = this.#focus;
-    this.#sendFocus(first).then(
-      (before) => this.#listeners.emit("focus", { channel_id: channelId, before }),
+    const focus = this.#focus;
+    this.#sendFocus(focus, first).then(
+      (before) => this.#focus === focus && this.#listeners.emit("focus", { channel_id: focus.channelId, before }),
       (error) => this.#listeners.emit("error", error),
     );
   }
 
-  /** A focus that never reached the service and is over already: only what was seen is read. */
-  #withdrawFocus() {
-    for (const request of this.#outbox.withdraw("channel.focus")) request.withdrawn();
-  }
-
   async #sendBlur(channelId) {
-    if (this.state === "live") await this.#request({ type: "channel.blur", channel_id: channelId });
+    if (this.state !== "live") return;
+    const frame = { type: "channel.blur", channel_id: channelId };
+    await this.#request(frame, { later: () => null }); // the focus has ended with the connection
   }
 
   get #hidden() {
@@ -452,12 +470,12 @@ export class Readstate {
     if (!this.#hidden) this.#online(); // a sleeping tab need not wait any longer
     if (!this.#focus) return;
     if (!this.#hidden) return this.#focusAgain(false);
-    this.#withdrawFocus();
+    this.#outbox.revise();
     this.#sendBlur(this.#focus.channelId).catch((error) => this.#listeners.emit("error", error));
   };
 
   /** Send a request, now or when the connection is back. What it changes here is applied with its answer. */
-  #request(frame, { first = false, later, hold, apply, refused, withdrawn } = {}) {
+  #request(frame, { first = false, later, hold, apply, refused, dropped } = {}) {
     if (this.state === "closed") return Promise.reject(closed());
     const { promise, resolve, reject } = deferred();
     if (hold !== undefined) this.#counts.hold(hold);
@@ -472,15 +490,22 @@ export class Readstate {
         refused?.();
         reject(error);
       },
-      withdrawn: () => {
+      dropped: () => {
         if (hold !== undefined) this.#counts.release(hold);
-        resolve(withdrawn());
+        resolve(dropped?.());
       },
     };
     if (first) this.#outbox.addFirst(frame, request);
     else this.#outbox.add(frame, request);
     return promise;
   }
+}
+
+/** What a read of a thread answers, of which no reply was known. */
+async function unreadThread(known) {
+  if (known) return { last_read: known.last_read, unread: known.unread, label: known.label, changed: false };
+  const detail = "As far as is known here, the user does not follow this thread.";
+  throw new ReadstateError({ code: "thread_not_found", detail, field: "thread", retry: true });
 }
 
 function closed() {

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 
-import { agrees, Backend, device, hurry, Line, next, Service, tokenFor, until } from "./harness.js";
+import { agrees, Backend, device, hurry, Line, next, Page, Service, tokenFor, until } from "./harness.js";
 
 let service;
 let backend;
@@ -229,6 +229,179 @@ test("what came while a read waited was not seen, and stays unread", async (t) =
   await rs.settled();
   assert.equal(rs.unread(general).unread, 1);
   assert.equal(rs.unread(side).unread, 1);
+  await agrees(backend, rs);
+});
+
+for (const [how, leave] of [
+  ["left", ({ rs }) => rs.blur()],
+  ["left for another one", ({ rs, side }) => rs.focus(side)],
+  ["left with the page", ({ page }) => page.hide()],
+]) {
+  test(`a channel that was opened and ${how} over a dead line is read as far as it was seen`, async (t) => {
+    const { alice, bob, general, side } = await story();
+    await backend.send(general, alice);
+    const wire = await line(t);
+    const page = new Page();
+    const rs = device(t, bob, wire.url, { ...hurry, page });
+    await rs.connect();
+
+    wire.freeze(); // nobody has noticed yet
+    const opened = rs.focus(general);
+    const left = leave({ rs, side, page });
+    const missed = await backend.send(general, alice);
+    assert.equal(rs.unread(general).unread, 0, "reading shows at once");
+    wire.cut();
+
+    assert.equal((await opened).unread, 1);
+    await left;
+    await rs.settled();
+    assert.equal(rs.unread(general).unread, 1);
+    assert.equal(rs.unread(general).first_unread.id, missed);
+    await agrees(backend, rs);
+  });
+}
+
+test("a channel that is still open is read, though it was opened over a dead line", async (t) => {
+  const { alice, bob, general, side } = await story();
+  const wire = await line(t);
+  const rs = device(t, bob, wire.url, hurry);
+  await rs.connect();
+
+  wire.freeze();
+  const opened = [rs.focus(general), rs.focus(side), rs.focus(general)];
+  await backend.send(general, alice);
+  await backend.send(side, alice);
+  wire.cut();
+
+  await Promise.all(opened);
+  await backend.send(general, alice);
+  await rs.settled();
+  assert.equal(rs.unread(general).unread, 0);
+  assert.equal(rs.unread(side).unread, 1);
+  await agrees(backend, rs);
+});
+
+test("a channel that was only looked at, over a dead line, stays as it was", async (t) => {
+  const { alice, bob, general } = await story();
+  await backend.send(general, alice);
+  const wire = await line(t);
+  const rs = device(t, bob, wire.url, hurry);
+  await rs.connect();
+
+  wire.freeze();
+  const looked = [rs.focus(general, { read: false }), rs.blur()];
+  wire.cut();
+
+  assert.equal((await Promise.all(looked))[0].unread, 1);
+  await rs.connect();
+  assert.equal(rs.unread(general).unread, 1);
+  await agrees(backend, rs);
+});
+
+for (const [how, lose] of [
+  ["offline", ({ rs }) => rs.disconnect()],
+  ["over a dead line", ({ wire }) => wire.freeze()],
+]) {
+  test(`where nothing was unread, a read ${how} reads nothing that comes later`, async (t) => {
+    const { alice, bob, general, side } = await story();
+    const old = await backend.send(side, alice);
+    await backend.read(bob, side);
+    const wire = await line(t);
+    const rs = device(t, bob, wire.url, hurry);
+    await rs.connect();
+
+    lose({ rs, wire });
+    const reads = [rs.markRead(general), rs.markRead(side)];
+    const missed = await backend.send(general, alice);
+    await backend.call("POST", `/v1/users/${bob}/channels/${side}/unread`, { from: old }); // on another device
+    wire.cut();
+    await rs.connect();
+
+    for (const { unread, changed } of await Promise.all(reads)) assert.deepEqual([unread, changed], [1, false]);
+    await rs.settled();
+    assert.equal(rs.unread(general).first_unread.id, missed);
+    assert.equal(rs.unread(side).first_unread.id, old);
+    await agrees(backend, rs);
+  });
+
+  test(`a thread that is read ${how} is read as far as it was known`, async (t) => {
+    const { alice, bob, general } = await story();
+    const [root, empty] = [await backend.send(general, bob), await backend.send(general, bob)];
+    const known = await backend.send(general, alice, { thread_id: root });
+    await backend.call("PUT", `/v1/users/${bob}/channels/${general}/threads/${empty}/follow`);
+    const wire = await line(t);
+    const rs = device(t, bob, wire.url, hurry);
+    await rs.connect();
+    assert.equal(rs.thread(general, root).unread, 1);
+
+    lose({ rs, wire });
+    const reads = [rs.markThreadRead(general, root), rs.markThreadRead(general, empty)];
+    for (const thread_id of [root, empty, empty]) await backend.send(general, alice, { thread_id });
+    await backend.call("DELETE", `/v1/channels/${general}/messages/${known}`); // it stands for a place all the same
+    wire.cut();
+    await rs.connect();
+
+    const [first, second] = await Promise.all(reads);
+    assert.deepEqual([first.unread, first.last_read.id, second.changed], [1, known, false]);
+    await rs.settled();
+    assert.equal(rs.thread(general, root).unread, 1);
+    assert.equal(rs.thread(general, empty).unread, 2);
+    await agrees(backend, rs);
+  });
+}
+
+test("a thread that nothing is known of can't be read later", async (t) => {
+  const { alice, bob, general } = await story();
+  const root = await backend.send(general, alice);
+  const rs = device(t, bob, service.url);
+  await rs.connect();
+
+  rs.disconnect();
+  const read = rs.markThreadRead(general, root);
+
+  await assert.rejects(read, { code: "thread_not_found", retry: true });
+  await rs.connect();
+  await assert.rejects(rs.markThreadRead(general, root), { code: "thread_not_found", retry: false });
+});
+
+test("a read before the first connection reads what was there when it was asked for", async (t) => {
+  const { alice, bob, general, side } = await story();
+  await backend.send(general, alice);
+  const old = await backend.send(side, alice);
+  await backend.read(bob, side);
+  let asked = 0;
+  const count = async (...args) => {
+    const answer = await fetch(...args);
+    asked += 1;
+    return answer;
+  };
+  const rs = device(t, bob, service.url, { fetch: count });
+
+  const reads = [rs.markRead(general), rs.markRead(side)];
+  await until("it has asked what is there", () => asked === reads.length);
+  const missed = await backend.send(general, alice);
+  await backend.call("POST", `/v1/users/${bob}/channels/${side}/unread`, { from: old }); // on another device
+  await rs.connect();
+
+  assert.deepEqual((await Promise.all(reads)).map(({ unread }) => unread), [1, 1]);
+  assert.equal(rs.unread(general).first_unread.id, missed);
+  assert.equal(rs.unread(side).first_unread.id, old);
+  await agrees(backend, rs);
+});
+
+test("marking unread twice while offline: the second one stands", async (t) => {
+  const { alice, bob, general } = await story();
+  const [first, second] = [await backend.send(general, alice), await backend.send(general, alice)];
+  await backend.send(general, alice);
+  const rs = device(t, bob, service.url);
+  await rs.connect();
+  await rs.markRead(general);
+
+  rs.disconnect();
+  const done = [rs.markUnread(general, second), rs.markUnread(general, first)];
+  await rs.connect();
+
+  assert.deepEqual((await Promise.all(done)).map(({ unread }) => unread), [2, 3]);
   await agrees(backend, rs);
 });
 

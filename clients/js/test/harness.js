@@ -37,6 +37,19 @@ export function tokenFor(user, { ttl = 3600, secret = SECRET } = {}) {
   return `${body}.${createHmac("sha256", secret).update(body).digest("base64url")}`;
 }
 
+/** Small, fast, and the same everywhere (mulberry32). */
+export function dice(seed) {
+  let state = seed;
+  const roll = () => {
+    state = (state + 0x6d2b79f5) | 0;
+    let mixed = Math.imul(state ^ (state >>> 15), 1 | state);
+    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed;
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
+  };
+  const pick = (list) => list[Math.floor(roll() * list.length)];
+  return { roll, pick, chance: (p) => roll() < p, upTo: (n) => Math.floor(roll() * (n + 1)) };
+}
+
 const children = new Set();
 process.on("exit", () => {
   for (const child of children) child.kill("SIGKILL");
@@ -163,6 +176,24 @@ export class Line {
   close() {
     this.cut();
     return new Promise((resolve) => this.#server.close(resolve));
+  }
+}
+
+/** A page of a browser, as far as the client looks at it. */
+export class Page extends EventTarget {
+  visibilityState = "visible";
+
+  hide() {
+    this.#turn("hidden");
+  }
+
+  show() {
+    this.#turn("visible");
+  }
+
+  #turn(state) {
+    this.visibilityState = state;
+    this.dispatchEvent(new Event("visibilitychange"));
   }
 }
 

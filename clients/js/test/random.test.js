@@ -10,7 +10,7 @@ import { randomInt } from "node:crypto";
 import { test } from "node:test";
 
 import { ReadstateError } from "../readstate.js";
-import { Backend, device, hurry, known, Line, loginOf, Service } from "./harness.js";
+import { Backend, device, dice, hurry, known, Line, loginOf, Service } from "./harness.js";
 
 const SEED = Number(process.env.SEED ?? randomInt(2 ** 31));
 const STEPS = Number(process.env.STEPS ?? 500);
@@ -31,19 +31,6 @@ const EXPECTED = new Set([
   "thread_not_found",
   "undo_not_found",
 ]);
-
-/** Small, fast, and the same everywhere (mulberry32). */
-function dice(seed) {
-  let state = seed;
-  const roll = () => {
-    state = (state + 0x6d2b79f5) | 0;
-    let mixed = Math.imul(state ^ (state >>> 15), 1 | state);
-    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed;
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
-  };
-  const pick = (list) => list[Math.floor(roll() * list.length)];
-  return { roll, pick, chance: (p) => roll() < p, upTo: (n) => Math.floor(roll() * (n + 1)) };
-}
 
 /** Plans steps: each has a name and does something. All choices are made here, in order. */
 class Plan {
