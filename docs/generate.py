@@ -380,11 +380,10 @@ is too large, or one too many, closes the connection.
 ANSWERS = {
     "hello": "`ready`. A second one is an `error`.",
     "channel.focus": "the channel's figures as they stood before (the fields of `unread.updated`), for the red line, "
-    "and in `after` those of now: `last_read`, `unread`, `label`, `has_unread`, `exact`, `reason?`, `mentions`, "
-    "`first_unread`.",
+    "and in `after` those of now.",
     "channel.blur": "nothing more. It is no fault if the channel was not open.",
-    "mark_read": "`channel_id`, `last_read`, `unread`, `label`, `has_unread`, `exact`, `reason?`, `mentions`, "
-    "`first_unread`, `changed`. For a thread: `last_read`, `unread`, `label`, `changed`.",
+    "mark_read": "the channel's figures as they stand now (the fields of `unread.updated`), and `changed`. "
+    "For a thread: `last_read`, `unread`, `label`, `changed`.",
     "mark_unread": "the same as for `mark_read`. An open channel is then open no more.",
     "auth": "`expires_at`.",
     "badge.tap": "`senders`, `tapped_at`, `by_sender` and `cursor`, as `POST /v1/users/{user}/badge/tap`.",

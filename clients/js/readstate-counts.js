@@ -116,17 +116,14 @@ export class Counts {
   }
 
   /** Figures after a read, or after a mark-unread: from an `ack`, or of another device. */
-  read(id, { last_read, unread, label, has_unread, exact, reason, mentions, first_unread }) {
+  read(id, answer) {
     const room = this.#room(id);
-    const { reason: _, ...known } = room.told;
-    room.told = { ...known, last_read, unread, label, has_unread, exact, mentions, first_unread };
-    if (reason) room.told.reason = reason;
+    room.told = figures(answer);
     this.#put(id, room);
   }
 
-  /** A channel was opened: it stands as `after` says. Of one never heard of, `before` tells the rest. */
+  /** A channel was opened: it stands as `after` says. */
   opened(id, { after, ...before }) {
-    if (!this.#rooms.has(id)) this.#tell(figures(before));
     this.read(id, after);
     return before;
   }

@@ -86,6 +86,9 @@ export interface ReadResult {
   reason?: "capped" | "stale";
   mentions?: number;
   first_unread?: Place | null;
+  latest?: Latest | null;
+  muted?: boolean;
+  archived?: boolean;
 }
 
 export interface Message {
@@ -164,6 +167,9 @@ export interface ReadPointerUpdated extends Event {
   reason?: "capped" | "stale";
   mentions: number;
   first_unread: Place | null;
+  latest: Latest | null;
+  muted: boolean;
+  archived?: boolean;
   instance_id: string;
 }
 

@@ -170,9 +170,12 @@ class ReadPointerUpdated(Event, frozen=True, kw_only=True, tag="read_pointer.upd
     exact: bool
     mentions: int
     first_unread: Place | None
+    latest: Latest | None
+    muted: bool
     instance_id: str
     """Where the change came from."""
     reason: Literal["capped", "stale"] | UnsetType = UNSET
+    archived: bool | UnsetType = UNSET
 
 
 class UnreadUpdated(Event, frozen=True, kw_only=True, tag="unread.updated"):

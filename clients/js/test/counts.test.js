@@ -256,6 +256,24 @@ test("marking unread stands against a read that comes late", async (t) => {
   await agrees(backend, laptop);
 });
 
+for (const aside of [{ muted: true }, { archived: true }]) {
+  test(`what is ${Object.keys(aside)[0]} counts as it should when it is marked unread, here and elsewhere`, async (t) => {
+    const { alice, bob, general } = await story();
+    const first = await backend.send(general, alice);
+    await backend.read(bob, general);
+    await backend.prefer(bob, general, aside);
+    const phone = await live(t, bob, { device: "phone" });
+    const laptop = await live(t, bob);
+
+    await phone.markUnread(general, first);
+    await laptop.settled();
+
+    assert.equal(phone.unread(general).unread, 1);
+    await agrees(backend, phone);
+    await agrees(backend, laptop);
+  });
+}
+
 test("marking unread ends the focus, also over a reconnect", async (t) => {
   const { alice, bob, general } = await story();
   const first = await backend.send(general, alice);

@@ -409,14 +409,13 @@ class _Connection:
 
     async def _ack_read(self, frame: frames.ClientFrame, channel: str, changed: bool) -> None:
         """With the figures as they stand at this place among the frames."""
-        self._ack(frame, {"channel_id": channel, **await self._figures(channel), "changed": changed})
+        self._ack(frame, {**await self._figures(channel), "changed": changed})
 
     async def _figures(self, channel: str) -> dict[str, Any]:
         now = await self._rs.figures.unread(self._user, channel)
         if now.latest is not None:
             self._rs.live.showed(self._user, channel, now.latest.seq)
-        given = {name: getattr(now, name) for name in _READ_FIELDS}
-        return given if now.reason is UNSET else {**given, "reason": now.reason}
+        return {name: value for name, value in structs.asdict(now).items() if value is not UNSET}
 
     async def _on_auth(self, frame: frames.Auth) -> None:
         principal = await self._verify(b"Bearer " + frame.token.encode())
@@ -435,7 +434,6 @@ class _Connection:
 
 
 _Handlers = dict[type, Callable[[Any], Awaitable[None]]]
-_READ_FIELDS = ("last_read", "unread", "label", "has_unread", "exact", "mentions", "first_unread")
 
 
 class _Gone(Exception):

@@ -219,6 +219,9 @@ def _pointer_updated(unread: Unread, instance: str) -> ReadPointerUpdated:
         reason=unread.reason,
         mentions=unread.mentions,
         first_unread=unread.first_unread,
+        latest=unread.latest,
+        muted=unread.muted,
+        archived=unread.archived,
         instance_id=instance,
         resume=LATER,
     )
