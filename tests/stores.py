@@ -95,6 +95,7 @@ def _on_kafka() -> dict[str, Any]:
         "topic_prefix": f"{kafka.topic()}-",
         "partitions": PARTITIONS,
         "produce_timeout": 10_000,  # a busy machine is not one without Kafka
+        "wait_timeout": 30,
     }
 
 

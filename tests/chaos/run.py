@@ -17,7 +17,13 @@ from .schedule import SERVES, SESSION_MS, STORM_SECONDS, WORKERS, schedule
 from .storm import Storm
 
 FINISH_SECONDS = 100.0
-IMPATIENT = {"session_timeout": SESSION_MS, "wait_timeout": 2, "shutdown_grace": 2, "fanout_max_members": FANOUT}
+IMPATIENT = {
+    "session_timeout": SESSION_MS,
+    "produce_timeout": 100,  # so that reads go to the spool
+    "wait_timeout": 2,
+    "shutdown_grace": 2,
+    "fanout_max_members": FANOUT,
+}
 
 
 async def storm(

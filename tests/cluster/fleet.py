@@ -68,6 +68,8 @@ class Stores(NamedTuple):
             "kafka_bootstrap": (machines.bootstrap,),
             "topic_prefix": self.topic_prefix,
             "partitions": partitions,
+            "produce_timeout": 10_000,  # a busy machine is not one without Kafka
+            "wait_timeout": 30,
             "service_keys": (SERVICE_KEY,),
             "jwt_secret": JWT_SECRET,
         }

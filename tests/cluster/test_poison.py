@@ -71,7 +71,9 @@ async def test_what_nobody_can_read_stops_neither_its_channel_nor_its_reader(tow
 
 async def test_a_message_that_fails_is_listed_and_can_be_played_again(town: Town) -> None:
     await refuse(town, "messages", "NEW.id = 'odd'")
-    result = await town.chat.post("alice", id="odd", text="hello")
+    with pytest.MonkeyPatch.context() as impatient:
+        impatient.setattr(town.rs.cluster.log, "_wait_timeout", 1.0)
+        result = await town.chat.post("alice", id="odd", text="hello")
     assert result["status"] == "accepted"  # the log has it, and nobody has said yet what becomes of it
     await town.chat.send("alice", "m2")
     [(topic, error, event)] = await until_listed(town, 1)

@@ -257,7 +257,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 async def wire(server: Server) -> AsyncIterator[Chat]:
-    async with httpx.AsyncClient(base_url=server.url, headers=WAIT) as http:
+    async with httpx.AsyncClient(base_url=server.url, headers=WAIT, timeout=30) as http:
         yield Chat(http)
 
 

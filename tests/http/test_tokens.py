@@ -133,7 +133,7 @@ async def test_an_expired_token_is_refused_as_such(chat: Chat) -> None:
 
 
 async def test_a_token_stops_working_when_it_expires(chat: Chat) -> None:
-    bob = chat.with_token(token_for("bob", ttl=2))
+    bob = chat.with_token(token_for("bob", ttl=5))
     assert (await bob.call("GET", ME)).status_code == 200
 
     async def is_refused() -> bool:
@@ -484,7 +484,7 @@ async def test_secrets_are_made_once_and_kept_for_their_owner_only(tmp_path: Pat
         first = server.service_key, server.jwt_secret
         for name in ("service-key", "jwt-secret"):
             assert stat.S_IMODE((tmp_path / "data" / name).stat().st_mode) == 0o600
-        async with httpx.AsyncClient(base_url=server.url) as http:
+        async with httpx.AsyncClient(base_url=server.url, timeout=30) as http:
             await Chat(http, server.service_key).open_channel("bob")
             bob = Chat(http, token_for("bob", secret=server.jwt_secret))
             assert (await bob.unread("me"))["unread"] == 0

@@ -5,8 +5,8 @@ import random
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from readstate.hot import valkey as hot_valkey
 from readstate.hot.valkey import ValkeyHot
 from readstate.valkey import fleet
 from tests.conftest import eventually
+from tests.contract import valkey
 from tests.contract.postgres import database
 from tests.model.naive import NaiveChat
 from tests.model.values import Message
@@ -47,10 +48,20 @@ async def on_servers(
         yield rs
 
 
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is opened from now on gives a Valkey up soon."""
-    monkeypatch.setattr(hot_valkey, "PATIENCE", 0.5)
-    monkeypatch.setattr(fleet, "ANSWER_SECONDS", 0.3)
+def asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is opened from now on waits a second for an answer of Valkey, and asks again for long."""
+    monkeypatch.setattr(hot_valkey, "PATIENCE", valkey.PATIENCE)
+    monkeypatch.setattr(fleet, "ANSWER_SECONDS", 1.0)
+
+
+@contextmanager
+def impatient(rs: Readstate) -> Iterator[None]:
+    """What is asked meanwhile gives a Valkey up soon. Only around a fault: a busy machine may be as slow."""
+    store = hot(rs)
+    with pytest.MonkeyPatch.context() as change:
+        change.setattr(store._fleet, "_patience", 0.5)
+        change.setattr(store._generation, "_patience", 0.5)
+        yield
 
 
 def hot(rs: Readstate) -> ValkeyHot:

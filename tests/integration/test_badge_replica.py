@@ -15,11 +15,14 @@ from readstate.model import Undelivered
 from readstate.stack import Valkey
 from readstate.telemetry import BADGE_REPLICA_UP, BADGE_WRITES_SAVED
 from tests.conftest import Clock
+from tests.contract.valkey import PATIENCE
 
 from .away import Cluster, a_cluster, patient, second
 
 PEOPLE = ["alice", "carol", "dave"]
 SEED = 20_261_117
+SOON = 0.5
+"""Seconds after which a replica that does not answer is given up."""
 
 
 @pytest.fixture
@@ -42,6 +45,13 @@ async def cluster(replica: Valkey, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
     async with a_cluster(Clock()) as cluster:
         await prepare(cluster)
         yield cluster
+
+
+def waits(cluster: Cluster, seconds: float) -> None:
+    """So long the replica has from now on to answer."""
+    for hot in cluster.hots:
+        assert hot._replica is not None
+        hot._replica._answer_seconds = seconds
 
 
 async def prepare(cluster: Cluster) -> None:
@@ -222,49 +232,48 @@ FAULTS = [
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 async def test_everything_goes_to_the_main_store_while_the_replica_is_of_no_use(
-    replica: Valkey, monkeypatch: pytest.MonkeyPatch, fault: Callable[[Valkey], None]
+    cluster: Cluster, replica: Valkey, fault: Callable[[Valkey], None]
 ) -> None:
-    patient(monkeypatch, answer_seconds=0.5)
-    async with a_cluster(Clock()) as cluster:
-        await prepare(cluster)
-        fault(replica)
-        for sender, badge in (("alice", 2), ("dave", 3), ("dave", 3)):
-            await write(cluster, sender)
-            assert await cluster.badge("bob") == badge
-        await cluster.tap("bob")
-        assert await cluster.badge("bob") == 0
-        assert await write(cluster, "alice") == 0, "it was on the set that the replica could not drop"
-        assert await cluster.badge("bob") == 1
+    waits(cluster, SOON)
+    fault(replica)
+    for sender, badge in (("alice", 2), ("dave", 3), ("dave", 3)):
+        await write(cluster, sender)
+        assert await cluster.badge("bob") == badge
+    await cluster.tap("bob")
+    assert await cluster.badge("bob") == 0
+    assert await write(cluster, "alice") == 0, "it was on the set that the replica could not drop"
+    assert await cluster.badge("bob") == 1
 
 
 async def test_case_8_a_replica_that_was_away_during_a_tap_does_not_answer_for_the_new_badge(
-    replica: Valkey, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, replica: Valkey
 ) -> None:
-    patient(monkeypatch, answer_seconds=0.5)
-    async with a_cluster(Clock()) as cluster:
-        await prepare(cluster)
-        old = key(replica)
-        name = replica.ask("HGET", old, "")
-        replica.pause()
-        await cluster.tap("bob")
-        assert BADGE_REPLICA_UP._value.get() == 0
-        replica.resume()
-        assert replica.ask("PING") == "PONG", "a drop that waited in its socket has been done"
-        replica.ask("HSET", old, "", name, "alice", "")  # the old set is there as if that drop had never reached it
-        assert await cluster.badge("bob") == 0
-        assert await write(cluster, "alice") == 0
-        assert await cluster.badge("bob") == 1
+    old = key(replica)
+    name = replica.ask("HGET", old, "")
+    waits(cluster, SOON)
+    replica.pause()
+    await cluster.tap("bob")
+    assert BADGE_REPLICA_UP._value.get() == 0
+    replica.resume()
+    waits(cluster, PATIENCE)
+    assert replica.ask("PING") == "PONG", "a drop that waited in its socket has been done"
+    replica.ask("HSET", old, "", name, "alice", "")  # the old set is there as if that drop had never reached it
+    assert await cluster.badge("bob") == 0
+    assert await write(cluster, "alice") == 0
+    assert await cluster.badge("bob") == 1
 
 
 async def test_a_replica_that_is_down_from_the_start_is_used_when_it_comes(
     replica: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patient(monkeypatch, answer_seconds=0.5)
+    patient(monkeypatch)
     replica.kill()
     async with a_cluster(Clock()) as cluster:
+        waits(cluster, SOON)
         await prepare(cluster)
         assert BADGE_REPLICA_UP._value.get() == 0
         replica.start()
+        waits(cluster, PATIENCE)
         patience = iter(range(50))  # a new connection may need more than one try
         while next(patience) >= 0 and await write(cluster, "alice") == 0:
             pass

@@ -87,6 +87,7 @@ def test_nothing_of_its_users_is_left(shell: Shell, server: Server) -> None:
         f"{server.url}/v1/users/{report['prefix']}-u0/unread",
         params={"only_unread": "false"},
         headers={"Authorization": f"Bearer {server.service_key}"},
+        timeout=30,
     )
     assert asked.json()["channels"] == []
 

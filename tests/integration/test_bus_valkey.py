@@ -131,14 +131,25 @@ async def perilous(mortal: Valkey) -> AsyncIterator[Place]:
         yield place
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine makes nobody listen anew: that would be told, and nothing else is to be told."""
+    monkeypatch.setattr(valkey_listener, "DEAF_SECONDS", DEADLINE)
+
+
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def attentive(monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes seconds takes tenths of them."""
     for module, name in (
         (valkey_sender, "SIGN_OF_LIFE_SECONDS"),
         (valkey_listener, "LOOK_SECONDS"),
     ):
         monkeypatch.setattr(module, name, 0.1)
+
+
+@pytest.fixture
+def impatient(attentive: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a server that says nothing is given up soon."""
     monkeypatch.setattr(valkey_listener, "DEAF_SECONDS", PATIENCE)
 
 
@@ -535,7 +546,7 @@ async def test_somebody_who_comes_after_a_loss_is_not_told_of_it_twice(
 
 
 async def test_an_instance_that_dies_may_have_had_something_to_say(
-    perilous: Place, impatient: None, monkeypatch: pytest.MonkeyPatch
+    perilous: Place, attentive: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(numbers, "SILENT_SECONDS", 1.0)
     two = await perilous.instance("two")

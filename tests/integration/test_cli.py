@@ -254,7 +254,7 @@ def test_a_token_lets_its_user_in_and_nobody_else(shell: Shell, server: Server) 
     one_channel(shell, "hello")
     token = shell.says("token", "bob", "--ttl", "5m", "--claim", "tenant=acme").strip()
 
-    mine = httpx.get(f"{server.url}/v1/users/me/unread", headers={"Authorization": f"Bearer {token}"})
+    mine = httpx.get(f"{server.url}/v1/users/me/unread", headers={"Authorization": f"Bearer {token}"}, timeout=30)
     assert mine.json()["totals"]["unread"] == 1
     at_url = {"READSTATE_URL": server.url, "READSTATE_KEY": token}
     assert shell.answers("unread", "bob", **at_url)["totals"]["unread"] == 1
@@ -267,7 +267,7 @@ def test_tokens_carry_what_the_service_is_configured_to_ask_for(shell: Shell) ->
     with serving(shell.data, **asked) as server:
         token = shell.answers("token", "bob", **variables)["token"]
 
-        mine = httpx.get(f"{server.url}/v1/users/me/unread", headers={"Authorization": f"Bearer {token}"})
+        mine = httpx.get(f"{server.url}/v1/users/me/unread", headers={"Authorization": f"Bearer {token}"}, timeout=30)
         assert mine.status_code == 200, mine.text
 
 
@@ -343,7 +343,7 @@ def test_a_second_service_over_the_same_data_is_refused(shell: Shell, server: Se
 
     assert str(shell.data) in error
     assert json.loads((shell.data / "service.json").read_text())["pid"] == server.pid
-    assert httpx.get(f"{server.url}/readyz").status_code == 200
+    assert httpx.get(f"{server.url}/readyz", timeout=30).status_code == 200
 
 
 def test_a_taken_port_is_told_plainly(shell: Shell, server: Server) -> None:

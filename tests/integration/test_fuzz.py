@@ -16,7 +16,8 @@ CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,re
 
 def furnish(server: Server) -> None:
     """Something for the examples of the document to find."""
-    with httpx.Client(base_url=server.url, headers={"Authorization": f"Bearer {server.service_key}"}) as http:
+    headers = {"Authorization": f"Bearer {server.service_key}"}
+    with httpx.Client(base_url=server.url, headers=headers, timeout=30) as http:
         members = {"type": "group", "members": ["alice", "bob", "carol"]}
         http.put("/v1/channels/general", json=members).raise_for_status()
         messages = [{"id": f"m{n}", "channel_id": "general", "sender_id": "alice", "text": "hey"} for n in range(1, 6)]

@@ -170,10 +170,13 @@ async def test_a_consumer_that_stands_still_is_replaced(options: Options, topic:
             still = consumer._consumer.pause if partitions_left else consumer._consumer.incremental_unassign
             await asyncio.to_thread(still, consumer._consumer.assignment())
             await producer.send(topic, [Record(b"key", b"second", 0)])
+            stopped = consumer._consumer
             found: list[Consumed] = []
             async with asyncio.timeout(DEADLINE):
                 while not found:
                     found = await consumer.batch(500, 0.1)
+                    if consumer._consumer is not stopped:
+                        consumer._patience = DEADLINE  # the new one has the time that it needs to join
                     with suppress(LogUnavailable):  # while it is being replaced
                         await consumer.check(await consumer.ends())
             assert values(found) == [b"second"]

@@ -124,7 +124,7 @@ async def test_a_read_by_focus_is_not_lost_that_waits_for_the_one_before_to_be_s
     async def nothing_is_unread() -> bool:
         return await unread(rs) == 0
 
-    await eventually(nothing_is_unread, "both messages are read", deadline=10)
+    await eventually(nothing_is_unread, "both messages are read")
 
 
 async def test_an_own_message_is_read_in_an_epoch_that_is_not_stored_yet(rs: Readstate) -> None:

@@ -210,11 +210,8 @@ async def test_slots_move_while_people_go_on(cluster: ValkeyCluster, tmp_path: P
         assert people.refusals.keys() <= {"hot_store_unavailable"}
 
 
-async def test_a_slot_is_asked_for_where_it_goes_to(
-    cluster: ValkeyCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_slot_is_asked_for_where_it_goes_to(cluster: ValkeyCluster, tmp_path: Path) -> None:
     """Half-way, a key is asked for at the new place; what needs several keys has to wait until the slot is there."""
-    impatient(monkeypatch)
     async with on_servers(tmp_path, cluster.url) as rs:
         await two_channels(rs)
         await rs.messages.send([message("alice", "m1")])
@@ -227,10 +224,11 @@ async def test_a_slot_is_asked_for_where_it_goes_to(
             return {"AskError", "TryAgainError"} <= mover.met.keys()
 
         target = next(node for node in masters(cluster) if node is not owner_of(cluster, slot))
-        moving = asyncio.create_task(mover.move(slot, target, asked))
-        while not moving.done():
-            await client.insist(lambda: rs.reads.mark_read("bob", SMALL, ReadTarget(up_to="m1")))
-        await moving
+        with impatient(rs):
+            moving = asyncio.create_task(mover.move(slot, target, asked))
+            while not moving.done():
+                await client.insist(lambda: rs.reads.mark_read("bob", SMALL, ReadTarget(up_to="m1")))
+            await moving
         await client.insist(lambda: rs.messages.send([message("alice", "m2")]))
         assert await client.insist(lambda: count(rs, "bob")) == 1
         assert client.refusals.keys() <= {"hot_store_unavailable"}

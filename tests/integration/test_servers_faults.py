@@ -8,17 +8,19 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from readstate import Readstate
 from readstate.api import ReadTarget
+from readstate.gateway import asgi_app
 from readstate.stack import Postgres, Valkey
 from readstate.valkey import Fleet
 from readstate.valkey.fleet import ask
-from tests.conftest import check_problem, eventually, in_process, of
+from tests.conftest import SERVICE_KEY, WAIT, Chat, check_problem, eventually, of
 from tests.contract import postgres, valkey
 
-from .on_servers import BIG, SMALL, Held, count, crowd, hot, impatient, message, on_servers, two_channels
+from .on_servers import BIG, SMALL, Held, asks_again, count, crowd, hot, impatient, message, on_servers, two_channels
 
 
 class AtAnyMoment:
@@ -150,21 +152,23 @@ async def test_valkey_is_killed_and_started_again_under_load(mortal: Valkey, tmp
         assert people.refusals.keys() <= {"hot_store_unavailable"}
 
 
-async def test_callers_are_told_to_come_back_while_valkey_is_away(
-    forgetful: Valkey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    impatient(monkeypatch)
+async def test_callers_are_told_to_come_back_while_valkey_is_away(forgetful: Valkey, tmp_path: Path) -> None:
     await asyncio.to_thread(forgetful.start)
-    async with in_process(tmp_path, hot_url=forgetful.url) as chat:
+    async with (
+        Readstate.open(data_dir=str(tmp_path), hot_url=forgetful.url, service_keys=(SERVICE_KEY,)) as rs,
+        httpx.AsyncClient(transport=httpx.ASGITransport(asgi_app(rs)), base_url="http://test", headers=WAIT) as http,
+    ):
+        chat = Chat(http)
         await chat.open_channel("alice", "bob")
         await chat.send("alice", "m1")
-        forgetful.kill()
-        check_problem(await chat.call("GET", f"{of('bob')}/unread"), 503, "hot_store_unavailable")
-        check_problem(await chat.call("POST", f"{of('bob')}/read", {}), 503, "hot_store_unavailable")
-        sending = {"channel_id": "general", "sender_id": "alice", "id": "m2"}
-        check_problem(await chat.call("POST", "/v1/messages", sending), 503, "hot_store_unavailable")
-        reading = {"reads": [{"user_id": "bob", "channel_id": "general"}]}
-        check_problem(await chat.call("POST", "/v1/reads", reading), 503, "hot_store_unavailable")
+        with impatient(rs):
+            forgetful.kill()
+            check_problem(await chat.call("GET", f"{of('bob')}/unread"), 503, "hot_store_unavailable")
+            check_problem(await chat.call("POST", f"{of('bob')}/read", {}), 503, "hot_store_unavailable")
+            sending = {"channel_id": "general", "sender_id": "alice", "id": "m2"}
+            check_problem(await chat.call("POST", "/v1/messages", sending), 503, "hot_store_unavailable")
+            reading = {"reads": [{"user_id": "bob", "channel_id": "general"}]}
+            check_problem(await chat.call("POST", "/v1/reads", reading), 503, "hot_store_unavailable")
         await asyncio.to_thread(forgetful.start)
         assert await chat.count("bob") == 1
         await chat.send("alice", "m2")
@@ -206,7 +210,7 @@ async def test_valkey_hangs_for_longer_than_anybody_waits(
     forgetful: Valkey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It goes on with what it was told before, though whoever told it has gone."""
-    impatient(monkeypatch)
+    asks_again(monkeypatch)
     await asyncio.to_thread(forgetful.start)
     async with on_servers(tmp_path, forgetful.url) as rs:
         people = crowd(rs, 13)
@@ -214,23 +218,21 @@ async def test_valkey_hangs_for_longer_than_anybody_waits(
 
         async def hangs() -> None:
             refused = people.refusals.total()
-            forgetful.pause()
 
             async def are_refused() -> bool:
                 return people.refusals.total() > refused + 5
 
-            await eventually(are_refused, "clients are refused")
-            forgetful.resume()
+            with impatient(rs):
+                forgetful.pause()
+                await eventually(are_refused, "clients are refused")
+                forgetful.resume()
 
         await people.act(160, [(40, hangs), (100, hangs)])
         await people.check_after_reloading()
         assert people.refusals.keys() == {"hot_store_unavailable"}
 
 
-async def test_valkey_has_no_memory_left_for_a_time(
-    forgetful: Valkey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    impatient(monkeypatch)
+async def test_valkey_has_no_memory_left_for_a_time(forgetful: Valkey, tmp_path: Path) -> None:
     await asyncio.to_thread(forgetful.start)
     async with on_servers(tmp_path, forgetful.url) as rs:
         people = crowd(rs, 16)

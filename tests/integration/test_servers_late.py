@@ -14,7 +14,7 @@ from readstate.stack import Valkey
 from readstate.valkey import Script
 from tests.conftest import eventually
 
-from .on_servers import SMALL, count, hot, impatient, message, on_servers, two_channels
+from .on_servers import SMALL, asks_again, count, hot, message, on_servers, two_channels
 
 
 class Lane:
@@ -91,7 +91,7 @@ async def lane(own_valkey: Valkey) -> AsyncIterator[Lane]:
 
 @pytest.fixture
 async def late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lane: Lane) -> AsyncIterator[Readstate]:
-    impatient(monkeypatch)
+    asks_again(monkeypatch)
     async with on_servers(tmp_path, lane.url) as rs:
         await two_channels(rs)
         await rs.messages.send([message("alice", f"m{n}") for n in range(1, 4)])

@@ -13,7 +13,7 @@ from readstate.errors import StorageUnavailable
 from readstate.stack import Valkey
 from tests.contract import postgres
 
-from .on_servers import SMALL, Held, count, impatient, message, on_servers, two_channels
+from .on_servers import SMALL, Held, asks_again, count, impatient, message, on_servers, two_channels
 from .test_postgres_outages import Cut, Wire
 
 
@@ -25,7 +25,7 @@ def own_valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
 
 @pytest.fixture
 async def rs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_valkey: Valkey) -> AsyncIterator[Readstate]:
-    impatient(monkeypatch)
+    asks_again(monkeypatch)
     async with on_servers(tmp_path, own_valkey.url) as rs:
         await two_channels(rs)
         yield rs
@@ -41,11 +41,12 @@ async def test_a_load_does_not_outlive_what_the_hot_store_was_not_told(rs: Reads
     writes = Held(rs.durable, "apply", with_answer=True)
     sending = asyncio.create_task(rs.messages.send([message("alice", "m1")]))
     await writes.reached()
-    own_valkey.pause()
-    writes.let_go()
-    [sent] = await sending
-    assert sent.status == "accepted"
-    own_valkey.resume()
+    with impatient(rs):
+        own_valkey.pause()
+        writes.let_go()
+        [sent] = await sending
+        assert sent.status == "accepted"
+        own_valkey.resume()
 
     loads.let_go()
     assert (await look).unread == 1

@@ -349,7 +349,7 @@ def test_a_process_stops_in_time_without_its_collector(tmp_path: Path, nobody: N
     with serving(tmp_path, traces=True) as server:
         headers = {"authorization": f"Bearer {server.service_key}"}
         for _ in range(3):
-            assert httpx.get(f"{server.url}/v1/users/bob/unread", headers=headers).status_code == 200
+            assert httpx.get(f"{server.url}/v1/users/bob/unread", headers=headers, timeout=30).status_code == 200
         assert server.stop() == 0
         assert not [line for line in server.log if "Traceback" in line or '"opentelemetry' in line]
 

@@ -201,14 +201,17 @@ async def test_a_store_that_is_emptied_while_a_load_is_installed_takes_nothing_o
 async def test_a_step_that_did_not_arrive_makes_everything_be_loaded_again(tmp_path: Path) -> None:
     valkey = Valkey(tmp_path / "valkey", persistent=False)
     with valkey:
-        async with hot_store(lambda: valkey, patience=0.2) as store:
+        async with hot_store(lambda: valkey) as store:
             channels, badges = channels_over(store, Clock()), badges_over(store, Clock())
             await loaded(channels, 1, 2)
             await badges.install("bob", await begin(badges, "bob"), 0, frozenset({"alice"}))
             valkey.pause()
             try:
-                with pytest.raises(HotStoreUnavailable):
-                    await channels.apply([step(3)])
+                with pytest.MonkeyPatch.context() as impatient:
+                    impatient.setattr(store.fleet, "_patience", 0.2)
+                    impatient.setattr(store.generation, "_patience", 0.2)
+                    with pytest.raises(HotStoreUnavailable):
+                        await channels.apply([step(3)])
             finally:
                 valkey.resume()
 

@@ -125,7 +125,7 @@ async def chat(server: Server) -> AsyncIterator[Chat]:
 
 @asynccontextmanager
 async def talking(server: Server) -> AsyncIterator[Chat]:
-    async with httpx.AsyncClient(base_url=server.url) as http:
+    async with httpx.AsyncClient(base_url=server.url, timeout=30) as http:
         yield Chat(http, server.service_key)
 
 

@@ -45,7 +45,7 @@ class Deaf:
 
 @asynccontextmanager
 async def backend(server: Server) -> AsyncIterator[Chat]:
-    async with httpx.AsyncClient(base_url=server.url, headers=WAIT) as http:
+    async with httpx.AsyncClient(base_url=server.url, headers=WAIT, timeout=30) as http:
         yield Chat(http)
 
 

@@ -132,7 +132,7 @@ async def test_what_would_not_count_for_somebody_away_does_not_count_for_somebod
 
 
 async def test_a_device_that_answers_pings_stays(tmp_path: Path) -> None:
-    async with a_town(tmp_path, heartbeat=2) as town:
+    async with a_town(tmp_path, heartbeat=5) as town:
         await town.chat.open_channel("alice", "bob", "carol")
         silent, there = await town.fresh("bob"), await town.fresh("carol")
         silent.socket.transport.pause_reading()

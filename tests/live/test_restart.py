@@ -31,7 +31,7 @@ async def test_nothing_is_missed_over_power_cuts(tmp_path: Path) -> None:
         accepted: list[int] = []
         follower: Follower | None = None
         for life in range(3):
-            async with httpx.AsyncClient(base_url=server.url, headers=WAIT) as http:
+            async with httpx.AsyncClient(base_url=server.url, headers=WAIT, timeout=30) as http:
                 town.chat = chat = Chat(http)
                 if follower is None:
                     await chat.open_channel("alice", "bob")
@@ -45,7 +45,7 @@ async def test_nothing_is_missed_over_power_cuts(tmp_path: Path) -> None:
                 await asyncio.to_thread(server.kill)
                 await writing
             await asyncio.to_thread(server.start)
-        async with httpx.AsyncClient(base_url=server.url, headers=WAIT) as http:
+        async with httpx.AsyncClient(base_url=server.url, headers=WAIT, timeout=30) as http:
             town.chat = Chat(http)
             assert follower is not None
             await follower.come_back()
@@ -68,7 +68,7 @@ async def write(chat: Chat, name: str, accepted: list[int]) -> None:
 async def test_a_power_cut_in_focus_shows_at_worst_what_was_read_last_again(tmp_path: Path) -> None:
     """Reads by focus may be gathered for up to a second: then they are written, and stay."""
     with serving(tmp_path / "data", service_keys=SERVICE_KEY, jwt_secret=JWT_SECRET) as server:
-        async with httpx.AsyncClient(base_url=server.url, headers=WAIT) as http:
+        async with httpx.AsyncClient(base_url=server.url, headers=WAIT, timeout=30) as http:
             chat = Chat(http)
             await chat.open_channel("alice", "bob")
             phone, laptop = [await open_device(server.url, "bob", name) for name in ("phone", "laptop")]
@@ -77,7 +77,7 @@ async def test_a_power_cut_in_focus_shows_at_worst_what_was_read_last_again(tmp_
             await laptop.first("read_pointer.updated", last_read_id="m2")  # it is told when it is written
             await asyncio.to_thread(server.kill)
         await asyncio.to_thread(server.start)
-        async with httpx.AsyncClient(base_url=server.url, headers=WAIT) as http:
+        async with httpx.AsyncClient(base_url=server.url, headers=WAIT, timeout=30) as http:
             assert await Chat(http).count("bob") == 0
             back = await open_device(server.url, "bob", resume=laptop.resume)
             await back.close()

@@ -71,7 +71,7 @@ def remove(file: Path) -> None:
 async def background_work() -> None:
     """Wait until whatever runs beside this test is done."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
-    await asyncio.wait_for(asyncio.gather(*others), 10)
+    await asyncio.wait_for(asyncio.gather(*others), 30)
 
 
 # ---------------------------------------------------------------- service keys
