@@ -8,8 +8,6 @@ from tests.conftest import eventually
 
 from .conftest import Town, listed
 
-pytestmark = pytest.mark.usefixtures("hasty")
-
 REFUSE = """
 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -28,8 +26,8 @@ TRIES = 4
 
 
 @pytest.fixture(autouse=True)
-async def _mended(town: Town) -> AsyncIterator[None]:
-    """The next test has the same database."""
+async def _mended(hasty: None, town: Town) -> AsyncIterator[None]:
+    """Workers are hasty from the start; the next test has the same database."""
     yield
     await allow(town)
 
