@@ -92,7 +92,9 @@ class Staff:
                 self._start(role, consumer, writer.handle, settings.write_batch, WRITE_SECONDS, writer.bury)
             case _ if role == RECEIPT_PERSISTER:
                 consumer = self._consumer(topics.persister, topics.reads, gathers=True)
-                self._start(role, consumer, self._persist(), settings.persist_batch, GATHER_SECONDS, self._bury)
+                persister = self._persister()
+                handle, most = _persist(persister), settings.persist_batch
+                self._start(role, consumer, handle, most, GATHER_SECONDS, self._bury, persister.must_rest)
             case _ if role == STATUS_UPDATE:
                 consumer = self._consumer(topics.status_update, topics.unsent)
                 self._start(role, consumer, self._update_status(), MAX_UNSENT, UNSENT_SECONDS, self._list)
@@ -118,27 +120,32 @@ class Staff:
         watcher, patience = self._cluster.watcher, 2 * hangs / 1000  # not while the group waits for another
         return KafkaConsumer({**self._cluster.options, **options}, group, topics, watcher, patience=patience)
 
-    def _start(self, role: str, consumer: KafkaConsumer, handle: Handle, most: int, seconds: float, bury: Bury) -> None:
+    def _start(
+        self,
+        role: str,
+        consumer: KafkaConsumer,
+        handle: Handle,
+        most: int,
+        seconds: float,
+        bury: Bury,
+        must_rest: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        tracing = self._service.tracing
         self._runners.append(
-            Runner(role, consumer, handle, bury, most=most, seconds=seconds, tracing=self._service.tracing)
+            Runner(role, consumer, handle, bury, most=most, seconds=seconds, must_rest=must_rest, tracing=tracing)
         )
 
     # ------------------------------------------------------------ what each does with a batch
 
-    def _persist(self) -> Handle:
+    def _persister(self) -> SharedPersister:
         service, cluster = self._service, self._cluster
-        persister = SharedPersister(
+        return SharedPersister(
             ReceiptPersister(service.durable, shared=True),
             service.hot.users,
             cluster.freshness.must_merge,
             service.clock,
             service.settings.persist_rate,
         )
-
-        async def handle(records: Sequence[Consumed]) -> None:
-            await persister.handle([decode_read(record.value) for record in records])
-
-        return handle
 
     def _update_status(self) -> Handle:
         update = StatusUpdate(self._service.hot.badges, self._cluster.bus)
@@ -167,6 +174,13 @@ class Staff:
         failed = fitting(letter(record, reason, tries, self._service.clock()))
         await self._service.durable.put_dead_letters([failed])
         DLT_FAILED.labels(record.topic).inc()
+
+
+def _persist(persister: SharedPersister) -> Handle:
+    async def handle(records: Sequence[Consumed]) -> None:
+        await persister.handle([decode_read(record.value) for record in records])
+
+    return handle
 
 
 async def _put_aside(service: Readstate, failed: DeadLetter) -> None:
