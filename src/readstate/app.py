@@ -79,9 +79,12 @@ class Readstate(Services):
         states = await asyncio.gather(*(_state(ping) for ping in self._profile.dependencies.values()))
         return dict(zip(self._profile.dependencies, states, strict=True))
 
-    async def lost(self) -> None:
-        """Return when another process has taken the store over: all writes are refused from then on."""
+    async def lost(self) -> ReadstateError:
+        """Return when it can't go on, with the reason: another process has taken the store over, and all writes are
+        refused from then on; or Kafka, which was away at the start, is not as the settings say.
+        """
         await self._profile.lost.wait()
+        return self._profile.loss
 
     async def without_hot_store(self) -> Services | None:
         """The services straight from the durable store, while the hot store is away; None: there is no such way."""

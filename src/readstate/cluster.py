@@ -77,7 +77,8 @@ class Cluster:
         self._tracing = tracing
         self.dependencies: dict[str, Callable[[], Awaitable[None]]] = {}
         self.lost = asyncio.Event()
-        """Never: nobody can take over what is shared."""
+        self.loss: ReadstateError = ConfigurationError()
+        """Nobody can take over what is shared; but Kafka may turn out to be another than the settings say."""
         self._alone: Services | None = None
         self._aside: MemoryHot | None = None
         self._aside_at = 0
@@ -212,10 +213,16 @@ class Cluster:
         return True
 
     async def _keep_making_topics(self) -> None:
+        """Until they are there. What would have been refused at the start ends the process now."""
         made = False
         while not made:
             await asyncio.sleep(TOPICS_SECONDS)
-            made = await self._make_topics()
+            try:
+                made = await self._make_topics()
+            except ReadstateError as error:
+                self.loss = error
+                self.lost.set()
+                return
 
     async def _ping_log(self) -> None:
         await self.watcher.ends(self.topics.messages)

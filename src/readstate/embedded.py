@@ -14,7 +14,7 @@ from .batching import Batcher, Batchers
 from .bus.local import LocalBus
 from .durable.sqlite import SqliteStore
 from .durable.store import SqlStore
-from .errors import ConfigurationError, ReadstateError
+from .errors import ConfigurationError, ReadstateError, StorageUnavailable
 from .extras import extra
 from .facts import Effect
 from .hot.memory import MemoryHot
@@ -54,6 +54,7 @@ class Embedded:
         self._tracing = tracing
         self.dependencies: dict[str, Callable[[], Awaitable[None]]] = {}
         self.lost = asyncio.Event()
+        self.loss = StorageUnavailable("another process has taken the database over: see its log, or readstate doctor")
 
     async def start(self, services: Services) -> tuple[SqlStore, Hot]:
         """Put the services together, and let them run."""

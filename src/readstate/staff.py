@@ -4,10 +4,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
+from msgspec import json
+from msgspec.structs import replace
 
 from .app import Readstate
+from .errors import TooLarge
 from .events import DeadLetter, Delivery, UnsentEvent
 from .facts import Effect
+from .log.kafka import MOST_BYTES_OF_ALL
 from .log.kafka_consumer import Consumed, KafkaConsumer
 from .log.wire import decode_channel_event, decode_letter, decode_read, decode_unsent, decode_whose
 from .services.under_way import Writing
@@ -26,6 +30,8 @@ log = structlog.get_logger()
 
 MAX_UNSENT = 5_000
 MAX_LETTERS = 100
+SHOWN_BYTES = 64 * 1024
+"""Of what the list can't hold: enough to see what it was."""
 GATHER_SECONDS = 1.0
 """So long reads are gathered; less, if a batch is full."""
 FETCHED_BYTES = 64 * 1024
@@ -86,7 +92,9 @@ class Staff:
                 self._start(role, consumer, writer.handle, settings.write_batch, WRITE_SECONDS, writer.bury)
             case _ if role == RECEIPT_PERSISTER:
                 consumer = self._consumer(topics.persister, topics.reads, gathers=True)
-                self._start(role, consumer, self._persist(), settings.persist_batch, GATHER_SECONDS, self._bury)
+                persister = self._persister()
+                handle, most = _persist(persister), settings.persist_batch
+                self._start(role, consumer, handle, most, GATHER_SECONDS, self._bury, persister.must_rest)
             case _ if role == STATUS_UPDATE:
                 consumer = self._consumer(topics.status_update, topics.unsent)
                 self._start(role, consumer, self._update_status(), MAX_UNSENT, UNSENT_SECONDS, self._list)
@@ -112,27 +120,32 @@ class Staff:
         watcher, patience = self._cluster.watcher, 2 * hangs / 1000  # not while the group waits for another
         return KafkaConsumer({**self._cluster.options, **options}, group, topics, watcher, patience=patience)
 
-    def _start(self, role: str, consumer: KafkaConsumer, handle: Handle, most: int, seconds: float, bury: Bury) -> None:
+    def _start(
+        self,
+        role: str,
+        consumer: KafkaConsumer,
+        handle: Handle,
+        most: int,
+        seconds: float,
+        bury: Bury,
+        must_rest: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        tracing = self._service.tracing
         self._runners.append(
-            Runner(role, consumer, handle, bury, most=most, seconds=seconds, tracing=self._service.tracing)
+            Runner(role, consumer, handle, bury, most=most, seconds=seconds, must_rest=must_rest, tracing=tracing)
         )
 
     # ------------------------------------------------------------ what each does with a batch
 
-    def _persist(self) -> Handle:
+    def _persister(self) -> SharedPersister:
         service, cluster = self._service, self._cluster
-        persister = SharedPersister(
+        return SharedPersister(
             ReceiptPersister(service.durable, shared=True),
             service.hot.users,
             cluster.freshness.must_merge,
             service.clock,
             service.settings.persist_rate,
         )
-
-        async def handle(records: Sequence[Consumed]) -> None:
-            await persister.handle([decode_read(record.value) for record in records])
-
-        return handle
 
     def _update_status(self) -> Handle:
         update = StatusUpdate(self._service.hot.badges, self._cluster.bus)
@@ -143,15 +156,7 @@ class Staff:
         return handle
 
     def _repair(self) -> Handle:
-        service = self._service
-        letters = DeadLetters(
-            service.durable,
-            service.hot.users,
-            service.clock,
-            reads=self._cluster.topics.reads,
-            decode=decode_read,
-            whose=decode_whose,
-        )
+        letters = _dead_letters(self._service)
 
         async def handle(records: Sequence[Consumed]) -> None:
             await letters.handle([decode_letter(record.value) for record in records])
@@ -162,18 +167,66 @@ class Staff:
 
     async def _bury(self, record: Consumed, reason: str, tries: int) -> None:
         """To the topic of dead letters."""
-        await self._cluster.log.dead(record.topic, [letter(record, reason, tries, self._service.clock())])
+        await _put_aside(self._service, letter(record, reason, tries, self._service.clock()))
 
     async def _list(self, record: Consumed, reason: str, tries: int) -> None:
         """Where nothing can be repaired: it is listed."""
-        await self._service.durable.put_dead_letters([letter(record, reason, tries, self._service.clock())])
+        failed = fitting(letter(record, reason, tries, self._service.clock()))
+        await self._service.durable.put_dead_letters([failed])
         DLT_FAILED.labels(record.topic).inc()
+
+
+def _persist(persister: SharedPersister) -> Handle:
+    async def handle(records: Sequence[Consumed]) -> None:
+        await persister.handle([decode_read(record.value) for record in records])
+
+    return handle
+
+
+async def _put_aside(service: Readstate, failed: DeadLetter) -> None:
+    """To the topic of dead letters. As text in a letter an event is larger than it was: one that Kafka does not take
+    any more is repaired or listed here and now, or it would end every process that comes to it.
+    """
+    try:
+        await service.cluster.log.dead(failed.topic, [failed])
+    except TooLarge:
+        await _dead_letters(service).handle([fitting(failed)])
+
+
+def _dead_letters(service: Readstate) -> DeadLetters:
+    return DeadLetters(
+        service.durable,
+        service.hot.users,
+        service.clock,
+        reads=service.cluster.topics.reads,
+        decode=decode_read,
+        whose=decode_whose,
+    )
 
 
 def letter(record: Consumed, reason: str, tries: int, now: int) -> DeadLetter:
     """An event that failed, with the reason."""
     text = record.value.decode("utf-8", "replace")
     return DeadLetter(text, reason, tries, record.topic, record.partition, record.offset, now)
+
+
+def fitting(failed: DeadLetter) -> DeadLetter:
+    """The letter as the list in the database can hold it: with all of the event, if that could ever be played again.
+
+    Kafka takes no larger one; and JSON, put into JSON, has at most twice its size, while the database might not take
+    what junk may grow to.
+    """
+    size = len(failed.event.encode())
+    failed = replace(failed, error=_beginning(failed.error))
+    if size <= MOST_BYTES_OF_ALL and len(json.encode(failed.event)) <= 2 * MOST_BYTES_OF_ALL + 2:
+        return failed
+    shown = _beginning(failed.event)
+    lost = f" (only the first {len(shown.encode()):,} of {size:,} bytes are kept: it can't be played again)"
+    return replace(failed, event=shown, error=failed.error + lost)
+
+
+def _beginning(text: str) -> str:
+    return text.encode()[:SHOWN_BYTES].decode(errors="ignore")
 
 
 class _Writer:
@@ -213,7 +266,7 @@ class _Writer:
 
     async def bury(self, record: Consumed, reason: str, tries: int) -> None:
         """Put an event aside: nobody waits for it any longer."""
-        await self._cluster.log.dead(record.topic, [letter(record, reason, tries, self._service.clock())])
+        await _put_aside(self._service, letter(record, reason, tries, self._service.clock()))
         await self._pass({record.partition: record.offset + 1})
 
     async def keep_places(self) -> None:

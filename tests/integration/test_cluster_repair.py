@@ -15,7 +15,9 @@ import pytest
 
 from readstate import Readstate
 from readstate.api import NewMessage, PutChannel, ReadTarget
-from readstate.log.kafka import Record
+from readstate.events import DeadLetter, MessageEvent
+from readstate.log.kafka import MOST_BYTES_OF_ALL, Record
+from readstate.log.wire import channel_record
 from readstate.model import ReadState
 from readstate.settings import Settings, make_settings
 from readstate.staff import Staff
@@ -198,6 +200,113 @@ async def test_a_message_that_failed_is_listed_and_comes_when_it_is_played_again
         assert await place.answer("dlt", "replay", str(row["id"])) == {"replayed": [row["id"]], "refused": []}
         await eventually(lambda: is_unread(rs, 7), "the message has come")
         assert await listed(rs) == []
+
+
+@pytest.mark.parametrize(
+    ("junk", "kept"),
+    [(b"\x01" * 700_000, True), (b'"' * 2_100_000, True), (b"\xff" * 1_500_000, False), (b"\0" * 3_000_000, False)],
+    ids=["as JSON it is large", "quotes are doubled", "as text it is large", "the database would not take it"],
+)
+async def test_large_poison_stops_nobody_and_is_listed_without_a_detour(place: Place, junk: bytes, kept: bool) -> None:
+    """As a letter it is larger than Kafka takes."""
+    rs = place.rs
+    async with at_work(rs, (MESSAGE_WRITER, RECEIPT_PERSISTER)):
+        await five_messages(rs)
+        await place.produce(place.messages, junk)
+        await place.produce(place.reads, junk)
+
+        async def both_are_listed() -> bool:
+            return len(await rs.durable.list_dead_letters(0, 10)) == 2
+
+        await eventually(both_are_listed, "both are listed")
+        await rs.messages.send([NewMessage(channel_id=GENERAL, sender_id="alice", id="m6")])
+        await eventually(lambda: is_unread(rs, 6), "a message that came after the poison is there")
+        await rs.reads.mark_read("bob", GENERAL, ReadTarget(up_to="m3"))
+
+        async def is_persisted() -> bool:
+            return await durable_state(rs, GENERAL) == ReadState(0, 3)
+
+        await eventually(is_persisted, "and a read")
+
+    letters = await rs.durable.list_dead_letters(0, 10)
+    assert {one.topic for one in letters} == {place.messages, place.reads}
+    text = junk.decode(errors="replace")
+    for one in letters:
+        assert one.event == text if kept else text.replace("\0", "\ufffd").startswith(one.event)
+        assert kept != ("it can't be played again" in one.error)
+    told = await place.answer("dlt", "replay", "--all", code=1)
+    assert [one["id"] for one in told["refused"]] == [one.id for one in letters]
+    assert "NotAnEvent" in await place.command("dlt", "list")
+
+
+async def test_a_large_message_that_failed_comes_when_it_is_played_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rs = place.rs
+    now = rs.clock()
+    large = MessageEvent(channel_id=GENERAL, created_at=now, at=now, id="m6", sender_id="alice", text='"' * 1_200_000)
+    async with at_work(rs, (MESSAGE_WRITER,)):
+        await five_messages(rs)
+        usual = rs.durable.apply
+
+        async def fails(deliveries: Sequence[Any], *more: Any) -> Any:
+            if any(getattr(one.event, "id", "") == "m6" for one in deliveries):
+                raise RuntimeError("a fault of ours")
+            return await usual(deliveries, *more)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(rs.durable, "apply", fails)
+            await rs.cluster.log._producer.send(place.messages, [channel_record(large, 2)])
+
+            async def is_listed() -> bool:
+                return len(await listed(rs)) == 1
+
+            await eventually(is_listed, "the message that fails is listed")
+
+        ((number, error),) = [(one.id, one.error) for one in await rs.durable.list_dead_letters(0, 10)]
+        assert error == "RuntimeError: a fault of ours"
+        assert await place.answer("dlt", "replay", "--all") == {"replayed": [number], "refused": []}
+        await eventually(lambda: is_unread(rs, 6), "the message has come")
+        assert await listed(rs) == []
+
+
+async def test_a_large_read_that_makes_no_sense_is_repaired_from_the_hot_store(place: Place) -> None:
+    rs = place.rs
+    async with at_work(rs, (MESSAGE_WRITER, RECEIPT_PERSISTER)):
+        await five_messages(rs)
+        await read_hot_only(rs, GENERAL, 2)
+        odd = {"user_id": "bob", "channel_id": GENERAL, "epoch": "two", "more": '"' * 1_200_000}
+        await place.produce(place.reads, json.dumps(odd).encode())
+
+        async def is_repaired() -> bool:
+            return await durable_state(rs, GENERAL) == ReadState(0, 2)
+
+        await eventually(is_repaired, "the database has what the hot store had")
+    assert await listed(rs) == []
+
+
+async def test_what_kafka_no_longer_takes_is_refused_and_the_letters_beside_it_are_played_again(place: Place) -> None:
+    rs = place.rs
+    now = rs.clock()
+    async with at_work(rs, (MESSAGE_WRITER,)):
+        await five_messages(rs)
+        small = MessageEvent(channel_id=GENERAL, created_at=now, at=now, id="m6", sender_id="alice")
+        large = channel_record(small, 2).value + b" " * MOST_BYTES_OF_ALL
+        values = [large, channel_record(small, 2).value]
+        await rs.durable.put_dead_letters(
+            [
+                DeadLetter(one.decode(), "it failed", 3, place.messages, 0, offset, now)
+                for offset, one in enumerate(values)
+            ]
+        )
+        first, second = [one.id for one in await rs.durable.list_dead_letters(0, 10)]
+
+        told = await place.answer("dlt", "replay", "--all", code=1)
+
+        assert told["replayed"] == [second]
+        assert [one["id"] for one in told["refused"]] == [first]
+        assert "larger than Kafka takes" in told["refused"][0]["reason"]
+        await eventually(lambda: is_unread(rs, 6), "the message has come")
 
 
 async def test_reconcile_rebuild_and_audit_by_command(place: Place) -> None:

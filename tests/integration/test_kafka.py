@@ -6,12 +6,14 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from readstate.errors import ConfigurationError, LogUnavailable
 from readstate.log.kafka import KafkaProducer, Options, Record, make_topics
 from readstate.log.kafka_consumer import Consumed, KafkaConsumer
 from readstate.log.watcher import Watcher
 from readstate.stack import Kafka
+from tests.conftest import eventually
 from tests.contract import kafka
 
 DEADLINE = 30
@@ -134,6 +136,26 @@ async def test_a_broker_that_is_away_refuses_and_then_goes_on(tmp_path: Path) ->
         assert found[-1] == b"after"
     finally:
         await asyncio.to_thread(own.wipe)
+
+
+async def test_a_topic_that_is_missing_is_not_made_by_whoever_writes_to_it(options: Options) -> None:
+    """Brokers would give it a number of partitions of their own. It is waited for, as a broker that is away."""
+    missing = kafka.topic()
+    async with producing({**options, "delivery.timeout.ms": 1000, "request.timeout.ms": 900}) as producer:
+        with pytest.raises(LogUnavailable):
+            await producer.send(missing, [Record(b"k", b"before", 2)])
+        assert missing not in AdminClient(dict(options)).list_topics(timeout=DEADLINE).topics
+        await asyncio.to_thread(make_topics, options, [missing], 3)
+
+        async def is_taken() -> bool:
+            with suppress(LogUnavailable):
+                await producer.send(missing, [Record(b"k", b"after", 2)])
+                return True
+            return False
+
+        await eventually(is_taken, "it is taken now")
+    async with consuming(options, missing) as consumer:
+        assert set(values(await read(consumer, 1))) <= {b"before", b"after"}
 
 
 async def test_nobody_there() -> None:

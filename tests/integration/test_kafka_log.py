@@ -351,6 +351,28 @@ async def test_kafka_stands_still_and_no_read_is_lost(cluster: Cluster) -> None:
         await eventually(taken_again, "messages are taken")
 
 
+async def test_topics_that_are_missing_are_as_kafka_away_until_they_are_made(options: Options, tmp_path: Path) -> None:
+    topics = Topics(f"{kafka.topic()}-")
+    states = [state("bob", f"c{number}", 1) for number in range(8)]  # in all partitions
+    missing = Cluster(options, topics, tmp_path / "spool")
+    async with missing.log() as log:
+        await log.reads(states)
+        assert log.spooled == len(states)
+        assert await refused(log)
+
+        await asyncio.to_thread(make_topics, options, topics.all, PARTITIONS)
+
+        async def all_is_taken() -> bool:
+            try:
+                await log.channel_events([message("c1", 1)], wait=False)
+            except LogUnavailable:
+                return False
+            return not log.spooled
+
+        await eventually(all_is_taken, "messages are taken, and the spool is sent")
+    await missing.states(states)
+
+
 async def test_what_waits_in_the_spool_outlives_the_process(cluster: Cluster) -> None:
     states = [state(f"user {number}", "c", number) for number in range(1, 31)]
     with paused():

@@ -1,10 +1,16 @@
-"""The loop of a worker, where its log fails in the middle of a batch."""
+"""The loop of a worker, where its log fails in the middle of a batch, and where it is told to stop."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from readstate.errors import LogUnavailable
+import pytest
+
+from readstate.errors import LogUnavailable, StorageUnavailable
+from readstate.events import ReadEvent
 from readstate.log.kafka_consumer import Consumed
+from readstate.workers import runner as loop
+from readstate.workers.receipt_persister import ReceiptPersister, SharedPersister
 from readstate.workers.runner import Runner
 from tests.conftest import eventually
 
@@ -18,6 +24,7 @@ class Scripted:
         self.batches = list(batches)
         self.committed: list[Consumed] = []
         self.breaths = 0
+        self.closed = False
 
     async def batch(self, most: int, seconds: float) -> list[Consumed]:
         return self.batches.pop(0)
@@ -34,7 +41,8 @@ class Scripted:
 
     async def check(self, ends: Ends) -> None: ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        self.closed = True
 
 
 async def test_a_batch_that_takes_long_gives_signs_of_life_and_a_log_that_goes_away_meanwhile_loses_none_of_it() -> (
@@ -67,3 +75,140 @@ async def test_a_batch_that_takes_long_gives_signs_of_life_and_a_log_that_goes_a
     after = consumer.breaths
     await asyncio.sleep(0.01)
     assert consumer.breaths == after
+
+
+DEADLINE = 60
+ONE = Consumed("t", 0, 0, b"", b"0")
+
+
+async def never_buried(record: Consumed, reason: str, tries: int) -> None:
+    raise AssertionError(reason)
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    async def holds() -> bool:
+        return condition()
+
+    await eventually(holds, what)
+
+
+async def ended(runner: Runner[Consumed], begun: Callable[[], bool]) -> None:
+    """It is told to stop once it has begun, and does."""
+    stopping = asyncio.Event()
+    running = asyncio.create_task(runner.run(stopping))
+    try:
+        await until(lambda: begun() or running.done(), "it is in the middle of it")
+        stopping.set()
+        await asyncio.wait_for(asyncio.shield(running), DEADLINE)
+    finally:
+        running.cancel()
+
+
+@pytest.mark.parametrize("what", ["the work", "the commit"])
+async def test_a_server_that_is_down_does_not_hold_up_a_stop_and_the_batch_is_left_to_others(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = Scripted([ONE])
+    tries = 0
+
+    async def fails(_: Sequence[Consumed]) -> None:
+        nonlocal tries
+        tries += 1
+        raise StorageUnavailable
+
+    async def works(_: Sequence[Consumed]) -> None: ...
+
+    if what == "the commit":
+        monkeypatch.setattr(consumer, "commit", fails)
+    handle = fails if what == "the work" else works
+
+    await ended(Runner("test", consumer, handle, never_buried, most=1, seconds=0), lambda: tries > 1)
+
+    assert consumer.committed == []
+    assert consumer.closed
+
+
+@pytest.mark.parametrize("where", ["between two tries", "while it can't be put aside"])
+async def test_nor_does_an_event_that_fails_by_itself(where: str) -> None:
+    consumer = Scripted([ONE])
+    tries = 0
+
+    async def handle(_: Sequence[Consumed]) -> None:
+        nonlocal tries
+        tries += 1
+        raise ValueError("not an event")
+
+    async def bury(*_: object) -> None:
+        nonlocal tries
+        tries += 1
+        raise LogUnavailable
+
+    pauses = (3_600.0,) if where == "between two tries" else (0.0,)
+    runner = Runner("test", consumer, handle, bury, most=1, seconds=0, pauses=pauses)
+
+    await ended(runner, lambda: tries >= 1 if where == "between two tries" else tries > 3)
+
+    assert consumer.committed == []
+    assert consumer.closed
+
+
+async def test_a_batch_that_gets_on_is_finished_before_a_stop() -> None:
+    consumer, stopping = Scripted([ONE]), asyncio.Event()
+
+    async def handle(_: Sequence[Consumed]) -> None:
+        stopping.set()
+
+    await Runner("test", consumer, handle, never_buried, most=1, seconds=0).run(stopping)
+
+    assert consumer.committed == [ONE]
+    assert consumer.closed
+
+
+class Rows:
+    """A durable store that takes everything."""
+
+    async def merge(self, states: Sequence[ReadEvent], shared: bool) -> Sequence[ReadEvent]:
+        return states
+
+
+class Moment:
+    """The time that the loop sees."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+async def test_whoever_rests_to_spare_the_database_is_well_and_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    moment = Moment()
+    monkeypatch.setattr(loop, "time", moment)
+    consumer = Scripted([ONE])
+    states = [ReadEvent("bob", f"c{number}", 0, 1, (), None, None, 0, 0, 0) for number in range(3_600)]
+
+    async def nothing_is_lost() -> bool:
+        return False
+
+    users: Any = None
+    rows: Any = Rows()
+    persister = SharedPersister(ReceiptPersister(rows), users, nothing_is_lost, lambda: 0, rows_per_second=1)
+
+    async def handle(_: Sequence[Consumed]) -> None:
+        await persister.handle(states)
+
+    runner = Runner(
+        "test", consumer, handle, never_buried, most=1, seconds=0, breath=0.001, must_rest=persister.must_rest
+    )
+    stopping = asyncio.Event()
+    running = asyncio.create_task(runner.run(stopping))
+    try:
+        await until(lambda: consumer.breaths > 1, "it rests, and is still a member of its group")
+        assert consumer.committed == [ONE]
+        moment.now += 10 * loop.LATE_SECONDS
+        await until(lambda: runner.state == "ok", "it says that it is well")
+        stopping.set()
+        await asyncio.wait_for(asyncio.shield(running), DEADLINE)
+    finally:
+        running.cancel()
+    assert consumer.closed

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from ..app import Readstate, require_cluster
-from ..errors import NotFound
+from ..errors import NotFound, TooLarge
 from ..extras import extra
 from ..ports import DurableLetters, ListedLetter
 from ..settings import Settings
@@ -26,7 +26,8 @@ dlt = typer.Typer(
 )
 app.add_typer(dlt, name="dlt", rich_help_panel=PANEL)
 
-PAGE = 500
+PAGE = 100
+"""Of large ones the database can't put more into one answer."""
 T = TypeVar("T")
 Ids = Annotated[list[int] | None, typer.Argument(help="Numbers from the list.", show_default=False)]
 All = Annotated[bool, typer.Option("--all", help="All that are listed.")]
@@ -126,10 +127,21 @@ async def _replay_page(service: Readstate, page: Sequence[ListedLetter], report:
         else:
             by_topic.setdefault(letter.topic, []).append(letter)
     for topic, letters in by_topic.items():
-        await log.again(topic, [letter.event.encode() for letter in letters])
-        done = [letter.id for letter in letters]
-        await service.durable.drop_dead_letters(done)
-        report.replayed += done
+        try:
+            await _play(service, topic, letters, report)
+        except TooLarge:  # one of them: the others shall not wait for it
+            for letter in letters:
+                try:
+                    await _play(service, topic, [letter], report)
+                except TooLarge as error:
+                    report.refused.append(NotReplayed(letter.id, error.detail))
+
+
+async def _play(service: Readstate, topic: str, letters: Sequence[ListedLetter], report: Replayed) -> None:
+    await service.cluster.log.again(topic, [letter.event.encode() for letter in letters])
+    done = [letter.id for letter in letters]
+    await service.durable.drop_dead_letters(done)
+    report.replayed += done
 
 
 # ---------------------------------------------------------------- drop

@@ -20,7 +20,7 @@ import uvloop
 from rich.text import Text
 
 from ..app import Readstate, make_tracing
-from ..errors import ConfigurationError, StorageUnavailable
+from ..errors import ConfigurationError, ReadstateError
 from ..gateway import asgi_app
 from ..gateway.auth import SERVICE_KEY_FILE, load_secrets
 from ..gateway.demo import is_on as demo_is_on
@@ -156,13 +156,12 @@ async def _serve(settings: Settings, inherited: socket.socket | None) -> None:
             if inherited is None:
                 withdraw(data_dir)
     log.info("stopped", action="stop", url=url)
-    if server.has_lost_the_store:
-        raise StorageUnavailable("another process has taken the database over: see its log, or readstate doctor")
+    if server.loss is not None:
+        raise server.loss
 
 
 async def _stop_when_lost(service: Readstate, server: "_Server") -> None:
-    await service.lost()
-    server.has_lost_the_store = True
+    server.loss = await service.lost()
     server.stop()
 
 
@@ -172,7 +171,7 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
         super().__init__(config)
         self._tell_started = started
-        self.has_lost_the_store = False
+        self.loss: ReadstateError | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

@@ -14,9 +14,11 @@ import uvicorn
 import uvloop
 
 from ..app import Readstate, make_tracing, require_cluster
+from ..errors import ReadstateError
 from ..extras import extra
 from ..gateway.health import health_app
 from ..settings import Settings, load_settings
+from ..tasks import cancel
 from ..telemetry import setup_logging
 from ..workers import ROLES
 from .help import examples
@@ -103,10 +105,20 @@ async def _work(settings: Settings, roles: list[str]) -> None:
         url = url_of(settings.host, listener.getsockname()[1])
         server = _Health(uvicorn.Config(health_app(states), log_config=None, lifespan="off", access_log=False))
         serving = asyncio.create_task(server.serve([listener]))
+        watching = asyncio.create_task(_stop_when_lost(service, stopping))
         log.info("working", action="start", roles=roles, url=url)
         try:
             await staff.run(stopping)
         finally:
             server.should_exit = True
             await serving
+            await cancel(watching)
     log.info("stopped", action="stop", roles=roles)
+    if not watching.cancelled():
+        raise watching.result()
+
+
+async def _stop_when_lost(service: Readstate, stopping: asyncio.Event) -> ReadstateError:
+    loss = await service.lost()
+    stopping.set()
+    return loss

@@ -212,6 +212,7 @@ class KafkaProducer:
             "compression.type": "lz4",
             "message.max.bytes": MOST_BYTES_OF_ALL,
             "delivery.timeout.ms": int(DELIVERY_SECONDS * 1000),
+            "allow.auto.create.topics": False,  # brokers would give it their own number of partitions
             **options,
         }
         self._faults = Faults()

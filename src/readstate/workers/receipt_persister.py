@@ -56,7 +56,6 @@ class SharedPersister:
 
     async def handle(self, events: Sequence[ReadEvent]) -> None:
         """First the durable store; then whoever was loaded without these reads gets them."""
-        await self._take_turn()
         states = await self._persister.persist(events)
         if await self._must_merge():
             await self._users.apply([Merged(one.channel_id, one.user_id, pointer_of(one)) for one in states])
@@ -65,11 +64,9 @@ class SharedPersister:
         for event in events[:: max(1, len(events) // 20)]:
             PERSIST_LAG.observe(max(0, now - event.created_at) / 1000)
 
-    async def _take_turn(self) -> None:
-        """Waits while the rows of the last batches are more than what may be written by now."""
-        wait = self._free_at - asyncio.get_running_loop().time()
-        if wait > 0:
-            await asyncio.sleep(wait)
+    def must_rest(self) -> float:
+        """Seconds until the rows of the last batches are no more than what may be written by then."""
+        return self._free_at - asyncio.get_running_loop().time()
 
     def _spent(self, rows: int) -> None:
         if self._rate:

@@ -1,7 +1,7 @@
 """The loop that every consumer of the log runs: take a batch, do it, commit its offsets.
 
-What fails because something is down is tried again until it is up, and uses up nothing. What fails by itself is found
-by halves, tried three times, and put aside: one event never stops its partition.
+What fails because something is down is tried again until it is up, or the worker is told to stop, and uses up nothing.
+What fails by itself is found by halves, tried three times, and put aside: one event never stops its partition.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import structlog
 
-from ..errors import Unavailable
+from ..errors import Stopping, Unavailable
 from ..tasks import cancel
 from ..telemetry import CONSUMER_LAG, DEAD_LETTERS, WORKER_RETRIES
 
@@ -78,7 +78,10 @@ class Consumer(Protocol[R]):
 
 
 class Runner(Generic[R]):
-    """One consumer and what it does with a batch. Stops between two batches."""
+    """One consumer and what it does with a batch. Stops between two batches, or where one can't go on.
+
+    `must_rest` says for how many seconds it has to leave the stores alone after a batch.
+    """
 
     def __init__(
         self,
@@ -91,6 +94,7 @@ class Runner(Generic[R]):
         seconds: float,
         pauses: Sequence[float] = PAUSES,
         breath: float = BREATH_SECONDS,
+        must_rest: Callable[[], float] = lambda: 0.0,
         tracing: "Tracing | None" = None,
     ) -> None:
         self.name = name
@@ -101,7 +105,9 @@ class Runner(Generic[R]):
         self._seconds = seconds
         self._pauses = pauses
         self._breath = breath
+        self._must_rest = must_rest
         self._tracing = tracing
+        self._stopping = asyncio.Event()
         self._retries = self._put_aside = 0
         """Since the start."""
         self._turned_at = time.monotonic()
@@ -116,7 +122,12 @@ class Runner(Generic[R]):
         return "ok" if late < LATE_SECONDS else f"has not got on for {late:.0f} s"
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Until it is told to stop: then the batch that was taken is finished, and the group is left."""
+        """Until it is told to stop: then the batch that was taken is finished, and the group is left.
+
+        A batch that can't be finished, since something is down or an event fails, is not waited for: it is not
+        committed, and whoever takes over does it again.
+        """
+        self._stopping = stopping
         lag = asyncio.create_task(self._watch_lag())
         try:
             while not stopping.is_set():
@@ -135,11 +146,28 @@ class Runner(Generic[R]):
             elif records:
                 await self._finish(records)
             self._trouble = ""
+            await self._rest(self._must_rest())
+        except Stopping:
+            log.info("a batch is left to whoever takes over", action=self.name, reason=self._trouble)
         except Unavailable as error:
             self._trouble = error.detail
             log.warning("the log can't be read", action=self.name, reason=error.detail)
-            await asyncio.sleep(LONGEST_BACK_OFF)
+            await self._stopping_within(LONGEST_BACK_OFF)
         self._turned_at = time.monotonic()
+
+    async def _rest(self, seconds: float) -> None:
+        """Nothing is wrong meanwhile: it stays a member of its group, and says so to whoever asks."""
+        end = time.monotonic() + seconds
+        if seconds > 0:
+            async with self._breathing():
+                while (left := end - time.monotonic()) > 0 and not await self._stopping_within(min(left, self._breath)):
+                    self._turned_at = time.monotonic()
+
+    async def _stopping_within(self, seconds: float) -> bool:
+        """Wait for so long, or until it is told to stop: whether it is."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+        return self._stopping.is_set()
 
     async def _finish(self, records: Sequence[R]) -> None:
         async with self._breathing():
@@ -159,6 +187,8 @@ class Runner(Generic[R]):
         """Does a batch; where something in it fails by itself, the two halves, each in order."""
         try:
             await self._until_up(lambda: self._handle(records))
+        except Stopping:
+            raise
         except Exception as error:
             self._count_retry("event")
             if len(records) == 1:
@@ -170,10 +200,13 @@ class Runner(Generic[R]):
 
     async def _try_again(self, record: R, error: Exception) -> None:
         for pause in self._pauses:
-            await asyncio.sleep(pause)
+            if await self._stopping_within(pause):
+                raise Stopping
             try:
                 await self._until_up(lambda: self._handle([record]))
                 return
+            except Stopping:
+                raise
             except Exception as again:
                 error = again
         place = f"{record.topic}/{record.partition}/{record.offset}"
@@ -185,7 +218,7 @@ class Runner(Generic[R]):
         DEAD_LETTERS.labels(record.topic).inc()
 
     async def _until_up(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Something that is down uses up no try."""
+        """Something that is down uses up no try. Raises Stopping when it is down at a stop: nobody waits then."""
         pause = FIRST_BACK_OFF
         while True:
             try:
@@ -197,7 +230,8 @@ class Runner(Generic[R]):
                 if not self._trouble:
                     log.warning("waiting until it can go on", action=self.name, reason=error.detail)
                 self._trouble = error.detail
-            await asyncio.sleep(pause)
+            if await self._stopping_within(pause):
+                raise Stopping
             pause = min(2 * pause, LONGEST_BACK_OFF)
 
     @contextlib.asynccontextmanager

@@ -1,0 +1,66 @@
+"""Processes that start while Kafka is away, and find out later that it is another than they were told."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from readstate.log.kafka import make_topics
+from readstate.stack import Kafka
+from readstate.workers import RECEIPT_PERSISTER
+from tests.contract import kafka, postgres
+from tests.servers import Child, Server, Worker, wait_until
+
+from .fleet import PARTITIONS, Machines, Stores, make_database, shared_machines
+
+
+@pytest.fixture
+async def machines(tmp_path: Path) -> AsyncIterator[Machines]:
+    """With a Kafka of its own."""
+    shared = await asyncio.to_thread(shared_machines)
+    own = await asyncio.to_thread(kafka.started, Kafka(tmp_path / "kafka"))
+    try:
+        yield shared._replace(kafka=own, bootstrap=own.url)
+    finally:
+        await asyncio.to_thread(own.wipe)
+
+
+@pytest.fixture
+async def settings(machines: Machines) -> AsyncIterator[dict[str, Any]]:
+    """Of processes that believe in one partition too many, and a Kafka that is away."""
+    stores = Stores.new()
+    await make_database(machines, stores.database)
+    await asyncio.to_thread(make_topics, {"bootstrap.servers": machines.kafka.url}, stores.topics.all, PARTITIONS)
+    await asyncio.to_thread(machines.kafka.kill)
+    try:
+        yield stores.settings(machines, partitions=PARTITIONS + 1)
+    finally:
+        await postgres.command(f"DROP DATABASE {stores.database} WITH (FORCE)")
+
+
+def until_it_runs(child: Child) -> None:
+    wait_until(lambda: child.where() is not None, f"readstate {child.command} runs")
+
+
+async def test_another_number_of_partitions_ends_them_with_the_reason(
+    machines: Machines, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    homes = [tmp_path / name for name in ("serve", "worker")]
+    for home in homes:
+        home.mkdir()
+    children: list[Child] = [Server(homes[0], **settings), Worker(homes[1], RECEIPT_PERSISTER, **settings)]
+    try:
+        for child in children:
+            child.launch()
+        for child in children:
+            await asyncio.to_thread(until_it_runs, child)
+        await asyncio.to_thread(machines.kafka.start)
+        for child in children:
+            assert await asyncio.to_thread(child.wait_for_exit) == 1
+            told = f"has {PARTITIONS} partitions, not {PARTITIONS + 1}"
+            assert told in child.log[-1], "".join(child.log)
+    finally:
+        for child in children:
+            child.close()
