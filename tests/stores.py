@@ -151,13 +151,14 @@ async def staffed(rs: "Readstate") -> AsyncIterator[None]:
     from readstate import staff
     from readstate.workers import ROLES
 
-    staff.GATHER_SECONDS = GATHER_SECONDS
     stopping = asyncio.Event()
+    usual, staff.GATHER_SECONDS = staff.GATHER_SECONDS, GATHER_SECONDS
     work = asyncio.create_task(staff.Staff(rs, ROLES).run(stopping))
     try:
         await _until(lambda: not rs.cluster.freshness.behind or work.done(), "the hot state is fresh")
         yield
     finally:
+        staff.GATHER_SECONDS = usual
         stopping.set()
         await work
 

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from .announcements import Announcement
+from .announcements import Announcement, SeatTouched
 from .assembly import Parts, Services
 from .batching import Batcher
 from .bus.local import LocalBus
 from .bus.valkey import ValkeyBus
 from .durable.postgres import PostgresStore
 from .durable.store import SqlStore
-from .errors import ConfigurationError, LogUnavailable, ReadstateError
+from .errors import ConfigurationError, LogUnavailable, ReadstateError, Unavailable
 from .events import ReadEvent
 from .hot.memory import MemoryHot
 from .hot.valkey import ValkeyHot
 from .hot.valkey_notes import ValkeyNotes
 from .log.kafka import KafkaProducer, make_topics
 from .log.kafka_log import KafkaLog
-from .log.spool import Spool
+from .log.spool import Send, Spool
 from .log.spool_notes import SpoolNotes
 from .log.topics import Topics, kafka_options
 from .log.watcher import Watcher
@@ -33,7 +33,7 @@ from .services.under_way import Writing
 from .settings import Settings
 from .steps import Merged
 from .tasks import cancel
-from .workers.receipt_persister import pointer_of
+from .workers.receipt_persister import ReceiptPersister, SharedPersister, pointer_of
 
 if TYPE_CHECKING:
     from .tracing import Tracing
@@ -185,7 +185,9 @@ class Cluster:
         self._stack.push_async_callback(producer.close)
         self.watcher = Watcher(self.options, s.partitions)
         self._stack.push_async_callback(self.watcher.close)
-        spool = await asyncio.to_thread(_own_spool, Path(s.data_dir), s.spool_max)
+        persister = ReceiptPersister(self.durable, shared=True)
+        self._restoring = SharedPersister(persister, self.hot.users, _always, self.clock, s.persist_rate)
+        spool = await asyncio.to_thread(_own_spool, Path(s.data_dir), s.spool_max, self._restore)
         self._spool_notes = SpoolNotes(spool, self.durable, self.clock)
         self.log = KafkaLog(
             producer if self._tracing is None else self._tracing.producer(producer),
@@ -262,8 +264,24 @@ class Cluster:
         async for events in self.log.pending_spool():
             await self.hot.users.apply([merged(event) for event in events])
 
+    async def _restore(self, events: Sequence[ReadEvent]) -> None:
+        """Bring what another process has left in its spool to the stores.
+
+        The others have waited for it only so long. So the hot store may count as fresh without it, and nobody merges
+        there any more what comes out of the log: it goes to the database, and then to whoever was loaded before.
+        """
+        try:
+            await asyncio.sleep(self._restoring.must_rest())
+            await self._restoring.handle(events)
+        except Unavailable:
+            raise
+        except Exception:  # of an event: the persister finds out which one, and puts it aside
+            log.error("a spool can't be restored and is sent", action="spool", traceback=traceback.format_exc())
+            await self.log.send_reads(events)
+        await self.bus.publish([SeatTouched(event.user_id, event.channel_id) for event in events])
+
     async def _adopt_spools(self) -> None:
-        """Sends what processes have left behind that were never started again."""
+        """Restores what processes have left behind that were never started again."""
         while True:
             for directory in await asyncio.to_thread(_spools, Path(self.settings.data_dir)):
                 with contextlib.suppress(ReadstateError):
@@ -272,12 +290,22 @@ class Cluster:
 
     async def _adopt(self, directory: Path) -> None:
         spool = await asyncio.to_thread(Spool.open, directory, max_bytes=self.settings.spool_max * 2**20)
+        notes = SpoolNotes(spool, self.durable, self.clock)
+
+        async def restore(events: Sequence[ReadEvent]) -> None:
+            await notes.keep()
+            await self._restore(events)
+
         try:
-            if spool.depth and await spool.drain(self.log.send_reads):
-                await self.durable.drop_spool(spool.name)
-                log.info("the spool of a process that is gone has been sent", action="spool", spool=directory.name)
+            if spool.depth and await spool.drain(restore):
+                await notes.keep()
+                log.info("the spool of a process that is gone has been restored", action="spool", spool=directory.name)
         finally:
             await spool.close()
+
+
+async def _always() -> bool:
+    return True
 
 
 def merged(event: ReadEvent) -> Merged:
@@ -289,11 +317,11 @@ def _spools(data_dir: Path) -> list[Path]:
     return sorted((data_dir / SPOOLS).glob("*"))
 
 
-def _own_spool(data_dir: Path, max_mib: int) -> Spool:
+def _own_spool(data_dir: Path, max_mib: int, restore: Send) -> Spool:
     """The first that no other process has."""
     for number in range(MAX_SPOOLS):
         try:
-            return Spool.open(data_dir / SPOOLS / str(number), max_bytes=max_mib * 2**20)
+            return Spool.open(data_dir / SPOOLS / str(number), max_bytes=max_mib * 2**20, restore=restore)
         except ConfigurationError:
             if number == MAX_SPOOLS - 1:
                 raise

@@ -237,6 +237,8 @@ class _Writer:
         self._cluster = service.cluster
         self._consumer = consumer
         self._source = source
+        self._next: dict[int, int] = {}
+        """The offset that each partition goes on with, as far as this process has done it."""
         self._bases: dict[int, int] = {}
         hot = service.hot
         self._writer = MessageWriter(
@@ -261,13 +263,14 @@ class _Writer:
         if any(one.event.in_doubt for one in events):
             await self._cluster.notes.generation()
             await self._cluster.freshness.caught_up()
+        await self._make_sure_of_source(records)
         await self._writer.handle(events, self._source)
-        await self._pass({one.partition: one.offset + 1 for one in records})
+        await self._done(records)
 
     async def bury(self, record: Consumed, reason: str, tries: int) -> None:
         """Put an event aside: nobody waits for it any longer."""
         await _put_aside(self._service, letter(record, reason, tries, self._service.clock()))
-        await self._pass({record.partition: record.offset + 1})
+        await self._done([record])
 
     async def keep_places(self) -> None:
         """Tells the places of partitions that were taken over, and all of them when the hot store has lost them."""
@@ -283,12 +286,31 @@ class _Writer:
                 log.debug("places are not told yet", action=MESSAGE_WRITER, reason=repr(error))
             await asyncio.sleep(PLACES_SECONDS)
 
+    async def _make_sure_of_source(self, records: Sequence[Consumed]) -> None:
+        """Where a partition does not go on as it should, the topic may have been made anew meanwhile.
+
+        Its offsets begin again then: taken for those of the old one, they would count as done.
+        """
+        firsts = {one.partition: one.offset for one in reversed(records)}
+        if firsts.items() <= self._next.items():
+            return
+        source = await self._cluster.watcher.topic_id(self._cluster.topics.messages)
+        if source != self._source:
+            log.warning("the topic was made anew: its offsets begin again", action=MESSAGE_WRITER)
+            self._source, self._bases = source, {}
+
+    async def _done(self, records: Sequence[Consumed]) -> None:
+        ends = {one.partition: one.offset + 1 for one in records}
+        await self._pass(ends)
+        self._next |= ends
+
     async def _pass(self, offsets: dict[int, int]) -> None:
         """Everything before these offsets is applied."""
-        if not offsets.keys() <= self._bases.keys():
+        bases = self._bases  # of this source, should another one be found meanwhile
+        if not offsets.keys() <= bases.keys():
             places = await self._service.durable.places(self._source)
-            self._bases |= {part: position - offset for part, (position, offset) in places.items()}
-        known = {part: (self._bases[part] + offset, offset) for part, offset in offsets.items() if part in self._bases}
+            bases |= {part: position - offset for part, (position, offset) in places.items()}
+        known = {part: (bases[part] + offset, offset) for part, offset in offsets.items() if part in bases}
         await self._cluster.hot.channels.passed(known)
 
     async def _note_away(self, effects: Sequence[Effect]) -> None:

@@ -121,7 +121,9 @@ KAFKA_FALLBACK = Counter(
     "readstate_kafka_fallback_total", "Reads that went to the local spool instead of Kafka.", registry=REGISTRY
 )
 FALLBACK_SUCCESS = Counter(
-    "readstate_fallback_success_total", "Reads that went from the local spool to Kafka later.", registry=REGISTRY
+    "readstate_fallback_success_total",
+    "Reads that left the local spool later: to Kafka, or to the database if an earlier process had left them.",
+    registry=REGISTRY,
 )
 SPOOL_DEPTH = Gauge("readstate_spool_depth", "Reads that wait in the local spool.", registry=REGISTRY)
 CONSUMER_LAG = Gauge(

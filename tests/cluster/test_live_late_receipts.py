@@ -3,6 +3,9 @@
 import json
 from typing import Any
 
+import pytest
+
+from readstate.announcements import PointerMoved
 from readstate.workers import RECEIPT_PERSISTER
 from tests.conftest import eventually
 
@@ -24,10 +27,22 @@ class Listener(Screen):
             self.receipts.append((event["user_id"], event["last_read_seq"]))
 
 
+def is_deaf_to(instance: Instance, user: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this user reads is announced before anybody listens there, however long the announcement takes."""
+    hear = instance.rs.live._pointer
+
+    def hear_others(moved: PointerMoved) -> None:
+        if moved.user_id != user:
+            hear(moved)
+
+    monkeypatch.setattr(instance.rs.live, "_pointer", hear_others)
+
+
 async def test_a_receipt_that_was_only_in_the_log_when_a_device_came_back(
-    worker: Instance, one: Instance, two: Instance
+    worker: Instance, one: Instance, two: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = GUESTS[:2]
+    is_deaf_to(one, first, monkeypatch)
     screen = Listener(await synced(one))
     await two.chat.read(first, BIG, up_to="m2")
 

@@ -338,6 +338,29 @@ async def test_what_an_earlier_process_left_is_sent_at_once(directory: Path, log
     assert log.batches == [reads(1, 2)]
 
 
+async def test_what_an_earlier_process_left_is_restored_and_not_sent(directory: Path, log: Log) -> None:
+    before = Spool.open(directory, max_bytes=ROOM)
+    await before.append(reads(1, 2))
+    await before.close()
+
+    stores = Log()
+    stores.fails_after = 0
+    spool = Spool.open(directory, max_bytes=ROOM, restore=stores.take)
+    await spool.append(reads(3))
+    with pytest.raises(Unavailable):
+        await spool.drain(log.take)
+    assert (spool.depth, log.batches) == (3, [])
+
+    stores.fails_after = 1
+    assert await spool.drain(log.take) == 3
+    await spool.append(reads(4))
+    await spool.drain(log.take)
+    await spool.close()
+
+    assert stores.batches == [reads(1, 2)]
+    assert log.events == reads(3, 4)
+
+
 async def test_when_draining_stops_appends_go_on_and_what_was_being_sent_stays(
     spool: Spool, directory: Path, log: Log
 ) -> None:

@@ -260,6 +260,7 @@ class KafkaLog:
         if self._spool.depth and not self._late:
             with contextlib.suppress(ReadstateError, TimeoutError):
                 await asyncio.wait_for(self._spool.drain(self.send_reads), CLOSE_SECONDS)
+        await self._note_spool()  # nobody waits for what is sent, and everybody a little longer for what is not
         await self._producer.close(CLOSE_SECONDS)
         await asyncio.gather(*self._sends, return_exceptions=True)
         await self._spool.close()

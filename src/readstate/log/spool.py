@@ -11,6 +11,9 @@ Events are appended to the newest segment and answered when they are synced. A d
 one batch and removes it. A crash in between means that it is sent again, which is harmless: states merge. For the same
 reason a segment is never written to again after a restart or a fault: a new one is begun, and no order is lost.
 
+What an earlier process has left is not sent: it may be missing wherever its callers' reads were shown before, and the
+log alone does not bring it back there. It goes to whoever restores it (`restore`), also oldest first.
+
 What is synced and cannot be read afterwards (damaged, or of a version that this one does not understand) is skipped,
 and its segment is not removed but renamed: `000000000007.damaged`. Renamed back, it is read again at the next start.
 """
@@ -61,8 +64,11 @@ log = structlog.get_logger()
 class Spool:
     """A durable queue of read states in a directory that one process has to itself."""
 
-    def __init__(self, segments: "_Segments") -> None:
+    def __init__(self, segments: "_Segments", restore: Send | None = None) -> None:
         self._segments = segments
+        self._restore = restore
+        self._found = segments.last
+        """The number of the newest segment of earlier processes."""
         # One thread for all that touches files: each step of it is whole, even if nobody waits for it any more.
         self._thread = ThreadPoolExecutor(1, "readstate-spool")
         self._appends: Batcher[_Entry, Unavailable | None] = Batcher(self._write, max_items=MAX_CALLERS)
@@ -73,9 +79,14 @@ class Spool:
         self._tell_depth()
 
     @classmethod
-    def open(cls, directory: Path, *, max_bytes: int, segment_bytes: int = SEGMENT_BYTES) -> "Spool":
-        """Take the directory, and find what an earlier process left there. Reads all of it: needs no event loop."""
-        return cls(_Segments.open(directory, max_bytes, segment_bytes))
+    def open(
+        cls, directory: Path, *, max_bytes: int, segment_bytes: int = SEGMENT_BYTES, restore: Send | None = None
+    ) -> "Spool":
+        """Take the directory, and find what an earlier process left there. Reads all of it: needs no event loop.
+
+        With `restore`, a drain gives it that, instead of sending it.
+        """
+        return cls(_Segments.open(directory, max_bytes, segment_bytes), restore)
 
     @property
     def name(self) -> str:
@@ -117,19 +128,24 @@ class Spool:
     async def drain(self, send: Send) -> int:
         """Send what waits now, oldest first, each user and channel once a batch; returns how many events went.
 
-        What was sent is removed when `send` returns. When it raises, so does this, and the rest stays.
+        What was sent is removed when `send` returns. When it raises, so does this, and the rest stays. The same holds
+        for what is restored.
         """
         sent = 0
         async with self._one_drain:
             last = self._segments.last
             while (batch := await self._run(partial(self._segments.oldest, last))) is not None:
                 if batch.states:
-                    await send(batch.states)
+                    await self._taker(batch.segment, send)(batch.states)
                 await self._run(partial(self._segments.retire, batch.segment))
                 sent += batch.events
                 FALLBACK_SUCCESS.inc(batch.events)
                 self._tell_depth()
         return sent
+
+    def _taker(self, segment: "_Segment", send: Send) -> Send:
+        is_inherited = segment.number <= self._found
+        return self._restore if is_inherited and self._restore is not None else send
 
     async def pending(self) -> AsyncIterator[list[ReadEvent]]:
         """All that waits when this begins, in batches that each have a user and channel once.
