@@ -79,13 +79,12 @@ class ValkeyBadges:
 
     async def count(self, user: str) -> int | None:
         """How many; None: not loaded."""
-        count: int = await self._run(COUNT, user, self._clock(), self._ttl)
-        return None if count < 0 else count
+        return (await self.counts([user]))[0]
 
     async def counts(self, users: Sequence[str]) -> list[int | None]:
         """How many, for each of many."""
-        loaded = {user: one.size for user, one in (await self.standings(users)).items() if one is not LOADING}
-        return [loaded.get(user) for user in users]
+        found: dict[str, int] = await self._each(COUNT, users)
+        return [None if found[user] < 0 else found[user] for user in users]
 
     async def add(self, undelivered: Sequence[Undelivered], *, or_reload: bool = True) -> dict[str, bool]:
         """Take them in, unless they were accepted before the last tap; the receivers whose badge may be another now."""
