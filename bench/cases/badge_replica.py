@@ -9,6 +9,7 @@ import uvloop
 
 from readstate.bus.local import LocalBus
 from readstate.durable.postgres import PostgresStore
+from readstate.durable.session import as_json
 from readstate.events import UnsentEvent
 from readstate.hot.valkey import ValkeyHot
 from readstate.model import Undelivered
@@ -99,9 +100,9 @@ async def _measure(setting: Setting, database: Postgres, main: Measured, replica
         if turn % 10 == 0:
             quiet.wait()
         events = events_of(dice, receivers, size, turn * size)
-        await durable.save_undelivered([_undelivered(event) for event in events])
+        await durable._run("put_undelivered", rows=as_json([_undelivered(event) for event in events]))
         for place in range(len(ways)):
-            await _take(ways[(place + turn) % len(ways)], main, alone, replicated, events)
+            await _take(ways[(place + turn) % len(ways)], main, alone, replicated, durable, events)
     await _check(durable, alone, replicated, receivers)
     result = Result(ABOUT % (main.version, f"{receivers:,}", f"{size:,}", f"PostgreSQL {database.record.version}"))
     _tell(result, *ways)
@@ -124,7 +125,12 @@ def _undelivered(event: UnsentEvent) -> Undelivered:
 
 
 async def _take(
-    way: Contender, main: Measured, alone: ValkeyHot, replicated: ValkeyHot, events: Sequence[UnsentEvent]
+    way: Contender,
+    main: Measured,
+    alone: ValkeyHot,
+    replicated: ValkeyHot,
+    durable: PostgresStore,
+    events: Sequence[UnsentEvent],
 ) -> None:
     commands = [command(b"SADD", b"plain:" + one.receiver_id.encode(), one.sender_id.encode()) for one in events]
     main.line.ask([command(b"CONFIG", b"RESETSTAT")])
@@ -137,7 +143,7 @@ async def _take(
             main.line.ask(commands)
         case name:
             hot = alone if name == "alone" else replicated
-            await StatusUpdate(hot.badges, LocalBus()).handle(events)
+            await StatusUpdate(hot.badges, durable, LocalBus()).handle(events)
     way.seconds.append(time.perf_counter() - begin)
     way.cpu += main.cpu() - used
     way.writes += main.calls("sadd")

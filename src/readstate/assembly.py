@@ -161,7 +161,7 @@ class Services:
             store_text=s.store_text,
         )
         self.transfer = Transfer(
-            parts.transfer, log, hot, places, under_way, bus, freshness, clock, checks, alone=parts.alone
+            parts.transfer, log, hot, places, under_way, bus, freshness, clock, acceptance, checks, alone=parts.alone
         )
         self.figures = Figures(
             hot.users,

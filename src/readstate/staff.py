@@ -148,7 +148,7 @@ class Staff:
         )
 
     def _update_status(self) -> Handle:
-        update = StatusUpdate(self._service.hot.badges, self._cluster.bus)
+        update = StatusUpdate(self._service.hot.badges, self._service.durable, self._cluster.bus)
 
         async def handle(records: Sequence[Consumed]) -> None:
             await update.handle([decode_unsent(record.value) for record in records])

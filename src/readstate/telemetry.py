@@ -167,7 +167,7 @@ DRIFT = Counter(
 AUDITED = Counter("readstate_audited_total", "Counts that were made again to look for drift.", registry=REGISTRY)
 RECONCILED = Counter(
     "readstate_reconciled_total",
-    "Read states that differed between hot store and database and were merged, by which was behind.",
+    "Read states that differed between hot store and database and were merged, by which was behind; and badges.",
     ("behind",),
     registry=REGISTRY,
 )

@@ -128,6 +128,33 @@ async def test_what_is_noted_twice_is_shown_once(durable: Durable) -> None:
     assert [message.id for _, message in (await durable.tap("bob", next(times), 10)).messages] == ["m1"]
 
 
+async def test_what_is_gone_is_not_noted(durable: Durable) -> None:
+    [first, second, third] = await apply(durable, say("m1"), say("m2"), say("m3", "carol"), online=["bob"])
+    [one], [two], [three] = (effect.reached for effect in (first, second, third))
+    await apply(durable, DeleteEvent(channel_id="c", created_at=NOW, id="m2"))
+    by_another = structs.replace(one, sender_id="carol")
+    never_there = structs.replace(one, message_id="never there"), structs.replace(one, channel_id="nowhere")
+    assert await durable.save_undelivered([one, two, three, by_another, *never_there]) == [one, three]
+    assert await durable.save_undelivered([two]) == []
+    assert await durable.badge_senders("bob") == (0, frozenset({"alice", "carol"}))
+    await apply(durable, ChannelEvent(channel_id="c", created_at=NOW, action="delete"))
+    assert await durable.save_undelivered([one, three]) == []
+    assert await durable.badge_count("bob") == 0
+
+
+async def test_which_notes_are_gone_is_told_by_their_receivers(durable: Durable) -> None:
+    [first, second] = await apply(durable, say("m1"), say("m2", "carol"))
+    notes = [*first.undelivered, *second.undelivered]
+    assert await durable.receivers_of_gone(notes) == set()
+    assert await durable.receivers_of_gone([]) == set()
+    [for_bob] = [note for note in first.undelivered if note.receiver_id == "bob"]
+    others = [structs.replace(for_bob, receiver_id="eve"), structs.replace(for_bob, accepted_at=NOW - 1)]
+    assert await durable.receivers_of_gone([*notes, others[0]]) == {"eve"}
+    assert await durable.receivers_of_gone([*notes, *others]) == {"bob", "eve"}
+    await apply(durable, ChannelEvent(channel_id="c", created_at=NOW, action="delete"))
+    assert await durable.receivers_of_gone(notes) == {"alice", "bob", "carol"}
+
+
 async def test_different_people_are_counted_for_those_who_are_away(durable: Durable) -> None:
     await apply(durable, say("m1"), say("m2"), say("m3", "carol"), online=["carol"])
     assert await durable.badge_count("bob") == 2

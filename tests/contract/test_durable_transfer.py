@@ -7,11 +7,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from readstate.durable.sqlite import SqliteStore
 from readstate.durable.store import SqlStore
 from readstate.events import AnyChannelEvent, ChannelEvent, DeleteEvent, Delivery, MembersEvent, MessageEvent, ReadEvent
-from readstate.model import Message, Preferences
+from readstate.model import Message, Preferences, Undelivered
 from readstate.rooms import thread_room
 from readstate.services.transfer_lines import Checks
 from readstate.transfer_records import ChannelLine, MemberLine, MessageLine, Numbered, Record, Refused
@@ -139,3 +140,13 @@ async def test_an_erased_user_leaves_messages_only(durable: SqlStore) -> None:
     assert "m2" in {getattr(record, "id", None) for record in records}
     assert (await durable.load_channels(["c"]))["c"].member_count == 1
     assert await durable.load_user("bob") == []
+
+
+async def test_what_did_not_get_through_of_somebody_erased_is_not_noted(durable: SqlStore) -> None:
+    await a_life(durable)
+    note = Undelivered("carol", NOW + 5, "bob", "c", "m2")
+    await durable.transfer.erase("bob", NOW + 5)
+    assert await durable.save_undelivered([note, replace(note, receiver_id="bob", sender_id="alice")]) == []
+    later = replace(note, accepted_at=NOW + 6)
+    assert await durable.save_undelivered([later, later]) == [later, later]
+    assert await durable.badge_senders("carol") == (0, frozenset({"alice", "bob", "zoe"}))

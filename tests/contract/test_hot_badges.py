@@ -26,6 +26,15 @@ async def test_what_is_not_loaded_is_told_apart_from_nobody(badges: HotBadges) -
     assert await badges.count("bob") == 0
 
 
+async def test_many_are_counted_at_once(badges: HotBadges) -> None:
+    await load(badges, 0, "alice", "carol")
+    await load(badges, user="eve")
+    await badges.begin("being loaded")
+    await badges.begin("eve")  # once more
+    assert await badges.counts(["eve", "not loaded", "bob", "being loaded"]) == [0, None, 2, None]
+    assert await badges.counts([]) == []
+
+
 async def test_people_are_counted_once_each(badges: HotBadges) -> None:
     await load(badges, 0, "alice")
     await badges.add([wrote("alice", 1), wrote("carol", 2), wrote("carol", 3), wrote("dave", 3, "eve")])
@@ -39,11 +48,11 @@ async def test_whose_badge_may_be_another_one_is_told(badges: HotBadges) -> None
     await load(badges, 10, user="carol")
     unknown = [wrote("alice", 11, "not loaded")]
     assert await badges.add([wrote("alice", 11), wrote("dave", 9), wrote("dave", 11, "carol"), *unknown]) == {
-        "carol",
-        "not loaded",
+        "carol": True,
+        "not loaded": False,
     }
-    assert await badges.add([wrote("dave", 11, "carol")]) == set()
-    assert await badges.add([]) == set()
+    assert await badges.add([wrote("dave", 11, "carol")]) == {}
+    assert await badges.add([]) == {}
 
 
 async def test_a_badge_is_dropped_when_a_tap_begins_and_loaded_again_when_it_is_over(badges: HotBadges) -> None:
@@ -85,7 +94,7 @@ async def test_a_tap_that_is_over_late_drops_what_was_loaded_meanwhile(badges: H
 async def test_what_comes_while_somebody_taps_is_left_to_the_next_load(badges: HotBadges) -> None:
     await load(badges, 0, "alice")
     token = await badges.hold("bob")
-    assert await badges.add([wrote("carol", 1)]) == {"bob"}
+    assert await badges.add([wrote("carol", 1)]) == {"bob": False}
     assert await badges.count("bob") is None
     await badges.release("bob", token)
     assert await badges.count("bob") is None

@@ -6,7 +6,7 @@ from readstate.events import ChannelEvent, DeleteEvent, Delivery, MembersEvent, 
 from readstate.model import Mode, Pointer, Preferences, SeenPlace, Undelivered
 from readstate.ports import Durable, HotUsers, Read, Rewind, SeatLoad, Standing
 from readstate.steps import Fan, Left
-from tests.online import nobody
+from tests.online import nobody, only
 
 from .conftest import CAP, ManualClock
 from .test_hot_users import entry, fan, load, moved, place
@@ -198,5 +198,8 @@ async def test_what_did_not_get_through_counts_for_the_badge(durable: Durable) -
     await put(durable, say("m1"))
     await durable.tap("bob", NOW + 1, 10)
     assert await durable.badge_count("bob") == 0
-    await durable.save_undelivered([Undelivered("bob", NOW + 2, "alice", "c", "m2")])
+    await durable.apply([Delivery(say("m2"), next(positions))], online=only("bob"))
+    assert await durable.badge_count("bob") == 0
+    late = [Undelivered("bob", NOW + 2, "alice", "c", "m2")]
+    assert await durable.save_undelivered(late) == late
     assert await durable.badge_count("bob") == 1

@@ -114,7 +114,7 @@ class Cluster:
             clock,
             "writer",
         )
-        self.status_update = StatusUpdate(self.hot.badges, bus)
+        self.status_update = StatusUpdate(self.hot.badges, durable, bus)
 
     def _instance(self, hot: ValkeyHot, store_id: int, number: int) -> Services:
         services = Services()

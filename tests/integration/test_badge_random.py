@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from readstate.api import ChangeMembers
+from readstate.events import MessageEvent
 from tests.conftest import Clock
 from tests.contract.valkey import single
 
@@ -44,6 +46,7 @@ class Naive:
     online: set[str] = field(default_factory=set)
     muted: set[tuple[str, str]] = field(default_factory=set)
     taps: dict[str, int] = field(default_factory=dict)
+    erasing: str | None = None
 
     def write(self, most: int) -> None:
         """The next messages are written: who is away now was away when they came."""
@@ -52,8 +55,28 @@ class Naive:
             eligible = set(one.mentions) & set(members)
             if kind != "channel" and one.channel != "big":
                 eligible |= {user for user in members if (user, one.channel) not in self.muted}
-            one.away = eligible - {one.sender} - self.online
+            one.away = eligible - {one.sender, self.erasing} - self.online
         self.written = min(len(self.sent), self.written + most)
+
+    def delete(self, channel: str) -> None:
+        """Nobody is told of what was written in a channel that is gone. Those who come again begin anew."""
+        for one in self.sent:
+            if one.channel == channel:
+                one.away = set()
+        self.muted = {(user, there) for user, there in self.muted if there != channel}
+
+    def leave(self, user: str) -> None:
+        """Somebody is about to be erased: what is still to be written finds them nowhere."""
+        self.online.discard(user)
+        self.erasing = user
+
+    def erase(self, user: str) -> None:
+        """Nobody is told of them, nor they of anybody."""
+        for one in self.sent:
+            one.away = set() if one.sender == user else (one.away or set()) - {user}
+        self.muted = {(whose, channel) for whose, channel in self.muted if whose != user}
+        self.taps.pop(user, None)
+        self.erasing = None
 
     def badge(self, user: str) -> int:
         """How many different people wrote while the user was away, since the last tap."""
@@ -75,7 +98,8 @@ class Schedule:
         often = [self.send] * 8 + [self.write] * 4 + [self.update] * 4
         rest = [self.connect, self.disconnect, self.tap, self.tap, self.look, self.look, self.mute, self.repeat]
         faults = [self.writer_dies, self.update_dies, self.flush_replica, self.replica_lies, self.restart_replica]
-        chosen = self.dice.choice([*often, *rest, *faults, self.flush_main, self.wait, self.check])
+        gone = [self.delete, self.erase]
+        chosen = self.dice.choice([*often, *rest, *faults, *gone, self.flush_main, self.wait, self.check])
         self.story.append(chosen.__name__)
         if self.dice.random() < 0.6:
             self.cluster.clock.advance(ms=self.dice.randint(1, 20))
@@ -113,9 +137,37 @@ class Schedule:
         await self.cluster.mute(user, channel, muted)
         (self.naive.muted.add if muted else self.naive.muted.discard)((user, channel))
 
+    async def delete(self) -> None:
+        """A channel is deleted, with all that is under way to it, and opened again."""
+        channel = self.dice.choice(list(CHANNELS))
+        kind, members = CHANNELS[channel]
+        self.naive.write(len(self.naive.sent))
+        await self.cluster.instances[self.dice.randrange(2)].channels.delete(channel)
+        self.naive.delete(channel)
+        await self.cluster.open(channel, *members, type=kind)
+        await self.all_look()
+
+    async def erase(self) -> None:
+        """Somebody is erased, and comes back as a new one."""
+        user = self.dice.choice(USERS)
+        self.naive.leave(user)
+        self.naive.write(len(self.naive.sent))
+        await self.cluster.instances[self.dice.randrange(2)].transfer.erase_user(user)
+        self.naive.erase(user)
+        self.cluster.clock.advance(seconds=1)  # what was made up to then is not theirs any more
+        for channel, (_, members) in CHANNELS.items():
+            if user in members:
+                await self.cluster.instances[0].channels.change_members(channel, ChangeMembers(add=(user,)))
+        await self.all_look()
+
     async def look(self) -> None:
         """Loads the badge, if it is not. It may be behind what is under way."""
         await self.cluster.instances[self.dice.randrange(2)].badge.count(self.dice.choice(USERS))
+
+    async def all_look(self) -> None:
+        """Every badge is loaded when late events come."""
+        for user in USERS:
+            await self.cluster.instances[0].badge.count(user)
 
     # ------------------------------------------------------------ workers
 
@@ -128,13 +180,10 @@ class Schedule:
         await self._write(self.cluster.write_and_die, self.dice.randint(1, 5))
 
     async def _write(self, work: Callable[[int], Awaitable[object]], most: int) -> None:
-        first = self.cluster.written
+        end = self.cluster.written + most
         await work(most)
-        self.naive.write(max(0, first - self._setup() + most - self.naive.written))
-
-    def _setup(self) -> int:
-        """Events of the log that made the channels."""
-        return len(self.cluster.log.messages) - len(self.naive.sent)
+        written = sum(isinstance(one.event, MessageEvent) for one in self.cluster.log.messages[:end])
+        self.naive.write(max(0, written - self.naive.written))
 
     async def update(self) -> None:
         await self.cluster.update(self.dice.randint(1, 5))

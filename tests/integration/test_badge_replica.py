@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from readstate.durable.session import as_json
 from readstate.events import UnsentEvent
 from readstate.hot.valkey_badges import ValkeyBadges
 from readstate.hot.write_replica import ReplicatedBadges, WriteReplica
@@ -418,7 +419,7 @@ class Noted:
     async def take(self, new: Sequence[Undelivered]) -> None:
         """The message writer has stored it."""
         self._all += new
-        await self._cluster.durable.save_undelivered(new)
+        await self._cluster.durable._run("put_undelivered", rows=as_json(list(new)))
 
     async def count(self) -> int:
         """How many different people wrote since the last tap."""

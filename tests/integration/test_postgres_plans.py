@@ -96,6 +96,8 @@ KEYS: dict[str, list[Any]] = {
     "own_beyond": [("c7", "u7", 5)],
     "expire_undelivered": ["u7", "u8"],
     "undelivered_of": [("c7", "m1"), ("c8", "m2")],
+    "living_messages": [("c7", "m1"), ("c8", "m2")],
+    "receivers_of_gone": [("u7", NOW, "u8"), ("u8", NOW, "u7")],
 }
 SINGLE = ("timeline", "messages_since", "replies_since", "own_seqs", "unread_oldest", "unread_newest", "breakdown")
 """They name one channel, so one partition is looked at."""
@@ -180,6 +182,14 @@ async def test_the_badge_is_counted_from_its_index_alone(db: asyncpg.Connection,
     assert "accepted_at > " in step["Index Cond"]
 
 
+async def test_whether_somebody_is_rightly_on_a_badge_is_one_look_at_its_index(db: asyncpg.Connection) -> None:
+    steps = await plan(db, "receivers_of_gone", ", ANALYZE")
+    [step] = [one for one in steps if one.get("Relation Name") == "undelivered"]
+    assert (step["Node Type"], step["Index Name"], step["Heap Fetches"]) == ("Index Only Scan", "undelivered_pkey", 0)
+    for column in ("receiver_id", "accepted_at", "sender_id"):
+        assert f"{column} = " in step["Index Cond"]
+
+
 async def test_whom_a_repeated_message_did_not_reach_is_found_by_its_id(db: asyncpg.Connection) -> None:
     [found] = conditions(await plan(db, "undelivered_of"), "undelivered")
     assert "channel_id = " in found
@@ -192,7 +202,9 @@ async def test_a_question_about_one_channel_is_answered_by_one_partition(db: asy
     assert len([table for table in tables if table.startswith("messages_")]) == 1
 
 
-@pytest.mark.parametrize("name", ["messages", "by_seq", "ledger_entries", "newest_but", "wrote_since"])
+@pytest.mark.parametrize(
+    "name", ["messages", "living_messages", "by_seq", "ledger_entries", "newest_but", "wrote_since"]
+)
 async def test_each_key_is_looked_up_in_its_own_partition(db: asyncpg.Connection, name: str) -> None:
     steps = await plan(db, name, ", ANALYZE")
     looked = [step for step in steps if step.get("Relation Name", "").startswith("messages_") and step["Actual Loops"]]
@@ -203,6 +215,7 @@ async def test_each_key_is_looked_up_in_its_own_partition(db: asyncpg.Connection
     ("name", "table", "wanted"),
     [
         ("messages", "messages_", ("channel_id", "id")),
+        ("living_messages", "messages_", ("channel_id", "id")),
         ("by_seq", "messages_", ("channel_id", "seq")),
         ("ledger_entries", "messages_", ("channel_id", "seq >")),
         ("thread_entries", "messages_", ("channel_id", "thread_id", "thread_seq >")),

@@ -1,6 +1,6 @@
 """Hot store and durable store are set apart, and brought together again: reconcile, rebuild, audit."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -8,10 +8,10 @@ import pytest
 from readstate import Readstate
 from readstate.api import MarkUnread, ReadTarget
 from readstate.events import Delivery, MessageEvent
-from readstate.model import ReadState
+from readstate.model import ReadState, Undelivered
 from readstate.services.freshness import AlwaysFresh
 from readstate.services.repair import Drift
-from readstate.telemetry import AUDITED, DRIFT
+from readstate.telemetry import AUDITED, DRIFT, RECONCILED
 
 from .on_servers import BIG, SMALL, count
 from .repairing import KINDS, chat, durable_state, hot_state, read_durable_only, read_hot_only
@@ -209,6 +209,7 @@ async def test_an_audit_of_what_agrees_finds_nothing(rs: Readstate) -> None:
     found = await rs.repair.audit(10)
     assert found.drift == []
     assert 2 <= found.counted <= 10
+    assert found.badges == 0  # nobody has asked for one
     assert (AUDITED._value.get(), DRIFT._value.get()) == (before[0] + found.counted, before[1])
 
 
@@ -250,6 +251,63 @@ async def test_a_difference_that_does_not_stand_is_no_drift(rs: Readstate) -> No
 
     rs.repair._differs = looks_and_repairs  # type: ignore[method-assign]
     assert (await rs.repair.audit(10, patience=30)).drift == []
+
+
+# ---------------------------------------------------------------- badges
+
+
+async def put_a_stranger_on_the_badge(rs: Readstate) -> None:
+    """Somebody is in the set of whom the durable store knows nothing: 2 instead of 1."""
+    assert await rs.badge.count("bob") == 1
+    await rs.hot.badges.add([Undelivered("bob", rs.clock() + 1, "stranger", SMALL, "never sent")])
+
+
+async def test_an_audit_counts_the_badges_that_are_kept_ready(rs: Readstate) -> None:
+    assert await rs.badge.count("bob") == 1
+    before = AUDITED._value.get()
+    found = await rs.repair.audit(100)
+    assert (found.badges, found.drift) == (1, [])
+    assert AUDITED._value.get() == before + found.counted + 1
+
+
+async def test_an_audit_finds_a_badge_that_has_drifted_and_reconcile_repairs_it(rs: Readstate) -> None:
+    await put_a_stranger_on_the_badge(rs)
+    before, repaired = DRIFT._value.get(), RECONCILED.labels("badge")._value.get()
+
+    assert (await rs.repair.audit(100, patience=0)).drift == [Drift("bob", None, "badge", 2, 1)]
+
+    assert DRIFT._value.get() == before + 1
+    assert (await rs.repair.reconcile()).badges == 1
+    assert RECONCILED.labels("badge")._value.get() == repaired + 1
+    assert await rs.badge.count("bob") == 1
+    assert (await rs.repair.audit(100, patience=0)).drift == []
+    assert (await rs.repair.reconcile()).badges == 0
+
+
+async def test_a_badge_whose_difference_does_not_stand_is_no_drift(
+    rs: Readstate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put_a_stranger_on_the_badge(rs)
+    looks = rs.repair._badges_off
+
+    async def looks_and_it_is_tapped(users: Sequence[str]) -> list[Drift]:
+        found = await looks(users)
+        if found:
+            await rs.badge.tap("bob")
+        return found
+
+    monkeypatch.setattr(rs.repair, "_badges_off", looks_and_it_is_tapped)
+    assert (await rs.repair.audit(100, patience=30)).drift == []
+
+
+async def test_a_badge_that_agrees_again_at_the_second_look_is_left_alone(rs: Readstate) -> None:
+    await put_a_stranger_on_the_badge(rs)
+    await read_hot_only(rs, SMALL, 2)  # so that there is something to wait for
+    meanwhile(rs, lambda: rs.badge.tap("bob"))
+    assert (await rs.repair.reconcile()).badges == 0
+
+
+# ---------------------------------------------------------------- samples
 
 
 async def test_a_sample_has_those_first_who_are_hot(rs: Readstate) -> None:

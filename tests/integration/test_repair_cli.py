@@ -22,7 +22,7 @@ def test_an_audit_of_one_file(shell: Shell) -> None:
     assert "there is no store" in shell.refuses("audit")
     talk(shell)
     assert shell.says("audit") == "recounted 2: all agree\n"
-    assert shell.answers("audit", "--sample", "1") == {"counted": 1, "drift": []}
+    assert shell.answers("audit", "--sample", "1") == {"counted": 1, "badges": 0, "drift": []}
     with serving(shell.data):
         assert "another process has the store" in shell.refuses("audit")
 

@@ -167,7 +167,7 @@ class Hands(NamedTuple):
 class Add(NamedTuple):
     messages: list[tuple[str, int, str]]
 
-    async def to(self, badges: HotBadges, hands: Hands) -> set[str]:
+    async def to(self, badges: HotBadges, hands: Hands) -> dict[str, bool]:
         return await badges.add([Undelivered(user, at, sender, "c", "m") for user, at, sender in self.messages])
 
 
@@ -240,6 +240,7 @@ def test_badges_say_the_same_as_memory(twice: bool, story: list[Any]) -> None:
             assert answer == expected or (twice and isinstance(happening, Add)), happening
             for user in USERS:
                 assert await hot.count(user) == await plain.count(user), happening
+            assert await hot.counts(USERS) == await plain.counts(USERS), happening
 
     over_valkey(run, twice)
 

@@ -34,6 +34,12 @@ def test_the_badge_is_counted_from_its_index_alone(db: sqlite3.Connection, name:
     assert "USING COVERING INDEX undelivered_by_receiver (receiver_id=? AND accepted_at>?)" in steps[0]
 
 
+def test_whether_somebody_is_rightly_on_a_badge_is_one_look_at_its_index(db: sqlite3.Connection) -> None:
+    [step] = [step for step in plan(db, "receivers_of_gone") if step.startswith("SEARCH u ")]
+    columns = "receiver_id=? AND accepted_at=? AND sender_id=?"
+    assert f"USING COVERING INDEX undelivered_by_receiver ({columns})" in step
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -42,6 +48,8 @@ def test_the_badge_is_counted_from_its_index_alone(db: sqlite3.Connection, name:
         "tapped_count",
         "tapped_messages",
         "undelivered_of",
+        "living_messages",
+        "receivers_of_gone",
         "expire_undelivered",
         "seen_by",
         "seen_count",

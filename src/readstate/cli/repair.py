@@ -22,7 +22,8 @@ app = typer.Typer()
 PANEL = "Look after it"
 Report = TypeVar("Report", bound=Struct)
 RECONCILE = (
-    "Compare the read states of hot store and database, and merge what differs, both ways (cluster profile).\n\n"
+    "Compare the read states of hot store and database, and merge what differs, both ways (cluster profile). Badges "
+    "that differ are loaded again from the database.\n\n"
     "Safe at any time. The worker's role reconciler does the same in the background."
 )
 REBUILD = (
@@ -47,6 +48,7 @@ def reconcile(as_json: Json = False, data_dir: DataDir = None, config: Config = 
         "read states compared": f"{found.states:,}",
         "database was behind": f"{found.database_behind:,}",
         "hot store was behind": f"{found.hot_store_behind:,}",
+        "badges that differed": f"{found.badges:,}",
     }
     if found.undecided:
         rows["still in the log"] = f"{found.undecided:,}; is a read-receipt-persister running?"
@@ -84,7 +86,7 @@ def audit(
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Recount some users and channels, taken at random, from the database; exit code 1 when a count has drifted."""
+    """Recount some users and channels, taken at random, and their badges, from the database; exit code 1 on drift."""
     settings = Place(data_dir=data_dir, config=config).settings()
     with _bar("counting") as tell:
         found: Audited = _ask(settings, lambda repair: repair.audit(sample, patience, tell))
@@ -97,17 +99,21 @@ def audit(
 
 def _show_audit(found: Audited) -> None:
     if not found.drift:
-        show(f"recounted {found.counted:,}: all agree")
+        show(f"{_recounted(found)}: all agree")
         return
     rows = table("user", "channel", "what differs", "#hot store", "#database")
     for one in found.drift:
-        rows.add_row(plain(one.user_id), plain(one.channel_id), one.what, str(one.hot), str(one.durable))
+        rows.add_row(plain(one.user_id), plain(one.channel_id or ""), one.what, str(one.hot), str(one.durable))
     show(
         rows,
         "",
-        f"recounted {found.counted:,}: {len(found.drift):,} differ. readstate recount USER CHANNEL repairs a "
-        "count, readstate reconcile all pointers",
+        f"{_recounted(found)}: {len(found.drift):,} differ. readstate recount USER CHANNEL repairs a "
+        "count, readstate reconcile all pointers and badges",
     )
+
+
+def _recounted(found: Audited) -> str:
+    return f"recounted {found.counted:,}" + (f" and {found.badges:,} badges" if found.badges else "")
 
 
 # ---------------------------------------------------------------- where

@@ -327,9 +327,23 @@ class SqlStore(SqlLetters, SqlUpkeep):
 
         return await self._database.read(work)
 
-    async def save_undelivered(self, undelivered: Sequence[Undelivered]) -> None:
-        """Note messages that did not reach their receivers after all."""
-        await self._run("put_undelivered", rows=as_json(list(undelivered)))
+    async def save_undelivered(self, undelivered: Sequence[Undelivered]) -> list[Undelivered]:
+        """Note messages that did not reach their receivers after all. Returns those that it has now."""
+
+        async def work(session: Session) -> list[Undelivered]:
+            # Else a channel could be deleted, or a member erased, between the look and the note, and miss the note.
+            await session.lock({one.channel_id for one in undelivered})
+            living = await _living(session, undelivered)
+            if living:
+                await session.run("put_undelivered", rows=as_json(living))
+            return living
+
+        return await self._database.write(work)
+
+    async def receivers_of_gone(self, undelivered: Sequence[Undelivered]) -> set[str]:
+        """The receivers of those of these that are there no more: a look at the badges' index for each."""
+        keys = [(one.receiver_id, one.accepted_at, one.sender_id) for one in undelivered]
+        return set(_names.decode(await self._text("receivers_of_gone", keys=as_json(keys))))
 
     async def tap(self, user: str, at: int, limit: int, until: float = inf) -> Tapped:
         """Set the badge to 0: the last tap is this one, unless a later one stands. One after another for each user.
@@ -424,6 +438,19 @@ def _receipt(e: ReadEvent) -> tuple[Any, ...]:
     apart = as_json(e.apart) if e.apart else "[]"
     place = (e.last_read_id, e.last_read_at)
     return (e.user_id, e.channel_id, e.epoch, e.last_read_seq, apart, *place, e.read_at, e.change)
+
+
+async def _living(session: Session, undelivered: Sequence[Undelivered]) -> list[Undelivered]:
+    """Those whose message is there, and of whose people nobody was erased since."""
+    keys = {(one.channel_id, one.message_id) for one in undelivered}
+    there = {tuple(found) for found in _anything.decode(await ask(session, "living_messages", sorted(keys)))}
+    gone = await erased_at(session, {user for one in undelivered for user in (one.sender_id, one.receiver_id)})
+    return [
+        one
+        for one in undelivered
+        if (one.channel_id, one.message_id, one.sender_id) in there
+        and one.accepted_at > max(gone.get(one.sender_id, -1), gone.get(one.receiver_id, -1))
+    ]
 
 
 async def _tapped(session: Session, user: str, since: int, until: int, before: TapPlace, limit: int) -> str:

@@ -21,17 +21,21 @@ class MemoryBadges:
         known = self._senders.get(user)
         return None if known is None else len(known[1])
 
-    async def add(self, undelivered: Sequence[Undelivered], *, or_reload: bool = True) -> set[str]:
+    async def counts(self, users: Sequence[str]) -> list[int | None]:
+        """How many, for each of many."""
+        return [await self.count(user) for user in users]
+
+    async def add(self, undelivered: Sequence[Undelivered], *, or_reload: bool = True) -> dict[str, bool]:
         """Take them in, unless they were accepted before the last tap; the receivers whose badge may be another now."""
-        changed = set()
+        changed: dict[str, bool] = {}
         for one in undelivered:
             self._tickets.pop(one.receiver_id, None)  # a load that is under way may have missed it
             known = self._senders.get(one.receiver_id)
             if known is None:
-                changed.add(one.receiver_id)
+                changed[one.receiver_id] = False
             elif one.accepted_at > known[0] and one.sender_id not in known[1]:
                 known[1].add(one.sender_id)
-                changed.add(one.receiver_id)
+                changed[one.receiver_id] = True
         return changed
 
     async def hold(self, user: str) -> int:

@@ -79,14 +79,18 @@ class ValkeyBadges:
 
     async def count(self, user: str) -> int | None:
         """How many; None: not loaded."""
-        count: int = await self._run(COUNT, user, self._clock(), self._ttl)
-        return None if count < 0 else count
+        return (await self.counts([user]))[0]
 
-    async def add(self, undelivered: Sequence[Undelivered], *, or_reload: bool = True) -> set[str]:
+    async def counts(self, users: Sequence[str]) -> list[int | None]:
+        """How many, for each of many."""
+        found: dict[str, int] = await self._each(COUNT, users)
+        return [None if found[user] < 0 else found[user] for user in users]
+
+    async def add(self, undelivered: Sequence[Undelivered], *, or_reload: bool = True) -> dict[str, bool]:
         """Take them in, unless they were accepted before the last tap; the receivers whose badge may be another now."""
         with self.or_reload(or_reload):
             taken = await self.take(newest(undelivered))
-        return {user for user, one in taken.items() if one.new}
+        return {user: one.new > 0 for user, one in taken.items() if one.new}
 
     def or_reload(self, wanted: bool) -> AbstractContextManager[None]:
         """Around what the durable store has taken: if it fails, everything is loaded again, where that is wanted."""

@@ -162,6 +162,7 @@ class ReplicatedBadges:
         self._main = main
         self._replica = replica
         self.count = main.count
+        self.counts = main.counts
         self.hold = main.hold
         self.begin = main.begin
         self.install = main.install
@@ -176,16 +177,16 @@ class ReplicatedBadges:
         await self._main.forget(user)
         await self._replica.forget(user)
 
-    async def add(self, undelivered: Sequence[Undelivered], *, or_reload: bool = True) -> set[str]:
+    async def add(self, undelivered: Sequence[Undelivered], *, or_reload: bool = True) -> dict[str, bool]:
         """Take them in, unless they were accepted before the last tap; the receivers whose badge may be another now."""
         if not undelivered:
-            return set()
+            return {}
         if self._replica.rests:
             return await self._main.add(undelivered, or_reload=or_reload)
         with self._main.or_reload(or_reload):
             return await self._add(newest(undelivered))
 
-    async def _add(self, wrote: dict[str, dict[str, int]]) -> set[str]:
+    async def _add(self, wrote: dict[str, dict[str, int]]) -> dict[str, bool]:
         standings = await self._main.standings(wrote)
         loaded = {user: one for user, one in standings.items() if one is not LOADING}
         for user, standing in loaded.items():
@@ -195,7 +196,8 @@ class ReplicatedBadges:
         new = {user: wrote[user] for user in standings if wrote[user]}
         taken = await self._main.take(new) if new else {}
         await self._tell_replica(loaded, believed, taken, new)
-        return {user for user in wrote if user not in standings or (user in taken and taken[user].new)}
+        unloaded = {user: False for user in wrote if user not in standings}
+        return unloaded | {user: one.new > 0 for user, one in taken.items() if one.new}
 
     async def _leave_out_known(
         self, loaded: dict[str, BadgeStanding], wrote: dict[str, dict[str, int]]

@@ -188,8 +188,14 @@ class DurableUsers(Protocol):
     async def badge_senders(self, user: str) -> tuple[int, frozenset[str]]:
         """(last tap, who wrote since)."""
 
-    async def save_undelivered(self, undelivered: Sequence[Undelivered]) -> None:
-        """Note messages that did not reach their receivers after all."""
+    async def save_undelivered(self, undelivered: Sequence[Undelivered]) -> list[Undelivered]:
+        """Note messages that did not reach their receivers after all. Returns those that it has now.
+
+        Left out is what is deleted, and what was accepted before its sender or receiver was erased.
+        """
+
+    async def receivers_of_gone(self, undelivered: Sequence[Undelivered]) -> set[str]:
+        """The receivers of those of these that are there no more: their channel is deleted, or their sender erased."""
 
     async def tap(self, user: str, at: int, limit: int, until: float = inf) -> Tapped:
         """Set the badge to 0: the last tap is this one, unless a later one stands. One after another for each user.

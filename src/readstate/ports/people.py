@@ -15,11 +15,15 @@ class HotBadges(Protocol):
     async def count(self, user: str) -> int | None:
         """How many; None: not loaded."""
 
-    async def add(self, undelivered: Sequence[Undelivered], *, or_reload: bool = True) -> set[str]:
+    async def counts(self, users: Sequence[str]) -> list[int | None]:
+        """How many, for each of many."""
+
+    async def add(self, undelivered: Sequence[Undelivered], *, or_reload: bool = True) -> dict[str, bool]:
         """Take them in, unless they were accepted before the last tap; the receivers whose badge may be another now.
 
-        The durable store has them already. If it fails, everything is loaded again, unless the caller says that it
-        repeats the call until it succeeds. Safe to repeat.
+        For each of those whether somebody new is on it; if not, it is not loaded. The durable store has them
+        already. If it fails, everything is loaded again, unless the caller says that it repeats the call until it
+        succeeds. Safe to repeat.
         """
 
     async def hold(self, user: str) -> int:

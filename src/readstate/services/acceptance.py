@@ -1,20 +1,20 @@
-"""The moment of acceptance: what a message's time and a tap on the badge are compared by."""
+"""The moment of acceptance: what a message's time is compared by with a tap on the badge, or an erase."""
 
 from ..ports import Clock
 
 
 class Acceptance:
-    """A clock on which whatever is accepted after a tap is later than the tap, also in the same millisecond."""
+    """A clock on which whatever is accepted after a cut (a tap, an erase) is later, also in the same millisecond."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._last_tap = 0
+        self._last_cut = 0
 
     def now(self) -> int:
         """When something is accepted."""
-        return max(self._clock(), self._last_tap + 1)
+        return max(self._clock(), self._last_cut + 1)
 
-    def tap(self) -> int:
-        """When a tap is accepted: at or after everything accepted so far."""
-        self._last_tap = self.now()
-        return self._last_tap
+    def cut(self) -> int:
+        """When a tap or an erase is accepted: at or after everything accepted so far."""
+        self._last_cut = self.now()
+        return self._last_cut

@@ -109,7 +109,7 @@ class OfflineBadge:
         until = monotonic() + TAP_SECONDS
         token = await self._badges.hold(user)
         try:
-            tapped = await self._durable.tap(user, self._acceptance.tap(), self._max_messages + 1, until)
+            tapped = await self._durable.tap(user, self._acceptance.cut(), self._max_messages + 1, until)
         except StorageUnavailable as error:
             if not error.uncertain:  # else it may be done in a moment: the hold ends by itself
                 await self._release(user, token)

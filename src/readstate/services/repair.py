@@ -2,8 +2,9 @@
 
 In normal running the durable store trails the hot one: a read is acknowledged when the log has it. So a state that only
 the hot store has is a difference only if it is still missing when the log has been passed. The other way round the hot
-store trails for a moment, while a message or a join is applied: that is a difference only if it stands at a second
-look. All repairs are merges, so one that was not needed does no harm.
+store trails for a moment, while a message or a join is applied, and a badge while somebody who wrote is on the
+way to it: that is a difference only if it stands at a second look. A badge that differs is loaded again. All other
+repairs are merges, so one that was not needed does no harm.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from msgspec import Struct
 
-from ..announcements import SeatTouched
+from ..announcements import BadgeChanged, SeatTouched
 from ..errors import NotFound
 from ..events import ReadEvent, read_event
 from ..facts import Key
@@ -57,6 +58,8 @@ class Reconciled(Struct):
     """Read states that only the durable store had; the hot store has them now."""
     undecided: int = 0
     """Read states that the durable store lacks while the log is not passed: nothing is wrong with them yet."""
+    badges: int = 0
+    """Badges whose set was another than the durable store's; they are loaded again."""
 
 
 class Rebuilt(Struct):
@@ -70,9 +73,12 @@ class Drift(Struct, frozen=True):
     """A difference that stood while nothing moved."""
 
     user_id: str
-    channel_id: str
+    channel_id: str | None
+    """None: it is about the user's badge."""
     what: str
-    """`count`: what is shown is not what is there. `pointer`: the durable store has a read that the hot one lacks."""
+    """`count`: what is shown is not what is there. `pointer`: the durable store has a read that the hot one lacks.
+    `badge`: the set has not as many people as wrote.
+    """
     hot: int
     durable: int
 
@@ -81,6 +87,8 @@ class Audited(Struct):
     """What a recount of some users and channels found."""
 
     counted: int
+    badges: int
+    """Those of these users that are kept ready."""
     drift: list[Drift]
 
 
@@ -125,12 +133,14 @@ class Repair:
     # ------------------------------------------------------------ reconcile
 
     async def reconcile(self, progress: Progress | None = None) -> Reconciled:
-        """Compare the read states of everyone who is hot with the durable ones, and merge what differs."""
+        """Compare the read states and badges of everyone who is hot with the durable ones, and repair what differs."""
         report = Reconciled()
         total = await self._durable.count_users() if progress else 0
         suspects: list[_Suspect] = []
+        badges: list[str] = []
         async for users in _pages(self._durable.users_after):
             suspects += await self._compare(users, report)
+            badges += [one.user_id for one in await self._badges_off(users)]
             if len(suspects) >= MAX_SUSPECTS:
                 await self._settle(suspects, report)
                 suspects = []
@@ -138,6 +148,7 @@ class Repair:
             if progress:
                 progress(report.users, max(total, report.users))
         await self._settle(suspects, report)
+        await self._settle_badges(badges, report)
         return report
 
     async def _compare(self, users: Sequence[str], report: Reconciled) -> list[_Suspect]:
@@ -207,6 +218,29 @@ class Repair:
                 await self._durable.merge(both, shared=True)
             await self._bus.publish([SeatTouched(user, step.channel_id) for step in steps])
 
+    async def _settle_badges(self, users: Sequence[str], report: Reconciled) -> None:
+        """Badges that still differ are loaded again. One that only trails is right a little earlier then."""
+        for page in range(0, len(users), PAGE):
+            off = await self._badges_off(users[page : page + PAGE])
+            for one in off:
+                await self._hot.badges.forget(one.user_id)
+            report.badges += len(off)
+            RECONCILED.labels("badge").inc(len(off))
+            await self._bus.publish([BadgeChanged(one.user_id) for one in off])
+
+    async def _badges_off(self, users: Sequence[str]) -> list[Drift]:
+        """Of the badges that are kept ready, those that differ from what the durable store counts."""
+        ready = await self._ready_badges(users)
+
+        async def look(user: str) -> Drift:
+            return Drift(user, None, "badge", ready[user], await self._durable.badge_count(user))
+
+        return [one for one in await _each(list(ready), look) if one.hot != one.durable]
+
+    async def _ready_badges(self, users: Sequence[str]) -> dict[str, int]:
+        counts = zip(users, await self._hot.badges.counts(users), strict=True)
+        return {user: count for user, count in counts if count is not None}
+
     # ------------------------------------------------------------ rebuild
 
     async def rebuild(self, progress: Progress | None = None, *, clear: bool = False) -> Rebuilt:
@@ -242,7 +276,7 @@ class Repair:
     # ------------------------------------------------------------ audit
 
     async def audit(self, sample: int, patience: float = PATIENCE, progress: Progress | None = None) -> Audited:
-        """Recount so many users and channels, taken at random, from the durable store.
+        """Recount so many users and channels, taken at random, and the badges of these users, from the durable store.
 
         What differs is looked at again until it agrees or has stood for so many seconds.
         """
@@ -258,14 +292,22 @@ class Repair:
             return found
 
         drift = [found for found in await _each(keys, look) if found is not None]
+        users = list(dict.fromkeys(user for user, _ in keys))
+        badges = len(await self._ready_badges(users))
+        drift += await self._badges_off(users)
         end = asyncio.get_running_loop().time() + patience
         while drift and asyncio.get_running_loop().time() < end:
             await asyncio.sleep(LOOK_SECONDS)
-            again = await _each(drift, lambda one: self._differs(one.user_id, one.channel_id))
-            drift = [found for found in again if found is not None]
-        AUDITED.inc(len(keys))
+            drift = await self._still_differ(drift)
+        AUDITED.inc(len(keys) + badges)
         DRIFT.inc(len(drift))
-        return Audited(len(keys), drift)
+        return Audited(len(keys), badges, drift)
+
+    async def _still_differ(self, drift: Sequence[Drift]) -> list[Drift]:
+        keys = [(one.user_id, one.channel_id) for one in drift if one.channel_id is not None]
+        again = await _each(keys, lambda key: self._differs(*key))
+        badges = await self._badges_off([one.user_id for one in drift if one.channel_id is None])
+        return [*(found for found in again if found is not None), *badges]
 
     async def _sample(self, size: int) -> list[Key]:
         """Seats of users who are hot, as far as there are enough: only theirs can have drifted."""

@@ -13,7 +13,8 @@ from ..events import MembersEvent
 from ..ports import Bus, Clock, DurableTransfer, Freshness, Hot, Log
 from ..rooms import channel_and_thread, is_thread
 from ..rules import check_user_id
-from ..transfer_records import VERSION, Erased, Header, ImportReport, Numbered, Refused
+from ..transfer_records import VERSION, Erased, ErasedRows, Header, ImportReport, Numbered, Refused
+from .acceptance import Acceptance
 from .places import Places
 from .transfer_lines import Checks, count_lines, lines_of, wrong_header
 from .under_way import UnderWay
@@ -37,6 +38,7 @@ class Transfer:
         bus: Bus,
         freshness: Freshness,
         clock: Clock,
+        acceptance: Acceptance,
         checks: Checks,
         *,
         alone: bool,
@@ -54,6 +56,7 @@ class Transfer:
         self._under_way = under_way
         self._bus = bus
         self._clock = clock
+        self._acceptance = acceptance
         self._checks = checks
         self._turn = asyncio.Lock()
 
@@ -115,18 +118,18 @@ class Transfer:
             first = await self._erase(user)
             await self._under_way.settled(user)
             await self._pass("any channel will do")
-            await self._erase(user)
+            await self._erase(user, first.receivers)  # a message that was under way may just have come to a badge
         await self._bus.publish([StateReplaced((user,), "erased")])
-        return first
+        return first.erased
 
-    async def _erase(self, user: str) -> Erased:
-        gone = await self._durable.erase(user, None if self._alone else self._clock())
+    async def _erase(self, user: str, told: Iterable[str] = ()) -> ErasedRows:
+        gone = await self._durable.erase(user, self._acceptance.cut())
         await self._look_again(gone.rooms, [user, *gone.peers])
-        for receiver in gone.receivers:
+        for receiver in {*gone.receivers, *told}:
             await self._badges.forget(receiver)
         touched = [ChannelTouched(room, "conversation") for room in gone.rooms if not is_thread(room)]
         await self._bus.publish([*touched, *map(BadgeChanged, gone.receivers)])
-        return gone.erased
+        return gone
 
     # ------------------------------------------------------------ hot state
 

@@ -8,6 +8,7 @@ from ..announcements import BadgeChanged
 from ..errors import ReadstateError
 from ..model import Undelivered
 from ..ports import Bus, DurableUsers, HotBadges
+from .badge_notes import BadgeNotes
 
 log = structlog.get_logger()
 
@@ -17,7 +18,7 @@ class LateBadges:
 
     def __init__(self, durable: DurableUsers, badges: HotBadges, bus: Bus) -> None:
         self._durable = durable
-        self._badges = badges
+        self._badges = BadgeNotes(badges, durable)
         self._bus = bus
         self._waiting: list[Undelivered] = []
 
@@ -27,10 +28,10 @@ class LateBadges:
         if not todo:
             return
         try:
-            await self._durable.save_undelivered(todo)
-            await self._badges.add(todo)
+            there = await self._durable.save_undelivered(todo)
+            await self._badges.add(there)
         except ReadstateError as error:  # both can be repeated
             log.warning("undelivered messages are not noted yet", action="badge", count=len(todo), code=error.code)
             self._waiting = [*todo, *self._waiting]
             return
-        await self._bus.publish([BadgeChanged(user) for user in {one.receiver_id for one in todo}])
+        await self._bus.publish([BadgeChanged(user) for user in {one.receiver_id for one in there}])

@@ -1,4 +1,4 @@
-"""Recounts some users and channels from the durable store every minute, and reports the drift that it finds."""
+"""Recounts some users, channels and badges from the durable store every minute, and reports the drift that it finds."""
 
 import structlog
 
@@ -20,7 +20,7 @@ class Auditor(Keeper):
         async def audit() -> None:
             for one in (await repair.audit(sample, PATIENCE)).drift:
                 log.error(
-                    "hot store and database differ: readstate recount repairs a count, readstate reconcile a pointer",
+                    "hot store and database differ: readstate recount repairs a count, readstate reconcile the rest",
                     action=AUDITOR,
                     user=one.user_id,
                     channel=one.channel_id,

@@ -92,10 +92,11 @@ class MessageWriter:
         await self._channels.apply([step for effect in effects for step in effect.channel_steps])
         generation = await self._users.generation()
         moved = await self._users.apply([step for effect in effects for step in effect.user_steps])
+        await self._note_away(effects)
+        # After that: a channel may be deleted in the same batch in which somebody wrote there.
         for gone in (step for effect in effects for step in effect.user_steps if isinstance(step, Gone)):
             for user in gone.users:
                 await self._badges.forget(user)
-        await self._note_away(effects)
         if places := await self._in_focus(effects):
             await self._read_in_focus(places)
         return moved, generation

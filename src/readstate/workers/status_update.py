@@ -5,14 +5,15 @@ from collections.abc import Iterable, Sequence
 from ..announcements import BadgeChanged
 from ..events import UnsentEvent
 from ..model import Undelivered
-from ..ports import Bus, HotBadges
+from ..ports import Bus, DurableUsers, HotBadges
+from ..services.badge_notes import BadgeNotes
 
 
 class StatusUpdate:
-    """Consumer of the topic `ON_MSG_UNSENT`. Safe to repeat, in any order: the durable store has it all already."""
+    """Consumer of the topic `ON_MSG_UNSENT`. Safe to repeat, in any order: the durable store has the last word."""
 
-    def __init__(self, badges: HotBadges, bus: Bus) -> None:
-        self._badges = badges
+    def __init__(self, badges: HotBadges, durable: DurableUsers, bus: Bus) -> None:
+        self._badges = BadgeNotes(badges, durable)
         self._bus = bus
 
     async def handle(self, events: Sequence[UnsentEvent]) -> None:

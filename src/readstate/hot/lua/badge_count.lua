@@ -1,9 +1,13 @@
--- Counts a badge. After badge_state.
--- KEYS  1 badge:{user}   2 senders:{user}
+-- Counts badges. After badge_state.
+-- KEYS  for each user badge:{user}, senders:{user}
 -- ARGV  1 generation   2 now (ms)   3 ttl (ms)
--- Returns how many have written; -1 if it is not loaded
-local now, ttl = tonumber(ARGV[2]), tonumber(ARGV[3])
-local known = standing(KEYS[1], KEYS[2], tonumber(ARGV[1]), now, ttl)
-if not known.tap then return -1 end
-use_now_and_then(KEYS[1], KEYS[2], known, now, ttl)
-return known.size
+-- Returns for each user how many have written; -1 if it is not loaded
+local generation, now, ttl = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+
+local answer = {}
+for place = 1, #KEYS, 2 do
+  local known = standing(KEYS[place], KEYS[place + 1], generation, now, ttl)
+  if known.tap then use_now_and_then(KEYS[place], KEYS[place + 1], known, now, ttl) end
+  answer[#answer + 1] = known.tap and known.size or -1
+end
+return answer

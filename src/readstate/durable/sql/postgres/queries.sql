@@ -165,6 +165,14 @@ FROM jsonb_to_recordset(:rows::jsonb) AS r (
     receiver_id text, accepted_at bigint, sender_id text, channel_id text, message_id text)
 ON CONFLICT DO NOTHING;
 
+-- name: living_messages
+-- Of messages by (channel, id), those that are there and not deleted, and who sent them.
+SELECT coalesce(json_agg(json_build_array(found.channel_id, found.id, found.sender_id)), '[]')
+FROM jsonb_array_elements(:keys::jsonb) AS k
+CROSS JOIN LATERAL (
+    SELECT m.channel_id, m.id, m.sender_id
+    FROM messages AS m WHERE m.channel_id = k ->> 0 AND m.id = k ->> 1 AND NOT m.deleted LIMIT 1) AS found;
+
 -- name: merge_receipts
 -- The merge of read states: the higher epoch wins whole; in the same epoch the larger seq, and both `apart`.
 -- Rows come sorted by their keys, so that two of these never wait for each other in a circle.
@@ -510,6 +518,13 @@ WHERE receiver_id = :user
 SELECT coalesce(json_agg(DISTINCT sender_id), '[]') FROM undelivered
 WHERE receiver_id = :user
     AND accepted_at > coalesce((SELECT last_tap FROM user_activity WHERE user_id = :user), 0);
+
+-- name: receivers_of_gone
+-- Of notes (receiver, accepted at, sender), the receivers of those that are there no more: one look at the index each.
+SELECT coalesce(json_agg(DISTINCT k ->> 0), '[]') FROM jsonb_array_elements(:keys::jsonb) AS k
+WHERE (SELECT true FROM undelivered AS u
+       WHERE u.receiver_id = k ->> 0 AND u.accepted_at = (k ->> 1)::bigint AND u.sender_id = k ->> 2
+       LIMIT 1) IS NULL;
 
 -- name: tapped_count
 -- How many different people wrote between two taps.

@@ -132,6 +132,13 @@ SELECT value ->> 'receiver_id', value ->> 'accepted_at', value ->> 'sender_id', 
 FROM json_each(:rows) WHERE true
 ON CONFLICT DO NOTHING;
 
+-- name: living_messages
+-- Of messages by (channel, id), those that are there and not deleted, and who sent them.
+SELECT json_group_array(json_array(m.channel_id, m.id, m.sender_id))
+FROM json_each(:keys) AS k
+CROSS JOIN messages AS m ON m.channel_id = k.value ->> 0 AND m.id = k.value ->> 1
+WHERE NOT m.deleted;
+
 -- name: merge_receipts
 -- The merge of read states: the higher epoch wins whole; in the same epoch the larger seq, and both `apart`.
 INSERT INTO read_receipts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -492,6 +499,13 @@ WHERE receiver_id = :user
 SELECT json_group_array(DISTINCT sender_id) FROM undelivered
 WHERE receiver_id = :user
     AND accepted_at > coalesce((SELECT last_tap FROM user_activity WHERE user_id = :user), 0);
+
+-- name: receivers_of_gone
+-- Of notes (receiver, accepted at, sender), the receivers of those that are there no more.
+SELECT json_group_array(DISTINCT k.value ->> 0) FROM json_each(:keys) AS k
+WHERE NOT EXISTS (
+    SELECT 1 FROM undelivered AS u
+    WHERE u.receiver_id = k.value ->> 0 AND u.accepted_at = k.value ->> 1 AND u.sender_id = k.value ->> 2);
 
 -- name: tapped_count
 -- How many different people wrote between two taps.
