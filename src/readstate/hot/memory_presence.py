@@ -1,11 +1,11 @@
 """Presence in the memory of one process: devices, what they have open, when they are gone, and what got through."""
 
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
 from ..model import Undelivered
-from ..ports import MAX_UNPROVEN, Clock, Departure
+from ..ports import MAX_UNPROVEN, Clock, Departure, Present
 
 
 class _Connection(Struct):
@@ -33,7 +33,7 @@ class MemoryPresence:
 
     # ------------------------------------------------------------ who is there
 
-    async def online(self, users: Collection[str]) -> Container[str]:
+    async def online(self, users: Collection[str]) -> Present:
         """Those who are online, at the moment of looking."""
         return _Online(self)
 
@@ -61,6 +61,10 @@ class MemoryPresence:
             return False
         now = self._clock()
         return any(one.until > now for one in list(connections.values()))
+
+    def is_connected(self, user: str) -> bool:
+        """Whether any device of a user is more than reported."""
+        return _is_connected(list(self._users.get(user, ())))
 
     # ------------------------------------------------------------ devices
 
@@ -169,7 +173,7 @@ class MemoryPresence:
         return Departure(user, since, tuple(self._unproven.pop(user, ())))
 
 
-def _is_connected(connections: Mapping[Key, _Connection]) -> bool:
+def _is_connected(connections: Iterable[Key]) -> bool:
     """Whether any device is more than reported: only these give signs of life."""
     return any(connection for _, connection in connections)
 
@@ -182,3 +186,7 @@ class _Online:
 
     def __contains__(self, user: object) -> bool:
         return isinstance(user, str) and self._presence.is_online(user)
+
+    def is_connected(self, user: str) -> bool:
+        """Whether by a connection, and not only because a device was reported."""
+        return self._presence.is_connected(user)

@@ -10,7 +10,7 @@ over; the script that removes a user's last entry hands the departure, and what 
 
 import asyncio
 import traceback
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from time import monotonic
@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from ..errors import ReadstateError, Unavailable
 from ..model import Undelivered
-from ..ports import MAX_UNPROVEN, Clock, Departure
+from ..ports import MAX_UNPROVEN, Clock, Departure, Present
 from ..tasks import cancel
 from ..valkey import Call, Fleet, Generation, Script, slot_of, tag_of
 from .valkey_channels import shard_of
@@ -80,6 +80,14 @@ class _Left(NamedTuple):
     """What the hot store may not know yet to have got through."""
 
 
+class _Present(dict[str, bytes]):
+    """Who is online, and how."""
+
+    def is_connected(self, user: str) -> bool:
+        """Whether by a connection, and not only because a device was reported."""
+        return self.get(user) == b"connected"
+
+
 class ValkeyPresence:
     """A user is online while at least one device is connected and not overdue, on an instance that lives."""
 
@@ -123,9 +131,9 @@ class ValkeyPresence:
 
     # ------------------------------------------------------------ who is there
 
-    async def online(self, users: Collection[str]) -> Container[str]:
+    async def online(self, users: Collection[str]) -> Present:
         """Those of them who are online, decided now."""
-        return frozenset(user for user, found in (await self._ask(users, "online")).items() if found)
+        return _Present((user, how[0]) for user, how in (await self._ask(users, "online")).items() if how)
 
     async def devices(self, user: str) -> list[str]:
         """The devices of a user that are connected."""

@@ -1,6 +1,6 @@
 """Badges and presence, and the bus that reaches devices."""
 
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -58,10 +58,20 @@ class Departure(Struct, frozen=True, gc=False):
     """What was sent and may not have got through."""
 
 
+class Present(Protocol):
+    """Who is online."""
+
+    def __contains__(self, user: object, /) -> bool:
+        """Whether a user is."""
+
+    def is_connected(self, user: str) -> bool:
+        """Whether by a connection, and not only because a device was reported: only those give signs of life."""
+
+
 class Presence(Protocol):
     """Which users have a device connected, on any instance."""
 
-    async def online(self, users: Collection[str]) -> Container[str]:
+    async def online(self, users: Collection[str]) -> Present:
         """Those of them who are online, decided now. Nobody is said to be away because memory was lost."""
 
     async def focused(self, channels: Collection[str]) -> Mapping[str, Sequence[str]]:
