@@ -30,6 +30,8 @@ class MemoryPresence:
         """Who has a channel open, on how many connections."""
         self._unproven: dict[str, dict[Undelivered, None]] = {}
         self._sent: dict[str, list[Undelivered]] = {}
+        self._left: dict[str, dict[Undelivered, None]] = {}
+        """What those who have left may not have got, until the durable store has it."""
 
     # ------------------------------------------------------------ who is there
 
@@ -90,7 +92,8 @@ class MemoryPresence:
         """All devices of a user are gone, and what was sent to them is no longer of interest."""
         for device, connection in list(self._users.get(user, {})):
             self._remove(user, device, connection)
-        self._depart(user, 0)
+        self._forget(user)
+        self._left.pop(user, None)
 
     async def blur(self, user: str, channel: str) -> None:
         """What arrives in the channel is read at once no more, until a device opens it again."""
@@ -106,7 +109,17 @@ class MemoryPresence:
             late = [(key, one.until) for key, one in self._users.get(name, {}).items() if one.until <= now]
             if [self._remove(name, *key) for key, _ in late][-1:] == [True]:
                 gone.append(self._depart(name, max(until for _, until in late)))
-        return gone
+        told = {one.user_id for one in gone}
+        waiting = [name for name in (self._left if user is None else [user]) if name in self._left and name not in told]
+        return [*gone, *(Departure(name, 0, tuple(self._left[name])) for name in waiting)]
+
+    async def noted(self, noted: Sequence[Undelivered]) -> None:
+        """The durable store has these: they are kept no more."""
+        for one in noted:
+            left = self._left.get(one.receiver_id, {})
+            left.pop(one, None)
+            if not left:
+                self._left.pop(one.receiver_id, None)
 
     def _remove(self, user: str, device: str, connection: str) -> bool:
         """True if it was the user's last one."""
@@ -118,7 +131,7 @@ class MemoryPresence:
         if not connections:
             self._users.pop(user)
         elif not _is_connected(connections):
-            self._depart(user, 0)  # what was sent to a user who is still there somewhere else is not looked after
+            self._forget(user)  # what was sent to a user who is still there somewhere else is not looked after
         return not connections
 
     def _close(self, user: str, connection: _Connection) -> None:
@@ -169,8 +182,15 @@ class MemoryPresence:
             self._unproven.pop(user, None)
 
     def _depart(self, user: str, since: int) -> Departure:
+        left = {**self._left.pop(user, {}), **self._unproven.get(user, {})}
+        if left:
+            self._left[user] = left
+        self._forget(user)
+        return Departure(user, since, tuple(left))
+
+    def _forget(self, user: str) -> None:
         self._sent.pop(user, None)
-        return Departure(user, since, tuple(self._unproven.pop(user, ())))
+        self._unproven.pop(user, None)
 
 
 def _is_connected(connections: Iterable[Key]) -> bool:

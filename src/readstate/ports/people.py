@@ -55,7 +55,7 @@ class Departure(Struct, frozen=True, gc=False):
     since: int
     """When; 0: that was told before, and this is what came out later."""
     unproven: tuple[Undelivered, ...] = ()
-    """What was sent and may not have got through."""
+    """What was sent and may not have got through. It is kept, and told again, until the durable store has it."""
 
 
 class Present(Protocol):
@@ -83,7 +83,7 @@ class Presence(Protocol):
     async def reached(self, noted: Sequence[Undelivered]) -> list[Undelivered]:
         """These go to people who are online: they are kept until it is proven that they got through.
 
-        Returns those whose receiver is online no more: they are undelivered. Each is in one `Departure` at most.
+        Returns those whose receiver is online no more: they are undelivered, and in no `Departure`.
         """
 
 
@@ -106,7 +106,13 @@ class Devices(Protocol):
         """All devices of a user are gone, and what was sent to them is no longer of interest."""
 
     async def expire(self, user: str | None = None) -> list[Departure]:
-        """Drop devices (of one user) that are overdue, and those of instances that are gone. Tells each once."""
+        """Drop devices (of one user) that are overdue, and those of instances that are gone. Tells each once.
+
+        What departures have told as unproven and is not `noted` yet is told again.
+        """
+
+    async def noted(self, noted: Sequence[Undelivered]) -> None:
+        """The durable store has these, which departures have told as unproven: they are kept no more."""
 
     def proven(self, user: str) -> None:
         """A device has given a sign of life: what was sent before it has got through. Never waits."""
