@@ -115,6 +115,7 @@ class Cluster:
         self._assemble_aside(parts)
         self._stack.push_async_callback(services.live.close)
         self._stack.push_async_callback(services.reads.close)
+        self._stack.push_async_callback(services.presence.close)
 
         async def hear(announcements: Sequence[Announcement]) -> None:
             # Whoever waits for an effect has it when the devices here have it: as in the embedded profile.

@@ -93,6 +93,7 @@ class Embedded:
             self._clock,
             self._instance_id,
         )
+        self._stack.push_async_callback(writer.tend)
         log = LocalLog(position, writer.handle, persister.handle, batchers)
         self._stack.push_async_callback(log.close)
         parts = Parts(
@@ -112,7 +113,8 @@ class Embedded:
         bus.subscribe(services.live.hear, services.live.missed, services.live.is_idle)
         self._stack.push_async_callback(services.live.close)
         self._stack.push_async_callback(services.reads.close)
-        self._stack.push_async_callback(cancel, asyncio.create_task(_housekeeping(services, hot)))
+        self._stack.push_async_callback(services.presence.close)
+        self._stack.push_async_callback(cancel, asyncio.create_task(_housekeeping(services, hot, writer)))
         return durable, hot
 
     async def without_hot_store(self) -> Services | None:
@@ -168,11 +170,12 @@ class Embedded:
         return hot
 
 
-async def _housekeeping(services: Services, hot: Hot) -> None:
+async def _housekeeping(services: Services, hot: Hot, writer: MessageWriter) -> None:
     for turn in itertools.count(1):
         await asyncio.sleep(HOUSEKEEPING_SECONDS)
         with contextlib.suppress(ReadstateError):
             await services.presence.expire()
+            await writer.tend()
             await hot.bound()
             if turn % EXPIRE_TURNS == 0:
                 await services.badge.expire()

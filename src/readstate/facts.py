@@ -90,6 +90,8 @@ class Effect(Struct):
     """To those who were online: it counts as undelivered if it doesn't get through to them."""
     read_before: bool = False
     """The message's sender has read what others wrote before it by sending it."""
+    position: int = 0
+    """Where it is in a log that others read too; positions only grow."""
     repeated: bool = False
     """The event was applied before, and comes again: nothing changes, but the hot store may have missed it."""
 

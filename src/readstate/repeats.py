@@ -35,12 +35,18 @@ def wants_of_repeats(run: Sequence[Delivery], facts: Facts) -> Wants:
     return needed
 
 
-def repeat(run: Sequence[Delivery], facts: Facts, away: Mapping[Key, Sequence[Undelivered]]) -> list[Effect]:
-    """What the hot store must be told again. `away`: to whom each message was undelivered.
+def repeat(
+    run: Sequence[Delivery],
+    facts: Facts,
+    away: Mapping[Key, Sequence[Undelivered]],
+    reached: Mapping[tuple[int, int], Sequence[str]],
+) -> list[Effect]:
+    """What the hot store must be told again. `away`: to whom each message was undelivered. `reached`: by (part, place),
+    who had a connection then. Whether it got through to them the first writer may not have had the time to look after.
 
     The audience of a channel that may have outgrown the limit by one of these events is all its members of then.
     """
-    return [_Repeating(delivery, facts).effect(away) for delivery in run]
+    return [_Repeating(one, facts).effect(away, reached.get((one.part, one.position), ())) for one in run]
 
 
 class _Repeating:
@@ -48,7 +54,7 @@ class _Repeating:
         self.event = delivery.event
         self.facts = facts
 
-    def effect(self, away: Mapping[Key, Sequence[Undelivered]]) -> Effect:
+    def effect(self, away: Mapping[Key, Sequence[Undelivered]], reached: Sequence[str]) -> Effect:
         event = self.event
         channel = self.facts.channels.get(event.channel_id)
         if channel is None:
@@ -66,9 +72,19 @@ class _Repeating:
             effect.user_steps += self._seats(room, self.facts.followers.get(name, ()))
         if isinstance(event, MessageEvent):
             effect.undelivered += away.get((event.channel_id, event.id), ())
+            effect.reached += self._reached(event, effect, reached)
         elif isinstance(event, MembersEvent):
             effect.added, effect.removed = len(event.add), len(event.remove)
         return effect
+
+    def _reached(self, event: MessageEvent, effect: Effect, users: Sequence[str]) -> Iterable[Undelivered]:
+        """Who was not noted as away since. A deleted message is told to nobody: there is nothing to get through."""
+        if effect.message is None or effect.message.deleted:
+            return
+        noted = {one.receiver_id for one in effect.undelivered}
+        for user in users:
+            if user not in noted:
+                yield Undelivered(user, event.created_at, event.sender_id, event.channel_id, event.id)
 
     def _message(self) -> Message | None:
         if isinstance(self.event, MessageEvent | EditEvent | DeleteEvent):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec import structs
 
+from readstate.durable.store import SqlStore
 from readstate.errors import StorageUnavailable
 from readstate.events import AnyChannelEvent, ChannelEvent, DeleteEvent, Delivery, MembersEvent, MessageEvent, ReadEvent
 from readstate.facts import Effect
@@ -108,8 +109,48 @@ async def test_case_9_who_was_away_is_decided_once_and_told_again_when_the_messa
     assert [one.receiver_id for one in first.undelivered] == ["bob"]
     assert [one.receiver_id for one in first.reached] == ["carol"]
     assert again.undelivered == first.undelivered
-    assert again.reached == []
+    assert again.reached == first.reached
     assert [await durable.badge_count(user) for user in ("bob", "carol")] == [1, 0]
+
+
+async def test_whom_it_may_not_have_reached_is_told_until_the_next_batch_is_stored(durable: Durable) -> None:
+    """Whoever stores that has done the one before to its end: nobody is looked after again for what is older."""
+    one, two, three = (Delivery(say(f"m{offset}"), offset, part=0) for offset in range(3))
+    await durable.apply([one], only("bob"), "log")
+    [again, new] = await durable.apply([one, two], only("carol"), "log")
+    assert [[effect.receiver_id for effect in some.reached] for some in (again, new)] == [["bob"], ["carol"]]
+
+    repeated = await durable.apply([one, two], nobody, "log")
+    assert [effect.reached for effect in repeated] == [again.reached, new.reached]
+    assert [effect.position for effect in repeated] == [again.position, new.position]
+
+    await durable.apply([three], nobody, "log")
+    assert [effect.reached for effect in await durable.apply([one, two, three], nobody, "log")] == [[], [], []]
+
+
+async def test_each_part_of_a_log_knows_whom_its_own_last_batch_may_not_have_reached(durable: Durable) -> None:
+    here, there = Delivery(say("m1"), 7, part=0), Delivery(say("m2"), 7, part=1)
+    await durable.apply([here, there], only("bob"), "log")
+    await durable.apply([Delivery(say("m3"), 8, part=1)], nobody, "log")
+    [again] = await durable.apply([here], nobody, "log")
+    assert [one.message_id for one in again.reached] == ["m1"]
+
+
+async def test_who_was_noted_since_deleted_or_erased_is_not_reached_again(durable: SqlStore) -> None:
+    batch = [Delivery(say(f"m{offset}"), offset, part=0) for offset in range(2)]
+    effects = await durable.apply(batch, only("bob", "carol"), "log")
+    await durable.save_undelivered([one for one in effects[0].reached if one.receiver_id == "bob"])
+    again = await durable.apply(batch, nobody, "log")
+    assert [[one.receiver_id for one in effect.reached] for effect in again] == [["carol"], ["bob", "carol"]]
+    assert [[one.receiver_id for one in effect.undelivered] for effect in again] == [["bob"], []]
+
+    await durable.transfer.erase("carol", next(times))
+    again = await durable.apply(batch, nobody, "log")
+    assert [[one.receiver_id for one in effect.reached] for effect in again] == [[], ["bob"]]
+
+    delete = Delivery(DeleteEvent(channel_id="c", created_at=NOW, id="m1"), 0, part=1)
+    await durable.apply([delete], nobody, "log")
+    assert [effect.reached for effect in await durable.apply(batch, nobody, "log")] == [[], []]
 
 
 async def test_whom_a_message_did_not_reach_is_told_again_also_when_it_is_deleted(durable: Durable) -> None:

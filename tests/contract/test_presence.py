@@ -161,6 +161,33 @@ async def test_what_was_sent_and_not_proven_goes_with_the_departure(presence: Ho
     assert await presence.reached([note("m4")]) == [note("m4")]
 
 
+async def test_what_a_departure_tells_is_told_again_until_it_is_noted(
+    presence: HotPresence, clock: ManualClock
+) -> None:
+    await comes(presence)
+    await presence.reached([note("m1"), note("m2")])
+    assert await goes(presence) == Departure("bob", clock.now, (note("m1"), note("m2")))
+    for user in (None, "bob", None):
+        assert await presence.expire(user) == [Departure("bob", 0, (note("m1"), note("m2")))]
+    assert await presence.expire("carol") == []
+    await presence.noted([note("m1")])
+    assert await presence.expire() == [Departure("bob", 0, (note("m2"),))]
+    await presence.noted([note("m2"), note("m2"), note("m3", "carol")])
+    assert await presence.expire() == await presence.expire("bob") == []
+
+
+async def test_who_comes_back_and_goes_again_leaves_what_is_not_noted_with_the_rest(presence: HotPresence) -> None:
+    await comes(presence)
+    await presence.reached([note("m1")])
+    await goes(presence)
+    await comes(presence)
+    assert await presence.unproven("bob") == []
+    await presence.reached([note("m2", accepted_at=NOW + 1)])
+    gone = await goes(presence)
+    assert gone is not None
+    assert gone.unproven == (note("m1"), note("m2", accepted_at=NOW + 1))
+
+
 async def test_a_sign_of_life_proves_what_was_sent_before_it(presence: HotPresence) -> None:
     await comes(presence)
     await presence.reached([note("m1"), note("m2")])
@@ -208,6 +235,9 @@ async def test_who_is_only_reported_proves_nothing(presence: HotPresence, clock:
 async def test_who_is_dropped_leaves_nothing_behind(presence: HotPresence) -> None:
     await comes(presence, focus="c")
     await presence.reached([note("m1")])
+    await goes(presence)
+    await comes(presence, focus="c")
+    await presence.reached([note("m2")])
     await presence.drop("bob")
     assert await those_online(presence, "bob") == []
     assert await presence.focused(["c"]) == {}

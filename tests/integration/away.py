@@ -98,23 +98,26 @@ class Cluster:
         self.written = self.updated = 0
         """Up to where the workers have come."""
         self._writer_dies = False
-        bus = self._bus()
-        self.writer = MessageWriter(
-            durable,
+        self.writer = self.another_writer()
+        self.status_update = StatusUpdate(self.hot.badges, durable, self._bus())
+
+    def another_writer(self) -> MessageWriter:
+        """One that knows nothing of what others have done."""
+        return MessageWriter(
+            self.durable,
             self.hot.users,
             self.hot.channels,
             self.hot.badges,
             self.hot.presence,
-            bus,
+            self._bus(),
             self.log.reads,
             self._note_away,
             self.instances[0].reads.read_in_focus,
             None,
             Writing(),
-            clock,
+            self.clock,
             "writer",
         )
-        self.status_update = StatusUpdate(self.hot.badges, durable, bus)
 
     def _instance(self, hot: ValkeyHot, store_id: int, number: int) -> Services:
         services = Services()
@@ -170,6 +173,19 @@ class Cluster:
 
     async def goes_away(self, user: str) -> None:
         await self.instances[0].presence.put(user, PutPresence(device="phone", online=False))
+
+    async def connects(self, user: str) -> None:
+        """By a device with a connection."""
+        await self.instances[0].presence.connected(user, "phone", "k1")
+
+    async def is_cut(self, user: str) -> None:
+        """Without a goodbye: what was not confirmed has not got through."""
+        await self.instances[0].presence.disconnected(user, "phone", "k1")
+
+    async def confirms(self, user: str) -> None:
+        """Everything that was sent to the device."""
+        self.hot.presence.sent(await self.hot.presence.unproven(user))
+        self.instances[0].presence.alive(user)
 
     async def mute(self, user: str, channel: str, muted: bool = True) -> None:
         await self.instances[0].preferences.put(user, channel, PutPreferences(muted=muted))

@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from readstate.announcements import MessageCame
 from readstate.api import NewMessage
+from readstate.errors import StorageUnavailable
 from readstate.workers.status_update import fold_unsent
 from tests.conftest import Clock
 from tests.contract.valkey import single
@@ -228,6 +230,88 @@ async def test_case_9_a_writer_that_repeats_its_batch_decides_nothing_again(clus
     assert await cluster.badge("bob") == 1
     assert await cluster.badge("carol") == 0
     assert {event.receiver_id for event in cluster.log.unsent} == {"bob"}
+
+
+async def in_the_log(cluster: Cluster) -> None:
+    """Bob and dave have connections, and alice has written to them."""
+    await cluster.open("group", "alice", "bob", "dave")
+    for user in ("bob", "dave"):
+        await cluster.connects(user)
+    await cluster.send("alice", "group", "m1")
+
+
+async def test_case_9_who_leaves_before_a_batch_is_repeated_has_missed_it(cluster: Cluster) -> None:
+    """The writer was killed before it could look after those who were online when it stored the message."""
+    await in_the_log(cluster)
+    await cluster.write_and_die()
+    await cluster.is_cut("bob")
+    await cluster.settle()
+    assert [await cluster.badge(user) for user in ("bob", "dave")] == [1, 0]
+
+    # Dave is still there: it is sent to him, and counts unless he confirms it.
+    [came] = [one for one in cluster.told if isinstance(one, MessageCame)]
+    assert [one.receiver_id for one in came.reached] == ["bob", "dave"]
+    await cluster.is_cut("dave")
+    assert [await cluster.badge(user) for user in ("bob", "dave")] == [1, 1]
+
+
+async def test_case_9_who_confirms_what_is_repeated_has_it(cluster: Cluster) -> None:
+    await in_the_log(cluster)
+    await cluster.write_and_die()
+    await cluster.settle()
+    for user in ("bob", "dave"):
+        await cluster.confirms(user)
+        await cluster.is_cut(user)
+    assert [await cluster.badge(user) for user in ("bob", "dave")] == [0, 0]
+
+
+@pytest.mark.parametrize("same", [False, True], ids=["by another writer", "by the same writer"])
+async def test_case_9_who_has_confirmed_a_message_before_it_is_repeated_has_not_missed_it(
+    cluster: Cluster, same: bool
+) -> None:
+    await in_the_log(cluster)
+    effect = (await cluster.write())[-1]
+    if not same:  # the first one was done, and noted that, but its offsets were not committed
+        await cluster.hot.channels.passed({0: (effect.position, cluster.written)})
+        cluster.writer = cluster.another_writer()
+    await cluster.confirms("bob")
+    await cluster.is_cut("bob")
+    await cluster.confirms("dave")
+    cluster.written -= 1
+    await cluster.settle()
+    assert await cluster.hot.presence.unproven("dave") == []
+    await cluster.is_cut("dave")
+    assert [await cluster.badge(user) for user in ("bob", "dave")] == [0, 0]
+
+
+async def test_case_9_a_tap_since_then_forgets_what_was_missed_before_it(cluster: Cluster) -> None:
+    await in_the_log(cluster)
+    await cluster.write_and_die()
+    await cluster.is_cut("bob")
+    cluster.clock.advance(ms=1)
+    await cluster.tap("bob")
+    await cluster.settle()
+    assert await cluster.badge("bob") == 0
+
+
+async def test_case_9_a_batch_is_not_done_until_it_is_noted_who_has_missed_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bob is gone when the writer looks after him, and the database fails just then."""
+    await in_the_log(cluster)
+    await cluster.write_and_die()
+    await cluster.is_cut("bob")
+
+    async def fails(*_: object) -> None:
+        raise StorageUnavailable("the database is away")
+
+    with monkeypatch.context() as away:
+        away.setattr(cluster.durable, "save_undelivered", fails)
+        with pytest.raises(StorageUnavailable):
+            await cluster.write()
+    cluster.writer = cluster.another_writer()
+    await cluster.settle()
+    assert await cluster.badge("bob") == 1
 
 
 async def test_what_status_update_was_killed_with_comes_again(cluster: Cluster) -> None:

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from readstate.hot.valkey_presence import ValkeyPresence
+from readstate.hot.valkey_presence import LEAVE, ValkeyPresence
 from readstate.model import FOREVER, Undelivered
 from readstate.ports import Departure
 from readstate.stack import Valkey, ValkeyCluster
@@ -96,17 +96,19 @@ async def comes(presence: ValkeyPresence, user: str = "bob", connection: str = "
 
 
 async def all_departures(*processes: ValkeyPresence) -> list[Departure]:
-    """What all tell, once somebody tells anything and then nobody does."""
+    """Those that are told, once somebody tells anything. What they leave is noted; then nobody tells anything."""
     told: list[Departure] = []
 
     async def something_is_told() -> bool:
-        for found in await asyncio.gather(*(one.expire() for one in processes)):
-            told.extend(found)
+        found = await asyncio.gather(*(one.expire() for one in processes))
+        for process, some in zip(processes, found, strict=True):
+            await process.noted([one for departure in some for one in departure.unproven])
+            told.extend(departure for departure in some if departure.since)
         return bool(told)
 
     await eventually(something_is_told, "a departure is told")
-    for one in processes:
-        told += await one.expire()
+    for process in processes:
+        assert await process.expire() == []
     return told
 
 
@@ -217,6 +219,59 @@ async def test_a_process_that_stops_leaves_its_users_to_the_others_at_once(place
     await second.reached([note("m1")])
     await first.close()
     assert await all_departures(second) == [Departure("bob", NOW, (note("m1"),))]
+
+
+async def missed(presence: ValkeyPresence, user: str = "bob") -> set[Undelivered]:
+    """What a user may have missed and is not noted, as a process that looks after the user is told."""
+    return {one for gone in await presence.expire(user) for one in gone.unproven}
+
+
+async def test_what_is_unproven_outlives_the_process_that_was_told_of_the_departure(place: Place) -> None:
+    """It dies before the database has it: whoever looks after its users is told again, however many die on the way."""
+    doomed, heir, last = [await place.process(LEASE_MS) for _ in range(3)]
+    await comes(doomed)
+    await heir.reached([note("m1")])
+    await listed(doomed, "bob")
+    gone = await doomed.disconnect("bob", "phone", "k1")
+    assert gone == Departure("bob", NOW, (note("m1"),))
+    await doomed._flush()
+    await dies(doomed)
+
+    async def is_told(process: ValkeyPresence) -> bool:
+        return Departure("bob", 0, (note("m1"),)) in await process.expire()
+
+    await eventually(lambda: is_told(heir), "the heir is told")
+    await dies(heir)
+    await eventually(lambda: is_told(last), "so is the last one")
+
+    await last.noted([note("m1")])
+    assert await last.expire() == await last.expire("bob") == []
+
+
+async def test_who_comes_back_before_it_is_noted_has_missed_it_all_the_same(place: Place) -> None:
+    first, second = await place.process(), await place.process()
+    await comes(first)
+    await first.reached([note("m1")])
+    await first.disconnect("bob", "phone", "k1")
+    await comes(second, connection="k2")
+    await second.reached([note("m2")])
+    assert await second.unproven("bob") == [note("m2")]
+    assert await missed(first) == {note("m1")}
+    second.sent([note("m2")])
+    second.proven("bob")
+    assert await second.disconnect("bob", "phone", "k2") == Departure("bob", NOW, (note("m1"),))
+    await second.noted([note("m1")])
+    assert await missed(second) == set()
+
+
+async def test_a_departure_whose_answer_was_lost_leaves_what_is_unproven(place: Place) -> None:
+    """The script has run, the answer has not come, and it is run again."""
+    first = await place.process()
+    await comes(first)
+    await first.reached([note("m1")])
+    entry = [first._entry(("phone", "k1"))]
+    await first._decide(LEAVE, {"bob": entry}, await first._instances.settled())
+    assert await first.disconnect("bob", "phone", "k1") == Departure("bob", 0, (note("m1"),))
 
 
 # ---------------------------------------------------------------- the hot store is lost

@@ -1,6 +1,6 @@
 """Applying events of channels in one transaction: new ones are folded, and what comes again changes nothing."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from ..events import Delivery, EditEvent, MembersEvent, MessageEvent
 from ..facts import Effect, Facts, Key, Wants, audience, runs, wants, wants_next
 from ..fold import fold
 from ..model import Mode, Undelivered
-from ..ports import Online
+from ..ports import Online, Present
 from ..repeats import is_delete, repeat, wants_of_repeats
 from ..steps import OwnRead
 from .gathering import ask, gather, store
@@ -21,7 +21,11 @@ _undelivered = msgspec.json.Decoder(list[Undelivered])
 _anything = msgspec.json.Decoder()
 
 
-class Place(NamedTuple):
+Place = tuple[int, int]
+"""A part of a log, and an offset in it."""
+
+
+class End(NamedTuple):
     """Up to where a part of a log is applied."""
 
     base: int
@@ -34,9 +38,9 @@ class Place(NamedTuple):
         return self.position - self.base
 
 
-def as_places(text: str) -> dict[int, Place]:
+def as_places(text: str) -> dict[int, End]:
     """Each part's place."""
-    return {part: Place(base, position) for part, base, position in _anything.decode(text)}
+    return {part: End(base, position) for part, base, position in _anything.decode(text)}
 
 
 class Applying:
@@ -46,6 +50,8 @@ class Applying:
         self._session = session
         self._limit = limit
         self._online = online
+        self._connected: dict[int, list[tuple[int, str]]] = {}
+        """Of each part of the log: (place, receiver) of what goes to those who have a connection."""
 
     async def apply(self, deliveries: Sequence[Delivery]) -> list[Effect]:
         """New events, each with its place."""
@@ -55,26 +61,40 @@ class Applying:
         for run, needed in parts:
             facts = await self._facts(run, needed)
             users = audience(run, facts)
-            changes, outcome = fold(run, facts, self._limit, await self._online(users) if users else ())
+            online = await self._online(users) if users else None
+            changes, outcome = fold(run, facts, self._limit, () if online is None else online)
             await store(self._session, changes)
+            if online is not None:
+                self._note_connected(run, outcome, online)
             effects += outcome
         return effects
+
+    def _note_connected(self, run: Sequence[Delivery], effects: Sequence[Effect], online: Present) -> None:
+        for delivery, effect in zip(run, effects, strict=True):
+            if effect.reached and delivery.part >= 0:
+                reached = (one.receiver_id for one in effect.reached if online.is_connected(one.receiver_id))
+                self._connected.setdefault(delivery.part, []).extend((delivery.position, user) for user in reached)
 
     async def apply_shared(self, deliveries: Sequence[Delivery], source: str) -> list[Effect]:
         """Events of a log that others read too: some may have been applied before."""
         places = await self._places(source, {one.part for one in deliveries})
         again = [one for one in deliveries if one.position < places[one.part].offset]
         new = [one for one in deliveries if one.position >= places[one.part].offset]
-        repeated = await self._repeat(again)
+        reached = await self._reached(source, again)
+        repeated = await self._repeat(again, reached)
         placed = [replace(one, position=places[one.part].base + one.position + 1) for one in new]
         outcome = await self._apply_living(placed)
         told = zip([*again, *new], [*repeated, *outcome], strict=True)
-        effects = {(one.part, one.position): effect for one, effect in told}
+        effects: dict[Place, Effect] = {}
+        for one, effect in told:
+            effect.position = places[one.part].base + one.position + 1
+            effects[one.part, one.position] = effect
         if ends := {one.part: one.position for one in placed}:
-            await self._session.run("move_log_places", source=source, places=as_json(sorted(ends.items())))
+            rows = [(part, end, self._to_keep(part, places[part], reached)) for part, end in sorted(ends.items())]
+            await self._session.run("move_log_places", source=source, places=as_json(rows))
         return [effects[one.part, one.position] for one in deliveries]
 
-    async def _places(self, source: str, parts: Collection[int]) -> dict[int, Place]:
+    async def _places(self, source: str, parts: Collection[int]) -> dict[int, End]:
         """Where the log stands. Nobody else moves on in these parts until the end of the transaction."""
         wanted = {"source": source, "parts": as_json(sorted(parts))}
         places = as_places(await self._session.value("begin_log_places", **wanted))
@@ -95,7 +115,28 @@ class Applying:
 
     # ------------------------------------------------------------ what comes again
 
-    async def _repeat(self, deliveries: Sequence[Delivery]) -> list[Effect]:
+    async def _reached(self, source: str, deliveries: Sequence[Delivery]) -> dict[Place, list[str]]:
+        """Who had a connection when these were stored, as far as it may not be done what follows from it.
+
+        Whoever applies a log ends with a batch before the next one: so only the last batch can have been left undone.
+        """
+        if not deliveries:
+            return {}
+        wanted = {one.part for one in deliveries}
+        text = await self._session.value("reached_in", source=source, parts=as_json(sorted(wanted)))
+        reached: dict[Place, list[str]] = {}
+        for part, offset, user in _anything.decode(text):
+            reached.setdefault((part, offset), []).append(user)
+        places = {(one.part, one.position) for one in deliveries}
+        return {place: users for place, users in reached.items() if place in places}
+
+    def _to_keep(self, part: int, end: End, reached: Mapping[Place, Sequence[str]]) -> list[tuple[int, str]]:
+        """What is kept of a part: who had a connection for what is new, and for what came again along with it."""
+        again = [(offset, user) for (of, offset), users in reached.items() if of == part for user in users]
+        new = [(place - end.base - 1, user) for place, user in self._connected.get(part, ())]
+        return [*again, *new]
+
+    async def _repeat(self, deliveries: Sequence[Delivery], reached: Mapping[Place, Sequence[str]]) -> list[Effect]:
         if not deliveries:
             return []
         needed = wants(deliveries)
@@ -106,7 +147,7 @@ class Applying:
             facts.gone = dict(_anything.decode(await ask(self._session, "gone", deleted)))
         facts.audience |= await self._outgrown(deliveries, facts)
         await gather(self._session, wants_of_repeats(deliveries, facts), facts)
-        return repeat(deliveries, facts, await self._away(deliveries))
+        return repeat(deliveries, facts, await self._away(deliveries), reached)
 
     async def _once_named(self, deliveries: Sequence[Delivery]) -> dict[Key, set[str]]:
         keys = [(one.event.channel_id, one.event.id) for one in deliveries if isinstance(one.event, EditEvent)]

@@ -1,11 +1,11 @@
 """Presence in the memory of one process: devices, what they have open, when they are gone, and what got through."""
 
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
 from ..model import Undelivered
-from ..ports import MAX_UNPROVEN, Clock, Departure
+from ..ports import MAX_UNPROVEN, Clock, Departure, Present
 
 
 class _Connection(Struct):
@@ -30,10 +30,12 @@ class MemoryPresence:
         """Who has a channel open, on how many connections."""
         self._unproven: dict[str, dict[Undelivered, None]] = {}
         self._sent: dict[str, list[Undelivered]] = {}
+        self._left: dict[str, dict[Undelivered, None]] = {}
+        """What those who have left may not have got, until the durable store has it."""
 
     # ------------------------------------------------------------ who is there
 
-    async def online(self, users: Collection[str]) -> Container[str]:
+    async def online(self, users: Collection[str]) -> Present:
         """Those who are online, at the moment of looking."""
         return _Online(self)
 
@@ -62,6 +64,10 @@ class MemoryPresence:
         now = self._clock()
         return any(one.until > now for one in list(connections.values()))
 
+    def is_connected(self, user: str) -> bool:
+        """Whether any device of a user is more than reported."""
+        return _is_connected(list(self._users.get(user, ())))
+
     # ------------------------------------------------------------ devices
 
     async def connect(self, user: str, device: str, until: int, focus: str | None, connection: str = "") -> None:
@@ -86,7 +92,8 @@ class MemoryPresence:
         """All devices of a user are gone, and what was sent to them is no longer of interest."""
         for device, connection in list(self._users.get(user, {})):
             self._remove(user, device, connection)
-        self._depart(user, 0)
+        self._forget(user)
+        self._left.pop(user, None)
 
     async def blur(self, user: str, channel: str) -> None:
         """What arrives in the channel is read at once no more, until a device opens it again."""
@@ -102,7 +109,17 @@ class MemoryPresence:
             late = [(key, one.until) for key, one in self._users.get(name, {}).items() if one.until <= now]
             if [self._remove(name, *key) for key, _ in late][-1:] == [True]:
                 gone.append(self._depart(name, max(until for _, until in late)))
-        return gone
+        told = {one.user_id for one in gone}
+        waiting = [name for name in (self._left if user is None else [user]) if name in self._left and name not in told]
+        return [*gone, *(Departure(name, 0, tuple(self._left[name])) for name in waiting)]
+
+    async def noted(self, noted: Sequence[Undelivered]) -> None:
+        """The durable store has these: they are kept no more."""
+        for one in noted:
+            left = self._left.get(one.receiver_id, {})
+            left.pop(one, None)
+            if not left:
+                self._left.pop(one.receiver_id, None)
 
     def _remove(self, user: str, device: str, connection: str) -> bool:
         """True if it was the user's last one."""
@@ -114,7 +131,7 @@ class MemoryPresence:
         if not connections:
             self._users.pop(user)
         elif not _is_connected(connections):
-            self._depart(user, 0)  # what was sent to a user who is still there somewhere else is not looked after
+            self._forget(user)  # what was sent to a user who is still there somewhere else is not looked after
         return not connections
 
     def _close(self, user: str, connection: _Connection) -> None:
@@ -165,11 +182,18 @@ class MemoryPresence:
             self._unproven.pop(user, None)
 
     def _depart(self, user: str, since: int) -> Departure:
+        left = {**self._left.pop(user, {}), **self._unproven.get(user, {})}
+        if left:
+            self._left[user] = left
+        self._forget(user)
+        return Departure(user, since, tuple(left))
+
+    def _forget(self, user: str) -> None:
         self._sent.pop(user, None)
-        return Departure(user, since, tuple(self._unproven.pop(user, ())))
+        self._unproven.pop(user, None)
 
 
-def _is_connected(connections: Mapping[Key, _Connection]) -> bool:
+def _is_connected(connections: Iterable[Key]) -> bool:
     """Whether any device is more than reported: only these give signs of life."""
     return any(connection for _, connection in connections)
 
@@ -182,3 +206,7 @@ class _Online:
 
     def __contains__(self, user: object) -> bool:
         return isinstance(user, str) and self._presence.is_online(user)
+
+    def is_connected(self, user: str) -> bool:
+        """Whether by a connection, and not only because a device was reported."""
+        return self._presence.is_connected(user)

@@ -5,12 +5,14 @@ So nobody is decided to be away in a generation that is younger than that. What 
 channel was marked unread while a device had it open) is not known then: such a channel is read at once again.
 
 A process that dies leaves its entries behind, and a list of its users. Any other one looks after them when the lease is
-over; the script that removes a user's last entry hands the departure, and what is unproven, to the one who ran it.
+over; the script that removes a user's last entry hands the departure, and what is unproven, to the one who ran it. What
+is unproven stays in the hot store, and the user on the list of that process, until the durable store has it.
 """
 
 import asyncio
 import traceback
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from time import monotonic
@@ -22,7 +24,7 @@ from msgspec import Struct
 
 from ..errors import ReadstateError, Unavailable
 from ..model import Undelivered
-from ..ports import MAX_UNPROVEN, Clock, Departure
+from ..ports import MAX_UNPROVEN, Clock, Departure, Present
 from ..tasks import cancel
 from ..valkey import Call, Fleet, Generation, Script, slot_of, tag_of
 from .valkey_channels import shard_of
@@ -80,6 +82,14 @@ class _Left(NamedTuple):
     """What the hot store may not know yet to have got through."""
 
 
+class _Present(dict[str, bytes]):
+    """Who is online, and how."""
+
+    def is_connected(self, user: str) -> bool:
+        """Whether by a connection, and not only because a device was reported."""
+        return self.get(user) == b"connected"
+
+
 class ValkeyPresence:
     """A user is online while at least one device is connected and not overdue, on an instance that lives."""
 
@@ -111,10 +121,14 @@ class ValkeyPresence:
         """The users on the list that this process leaves behind."""
         self._unlisted: set[str] = set()
         """Those who may have to be put on it, or taken off."""
+        self._leaving: Counter[str] = Counter()
+        """Whose connections are about to be told to be gone, and how many."""
         self._left: list[_Left] = []
         """Connections that are gone, which could not be told yet."""
         self._departed: list[Departure] = []
         """Departures that were taken and must be told."""
+        self._unnoted: dict[str, dict[Undelivered, None]] = {}
+        """What departures have told as unproven, until the durable store has it."""
         self._must_say = False
         """Whether the hot store does not know yet what this process has in mind."""
         self._wake = asyncio.Event()
@@ -123,9 +137,9 @@ class ValkeyPresence:
 
     # ------------------------------------------------------------ who is there
 
-    async def online(self, users: Collection[str]) -> Container[str]:
+    async def online(self, users: Collection[str]) -> Present:
         """Those of them who are online, decided now."""
-        return frozenset(user for user, found in (await self._ask(users, "online")).items() if found)
+        return _Present((user, how[0]) for user, how in (await self._ask(users, "online")).items() if how)
 
     async def devices(self, user: str) -> list[str]:
         """The devices of a user that are connected."""
@@ -196,6 +210,7 @@ class ValkeyPresence:
         said = own.said if own is not None else 0
         proven = frozenset([*self._proven.get(user, ()), *self._removing.get(user, ())])
         left = _Left(user, (device, connection), said, tuple(sent) if is_last else (), self._must_say, proven)
+        self._leaving[user] += 1
         try:
             return await self._disconnect(left)
         except BaseException as error:
@@ -204,24 +219,54 @@ class ValkeyPresence:
                 if isinstance(error, Unavailable):
                     return None
             raise
+        finally:
+            self._leaving -= Counter([user])
+            self._list_anew(user)
 
     async def _disconnect(self, left: _Left) -> Departure | None:
         while True:
             number = await self._instances.settled()
-            [answer] = (await self._decide(LEAVE, {left.user: self._entry(left.key)}, number)).values()
+            item = [self._entry(left.key), *map(_text, left.proven)]
+            [answer] = (await self._decide(LEAVE, {left.user: item}, number)).values()
             if answer[0] != b"lost":
-                gone = _departure(left.user, answer, left.proven)
-                if gone is None or (left.said == number and not left.unsaid):
-                    return gone
-                return Departure(left.user, gone.since, tuple(dict.fromkeys([*gone.unproven, *left.sent])))
+                gone = _departure(left.user, answer)
+                if gone is None:
+                    return None
+                sent = () if left.said == number and not left.unsaid else left.sent
+                return self._keep(left.user, gone.since, [*gone.unproven, *sent])
             if await self._generation.check() == number:
                 # Nobody has said in this generation that the user is there. If it was said before, that was lost, and
-                # this was the last one; else somebody has told the departure already.
-                return Departure(left.user, self._clock(), left.sent) if left.said not in {0, number} else None
+                # this was the last one; else somebody has told the departure already, or this process was not answered.
+                if left.said not in {0, number}:
+                    return self._keep(left.user, self._clock(), left.sent)
+                return next(iter(await self._leave([left.user])), None)
+
+    def _keep(self, user: str, since: int, unproven: Iterable[Undelivered]) -> Departure:
+        """A departure, whose unproven messages are kept until the durable store has them."""
+        gone = Departure(user, since, tuple(dict.fromkeys(unproven)))
+        if gone.unproven:
+            self._unnoted.setdefault(user, {}).update(dict.fromkeys(gone.unproven))
+            self._list_anew(user)
+        return gone
+
+    async def noted(self, noted: Sequence[Undelivered]) -> None:
+        """The durable store has these: they are kept no more."""
+        calls = []
+        for one in noted:
+            slot, keys = self._of(one.receiver_id)
+            calls.append(Call(slot, [keys[2]], ["ZREM", _text(one)]))
+        for some in _chunks(calls):
+            await self._fleet.run(COMMAND, some)
+        for one in noted:
+            kept = self._unnoted.get(one.receiver_id, {})
+            kept.pop(one, None)
+            if not kept and self._unnoted.pop(one.receiver_id, None) is not None:
+                self._list_anew(one.receiver_id)
 
     async def drop(self, user: str) -> None:
         """All devices of a user are gone, and what was sent to them is no longer of interest."""
         self._own.pop(user, None)
+        self._unnoted.pop(user, None)
         self._forget(user)
         slot, keys = self._of(user)
         await self._fleet.run(COMMAND, [Call(slot, [key], ["UNLINK"]) for key in keys])
@@ -241,6 +286,7 @@ class ValkeyPresence:
             left = self._left[0]
             gone = await self._disconnect(left)
             self._left.remove(left)
+            self._list_anew(left.user)
             if gone is not None:
                 self._departed.append(gone)
         now = self._clock()
@@ -252,15 +298,26 @@ class ValkeyPresence:
         for name in await self._instances.over():
             await self._bury(name)
         departed, self._departed = self._departed, []
-        return departed
+        told = {one.user_id for one in departed}
+        again = {user: kept for user, kept in self._unnoted.items() if user not in told}
+        return [*departed, *(Departure(user, 0, tuple(kept)) for user, kept in again.items())]
 
     async def _bury(self, instance: str) -> None:
         """Look after the users of an instance that is gone."""
         key = self._list_of(instance)
         while users := await self._command(key, "SRANDMEMBER", MAX_USERS):
-            await self._take_leave([user.decode() for user in users])
+            names = [user.decode() for user in users]
+            await self._take_leave(names)
+            await self._adopt([name for name in names if name in self._unnoted])
             await self._command(key, "SREM", *users)
         await self._command(f"{self._prefix}instances", "HDEL", instance)
+
+    async def _adopt(self, users: Sequence[str]) -> None:
+        """What they may have missed is not noted yet: should this process die too, others find them on its list."""
+        if users:
+            await self._join()
+            await self._command(self._list_of(self._instances.name), "SADD", *users)
+            self._listed.update(users)
 
     async def _take_leave(self, users: Iterable[str]) -> None:
         """The same, to be told when all is done."""
@@ -270,8 +327,9 @@ class ValkeyPresence:
     async def _leave(self, users: Iterable[str]) -> list[Departure]:
         """Drop what is overdue of these, or of instances that are gone."""
         number = await self._instances.settled()
-        gone = await self._decide(LEAVE, dict.fromkeys(users, ""), number)
-        return [one for user, answer in gone.items() if (one := _departure(user, answer)) is not None]
+        answers = await self._decide(LEAVE, {user: [""] for user in users}, number)
+        gone = [one for user, answer in answers.items() if (one := _departure(user, answer)) is not None]
+        return [self._keep(one.user_id, one.since, one.unproven) for one in gone]
 
     def _disown(self, user: str, key: Key) -> _Own | None:
         own = self._own.get(user, {})
@@ -290,8 +348,17 @@ class ValkeyPresence:
         """No device of this process will prove anything any more."""
         self._sent.pop(user, None)
         if user in self._listed:
-            self._unlisted.add(user)
-            self._wake.set()
+            self._list_anew(user)
+
+    def _list_anew(self, user: str) -> None:
+        """Whether a user is on the list that this process leaves behind must be looked at."""
+        self._unlisted.add(user)
+        self._wake.set()
+
+    def _is_to_be_listed(self, user: str) -> bool:
+        """Whether somebody must look after a user, should this process die."""
+        is_leaving = user in self._leaving or any(left.user == user for left in self._left)
+        return is_leaving or user in self._unnoted or self._is_connected(user)
 
     # ------------------------------------------------------------ what got through
 
@@ -370,7 +437,7 @@ class ValkeyPresence:
             self._must_say = True
         if self._must_say:
             self._listed.clear()
-            self._unlisted.update(self._own)
+            self._unlisted.update(self._own, self._unnoted)
             await self._open(self._opened())
             await self._put({user: list(own.items()) for user, own in self._own.items()})
             await self._decide(REACHED, {user: _messages(sent) for user, sent in self._sent.items()}, 0, MAX_UNPROVEN)
@@ -382,7 +449,7 @@ class ValkeyPresence:
         """Bring the list of users up to date, and remove what is proven."""
         key = self._list_of(self._instances.name)
         changed, self._unlisted = self._unlisted, set()
-        there = {user for user in changed if self._is_connected(user)}
+        there = {user for user in changed if self._is_to_be_listed(user)}
         try:
             for command, users in (("SADD", there), ("SREM", changed - there)):
                 for some in _chunks(list(users)):
@@ -395,7 +462,7 @@ class ValkeyPresence:
         self._proven = {}
         calls = []
         for user, messages in proven.items():
-            slot, (_, key) = self._of(user)
+            slot, (_, key, _) = self._of(user)
             calls += [Call(slot, [key], ["ZREM", *map(_text, some)]) for some in _chunks(messages)]
         try:
             for some in _chunks(calls):
@@ -472,7 +539,7 @@ class ValkeyPresence:
         head = (self._clock(), _encode(list(self._instances.live)), _encode(list(self._instances.gone)))
         calls = []
         for slot, users in parts:
-            keys = [key for user in users for key in self._of(user)[1]]
+            keys = [key for user in users for key in self._of(user)[1][: 3 if script is LEAVE else 2]]
             calls.append(Call(slot, keys, [*head, number, _encode([items[user] for user in users]), *more]))
         values = (await self._fleet.run(script, calls)).values
         return [(users, value) for (_, users), value in zip(parts, values, strict=True)]
@@ -480,10 +547,10 @@ class ValkeyPresence:
     async def _command(self, key: str, *command: str | bytes | int) -> Any:
         return (await self._fleet.run(COMMAND, [Call(slot_of(key), [key], command)])).values[0]
 
-    def _place(self, user: str) -> tuple[int, tuple[str, str]]:
-        """The slot of a user, and the keys: of the devices, and of what is unproven."""
-        keys = f"{self._prefix}presence:{tag_of(user)}", f"{self._prefix}unproven:{tag_of(user)}"
-        return slot_of(keys[0]), keys
+    def _place(self, user: str) -> tuple[int, tuple[str, str, str]]:
+        """The slot of a user, and the keys: of the devices, of what is unproven, and of that once the user has left."""
+        devices, unproven, left = (f"{self._prefix}{name}:{tag_of(user)}" for name in ("presence", "unproven", "left"))
+        return slot_of(devices), (devices, unproven, left)
 
     def _list_of(self, instance: str) -> str:
         return f"{self._prefix}connected:{tag_of(instance)}"
@@ -512,8 +579,7 @@ def _undelivered(user: str, text: bytes) -> Undelivered:
     return Undelivered(user, accepted_at, sender, channel, message)
 
 
-def _departure(user: str, answer: Sequence[bytes], proven: frozenset[Undelivered] = frozenset()) -> Departure | None:
+def _departure(user: str, answer: Sequence[bytes]) -> Departure | None:
     if answer[0] != b"gone":
         return None
-    unproven = (_undelivered(user, one) for one in answer[2:])
-    return Departure(user, int(answer[1]), tuple(one for one in unproven if one not in proven))
+    return Departure(user, int(answer[1]), tuple(_undelivered(user, one) for one in answer[2:]))

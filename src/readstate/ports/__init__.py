@@ -26,7 +26,7 @@ from .durable import (
     UndoItem,
     UnreadSource,
 )
-from .people import MAX_UNPROVEN, Bus, Deliveries, Departure, Devices, HotBadges, Presence
+from .people import MAX_UNPROVEN, Bus, Deliveries, Departure, Devices, HotBadges, Presence, Present
 from .upkeep import DurableLetters, DurableUpkeep, ListedLetter
 from .users import (
     Absent,
@@ -153,6 +153,7 @@ __all__ = [
     "Moved",
     "Online",
     "Presence",
+    "Present",
     "Read",
     "Restore",
     "Rewind",

@@ -1,6 +1,6 @@
 """The durable store."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Container, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from math import inf
 from typing import Protocol
 
@@ -23,10 +23,11 @@ from ..model import (
 )
 from ..transfer_records import ErasedRows, Numbered, Record, Taken
 from .channels import TimelineLoad
+from .people import Present
 from .upkeep import DurableLetters, DurableUpkeep
 from .users import LedgerLoad, SeatLoad
 
-Online = Callable[[Collection[str]], Awaitable[Container[str]]]
+Online = Callable[[Collection[str]], Awaitable[Present]]
 """Which of these users are online."""
 
 

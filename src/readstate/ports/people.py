@@ -1,6 +1,6 @@
 """Badges and presence, and the bus that reaches devices."""
 
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -59,13 +59,23 @@ class Departure(Struct, frozen=True, gc=False):
     since: int
     """When; 0: that was told before, and this is what came out later."""
     unproven: tuple[Undelivered, ...] = ()
-    """What was sent and may not have got through."""
+    """What was sent and may not have got through. It is kept, and told again, until the durable store has it."""
+
+
+class Present(Protocol):
+    """Who is online."""
+
+    def __contains__(self, user: object, /) -> bool:
+        """Whether a user is."""
+
+    def is_connected(self, user: str) -> bool:
+        """Whether by a connection, and not only because a device was reported: only those give signs of life."""
 
 
 class Presence(Protocol):
     """Which users have a device connected, on any instance."""
 
-    async def online(self, users: Collection[str]) -> Container[str]:
+    async def online(self, users: Collection[str]) -> Present:
         """Those of them who are online, decided now. Nobody is said to be away because memory was lost."""
 
     async def focused(self, channels: Collection[str]) -> Mapping[str, Sequence[str]]:
@@ -77,7 +87,7 @@ class Presence(Protocol):
     async def reached(self, noted: Sequence[Undelivered]) -> list[Undelivered]:
         """These go to people who are online: they are kept until it is proven that they got through.
 
-        Returns those whose receiver is online no more: they are undelivered. Each is in one `Departure` at most.
+        Returns those whose receiver is online no more: they are undelivered, and in no `Departure`.
         """
 
 
@@ -100,7 +110,13 @@ class Devices(Protocol):
         """All devices of a user are gone, and what was sent to them is no longer of interest."""
 
     async def expire(self, user: str | None = None) -> list[Departure]:
-        """Drop devices (of one user) that are overdue, and those of instances that are gone. Tells each once."""
+        """Drop devices (of one user) that are overdue, and those of instances that are gone. Tells each once.
+
+        What departures have told as unproven and is not `noted` yet is told again.
+        """
+
+    async def noted(self, noted: Sequence[Undelivered]) -> None:
+        """The durable store has these, which departures have told as unproven: they are kept no more."""
 
     def proven(self, user: str) -> None:
         """A device has given a sign of life: what was sent before it has got through. Never waits."""

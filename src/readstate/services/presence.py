@@ -1,14 +1,19 @@
 """Presence: who is online, when somebody last was, and what did not get through to those who are gone."""
 
 from collections.abc import Sequence
+from contextlib import suppress
+
+import structlog
 
 from ..api import PresenceView, PutPresence
-from ..errors import Invalid
-from ..model import FOREVER
+from ..errors import Invalid, ReadstateError
+from ..model import FOREVER, Undelivered
 from ..ports import Bus, Clock, Departure, Devices, DurableUsers, HotBadges
 from ..rules import check_id, check_user_id
 from .loading import Loader
 from .undelivered import LateBadges
+
+log = structlog.get_logger()
 
 
 class UserPresence:
@@ -77,9 +82,24 @@ class UserPresence:
         """Let go of devices (of one user) that were not reported in time."""
         await self._departed(await self._devices.expire(user))
 
+    async def close(self) -> None:
+        """Note what could not be noted yet."""
+        with suppress(ReadstateError):
+            await self.expire()
+
+    async def _note(self, unproven: Sequence[Undelivered]) -> None:
+        """Never fails: what is not noted is kept beside the devices, and told again."""
+        if not unproven:
+            return
+        try:
+            await self._late.save(unproven)
+            await self._devices.noted(unproven)
+        except ReadstateError as error:
+            log.warning("undelivered messages are not noted yet", action="badge", count=len(unproven), code=error.code)
+
     async def _departed(self, departures: Sequence[Departure]) -> None:
-        """Users are gone: what may not have got through is undelivered. That is noted first, it can't be lost."""
-        await self._late.note([one for departure in departures for one in departure.unproven])
+        """Users are gone: what may not have got through is undelivered. That is noted first."""
+        await self._note([one for departure in departures for one in departure.unproven])
         for departure in departures:
             if departure.since:
                 await self._durable.save_seen(departure.user_id, departure.since)

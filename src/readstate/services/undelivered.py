@@ -25,13 +25,18 @@ class LateBadges:
     async def note(self, noted: Sequence[Undelivered] = ()) -> None:
         """Note these, and what waits. Never fails."""
         todo, self._waiting = [*self._waiting, *noted], []
+        try:
+            await self.save(todo)
+        except BaseException as error:
+            self._waiting = [*todo, *self._waiting]
+            if not isinstance(error, ReadstateError):
+                raise
+            log.warning("undelivered messages are not noted yet", action="badge", count=len(todo), code=error.code)
+
+    async def save(self, todo: Sequence[Undelivered]) -> None:
+        """Note these, for a caller who keeps them and repeats it if it fails: that is safe."""
         if not todo:
             return
-        try:
-            there = await self._durable.save_undelivered(todo)
-            await self._badges.add(there)
-        except ReadstateError as error:  # both can be repeated
-            log.warning("undelivered messages are not noted yet", action="badge", count=len(todo), code=error.code)
-            self._waiting = [*todo, *self._waiting]
-            return
+        there = await self._durable.save_undelivered(todo)
+        await self._badges.add(there)
         await self._bus.publish([BadgeChanged(user) for user in {one.receiver_id for one in there}])

@@ -8,7 +8,7 @@ import structlog
 from ..errors import StorageUnavailable, Unavailable
 from ..events import Delivery, ReadEvent, read_event
 from ..facts import Effect
-from ..model import Position
+from ..model import Position, Undelivered
 from ..ports import Bus, Clock, Durable, HotBadges, HotChannels, HotUsers, Moved, Presence, Seen, Standing
 from ..services.undelivered import LateBadges
 from ..services.under_way import Writing
@@ -55,10 +55,13 @@ class MessageWriter:
         self._clock = clock
         self._instance = instance_id
         self._late = LateBadges(durable, badges, bus)
+        self._seen_to: dict[int, int] = {}
+        """Up to which position of each part of a shared log it was seen to what got through, here."""
 
     async def handle(self, deliveries: Sequence[Delivery], source: str = "") -> list[Effect]:
         """Apply a batch of a log, and say what became of each event."""
         effects = await self._store(deliveries, source)
+        await self._leave_to_others(deliveries, effects)
         with self._writing.batch():
             moved, generation = await self._heat_and_tell(deliveries, effects)
         if moved:
@@ -80,12 +83,41 @@ class MessageWriter:
                 await self._drop_hot()
             moved, generation = [], 0
         lost = await self._presence.reached([one for effect in effects for one in effect.reached])
-        told = list(zip(deliveries, effects, strict=True))
+        told = _zip(deliveries, effects)
         news = [one for delivery, effect in told for one in announcements(delivery.event, effect, self._instance)]
         answers = [outcome(delivery.event.ref, effect) for delivery, effect in told if delivery.event.ref is not None]
         await self._bus.publish([*news, *answers])
-        await self._late.note(lost)  # who was online when it was stored, and is no more
+        await self._note_lost(lost)
+        self._see_to(told)
         return moved, generation
+
+    async def _note_lost(self, lost: Sequence[Undelivered]) -> None:
+        """Who was online when it was stored, and is no more. If that fails where batches are repeated, this one is."""
+        if self._drop_hot is None:
+            await self._late.save(lost)
+        else:
+            await self._late.note(lost)
+
+    async def tend(self) -> None:
+        """Note what could not be noted yet. Never fails."""
+        await self._late.note()
+
+    async def _leave_to_others(self, deliveries: Sequence[Delivery], effects: Sequence[Effect]) -> None:
+        """What comes again and was done to its end is not looked after again: who got it and left since has got it."""
+        repeated = [
+            (one.part, effect) for one, effect in _zip(deliveries, effects) if effect.repeated and effect.reached
+        ]
+        if not repeated:
+            return
+        ends = await self._channels.positions()
+        for part, effect in repeated:
+            if effect.position <= max(self._seen_to.get(part, 0), ends[part] if part < len(ends) else 0):
+                effect.reached = []
+
+    def _see_to(self, told: Sequence[tuple[Delivery, Effect]]) -> None:
+        for delivery, effect in told:
+            if delivery.part >= 0 and effect.reached:
+                self._seen_to[delivery.part] = max(self._seen_to.get(delivery.part, 0), effect.position)
 
     async def _heat(self, effects: Sequence[Effect]) -> tuple[list[Moved], int]:
         """Takes the hot state to where the store is; the pointers that moved, and the generation of before."""
@@ -155,3 +187,7 @@ class MessageWriter:
                 view = await self._users.view(user, [channel])
                 epochs[user] = None if view is None or not view.seats else view.seats[0].pointer.epoch
         return epochs
+
+
+def _zip(deliveries: Sequence[Delivery], effects: Sequence[Effect]) -> list[tuple[Delivery, Effect]]:
+    return list(zip(deliveries, effects, strict=True))

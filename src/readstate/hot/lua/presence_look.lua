@@ -1,14 +1,20 @@
 -- Who is connected, and with what. After presence_state.
 -- KEYS  for each user presence:{user}, unproven:{user}
 -- ARGV  6 what is wanted, for each user, packed: 'online', 'devices' or 'focus'
--- Returns for each user a list: {1} or {} (online), devices, channels that are read at once; see `told`
+-- Returns for each user a list: {'connected'}, {'reported'} or {} (online), devices, channels that are read at once; see `told`
 local answers = {}
 for index, what in ipairs(unpacked(ARGV[6])) do
   local presence, found = KEYS[2 * index - 1], {}
   if is_known(presence) then
     local alive, _, sure = sorted(presence)
     if what == 'online' then
-      found = alive[1] and {1} or (sure and {})
+      if is_connected(alive) then
+        found = {'connected'}
+      elseif sure then
+        found = alive[1] and {'reported'} or {}
+      else
+        found = false
+      end
     else
       for _, entry in ipairs(alive) do
         if what == 'devices' then

@@ -616,8 +616,8 @@ ORDER BY k::int
 ON CONFLICT DO NOTHING;
 
 -- name: move_log_places
--- Everything up to these places is applied.
-UPDATE log_places AS p SET position = (k ->> 1)::bigint
+-- Everything up to these places is applied; who had a connection meanwhile.
+UPDATE log_places AS p SET position = (k ->> 1)::bigint, reached = k -> 2
 FROM jsonb_array_elements(:places::jsonb) AS k WHERE p.log = :source AND p.part = (k ->> 0)::int;
 
 -- name: log_places
@@ -630,6 +630,12 @@ SELECT coalesce(json_agg(json_build_object('receiver_id', u.receiver_id, 'accept
     'sender_id', u.sender_id, 'channel_id', u.channel_id, 'message_id', u.message_id)), '[]')
 FROM jsonb_array_elements(:keys::jsonb) AS k
 JOIN undelivered AS u ON u.channel_id = k ->> 0 AND u.message_id = k ->> 1;
+
+-- name: reached_in
+-- Who had a connection when the last batch of these parts of a log was stored: (part, offset, user).
+SELECT coalesce(json_agg(json_build_array(p.part, (r ->> 0)::bigint, r ->> 1)), '[]')
+FROM log_places AS p, jsonb_array_elements(p.reached) AS r
+WHERE p.log = :source AND p.part IN (SELECT k::int FROM jsonb_array_elements_text(:parts::jsonb) AS k);
 
 -- name: members_until
 -- Some of those who are in a channel since then or longer.

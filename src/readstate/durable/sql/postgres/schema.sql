@@ -162,12 +162,14 @@ END
 $$;
 
 -- Up to where the partitions of a log are applied. `base`: what is added to an offset to make it a place that no event
--- of an earlier log has.
+-- of an earlier log has. `reached`: [offset, user] for each receiver of the last batch who had a connection then. Should
+-- it come again, it is made sure that it gets through to them.
 CREATE TABLE log_places (
     log text COLLATE "C" NOT NULL,
     part integer NOT NULL,
     base bigint NOT NULL,
     position bigint NOT NULL,
+    reached jsonb NOT NULL DEFAULT '[]',
     PRIMARY KEY (log, part)
 );
 

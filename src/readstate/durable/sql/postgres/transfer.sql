@@ -272,6 +272,12 @@ DELETE FROM undelivered WHERE receiver_id = :user OR sender_id = :user;
 -- When a user was last seen, and what the user wants.
 DELETE FROM user_activity WHERE user_id = :user;
 
+-- name: erase_reached
+-- That a user had a connection when something was stored.
+UPDATE log_places SET reached = (
+    SELECT coalesce(jsonb_agg(r), '[]') FROM jsonb_array_elements(reached) AS r WHERE r ->> 1 <> :user)
+WHERE EXISTS (SELECT FROM jsonb_array_elements(reached) AS r WHERE r ->> 1 = :user);
+
 -- name: erase_once_named
 -- Mentions of a user that are none any more.
 DELETE FROM once_named WHERE user_id = :user;

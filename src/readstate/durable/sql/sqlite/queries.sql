@@ -591,8 +591,8 @@ WHERE true
 ON CONFLICT DO NOTHING;
 
 -- name: move_log_places
--- Everything up to these places is applied.
-UPDATE log_places SET position = k.value ->> 1
+-- Everything up to these places is applied; who had a connection meanwhile.
+UPDATE log_places SET position = k.value ->> 1, reached = k.value -> 2
 FROM json_each(:places) AS k WHERE log = :source AND part = k.value ->> 0;
 
 -- name: log_places
@@ -605,6 +605,12 @@ SELECT json_group_array(json_object('receiver_id', u.receiver_id, 'accepted_at',
     'sender_id', u.sender_id, 'channel_id', u.channel_id, 'message_id', u.message_id))
 FROM json_each(:keys) AS k
 CROSS JOIN undelivered AS u ON u.channel_id = k.value ->> 0 AND u.message_id = k.value ->> 1;
+
+-- name: reached_in
+-- Who had a connection when the last batch of these parts of a log was stored: (part, offset, user).
+SELECT json_group_array(json_array(p.part, r.value ->> 0, r.value ->> 1))
+FROM log_places AS p, json_each(p.reached) AS r
+WHERE p.log = :source AND p.part IN (SELECT value FROM json_each(:parts));
 
 -- name: members_until
 -- Some of those who are in a channel since then or longer.

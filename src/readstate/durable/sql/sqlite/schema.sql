@@ -122,12 +122,14 @@ CREATE TABLE user_activity (
 ) STRICT, WITHOUT ROWID;
 
 -- Up to where the partitions of a log are applied. `base`: what is added to an offset to make it a place that no event
--- of an earlier log has.
+-- of an earlier log has. `reached`: [offset, user] for each receiver of the last batch who had a connection then. Should
+-- it come again, it is made sure that it gets through to them.
 CREATE TABLE log_places (
     log TEXT NOT NULL,
     part INTEGER NOT NULL,
     base INTEGER NOT NULL,
     position INTEGER NOT NULL,
+    reached TEXT NOT NULL DEFAULT '[]',
     PRIMARY KEY (log, part)
 ) STRICT, WITHOUT ROWID;
 
