@@ -42,7 +42,7 @@ from .cursors import SyncCursor, encode
 from .doubts import Doubt, Doubts
 from .figures import LATER, TO_ALL, Dirty, Figures, To, mentions, message_new
 from .late_receipts import LateReceipts
-from .live_receipts import LiveReceipts
+from .live_receipts import ON_THE_WAY_MS, LiveReceipts
 from .loading import Loader
 from .receipts import ReadReceipts
 from .resume import Missed
@@ -55,8 +55,6 @@ log = structlog.get_logger()
 RETRY_SECONDS = 1.0
 MAX_CATCHING_UP = 8
 """For so many users at once it is looked up what was missed: a thousand are no storm."""
-ON_THE_WAY_MS = 10_000
-"""What the hot state shows is announced after so long at most."""
 
 _encode = json.Encoder().encode
 _MUST_SYNC = (SyncRequired(reason="what was missed can't be given whole", resume=LATER),)
@@ -97,7 +95,7 @@ class Live:
         self._late = LateReceipts(freshness, missed.receipts, self._tell_late)
         self._crowd = Crowd()
         self._unmuting = Unmuting(self._crowd, loader, clock, self._spawn, self._send)
-        self._receipts = LiveReceipts(self._crowd, receipts, self._spawn, self._send)
+        self._receipts = LiveReceipts(self._crowd, receipts, self._spawn, self._send, clock)
         self._catching_up = asyncio.Semaphore(MAX_CATCHING_UP)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -431,7 +429,8 @@ class Live:
             return [None] * len(users)
         if moment is None or self._writing.moment() != moment:
             return [None] * len(users)
-        return [None if change is None else SyncCursor(change, positions, now, store) for change in changes]
+        at = self._receipts.told_until(now)
+        return [None if change is None else SyncCursor(change, positions, at, store) for change in changes]
 
     def _push(self, user: LiveUser, reached: SyncCursor | None) -> None:
         """Gives a user's events to all devices. The last one moves the cursor on, if all was told."""
@@ -456,7 +455,7 @@ class Live:
 
         A device that is being told what it missed hears later of what the others are told now.
         """
-        if user.dirty or user.rendering or user.catching_up or self._receipts.any_untold(user.rooms):
+        if user.dirty or user.rendering or user.catching_up:
             return True
         return self._under_way.has(user.id) or self._doubts.has(user.id)
 

@@ -1,11 +1,11 @@
 """Receipts, as they are told live: somebody has read, and others in the channel may see it.
 
-What is not told yet holds back the cursors of those who may see it: a device that comes back looks for receipts from
-its cursor on.
+A device that comes back looks for receipts from the time of its cursor on. So while some are not told yet, cursors
+have a time from before them.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Set
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import structlog
@@ -13,6 +13,7 @@ from msgspec import json
 
 from ..announcements import PointerMoved
 from ..errors import ReadstateError
+from ..ports import Clock
 from .crowd import Crowd
 from .receipts import ReadReceipts
 from .resume import receipt_updated
@@ -20,6 +21,8 @@ from .resume import receipt_updated
 log = structlog.get_logger()
 
 RETRY_SECONDS = 1.0
+ON_THE_WAY_MS = 10_000
+"""What the hot state shows is announced after so long at most."""
 
 _encode = json.Encoder().encode
 
@@ -29,12 +32,9 @@ class _Gathered:
 
     def __init__(self) -> None:
         self.moved: dict[tuple[str, str], PointerMoved] = {}
-        self.channels: set[str] = set()
+        self.since = 0
+        """When the first one came."""
         self.tried = asyncio.Event()
-
-    def add(self, moved: PointerMoved) -> None:
-        self.moved[moved.user_id, moved.channel_id] = moved
-        self.channels.add(moved.channel_id)
 
 
 class LiveReceipts:
@@ -46,9 +46,11 @@ class LiveReceipts:
         receipts: ReadReceipts,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         send: Callable[[], Awaitable[None]],
+        clock: Clock,
     ) -> None:
         self._crowd = crowd
         self._receipts = receipts
+        self._clock = clock
         self._spawn = spawn
         self._send = send
         self._gathered = _Gathered()
@@ -60,16 +62,16 @@ class LiveReceipts:
             return
         if all(user.id == moved.user_id for user in self._crowd.members(moved.channel_id)):
             return
-        self._gathered.add(moved)
+        if not self._gathered.moved:
+            self._gathered.since = self._clock()
+        self._gathered.moved[moved.user_id, moved.channel_id] = moved
         if self._telling is None:
             self._next()
             self._spawn(self._tell())
 
-    def any_untold(self, channels: Set[str]) -> bool:
-        """Whether something is still to be told of one of these channels."""
-        return any(
-            not some.channels.isdisjoint(channels) for some in (self._telling, self._gathered) if some is not None
-        )
+    def told_until(self, now: int) -> int:
+        """The time before which everybody who has read was told of; that is now, if nothing is waiting."""
+        return now if self._telling is None else min(now, self._telling.since - ON_THE_WAY_MS)
 
     async def tried(self) -> None:
         """Wait until what was added so far is told, or could not be."""
