@@ -6,8 +6,8 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -171,28 +171,38 @@ async def test_poison_is_put_aside_repaired_or_listed_and_played_again(place: Pl
     assert "no dead letters" in await place.command("dlt", "list")
 
 
+@contextmanager
+def m6_fails(rs: Readstate, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A fault of the service that concerns one message."""
+    usual = rs.durable.apply
+
+    async def fails(deliveries: Sequence[Any], *more: Any) -> Any:
+        if any(getattr(one.event, "id", "") == "m6" for one in deliveries):
+            raise RuntimeError("a fault of ours")
+        return await usual(deliveries, *more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rs.durable, "apply", fails)
+        yield
+
+
+async def until_m6_is_listed(rs: Readstate) -> None:
+    async def is_listed() -> bool:
+        return len(await listed(rs)) == 1
+
+    await eventually(is_listed, "the message that fails is listed")
+
+
 async def test_a_message_that_failed_is_listed_and_comes_when_it_is_played_again(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rs = place.rs
     async with at_work(rs, (MESSAGE_WRITER, DEAD_LETTERS)):
         await five_messages(rs)
-        usual = rs.durable.apply
-
-        async def fails(deliveries: Sequence[Any], *more: Any) -> Any:
-            if any(getattr(one.event, "id", "") == "m6" for one in deliveries):
-                raise RuntimeError("a fault of ours")
-            return await usual(deliveries, *more)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(rs.durable, "apply", fails)
+        with m6_fails(rs, monkeypatch):
             sent = [NewMessage(channel_id=GENERAL, sender_id="alice", id=name) for name in ("m6", "m7")]
             await rs.messages.send(sent)
-
-            async def is_listed() -> bool:
-                return len(await listed(rs)) == 1
-
-            await eventually(is_listed, "the message that fails is listed")
+            await until_m6_is_listed(rs)
             await eventually(lambda: is_unread(rs, 6), "the one after it is there")
 
         (row,) = await place.answer("dlt", "list")
@@ -247,21 +257,9 @@ async def test_a_large_message_that_failed_comes_when_it_is_played_again(
     large = MessageEvent(channel_id=GENERAL, created_at=now, at=now, id="m6", sender_id="alice", text='"' * 1_200_000)
     async with at_work(rs, (MESSAGE_WRITER,)):
         await five_messages(rs)
-        usual = rs.durable.apply
-
-        async def fails(deliveries: Sequence[Any], *more: Any) -> Any:
-            if any(getattr(one.event, "id", "") == "m6" for one in deliveries):
-                raise RuntimeError("a fault of ours")
-            return await usual(deliveries, *more)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(rs.durable, "apply", fails)
+        with m6_fails(rs, monkeypatch):
             await rs.cluster.log._producer.send(place.messages, [channel_record(large, 2)])
-
-            async def is_listed() -> bool:
-                return len(await listed(rs)) == 1
-
-            await eventually(is_listed, "the message that fails is listed")
+            await until_m6_is_listed(rs)
 
         ((number, error),) = [(one.id, one.error) for one in await rs.durable.list_dead_letters(0, 10)]
         assert error == "RuntimeError: a fault of ours"

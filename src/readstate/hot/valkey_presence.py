@@ -82,6 +82,10 @@ class _Left(NamedTuple):
     """What the hot store may not know yet to have got through."""
 
 
+UNPROVEN, LEFT = 1, 2
+"""Which of a user's keys: what is unproven, and that once the user has left."""
+
+
 class _Present(dict[str, bytes]):
     """Who is online, and how."""
 
@@ -220,7 +224,9 @@ class ValkeyPresence:
                     return None
             raise
         finally:
-            self._leaving -= Counter([user])
+            self._leaving[user] -= 1
+            if not self._leaving[user]:
+                del self._leaving[user]
             self._list_anew(user)
 
     async def _disconnect(self, left: _Left) -> Departure | None:
@@ -251,12 +257,10 @@ class ValkeyPresence:
 
     async def noted(self, noted: Sequence[Undelivered]) -> None:
         """The durable store has these: they are kept no more."""
-        calls = []
+        by_user: dict[str, list[Undelivered]] = {}
         for one in noted:
-            slot, keys = self._of(one.receiver_id)
-            calls.append(Call(slot, [keys[2]], ["ZREM", _text(one)]))
-        for some in _chunks(calls):
-            await self._fleet.run(COMMAND, some)
+            by_user.setdefault(one.receiver_id, []).append(one)
+        await self._take_out(LEFT, by_user)
         for one in noted:
             kept = self._unnoted.get(one.receiver_id, {})
             kept.pop(one, None)
@@ -460,18 +464,22 @@ class ValkeyPresence:
         self._listed = (self._listed | there) - (changed - there)
         proven = self._removing = self._proven
         self._proven = {}
-        calls = []
-        for user, messages in proven.items():
-            slot, (_, key, _) = self._of(user)
-            calls += [Call(slot, [key], ["ZREM", *map(_text, some)]) for some in _chunks(messages)]
         try:
-            for some in _chunks(calls):
-                await self._fleet.run(COMMAND, some)
+            await self._take_out(UNPROVEN, proven)
         except BaseException:
             self._proven = {user: proven.get(user, []) + self._proven.get(user, []) for user in proven | self._proven}
             raise
         finally:
             self._removing = {}
+
+    async def _take_out(self, family: int, messages: Mapping[str, Sequence[Undelivered]]) -> None:
+        """Remove messages of users from one of their keys."""
+        calls = []
+        for user, some in messages.items():
+            slot, keys = self._of(user)
+            calls += [Call(slot, [keys[family]], ["ZREM", *map(_text, part)]) for part in _chunks(some)]
+        for part in _chunks(calls):
+            await self._fleet.run(COMMAND, part)
 
     async def close(self) -> None:
         """Stop. What devices are still connected here is looked after by others, at once."""
