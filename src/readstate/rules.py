@@ -1,7 +1,7 @@
 """The rules, pure: no I/O and no clock. Every place that holds or moves a read state applies these."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from datetime import UTC, datetime
 from functools import reduce
 
@@ -120,6 +120,12 @@ def check_user_id(value: str | int, field: str = "user_id") -> str:
 def check_mention(value: str | int, field: str = "mentions") -> str:
     """A user id, `@channel` or `@here`."""
     return value if value in {EVERYONE, HERE} and isinstance(value, str) else check_user_id(value, field)
+
+
+def check_size(items: Sized, most: int, field: str) -> None:
+    """TooLarge for more items than one request may have."""
+    if len(items) > most:
+        raise TooLarge(f"{field}: at most {most} in one request", field=field)
 
 
 def _is_printable(text: str) -> bool:

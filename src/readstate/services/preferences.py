@@ -9,7 +9,7 @@ from ..api import PreferencesView, PutPreferences, PutUserPreferences, UserPrefe
 from ..errors import Unavailable
 from ..model import FOREVER, Preferences
 from ..ports import Bus, Clock, Durable, DurableReceipts, DurableUsers, DurableWrites, HotUsers, Seat
-from ..rules import check_user_id, parse_time
+from ..rules import check_id, check_user_id, parse_time
 from .loading import Loader
 from .under_way import UnderWay
 
@@ -40,6 +40,8 @@ class ChannelPreferences:
 
     async def get(self, user: str, channel: str) -> PreferencesView:
         """What holds now."""
+        check_user_id(user, "user")
+        check_id(channel, "channel")
         return await self.view(user, await self._loader.seat(user, channel))
 
     async def view(self, user: str, seat: Seat) -> PreferencesView:
@@ -58,6 +60,8 @@ class ChannelPreferences:
 
     async def put(self, user: str, channel: str, request: PutPreferences) -> PreferencesView:
         """Change what is given."""
+        check_user_id(user, "user")
+        check_id(channel, "channel")
         known = (await self._loader.seat(user, channel)).preferences
         muted_until = known.muted_until
         if isinstance(request.muted, bool):
