@@ -5,13 +5,15 @@ from collections.abc import Iterable, Sequence, Sized
 from datetime import UTC, datetime
 from functools import reduce
 
-from .errors import Invalid, InvalidId, TooLarge
+from .errors import DirectChannelFull, Invalid, InvalidId, TooLarge
 from .model import MAX_NUMBER, Pointer, Position, ReadState, SeenPlace
 
 EVERYONE = "@channel"
 HERE = "@here"
 
 MAX_ID_BYTES = 128
+MAX_IN_DIRECT = 2
+"""Members of a direct channel. One that has more from earlier versions keeps them, and takes nobody."""
 EPOCHS_PER_GENERATION = 2**20
 
 
@@ -96,6 +98,17 @@ def label(count: int, cap: int) -> str:
     if count <= 0:
         return ""
     return str(count) if count <= cap else f"{cap}+"
+
+
+# ---------------------------------------------------------------- members
+
+
+def direct_error(channel: str, count: int, field: str) -> DirectChannelFull | None:
+    """Why a direct channel can't have this many members; None: it can."""
+    if count <= MAX_IN_DIRECT:
+        return None
+    detail = f"channel {channel!r} is direct and has two members at most: remove a member first, or make it a group"
+    return DirectChannelFull(detail, field=field)
 
 
 # ---------------------------------------------------------------- values from outside
