@@ -23,7 +23,7 @@ from .errors import (
 from .events import ChannelEvent, DeleteEvent, Delivery, EditEvent, MembersEvent, MessageEvent
 from .facts import Changes, Effect, Facts, has_no_replies, named_by_id
 from .model import START, Channel, Entry, Latest, Member, Message, Mode, Pointer, Position, ReadState, Undelivered
-from .rooms import thread_room
+from .rooms import is_thread, thread_room
 from .rules import EVERYONE, HERE, advance, direct_error, pointer_at, skipped_by_join
 from .steps import ChannelStep, Fan, Gone, Joined, Left, OwnRead, Switched
 
@@ -45,6 +45,8 @@ class _Folding:
 
     def apply(self, delivery: Delivery) -> Effect:
         event = delivery.event
+        if is_thread(event.channel_id):  # by an instance of an earlier version: no caller can name a thread's room
+            return Effect(error=ChannelNotFound(f"there is no channel {event.channel_id!r}", field="channel_id"))
         channel = self.facts.channels.get(event.channel_id)
         if isinstance(event, ChannelEvent):
             if event.action == "put":

@@ -80,10 +80,10 @@ class ChannelPreferences:
             known.pinned if request.pinned is UNSET else request.pinned,
             archived_seq,
         )
-        await self.save(user, channel, wanted)
+        await self._save(user, channel, wanted)
         return await self.get(user, channel)
 
-    async def save(self, user: str, channel: str, wanted: Preferences) -> None:
+    async def _save(self, user: str, channel: str, wanted: Preferences) -> None:
         """Keep preferences: hot state, then durable store."""
         before = (await self._loader.seat(user, channel)).preferences
         generation = await self._users.generation()

@@ -258,7 +258,7 @@ class UnreadCounts:
             names = found.channels
             removed = [name for name in found.removed if q.wanted is None or name in q.wanted]
         else:
-            names = await self._member_of(q.user, q.wanted)
+            names = await self.member_of(q.user, q.wanted)
             removed = sorted(q.wanted - set(names)) if q.wanted is not None else []
         return await self._made(q, survey, await self._rows(q, names), removed)
 
@@ -289,7 +289,8 @@ class UnreadCounts:
         chosen = [index for _, index in sorted(keys)[: q.limit + 1]]
         return await self._counting.unread(q.user, [seats[i] for i in chosen], [channels[i] for i in chosen])
 
-    async def _member_of(self, user: str, wanted: frozenset[str] | None) -> list[str]:
+    async def member_of(self, user: str, wanted: frozenset[str] | None) -> list[str]:
+        """The channels (of these) that the user is in."""
         view = await self._loader.view(user, "all" if wanted is None else list(wanted))
         return [seat.channel_id for seat in view.seats if seat.member and not is_thread(seat.channel_id)]
 
