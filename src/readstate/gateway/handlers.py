@@ -56,7 +56,7 @@ async def put_channel(call: Call) -> ChannelView:
     """Create or update a channel.
 
     A new channel needs a `type`. What is left out stays as it is; `members` adds, never removes.
-    An archived channel takes no messages and leaves the totals.
+    An archived channel takes no messages and leaves the totals. A direct channel has two members at most.
     """
     return await call.rs.channels.put(call.channel, call.body)
 
@@ -76,7 +76,8 @@ async def change_members(call: Call) -> MembersChanged:
     """Add and remove members.
 
     `history` says what a new member finds: `"read"` (everything is read), `"unread"`, or a number n
-    (the last n messages are unread). Rejoining never makes unread what was read.
+    (the last n messages are unread). Rejoining never makes unread what was read. A direct channel has two
+    members at most: a third is refused, unless another one is removed in the same request.
     """
     return await call.rs.channels.change_members(call.channel, call.body)
 
@@ -238,7 +239,8 @@ async def get_badge(call: Call) -> Badge:
 async def tap_badge(call: Call) -> Tap:
     """Show what the badge counted, by sender, and set it to 0.
 
-    Nothing is read by it. Tapping twice is fine: the second tap finds nothing new.
+    Nothing is read by it. Tapping twice is fine: the second tap finds nothing new. `senders` counts everyone;
+    messages are shown of the channels that the user is in now.
     With the `cursor` of an answer, more of what that tap showed; this taps nothing.
     """
     return await call.rs.badge.tap(call.user, call.body.cursor)

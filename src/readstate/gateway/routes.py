@@ -18,6 +18,7 @@ from ..api import (
 from ..errors import (
     ChannelArchived,
     ChannelNotFound,
+    DirectChannelFull,
     InvalidCursor,
     MessageDeleted,
     MessageNotFound,
@@ -137,7 +138,9 @@ GROUPS = (
         "Channels",
         "Conversations, and who is in them.",
         (
-            Route("PUT", _CHANNEL, do.put_channel, For.SERVICE, json_of(PutChannel), errors=(NotYet,)),
+            Route(
+                "PUT", _CHANNEL, do.put_channel, For.SERVICE, json_of(PutChannel), errors=(NotYet, DirectChannelFull)
+            ),
             Route("GET", _CHANNEL, do.get_channel, errors=_NO_CHANNEL, without_hot_store=True),
             Route("DELETE", _CHANNEL, do.delete_channel, For.SERVICE, errors=(NotYet, *_NO_CHANNEL)),
             Route(
@@ -146,7 +149,7 @@ GROUPS = (
                 do.change_members,
                 For.SERVICE,
                 json_of(ChangeMembers),
-                errors=(NotYet, *_NO_CHANNEL),
+                errors=(NotYet, *_NO_CHANNEL, DirectChannelFull),
             ),
             Route(
                 "GET", _CHANNEL + "/members", do.get_members, query=_MEMBERS, errors=_NO_CHANNEL, without_hot_store=True
