@@ -47,7 +47,7 @@ async def test_an_id_in_a_path_may_be_any_printable_text(chat: Chat, written: st
     ["/v1/users/{}/unread", "/v1/channels/{}", "/v1/channels/c/messages/{}/seen", "/v1/users/u/channels/{}/read"],
 )
 async def test_a_bad_id_in_a_path_is_refused_before_the_service_is_asked(chat: Chat, path: str, bad: str) -> None:
-    method = "POST" if path.endswith("read") else "GET"
+    method = "POST" if path.endswith("/read") else "GET"
     answer = await chat.ask(method, path.format(bad))
 
     assert (answer.status, answer.json["code"]) == (422, "invalid_id")
