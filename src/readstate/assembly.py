@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from .batching import Batcher, Batchers
 from .ports import Bus, Clock, Durable, DurableTransfer, Freshness, Hot, Log
+from .rules import check_id, check_user_id
 from .services.acceptance import Acceptance
 from .services.badge import OfflineBadge
 from .services.channels import Channels
@@ -191,9 +192,11 @@ class Services:
             alone=parts.alone,
         )
 
-    async def is_member(self, user: str, channel: str) -> bool:
-        """Whether a user is in a channel that exists."""
-        if (await self.loader.channels([channel]))[0] is None:
+    async def is_member(self, user: str, *channels: str) -> bool:
+        """Whether a user is in all of these channels, and they exist."""
+        check_user_id(user, "user")
+        names = list(dict.fromkeys(check_id(channel, "channel_id") for channel in channels))
+        if None in await self.loader.channels(names):
             return False
-        seats = (await self.loader.view(user, [channel])).seats
-        return bool(seats) and seats[0].member
+        seats = (await self.loader.view(user, names)).seats
+        return len(seats) == len(names) and all(seat.member for seat in seats)

@@ -155,6 +155,12 @@ class ChannelArchived(Conflict):
     code = "channel_archived"
 
 
+class DirectChannelFull(Conflict):
+    """A direct channel has two members at most."""
+
+    code = "direct_channel_full"
+
+
 class MessageDeleted(Conflict):
     """The message is deleted."""
 

@@ -130,6 +130,7 @@ def wants(run: Sequence[Delivery]) -> Wants:
                 needed.channels.add(room)
                 needed.messages.add((channel, thread))
                 needed.members.update((room, user) for user in event.add + event.remove)
+                needed.members.update((channel, user) for user in event.add)
                 needed.pointers.update((room, user) for user in event.add)
             case MembersEvent():
                 needed.members.update((channel, user) for user in event.add + event.remove)

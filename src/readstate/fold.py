@@ -11,12 +11,20 @@ from collections.abc import Container, Sequence
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from .errors import ChannelNotFound, MessageDeleted, MessageNotFound, ReadstateError, ReplyToReply, ThreadNotFound
+from .errors import (
+    ChannelNotFound,
+    MessageDeleted,
+    MessageNotFound,
+    NotAMember,
+    ReadstateError,
+    ReplyToReply,
+    ThreadNotFound,
+)
 from .events import ChannelEvent, DeleteEvent, Delivery, EditEvent, MembersEvent, MessageEvent
 from .facts import Changes, Effect, Facts, has_no_replies, named_by_id
 from .model import START, Channel, Entry, Latest, Member, Message, Mode, Pointer, Position, ReadState, Undelivered
-from .rooms import thread_room
-from .rules import EVERYONE, HERE, advance, pointer_at, skipped_by_join
+from .rooms import is_thread, thread_room
+from .rules import EVERYONE, HERE, advance, direct_error, pointer_at, skipped_by_join
 from .steps import ChannelStep, Fan, Gone, Joined, Left, OwnRead, Switched
 
 
@@ -37,6 +45,8 @@ class _Folding:
 
     def apply(self, delivery: Delivery) -> Effect:
         event = delivery.event
+        if is_thread(event.channel_id):  # by an instance of an earlier version: no caller can name a thread's room
+            return Effect(error=ChannelNotFound(f"there is no channel {event.channel_id!r}", field="channel_id"))
         channel = self.facts.channels.get(event.channel_id)
         if isinstance(event, ChannelEvent):
             if event.action == "put":
@@ -224,6 +234,9 @@ class _Folding:
         error = self._thread_error(event.channel_id, event.thread_id)
         if error is not None:
             return Effect(error=error)
+        for user in event.add:
+            if not self._is_active(event.channel_id, user):
+                return Effect(error=NotAMember(f"channel {event.channel_id!r} has no member {user!r}", field="user"))
         room = self._room(event.channel_id, event.thread_id)
         name, end = room.channel_id, room.end
         joined, left = [], []
@@ -371,13 +384,16 @@ class _Folding:
 
     def _members(self, event: MembersEvent, channel: Channel) -> Effect:
         name = channel.channel_id
-        joined = tuple(self._join(user, event, channel) for user in event.add if not self._is_active(name, user))
+        new = [user for user in dict.fromkeys(event.add) if not self._is_active(name, user)]
         left = tuple(user for user in event.remove if self._is_active(name, user))
+        count = channel.member_count + len(new) - len(left)
+        if not new and not left:
+            return Effect(channel=self.facts.channels[channel.channel_id])
+        if new and channel.type == "direct" and (error := direct_error(name, count, "add")):
+            return Effect(error=error)
+        joined = tuple(self._join(user, event, channel) for user in new)
         for user in left:
             self._set_member(replace(self.facts.members[channel.channel_id, user], active=False))
-        count = channel.member_count + len(joined) - len(left)
-        if not joined and not left:
-            return Effect(channel=self.facts.channels[channel.channel_id])
         outgrown = channel.mode is Mode.LEDGER and count > self.limit
         mode = Mode.TIMELINE if outgrown else channel.mode
         known = self.facts.audience.get(name, ())
@@ -466,6 +482,10 @@ class _Folding:
             avatar=base.avatar if event.avatar is UNSET else event.avatar,
             archived=base.archived if event.archived is UNSET else event.archived,
         )
+        if channel.type == "direct" != base.type:
+            error = direct_error(channel.channel_id, channel.member_count, "type")
+            if error is not None:
+                return Effect(error=error)
         users = self.facts.audience.get(channel.channel_id, ())
         channel = replace(channel, peers=_peers(channel.type, users))
         self._set_channel(channel)

@@ -8,7 +8,7 @@ has passed that number already ignores it.
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from .errors import ChannelNotFound
+from .errors import ChannelNotFound, DirectChannelFull, NotAMember, ReadstateError
 from .events import ChannelEvent, DeleteEvent, Delivery, EditEvent, MembersEvent, MessageEvent
 from .facts import Effect, Facts, Key, Wants, named_by_id
 from .model import Channel, Message, Pointer, Undelivered
@@ -75,7 +75,22 @@ class _Repeating:
             effect.reached += self._reached(event, effect, reached)
         elif isinstance(event, MembersEvent):
             effect.added, effect.removed = len(event.add), len(event.remove)
+            effect.error = self._refusal(event, channel)
         return effect
+
+    def _refusal(self, event: MembersEvent, channel: Channel) -> ReadstateError | None:
+        """Why it did not add somebody, if it did not. A member who was added by it and left again was added."""
+        name = channel.channel_id
+        room = name if event.thread_id is None else thread_room(name, event.thread_id)
+        for user in event.add:
+            member = self.facts.members.get((room, user))
+            if member is not None and (member.active or member.joined_at >= event.created_at):
+                continue
+            if event.thread_id is None and channel.type == "direct":
+                return DirectChannelFull(field="add")
+            if event.thread_id is not None and not self._is_active(name, user):
+                return NotAMember(f"channel {name!r} has no member {user!r}", field="user")
+        return None
 
     def _reached(self, event: MessageEvent, effect: Effect, users: Sequence[str]) -> Iterable[Undelivered]:
         """Who was not noted as away since. A deleted message is told to nobody: there is nothing to get through."""

@@ -1,17 +1,19 @@
 """The rules, pure: no I/O and no clock. Every place that holds or moves a read state applies these."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from datetime import UTC, datetime
 from functools import reduce
 
-from .errors import Invalid, InvalidId, TooLarge
+from .errors import DirectChannelFull, Invalid, InvalidId, TooLarge
 from .model import MAX_NUMBER, Pointer, Position, ReadState, SeenPlace
 
 EVERYONE = "@channel"
 HERE = "@here"
 
 MAX_ID_BYTES = 128
+MAX_IN_DIRECT = 2
+"""Members of a direct channel. One that has more from earlier versions keeps them, and takes nobody."""
 EPOCHS_PER_GENERATION = 2**20
 
 
@@ -98,6 +100,17 @@ def label(count: int, cap: int) -> str:
     return str(count) if count <= cap else f"{cap}+"
 
 
+# ---------------------------------------------------------------- members
+
+
+def direct_error(channel: str, count: int, field: str) -> DirectChannelFull | None:
+    """Why a direct channel can't have this many members; None: it can."""
+    if count <= MAX_IN_DIRECT:
+        return None
+    detail = f"channel {channel!r} is direct and has two members at most: remove a member first, or make it a group"
+    return DirectChannelFull(detail, field=field)
+
+
 # ---------------------------------------------------------------- values from outside
 
 
@@ -120,6 +133,12 @@ def check_user_id(value: str | int, field: str = "user_id") -> str:
 def check_mention(value: str | int, field: str = "mentions") -> str:
     """A user id, `@channel` or `@here`."""
     return value if value in {EVERYONE, HERE} and isinstance(value, str) else check_user_id(value, field)
+
+
+def check_size(items: Sized, most: int, field: str) -> None:
+    """TooLarge for more items than one request may have."""
+    if len(items) > most:
+        raise TooLarge(f"{field}: at most {most} in one request", field=field)
 
 
 def _is_printable(text: str) -> bool:

@@ -29,7 +29,7 @@ from .model import (
     ReadState,
 )
 from .rooms import channel_and_thread, is_thread, thread_room
-from .rules import merge
+from .rules import MAX_IN_DIRECT, merge
 from .transfer_records import Given, GivenRead, GivenSeat, GivenUser, Numbered, Refused
 
 Place = tuple[str, int]
@@ -434,11 +434,18 @@ class _Taking:
         seat = KnownSeat(member, preferences, known.pointer)
         if member == known.member and preferences == known.preferences:
             return
-        self.known.seats[key] = self.rows.seats[key] = seat
         was = known.member is not None and known.member.active
+        if member.active and not was:
+            self._check_room_for_one(key[0])
+        self.known.seats[key] = self.rows.seats[key] = seat
         if member.active != was:
             self.joined[key[0]] = self.joined.get(key[0], 0) + (1 if member.active else -1)
         self._concern(key)
+
+    def _check_room_for_one(self, name: str) -> None:
+        room = self.known.rooms[name]
+        if room.type == "direct" and room.member_count + self.joined.get(name, 0) >= MAX_IN_DIRECT:
+            raise Misfit(f"channel {name!r} is direct and has two members at most")
 
     def _point(self, key: Key, pointer: Pointer) -> None:
         known = self.known.seats.get(key, KnownSeat())

@@ -11,7 +11,7 @@ import pytest
 from tests import stores
 from tests.conftest import Chat, Clock, in_process
 
-IN_A_CLUSTER = {"test_api_story": "ledger"}
+IN_A_CLUSTER = {"test_api_story": "ledger", "test_direct_story": "ledger"}
 """Stories that a cluster tells in any run, and how it counts there: each takes seconds."""
 
 

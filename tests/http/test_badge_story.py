@@ -222,6 +222,50 @@ async def test_nobody_is_told_of_a_channel_they_have_left(chat: Chat) -> None:
     assert await chat.badge("bob") == 0
 
 
+async def test_a_tap_shows_nothing_of_channels_that_were_left_and_counts_their_senders(
+    chat: Chat, clock: Clock
+) -> None:
+    await chat.open_channel("bob", "erin", "frank", channel="club", type="channel")
+    await chat.send("bob", "root", channel="club")
+    await write(chat, clock, ("alice", "a1"), ("carol", "c1"))
+    await chat.reply("erin", "root", "r1", channel="club")
+    await chat.send("frank", "f1", channel="club", mentions=["bob"])
+    await chat.leave("bob", channel="carol and bob")
+    await chat.leave("bob", channel="club")
+    await chat.edit("c1", "carol and bob", text="a text for those who are there")
+
+    assert await chat.badge("bob") == 4
+    tap = await chat.tap("bob")
+    assert (tap["senders"], ids_by_sender(tap)) == (4, {"alice": ["a1"]})
+    assert await chat.badge("bob") == 0
+
+
+async def test_a_tap_shows_a_channel_again_that_was_left_and_rejoined(chat: Chat, clock: Clock) -> None:
+    await write(chat, clock, ("alice", "a1"))
+    await chat.leave("bob", channel="alice and bob")
+    await chat.join("bob", channel="alice and bob")
+
+    assert ids_by_sender(await chat.tap("bob")) == {"alice": ["a1"]}
+
+
+async def test_the_pages_of_a_tap_show_nothing_of_a_channel_that_was_left_meanwhile(tmp_path: Path) -> None:
+    async with in_process(tmp_path, max_page=2) as chat:
+        for channel in ("one", "two"):
+            await chat.open_channel("alice", "bob", channel=channel, type="direct")
+            await chat.send("alice", *(f"{channel} {n}" for n in range(3)), channel=channel)
+        first = await chat.tap("bob")
+        await chat.leave("bob", channel="one")
+
+        path, page = "/v1/users/bob/badge/tap", first
+        shown = []
+        while page["cursor"] is not None:
+            page = await chat.ask("POST", path, {"cursor": page["cursor"]})
+            shown += [message for ids in ids_by_sender(page).values() for message in ids]
+
+        assert ids_by_sender(first) == {"alice": ["two 2", "two 1"]}
+        assert (shown, page["senders"]) == (["two 0"], 1)
+
+
 async def test_the_badge_survives_a_loss_of_memory(chat: Chat, clock: Clock) -> None:
     await write(chat, clock, ("alice", "a1"), ("carol", "c1"))
     await chat.tap("bob")

@@ -120,6 +120,60 @@ async def test_the_limits_on_texts_batches_and_mentions_are_settings(tmp_path: P
         assert await chat.count("bob") == 6
 
 
+MANY = 40_000
+TOO_MANY = {
+    "items": ("POST", "/v1/users/{}/read", {"items": [{"channel_id": "x"}] * MANY}, None),
+    "messages": ("POST", "/v1/users/{}/channels/nowhere/read", {"messages": ["x"] * MANY}, None),
+    "reads": ("POST", "/v1/reads", {"reads": [{"user_id": "u", "channel_id": "x"}] * 20_000}, None),
+    "users": ("POST", "/v1/unread/batch", {"users": ["u"] * MANY}, None),
+    "add": ("POST", "/v1/channels/nowhere/members", {"add": ["u"] * MANY}, None),
+    "remove": ("POST", "/v1/channels/nowhere/members", {"remove": ["u"] * MANY}, None),
+    "members": ("PUT", "/v1/channels/nowhere", {"members": ["u"] * MANY}, None),
+    "channels": ("GET", "/v1/users/{}/unread", None, {"channels": ",".join(["nowhere"] * 1001)}),
+}
+FOR_USERS = ("items", "channels")
+
+
+@pytest.mark.parametrize("field", TOO_MANY)
+async def test_what_is_too_large_is_refused_before_anything_is_looked_up(tmp_path: Path, field: str) -> None:
+    """None of what these name is there: a look would find that first."""
+    method, path, body, params = TOO_MANY[field]
+    async with in_process(tmp_path) as chat:
+        answer = await chat.call(method, path.format("bob"), body, params=params)
+        check_problem(answer, 413, "too_large", field)
+        if field in FOR_USERS:
+            answer = await chat.as_user("bob").call(method, path.format("me"), body, params=params)
+            check_problem(answer, 413, "too_large", field)
+
+
+async def test_many_items_are_judged_before_any_of_them_is_looked_up(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as chat:
+        await chat.open_channel("alice", "bob")
+        await chat.send("alice", "m1")
+        for late, code, field in (
+            ({"channel_id": "general", "messages": ["m1"] * 1001}, 413, "items[1].messages"),
+            ({"channel_id": "general", "up_to": "m1", "up_to_seq": 1}, 422, "items[1].up_to_seq"),
+            ({"channel_id": "line\nbreak"}, 422, "items[1].channel_id"),
+        ):
+            body = {"items": [{"channel_id": "nowhere"}, late]}
+            for principal in (chat, chat.as_user("bob")):
+                answer = await principal.call("POST", "/v1/users/bob/read", body)
+                check_problem(answer, code, answer.json()["code"], field)
+        answer = await chat.call("POST", "/v1/unread/batch", {"users": ["bob", "@here"]})
+        check_problem(answer, 422, "invalid_id", "users")
+
+
+async def test_of_a_foreign_channel_nothing_is_told_by_reads_in_a_list(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as chat:
+        await chat.open_channel("alice", channel="theirs")
+        await chat.send("alice", "m1", channel="theirs")
+        bob = chat.as_user("bob")
+        for channel in ("theirs", "nowhere"):
+            for up_to in ("m1", "m9"):
+                body = {"items": [{"channel_id": channel, "up_to": up_to}]}
+                check_problem(await bob.call("POST", "/v1/users/me/read", body), 403, "forbidden")
+
+
 async def test_the_limit_on_pages_is_a_setting(tmp_path: Path) -> None:
     async with in_process(tmp_path, max_page=5) as chat:
         await chat.open_channel(*(f"u{number}" for number in range(8)))

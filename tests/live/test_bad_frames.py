@@ -17,6 +17,9 @@ HALF_A_CHARACTER = ['{"type": "mark_read", "channel_id": "\\ud800"}']
 NO_FRAME = ["null", "true", "7", '"ping"', "[]", '[{"type": "ping"}]', "{}", '{"ref": 1}']
 NESTED = ["[" * 10_000, '{"type":' * 5_000, '{"type": "ping", "ref": ' + "[" * 5_000]
 
+ROOM = f"{GENERAL}\x1fm1"
+"""What a thread is called inside of the service."""
+
 BAD_FRAMES: dict[str, tuple[str, dict[str, Any]]] = {
     "an unknown type": ("unknown_frame", {"type": "shout"}),
     "a type of the service": ("unknown_frame", {"type": "message.new", "channel_id": GENERAL}),
@@ -32,6 +35,21 @@ BAD_FRAMES: dict[str, tuple[str, dict[str, Any]]] = {
     "a channel that is empty": ("invalid_id", {"type": "mark_read", "channel_id": ""}),
     "a channel that is too long": ("invalid_id", {"type": "mark_read", "channel_id": "x" * 129}),
     "a channel that is not printable": ("invalid_id", {"type": "channel.focus", "channel_id": "a\x1fb"}),
+    **{
+        f"a {kind} of the room of a thread": ("invalid_id", {"type": kind, "channel_id": ROOM} | more)
+        for kind, more in {
+            "channel.focus": {},
+            "channel.blur": {},
+            "mark_read": {},
+            "mark_unread": {"from": "r1"},
+        }.items()
+    },
+    "a thread of the room of a thread": ("invalid_id", {"type": "mark_read", "channel_id": ROOM, "thread_id": "m1"}),
+    "a thread that is not printable": (
+        "invalid_id",
+        {"type": "mark_read", "channel_id": GENERAL, "thread_id": "m1\x1f"},
+    ),
+    "a message that is not printable": ("invalid_id", {"type": "mark_read", "channel_id": GENERAL, "up_to": "m\x1f1"}),
     "a seq that is a text": ("invalid", {"type": "mark_read", "channel_id": GENERAL, "up_to_seq": "3"}),
     "a seq below zero": ("invalid", {"type": "mark_read", "channel_id": GENERAL, "up_to_seq": -1}),
     "a seq that is no whole number": ("invalid", {"type": "mark_read", "channel_id": GENERAL, "up_to_seq": 1.5}),
@@ -40,6 +58,10 @@ BAD_FRAMES: dict[str, tuple[str, dict[str, Any]]] = {
     "two targets": ("invalid", {"type": "mark_read", "channel_id": GENERAL, "up_to": "m1", "up_to_seq": 1}),
     "messages that are a text": ("invalid", {"type": "mark_read", "channel_id": GENERAL, "messages": "m1"}),
     "too many messages": ("too_large", {"type": "mark_read", "channel_id": GENERAL, "messages": ["m1"] * 1001}),
+    "too many messages of a foreign channel": (
+        "too_large",
+        {"type": "mark_read", "channel_id": "others", "messages": ["o1"] * 1001},
+    ),
     "one message that is unknown": (
         "message_not_found",
         {"type": "mark_read", "channel_id": GENERAL, "messages": ["m1", "nothing"]},

@@ -64,10 +64,56 @@ async def test_who_comes_back_after_leaving_hears_nothing_that_was_missed_there(
     back = await either.device("bob", resume=bob.resume)
 
     events = await back.heard()
-    assert {event["type"] for event in events} <= {"channel.removed", "thread.updated", "badge.updated"}
+    assert {event["type"] for event in events} <= {"channel.removed", "badge.updated"}
     assert [event["channel_id"] for event in events if event["type"] == "channel.removed"] == [GENERAL]
-    assert all(event["followed"] is False for event in events if event["type"] == "thread.updated")
     assert "this is r1" not in str(events)
+
+
+async def test_threads_of_a_channel_that_was_left_are_in_no_frame_and_come_back_with_it(either: Town) -> None:
+    await either.chat.send("bob", "mine")
+    await either.chat.reply("carol", "mine", "r1")
+    here, away = await either.fresh("bob"), await either.fresh("bob", "tablet")
+    await away.close()
+    await either.chat.leave("bob")
+    assert [event["type"] for event in await here.heard()] == ["channel.removed"]
+
+    await either.chat.reply("carol", "mine", "r2", mentions=["bob"])
+    await either.chat.edit("r1", text="another text")
+    await either.chat.delete("r2")
+    await either.chat.reply("alice", "mine", "r3")
+    for frame in ({}, {"up_to": "r3"}):
+        answer = await here.do("mark_read", channel_id=GENERAL, thread_id="mine", **frame)
+        assert (answer["type"], answer["code"]) == ("error", "forbidden")
+    back = await either.device("bob", "tablet", resume=away.resume)
+    watching = await either.device("bob", "watch", resume=away.resume)
+
+    assert await here.heard() == []
+    for device in (back, watching):
+        events = await device.heard()
+        assert {event["type"] for event in events} == {"channel.removed", "badge.updated"}
+        assert "another text" not in str(device.frames)
+
+    await either.chat.join("bob")
+
+    for device in (here, back):
+        told = await device.first("thread.updated")
+        assert (told["thread_id"], told["unread"], told["followed"]) == ("mine", 2, True)
+        assert told["latest"]["id"] == "r3"
+
+
+async def test_a_tap_shows_a_device_nothing_of_a_channel_that_was_left(either: Town) -> None:
+    await either.chat.open_channel("alice", "bob", channel="pair")
+    await either.chat.send("carol", "m1", mentions=["bob"])
+    await either.chat.send("alice", "p1", channel="pair", mentions=["bob"])
+    await either.chat.leave("bob")
+    assert await either.chat.badge("bob") == 2
+    bob = await either.fresh("bob")
+
+    tapped = await bob.ask("badge.tap")
+
+    assert tapped["senders"] == 2
+    assert [one["sender_id"] for one in tapped["by_sender"]] == ["alice"]
+    assert "this is m1" not in str(bob.frames)
 
 
 async def test_someone_who_was_mentioned_but_is_no_member_hears_nothing(town: Town) -> None:
@@ -144,11 +190,13 @@ async def test_what_is_read_in_focus_is_told(either: Town) -> None:
 async def test_a_thread_is_read_in_private(either: Town) -> None:
     await either.chat.send("bob", "root")
     await either.chat.reply("alice", "root", "r1")
-    alice = await either.fresh("alice")
+    alice, away = await either.fresh("alice"), await either.fresh("alice", "tablet")
+    await away.close()
 
     await either.chat.read_thread("bob", "root")
 
     assert await alice.heard() == []
+    assert await seen(await either.device("alice", "tablet", resume=away.resume)) == []
 
 
 async def test_a_private_reader_is_not_told_of(either: Town) -> None:

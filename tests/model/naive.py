@@ -80,7 +80,12 @@ class NaiveChat:
         archived: bool | None = None,
     ) -> None:
         """Creates or changes a channel; members come with everything read."""
-        channel = self.channels.setdefault(channel_id, Channel(channel_id))
+        known = self.channels.get(channel_id, Channel(channel_id))
+        new_type = known.type if type is None else type
+        grows = not known.members.issuperset(members)
+        if new_type == "direct" and (grows or known.type != "direct") and len(known.members.union(members)) > 2:
+            raise Refused("direct_channel_full")
+        channel = self.channels.setdefault(channel_id, known)
         channel.exists = True
         channel.type = channel.type if type is None else type
         channel.archived = channel.archived if archived is None else archived
@@ -107,6 +112,9 @@ class NaiveChat:
         if set(add) & set(remove) or not (add or remove):
             raise Refused("invalid")
         before = set(channel.members)
+        after = before.union(add) - set(remove)
+        if channel.type == "direct" and len(after) > 2 and not before.issuperset(add):
+            raise Refused("direct_channel_full")
         for user in add:
             self._join(channel, user, history)
         joined = len(channel.members - before)

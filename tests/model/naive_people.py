@@ -135,9 +135,12 @@ class NaivePeople(NaiveChat):
         return len({one.sender for one in self.meanwhile(user)})
 
     def tap(self, user: str) -> dict[str, set[tuple[str, str, str | None]]]:
-        """What each of them wrote: channel, id and text, which is gone if it is deleted."""
+        """What each of them wrote where the user still is: channel, id and text, which is gone if it is deleted."""
         shown: dict[str, set[tuple[str, str, str | None]]] = {}
+        mine = {channel.id for channel in self.channels_of(user)}
         for one in self.meanwhile(user):
+            if one.channel_id not in mine:
+                continue
             message = self.message(one.channel_id, one.message_id)
             text = None if message.deleted else message.text
             shown.setdefault(one.sender, set()).add((one.channel_id, one.message_id, text))

@@ -35,8 +35,8 @@ class Notebook:
     async def ready(self) -> Any:
         return self.answers["ready"]
 
-    async def is_member(self, user: str, channel: str) -> bool:
-        return user in self.members_of.get(channel, ())
+    async def is_member(self, user: str, *channels: str) -> bool:
+        return all(user in self.members_of.get(channel, ()) for channel in channels)
 
 
 class Service:

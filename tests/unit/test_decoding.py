@@ -15,8 +15,8 @@ from readstate.gateway.decoding import (
     Query,
     Reads,
     boolean,
+    channels,
     decode,
-    ids,
     one_of,
     one_or_many,
     parse_query,
@@ -221,7 +221,7 @@ LIST: Query = {
     "limit": whole,
     "since": text,
     "only_unread": boolean,
-    "channels": ids,
+    "channels": channels,
     "order": one_of("newest", "oldest"),
 }
 

@@ -32,14 +32,26 @@ def chat() -> Chat:
         ("100%25", "100%"),
         ("{x}:%22'", "{x}:\"'"),
         ("%2F", "/"),
-        ("", ""),
     ],
 )
-async def test_an_id_in_a_path_may_be_any_text(chat: Chat, written: str, meant: str) -> None:
+async def test_an_id_in_a_path_may_be_any_printable_text(chat: Chat, written: str, meant: str) -> None:
     answer = await chat.ask("POST", f"/v1/users/{written}/channels/{written}/read")
 
     assert answer.status == 200
     assert chat.service.calls[0][:3] == ("mark_read", meant, meant)
+
+
+@pytest.mark.parametrize("bad", ["", "%00", "c%1Froot", "x" * 129])
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/users/{}/unread", "/v1/channels/{}", "/v1/channels/c/messages/{}/seen", "/v1/users/u/channels/{}/read"],
+)
+async def test_a_bad_id_in_a_path_is_refused_before_the_service_is_asked(chat: Chat, path: str, bad: str) -> None:
+    method = "POST" if path.endswith("/read") else "GET"
+    answer = await chat.ask(method, path.format(bad))
+
+    assert (answer.status, answer.json["code"]) == (422, "invalid_id")
+    assert chat.service.calls == []
 
 
 @pytest.mark.parametrize("broken", ["%FF", "%", "%2", "%zz", "%ED%A0%80", "%C0%AF", "a%F0%9F", "%%41"])
@@ -232,7 +244,6 @@ async def test_a_user_is_told_the_same_of_a_foreign_channel_and_of_none(chat: Ch
 @pytest.mark.parametrize(
     ("method", "path", "body", "query"),
     [
-        ("POST", "/v1/users/me/read", b'{"items": [{"channel_id": "general"}, {"channel_id": 7}]}', ""),
         ("GET", "/v1/users/me/unread", b"", "channels=general,7"),
         ("GET", "/v1/users/me/unread/messages", b"", "channel=7"),
         ("GET", "/v1/users/me/threads", b"", "channel=7"),

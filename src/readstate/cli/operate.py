@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from ..app import migrate as migrate_store
-from ..errors import ConfigurationError
-from ..gateway.auth import load_secrets, make_token
+from ..errors import ConfigurationError, Invalid
+from ..gateway.auth import ME, load_secrets, make_token
 from ..rules import check_user_id
 from ..settings import Settings
 from .chat import User
@@ -43,6 +43,8 @@ def token(
     settings = Place(data_dir=data_dir, config=config).settings()
     seconds, claims = _seconds(ttl), _claims(claim or [])
     user = check_user_id(user)
+    if user == ME:
+        raise Invalid(f"'{ME}' is no user: in a path it means the user of the token", field="user_id")
     if not settings.jwt_secret and not Path(settings.data_dir).exists():
         raise no_store(settings, settings.data_dir)  # the secret is there, wherever the database is
     secret = load_secrets(settings).jwt_secret

@@ -253,7 +253,7 @@ class Client(Caller):
         return await self._call("GET", _there(user, channel, "explain"), api.Explanation)
 
     async def recount(self, user: str, channel: str) -> api.Recount:
-        """Count again from the durable store."""
+        """Count again from the durable store. Needs a service key."""
         return await self._call("POST", _there(user, channel, "recount"), api.Recount, repeatable=True)
 
     # ------------------------------------------------------------ inbox, badge, threads

@@ -7,7 +7,7 @@
     ├── Forbidden (403)
     ├── NotFound (404)          ChannelNotFound, MessageNotFound, ThreadNotFound, NotAMember, UndoNotFound
     ├── MethodNotAllowed (405)
-    ├── Conflict (409)          ChannelArchived, MessageDeleted
+    ├── Conflict (409)          ChannelArchived, DirectChannelFull, MessageDeleted
     ├── TooLarge (413)
     ├── Invalid (422)           InvalidId, MessageWithoutSeq, ReplyToReply, InvalidCursor
     ├── RateLimited (429)
@@ -120,6 +120,10 @@ class Conflict(ApiError):
 
 class ChannelArchived(Conflict):
     """The channel is archived and takes no messages."""
+
+
+class DirectChannelFull(Conflict):
+    """A direct channel has two members at most."""
 
 
 class MessageDeleted(Conflict):

@@ -4,16 +4,16 @@ A service key may do everything. A user token acts as its own user only, and onl
 user is a member of; of other channels it can't even tell whether they exist.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..api import NewMessage, SendResult
-from ..errors import Forbidden, Invalid
+from ..errors import Forbidden, Invalid, InvalidId
+from ..rules import check_id, check_user_id
+from .auth import ME
 
 if TYPE_CHECKING:
     from ..assembly import Services
-
-ME = "me"
 
 NOT_THE_USER = "A user token may act only as its own user."
 NOT_A_MEMBER = "The user of this token is not a member of the channel."
@@ -25,22 +25,20 @@ SERVICE_FIELDS = "Only a service key may use 'outside' and 'backfill'."
 
 def resolve_user(named: str, own: str | None) -> str:
     """The user that a path names, as an id. `own` is the token's user, None for a service."""
-    if own is None:
-        if named == ME:
+    if named == ME:
+        if own is None:
             raise Invalid("A service key has no 'me': name the user by its id.", field="user")
-        return named
-    if named not in {ME, own}:
+        return own
+    check_user_id(named, "user")
+    if own not in {None, named}:
         raise Forbidden(NOT_THE_USER)
-    return own
+    return named
 
 
-async def require_membership(rs: "Services", user: str | None, channels: Iterable[str | int]) -> None:
+async def require_membership(rs: "Services", user: str | None, channels: Sequence[str]) -> None:
     """Forbidden unless the user is a member of all of them; a service needs no membership."""
-    if user is None:
-        return
-    for channel in channels:
-        if not await rs.is_member(user, str(channel)):
-            raise Forbidden(NOT_A_MEMBER)
+    if user is not None and channels and not await rs.is_member(user, *channels):
+        raise Forbidden(NOT_A_MEMBER)
 
 
 async def require_authorship(rs: "Services", user: str | None, channel: str, message: str) -> None:
@@ -56,13 +54,17 @@ async def refusal(rs: "Services", user: str | None, message: NewMessage) -> Send
     """The result of a message that this sender may not send; None if it may."""
     if user is None:
         return None
+    named = "" if message.id is None else str(message.id)
+    try:
+        channel = check_id(message.channel_id, "channel_id")
+    except InvalidId as error:
+        return SendResult(named, None, None, "rejected", error.code, error.detail, error.field)
     if str(message.sender_id) != user:
         reason = NOT_THE_SENDER
     elif message.outside or message.backfill:
         reason = SERVICE_FIELDS
-    elif not await rs.is_member(user, str(message.channel_id)):
+    elif not await rs.is_member(user, channel):
         reason = NOT_A_MEMBER
     else:
         return None
-    named = "" if message.id is None else str(message.id)
     return SendResult(named, None, None, "rejected", Forbidden.code, reason)

@@ -18,6 +18,8 @@ from ..rules import check_user_id
 from ..settings import Settings
 from .jwks import Jwks
 
+ME = "me"
+"""In a path: the user of the token."""
 MAX_CACHED_TOKENS = 32_768
 SERVICE_KEY_FILE = "service-key"
 JWT_SECRET_FILE = "jwt-secret"
@@ -150,6 +152,8 @@ class Authenticator:
             user = check_user_id(value)
         except InvalidId:
             raise InvalidToken(f"The token's claim '{self._claim}' is not a valid user id.") from None
+        if user == ME:  # in a path it means the user of any token
+            raise InvalidToken(f"The token's claim '{self._claim}' must not be '{ME}'.")
         return Principal(user, user)
 
 

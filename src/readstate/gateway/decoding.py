@@ -9,6 +9,7 @@ from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType, ValidationError,
 
 from ..api import Id, NewMessage, Request, UserRead
 from ..errors import BadRequest, BrokenJson, Invalid, ReadstateError, TooLarge, WrongContentType
+from ..rules import check_id
 from .asgi import Disconnected, Receive
 
 Decode = Callable[[bytes], Any]
@@ -214,9 +215,18 @@ def one_of(*choices: str) -> Callable[[str], str]:
     return choose
 
 
-def ids(value: str) -> list[str]:
-    """Ids separated by commas. Given more than once, each parameter is one id, commas and all."""
-    return value.split(",")
+def channel(value: str) -> str:
+    """The id of a channel."""
+    return check_id(value, "channel")
+
+
+def channels(value: str) -> list[str]:
+    """Ids of channels, separated by commas. Given more than once, each parameter is one id, commas and all."""
+    return _checked(value.split(","))
+
+
+def _checked(names: list[str]) -> list[str]:
+    return [check_id(name, "channels") for name in names]
 
 
 def parse_query(query: Query, raw: bytes) -> dict[str, Any]:
@@ -238,8 +248,8 @@ def _parameter(query: Query, name: str, values: list[str]) -> Any:
     if (parse := query.get(name)) is None:
         raise Invalid(f"{field}: is not a parameter of this request", field=field)
     if len(values) > 1:
-        if parse is ids:
-            return values
+        if parse is channels:
+            return _checked(values)
         raise Invalid(f"{field}: is given more than once", field=field)
     try:
         return parse(values[0])

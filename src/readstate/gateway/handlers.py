@@ -18,7 +18,6 @@ from ..api import (
     NewMessage,
     PreferencesView,
     PresenceView,
-    ReadAll,
     ReadResult,
     Receipts,
     Recount,
@@ -32,7 +31,8 @@ from ..api import (
     UnreadMessages,
     UserPreferencesView,
 )
-from ..errors import TooLarge, of_code
+from ..errors import of_code
+from ..rules import check_size
 from ..transfer_records import Erased, ImportReport
 from . import access
 from .answers import (
@@ -56,7 +56,7 @@ async def put_channel(call: Call) -> ChannelView:
     """Create or update a channel.
 
     A new channel needs a `type`. What is left out stays as it is; `members` adds, never removes.
-    An archived channel takes no messages and leaves the totals.
+    An archived channel takes no messages and leaves the totals. A direct channel has two members at most.
     """
     return await call.rs.channels.put(call.channel, call.body)
 
@@ -76,7 +76,8 @@ async def change_members(call: Call) -> MembersChanged:
     """Add and remove members.
 
     `history` says what a new member finds: `"read"` (everything is read), `"unread"`, or a number n
-    (the last n messages are unread). Rejoining never makes unread what was read.
+    (the last n messages are unread). Rejoining never makes unread what was read. A direct channel has two
+    members at most: a third is refused, unless another one is removed in the same request.
     """
     return await call.rs.channels.change_members(call.channel, call.body)
 
@@ -109,8 +110,7 @@ async def post_messages(call: Call) -> SendResults:
 
 
 async def _send(call: Call, messages: list[NewMessage]) -> list[SendResult]:
-    if len(messages) > (most := call.rs.settings.max_batch):
-        raise TooLarge(f"messages: at most {most} at once", field="messages")
+    check_size(messages, call.rs.settings.max_batch, "messages")
     if call.own is None:
         return await call.rs.messages.send(messages, call.wait)
     results = [await access.refusal(call.rs, call.own, message) for message in messages]
@@ -172,9 +172,7 @@ async def mark_all(call: Call) -> AllRead:
 
     Give `"all": true`, or `items`. The answer's `undo` takes it back for 10 minutes.
     """
-    body: ReadAll = call.body
-    await access.require_membership(call.rs, call.own, (item.channel_id for item in body.items or ()))
-    return await call.rs.reads.mark_all(call.user, body)
+    return await call.rs.reads.mark_all(call.user, call.body)
 
 
 async def undo(call: Call) -> Undone:
@@ -203,7 +201,9 @@ async def sync(call: Call) -> Sync:
     the next time: then the answer has every channel that changed meanwhile, also those that fell
     to 0, and in `removed` those that were left or deleted.
     """
-    await access.require_membership(call.rs, call.own, call.query.get("channels", ()))
+    wanted = call.query.get("channels", ())
+    check_size(wanted, call.rs.settings.max_batch, "channels")
+    await access.require_membership(call.rs, call.own, wanted)
     return await call.rs.unread.sync(call.user, **call.query)
 
 
@@ -239,7 +239,8 @@ async def get_badge(call: Call) -> Badge:
 async def tap_badge(call: Call) -> Tap:
     """Show what the badge counted, by sender, and set it to 0.
 
-    Nothing is read by it. Tapping twice is fine: the second tap finds nothing new.
+    Nothing is read by it. Tapping twice is fine: the second tap finds nothing new. `senders` counts everyone;
+    messages are shown of the channels that the user is in now.
     With the `cursor` of an answer, more of what that tap showed; this taps nothing.
     """
     return await call.rs.badge.tap(call.user, call.body.cursor)
@@ -372,7 +373,10 @@ async def explain(call: Call) -> Explanation:
 
 
 async def recount(call: Call) -> Recount:
-    """Load a count again from the durable store."""
+    """Load a count again from the durable store.
+
+    For repairs, by service keys: it makes the service forget what it holds of the channel.
+    """
     return await call.rs.explain.recount(call.user, call.channel)
 
 

@@ -14,6 +14,7 @@ from msgspec import json
 
 from .. import telemetry
 from ..errors import ChannelNotFound, Forbidden, HotStoreUnavailable, NotAMember, ReadstateError, Unavailable
+from ..rules import check_id
 from . import access
 from .asgi import Answer, ASGIApp, Disconnected, Header, Receive, Scope, Send, Stream, content_type
 from .auth import Authenticator, Principal, load_secrets
@@ -236,9 +237,12 @@ async def _leaving(receive: Receive) -> None:
 
 
 async def _allow(route: Route, call: Call, path: dict[str, str]) -> None:
-    """Forbidden unless the sender may call this route for this user and channel."""
+    """Forbidden unless the sender may call this route for this user and channel. Nothing is looked up by a bad id."""
     if call.own is not None and route.open_to is For.SERVICE:
         raise Forbidden(access.SERVICE_ONLY)
+    for name, value in path.items():
+        if name != "user":
+            check_id(value, name)
     if "user" in path:
         call.user = access.resolve_user(call.user, call.own)
     if call.own is not None and "channel" in path:

@@ -18,6 +18,7 @@ from ..api import (
 from ..errors import (
     ChannelArchived,
     ChannelNotFound,
+    DirectChannelFull,
     InvalidCursor,
     MessageDeleted,
     MessageNotFound,
@@ -33,7 +34,7 @@ from . import handlers as do
 from . import openapi
 from .asgi import Answer, content_type
 from .calls import JSON, JSON_LINES, LINES, ONE_OR_MANY, Call, For, Parameter, Route, json_of
-from .decoding import Nothing, Reads, TapBadge, Undo, Users, boolean, from_one, ids, one_of, text, whole
+from .decoding import Nothing, Reads, TapBadge, Undo, Users, boolean, channel, channels, from_one, one_of, text, whole
 from .pages import docs_page
 
 # ---------------------------------------------------------------- parameters of queries
@@ -57,11 +58,13 @@ _ID = {"type": "string", "minLength": 1, "maxLength": 128}
 _IDS = {"type": "array", "items": _ID}
 
 _CURSOR = Parameter(text, "`cursor` of the page before: the page after it.", _TEXT)
-_IN_CHANNEL = Parameter(text, "Only in this channel.", _ID)
+_IN_CHANNEL = Parameter(channel, "Only in this channel.", _ID)
 
 _MEMBERS = {"limit": _limit(100), "cursor": _CURSOR}
 _SYNC = {
-    "channels": Parameter(ids, "Only these channels, separated by commas. An id that has a comma: repeat it.", _IDS),
+    "channels": Parameter(
+        channels, "Only these channels, separated by commas. An id that has a comma: repeat it.", _IDS
+    ),
     "only_unread": _flag("Only channels with something unread.", default=True),
     "since": Parameter(text, "`sync` of an earlier answer: only what has changed since.", _TEXT),
     "limit": _limit(1000),
@@ -135,7 +138,9 @@ GROUPS = (
         "Channels",
         "Conversations, and who is in them.",
         (
-            Route("PUT", _CHANNEL, do.put_channel, For.SERVICE, json_of(PutChannel), errors=(NotYet,)),
+            Route(
+                "PUT", _CHANNEL, do.put_channel, For.SERVICE, json_of(PutChannel), errors=(NotYet, DirectChannelFull)
+            ),
             Route("GET", _CHANNEL, do.get_channel, errors=_NO_CHANNEL, without_hot_store=True),
             Route("DELETE", _CHANNEL, do.delete_channel, For.SERVICE, errors=(NotYet, *_NO_CHANNEL)),
             Route(
@@ -144,7 +149,7 @@ GROUPS = (
                 do.change_members,
                 For.SERVICE,
                 json_of(ChangeMembers),
-                errors=(NotYet, *_NO_CHANNEL),
+                errors=(NotYet, *_NO_CHANNEL, DirectChannelFull),
             ),
             Route(
                 "GET", _CHANNEL + "/members", do.get_members, query=_MEMBERS, errors=_NO_CHANNEL, without_hot_store=True
@@ -207,7 +212,7 @@ GROUPS = (
             ),
             Route("POST", "/v1/unread/batch", do.totals, For.SERVICE, json_of(Users), without_hot_store=True),
             Route("GET", _THERE + "/explain", do.explain, errors=_NO_SEAT),
-            Route("POST", _THERE + "/recount", do.recount, body=json_of(Nothing), errors=_NO_SEAT),
+            Route("POST", _THERE + "/recount", do.recount, For.SERVICE, json_of(Nothing), errors=_NO_SEAT),
         ),
     ),
     Group(

@@ -29,7 +29,7 @@ from ..errors import (
     Unauthenticated,
     UnknownFrame,
 )
-from ..rules import check_id, check_user_id
+from ..rules import check_id
 from ..services.cursors import SyncCursor, decode, encode
 from ..telemetry import WS_CLOSED, WS_CONNECTIONS, WS_RECEIVED, WS_RESUMED
 from . import access
@@ -220,7 +220,7 @@ class _Connection:
         named = parse_qs(self._scope.get("query_string", b"").decode("latin-1")).get("user")
         if not named:
             raise Unauthenticated("A service key must say whom it watches: /v1/ws?user=ID.")
-        return check_user_id(named[0], "user")
+        return access.resolve_user(named[0], None)
 
     def _take(self, principal: Principal) -> None:
         self._principal = principal

@@ -6,12 +6,12 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from ..api import ChangeMembers, ChannelView, MembersChanged, MembersPage, MemberView, PutChannel
-from ..errors import Invalid, TooLarge
+from ..errors import DirectChannelFull, Invalid
 from ..events import AnyChannelEvent, ChannelEvent, MembersEvent
 from ..facts import Effect
 from ..model import Channel
 from ..ports import Clock, DurableQueries, Freshness, Log
-from ..rules import check_id, check_text, check_user_id
+from ..rules import MAX_IN_DIRECT, check_id, check_size, check_text, check_user_id, direct_error
 from .cursors import MembersAfter, decode, encode, page_size
 from .effects import done
 from .loading import Loader
@@ -52,8 +52,7 @@ class Channels:
         for field, text in (("name", request.name), ("avatar", request.avatar)):
             check_text(None if isinstance(text, UnsetType) else text, field, self._max_text)
         members = self._users(request.members, "members")
-        if request.type is UNSET and (await self._loader.channels([channel]))[0] is None:
-            raise Invalid("a new channel needs a type: direct, group or channel", field="type")
+        await self._check_put(channel, request, members)
         now = self._clock()
         events: list[AnyChannelEvent] = [
             ChannelEvent(
@@ -68,28 +67,49 @@ class Channels:
         if members:
             event = MembersEvent(channel_id=channel, created_at=now, add=members)
             events.append(await self._with_epochs(event))
-        effects = await self._log.channel_events(events)
-        return _view(_channel(effects[-1]))
+        first, *rest = await self._log.channel_events(events)
+        done(first)
+        try:
+            return _view(_channel(rest[0] if rest else first))
+        except DirectChannelFull as error:
+            error.field = "members"
+            raise
+
+    async def _check_put(self, channel: str, request: PutChannel, members: Sequence[str]) -> None:
+        """What can be told before the log decides, so that a refusal changes nothing."""
+        known = (await self._loader.channels([channel]))[0]
+        if known is None and request.type is UNSET:
+            raise Invalid("a new channel needs a type: direct, group or channel", field="type")
+        if (known.type if known is not None and request.type is UNSET else request.type) != "direct":
+            return
+        before = [] if known is None else await self._durable.members(channel, "", MAX_IN_DIRECT + 1)
+        new = set(members).difference(member.user_id for member in before)
+        becomes_direct = known is not None and known.type != "direct"
+        if (new or becomes_direct) and (
+            error := direct_error(channel, len(before) + len(new), "members" if new else "type")
+        ):
+            raise error
 
     async def get(self, channel: str) -> ChannelView:
         """A channel as it stands."""
-        return _view(await self._loader.channel(channel))
+        return _view(await self._loader.channel(check_id(channel, "channel")))
 
     async def delete(self, channel: str) -> None:
         """Delete a channel and all that hangs on it. Its seqs are not given again."""
-        await self._loader.channel(channel)
+        await self._loader.channel(check_id(channel, "channel"))
         event = ChannelEvent(channel_id=channel, created_at=self._clock(), action="delete")
         _channel((await self._log.channel_events([event]))[0])
         self._places.forget(channel)
 
     async def change_members(self, channel: str, request: ChangeMembers) -> MembersChanged:
         """Add and remove members."""
-        await self._loader.channel(channel)
+        check_id(channel, "channel")
         add, remove = self._users(request.add, "add"), self._users(request.remove, "remove")
         if both := set(add) & set(remove):
             raise Invalid(f"{min(both)!r} is in add and in remove", field="remove")
         if not add and not remove:
             raise Invalid("give add or remove", field="add")
+        await self._loader.channel(channel)
         event = MembersEvent(
             channel_id=channel, created_at=self._clock(), add=add, remove=remove, history=request.history
         )
@@ -99,8 +119,8 @@ class Channels:
 
     async def members(self, channel: str, *, limit: int | None = None, cursor: str | None = None) -> MembersPage:
         """Members by id, page by page."""
-        await self._loader.channel(channel)
         limit = page_size(limit, 100, self._max_page)
+        await self._loader.channel(check_id(channel, "channel"))
         after = "" if cursor is None else decode(cursor, MembersAfter, channel).user_id
         found = await self._durable.members(channel, after, limit + 1)
         rows = [MemberView(member.user_id, member.joined_seq, member.joined_at) for member in found[:limit]]
@@ -117,8 +137,7 @@ class Channels:
         return replace(event, epochs=epochs, in_doubt=bool(epochs) and self._freshness.behind)
 
     def _users(self, users: Sequence[str | int], field: str) -> tuple[str, ...]:
-        if len(users) > self._max_batch:
-            raise TooLarge(f"at most {self._max_batch} users in one request", field=field)
+        check_size(users, self._max_batch, field)
         return tuple(dict.fromkeys(check_user_id(user, f"{field}[{i}]") for i, user in enumerate(users)))
 
 

@@ -5,6 +5,7 @@ import asyncio
 from ..announcements import SeatTouched
 from ..api import Explanation, Recount
 from ..ports import Bus, DurableQueries, HotChannels, HotUsers
+from ..rules import check_id, check_user_id
 from .counting import Counting, last_read
 from .loading import Loader
 from .under_way import UnderWay
@@ -44,6 +45,8 @@ class Explain:
 
         They differ only if the difference stood while nothing moved.
         """
+        check_user_id(user, "user")
+        check_id(channel, "channel")
         seen = set()
         for look in range(MAX_LOOKS):
             await asyncio.sleep(0.01 * look)
@@ -79,7 +82,7 @@ class Explain:
 
         In a shared hot store the pointer stays: the durable one may lack reads that only the log has yet.
         """
-        before = await self._unread.of_channel(user, channel)
+        before = await self._unread.of_channel(user, channel)  # checks the ids too
         await self._under_way.settled(user)
         await self._users.forget(user, None if self._alone else channel)
         await self._channels.forget(channel)

@@ -9,6 +9,7 @@ from ..api import Conversation, Inbox, Unread
 from ..errors import Invalid
 from ..model import MAX_NUMBER, Channel
 from ..ports import Count, Seat
+from ..rooms import is_thread
 from ..rules import check_user_id
 from .counting import Counting
 from .cursors import InboxAfter, decode, encode, page_size
@@ -91,7 +92,11 @@ class UserInbox:
     async def _keys(self, user: str, after: Key | None, limit: int, order: Order, filter_: Filter) -> list[Key]:
         """The keys of the next conversations, in order: pinned, then perhaps unread, then the rest."""
         view = await self._loader.view(user, [])
-        special = [name for name, wanted in view.preferences.items() if wanted.pinned or wanted.archived_seq >= 0]
+        special = [
+            name
+            for name, wanted in view.preferences.items()
+            if (wanted.pinned or wanted.archived_seq >= 0) and not is_thread(name)
+        ]
         marked = [seat for seat in (await self._loader.view(user, special)).seats if seat.member]
         archived = await self._preferences.archived(user, marked)
         pinned = {seat.channel_id for seat in marked if seat.preferences.pinned}

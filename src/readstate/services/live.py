@@ -478,6 +478,7 @@ class Live:
 
     async def _draw_once(self, user: LiveUser) -> bool:
         dirty, user.dirty = user.dirty, Dirty()
+        rooms = set(user.rooms)
         user.rendering = True
         try:
             rendered = await self._figures.render(user.id, dirty)
@@ -487,6 +488,8 @@ class Live:
             return False
         finally:
             user.rendering = False
+        left = rooms - user.rooms  # while it was rendered: the devices have heard that these are gone
+        rendered = [one for one in rendered if getattr(one[0], "channel_id", None) not in left]
         self._doubts.note(user.id, (event for event, _ in rendered))
         for channel, end in dirty.ends.items():
             self._note_drawn(user, channel, end)

@@ -21,7 +21,7 @@ from ..fold import root_error
 from ..ids import ulid
 from ..model import Message
 from ..ports import DurableQueries, Freshness, Log
-from ..rules import check_id, check_mention, check_text, check_user_id, parse_time, preview_of
+from ..rules import check_id, check_mention, check_size, check_text, check_user_id, parse_time, preview_of
 from ..telemetry import MESSAGES
 from .acceptance import Acceptance
 from .effects import done
@@ -86,8 +86,7 @@ class Messages:
 
         With `wait`, a log that is applied later is waited for, so that their places are known.
         """
-        if len(messages) > self._max_batch:
-            raise TooLarge(f"at most {self._max_batch} messages in one request", field="messages")
+        check_size(messages, self._max_batch, "messages")
         now = self._acceptance.now()
         roots = {(str(one.channel_id), str(one.id)) for one in messages}
         checked = [await self._check(message, now, roots) for message in messages]
@@ -105,6 +104,8 @@ class Messages:
 
     async def get(self, channel: str, message_id: str) -> MessageView:
         """One message, also a deleted one."""
+        check_id(channel, "channel")
+        check_id(message_id, "id")
         message = (await self._durable.by_id([(channel, message_id)])).get((channel, message_id))
         if message is None or not message.sender_id:
             await self._loader.channel(channel)
@@ -113,8 +114,9 @@ class Messages:
 
     async def edit(self, channel: str, message_id: str, edit: MessageEdit) -> MessageView:
         """Change a message's text or mentions."""
-        await self._loader.channel(channel)
+        check_id(channel, "channel")
         check_id(message_id, "id")
+        await self._loader.channel(channel)
         if edit.text is UNSET and edit.mentions is UNSET:
             raise Invalid("give text or mentions", field="text")
         text: str | None | UnsetType = UNSET
@@ -135,8 +137,9 @@ class Messages:
 
     async def delete(self, channel: str, message_id: str) -> None:
         """Delete a message. An id that was never seen is remembered as deleted."""
-        await self._loader.channel(channel)
+        check_id(channel, "channel")
         check_id(message_id, "id")
+        await self._loader.channel(channel)
         event = DeleteEvent(channel_id=channel, created_at=self._acceptance.now(), id=message_id)
         _message((await self._log.channel_events([event]))[0])
 

@@ -9,7 +9,7 @@ from ..api import PreferencesView, PutPreferences, PutUserPreferences, UserPrefe
 from ..errors import Unavailable
 from ..model import FOREVER, Preferences
 from ..ports import Bus, Clock, Durable, DurableReceipts, DurableUsers, DurableWrites, HotUsers, Seat
-from ..rules import check_user_id, parse_time
+from ..rules import check_id, check_user_id, parse_time
 from .loading import Loader
 from .under_way import UnderWay
 
@@ -40,6 +40,8 @@ class ChannelPreferences:
 
     async def get(self, user: str, channel: str) -> PreferencesView:
         """What holds now."""
+        check_user_id(user, "user")
+        check_id(channel, "channel")
         return await self.view(user, await self._loader.seat(user, channel))
 
     async def view(self, user: str, seat: Seat) -> PreferencesView:
@@ -58,6 +60,8 @@ class ChannelPreferences:
 
     async def put(self, user: str, channel: str, request: PutPreferences) -> PreferencesView:
         """Change what is given."""
+        check_user_id(user, "user")
+        check_id(channel, "channel")
         known = (await self._loader.seat(user, channel)).preferences
         muted_until = known.muted_until
         if isinstance(request.muted, bool):
@@ -76,10 +80,10 @@ class ChannelPreferences:
             known.pinned if request.pinned is UNSET else request.pinned,
             archived_seq,
         )
-        await self.save(user, channel, wanted)
+        await self._save(user, channel, wanted)
         return await self.get(user, channel)
 
-    async def save(self, user: str, channel: str, wanted: Preferences) -> None:
+    async def _save(self, user: str, channel: str, wanted: Preferences) -> None:
         """Keep preferences: hot state, then durable store."""
         before = (await self._loader.seat(user, channel)).preferences
         generation = await self._users.generation()

@@ -64,7 +64,7 @@ class UserPresence:
     async def focus(self, user: str, device: str, connection: str, channel: str | None) -> None:
         """A device has a channel open, or none; anew, also if it was the same."""
         if channel is not None:
-            await self._loader.seat(user, channel)
+            await self._loader.seat(user, check_id(channel, "channel_id"))
         await self._devices.connect(user, device, FOREVER, None, connection)
         if channel is not None:
             await self._devices.connect(user, device, FOREVER, channel, connection)

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import structlog
 from msgspec.structs import replace
@@ -12,6 +12,7 @@ from ..announcements import PointerMoved, SeatTouched
 from ..api import (
     AllRead,
     ChannelRead,
+    Id,
     MarkUnread,
     ReadAll,
     ReadOutcome,
@@ -27,7 +28,6 @@ from ..errors import (
     MessageNotFound,
     MessageWithoutSeq,
     ReadstateError,
-    TooLarge,
     Unavailable,
     UndoNotFound,
 )
@@ -52,7 +52,7 @@ from ..ports import (
     UndoItem,
 )
 from ..rooms import is_thread
-from ..rules import advance, check_id, check_user_id, parse_time
+from ..rules import advance, check_id, check_size, check_user_id, parse_time
 from ..telemetry import RECEIPTS
 from .counting import Counting, last_read, shown
 from .loading import MAX_TRIES, Loader
@@ -63,6 +63,8 @@ from .under_way import UnderWay
 log = structlog.get_logger()
 
 MAX_MOVES = 5_000
+_Named = tuple[str, str, ReadTarget]
+"""A read as it is asked for: user, channel, target."""
 _TARGETS = ("up_to", "up_to_seq", "up_to_time", "messages")
 _OK = ReadOutcome("ok", True)
 _SAME = ReadOutcome("ok", False)
@@ -119,13 +121,16 @@ class Reads:
 
     async def mark_read(self, user: str, channel: str, target: ReadTarget, origin: str | None = None) -> ReadResult:
         """Read everything, up to a place, or exactly these messages."""
-        read = replace(await self._resolve(user, channel, target), origin=origin)
+        named = self._named(user, channel, target, "user", "channel")
+        read = replace(await self._resolve(*named), origin=origin)
         return await self._answer(await self._move_one(read))
 
     async def mark_unread(self, user: str, channel: str, request: MarkUnread, origin: str | None = None) -> ReadResult:
         """Make a message and every later one by somebody else unread, as a new epoch."""
-        seat = await self._loader.seat(user, channel)
+        check_user_id(user, "user")
+        check_id(channel, "channel")
         id_ = check_id(request.from_, "from")
+        seat = await self._loader.seat(user, channel)
         message = (await self._places.messages([(channel, id_)])).get((channel, id_))
         if message is None:
             raise MessageNotFound(f"there is no message {id_!r} in channel {channel!r}", field="from")
@@ -200,9 +205,8 @@ class Reads:
 
     async def mark_many(self, reads: Sequence[UserRead]) -> list[ReadOutcome]:
         """Reads of any users at once; one that can't be done doesn't hinder the others."""
-        if len(reads) > self._max_batch:
-            raise TooLarge(f"at most {self._max_batch} reads in one request", field="reads")
-        resolved = await self._resolve_all([(_text(r.user_id), _text(r.channel_id), r) for r in reads])
+        check_size(reads, self._max_batch, "reads")
+        resolved = await self._resolve_all([self._named_or_error(read) for read in reads])
         results = iter(await self._moves.submit([read for read in resolved if isinstance(read, Read)]))
         outcomes: list[ReadOutcome] = []
         for read in resolved:
@@ -217,6 +221,7 @@ class Reads:
 
     async def mark_all(self, user: str, request: ReadAll) -> AllRead:
         """Read all channels, or a list of them, with a token that takes it back."""
+        check_user_id(user, "user")
         if request.all == (request.items is not None):
             raise Invalid('give either "all": true or "items"', field="items")
         if request.items is not None:
@@ -256,9 +261,9 @@ class Reads:
 
     async def undo(self, user: str, token: str) -> Undone:
         """Give back what a mark-all-read took, except where the pointer has moved since."""
+        check_user_id(user, "user")
         items = await self._durable.load_undo(token, user, self._clock())
         if items is None:
-            check_user_id(user, "user")
             raise UndoNotFound(field="undo")
         moves = [Restore(user, item.channel_id, item.before, item.to, item.after) for item in items]
         results = await self._moves.submit(moves)
@@ -275,6 +280,29 @@ class Reads:
 
     # ------------------------------------------------------------ from targets to moves
 
+    def _named(
+        self, user: Id, channel: Id, target: ReadTarget, user_field: str = "user_id", channel_field: str = "channel_id"
+    ) -> _Named:
+        """A read whose ids and size are right: nothing is looked up before that."""
+        named = check_user_id(user, user_field), check_id(channel, channel_field), target
+        up_to, messages = target.up_to, target.messages
+        several = (up_to is not None) + (target.up_to_seq is not None) + (target.up_to_time is not None)
+        if several + (messages is not None) > 1:
+            raise Invalid(f"give one of {', '.join(_TARGETS)}, or none of them for everything", field=_second(target))
+        if up_to is not None:
+            check_id(up_to, "up_to")
+        elif messages is not None:
+            check_size(messages, self._max_batch, "messages")
+            for id_ in messages:
+                check_id(id_, "messages")
+        return named
+
+    def _named_or_error(self, read: UserRead) -> _Named | ReadstateError:
+        try:
+            return self._named(read.user_id, read.channel_id, read)
+        except ReadstateError as error:
+            return error
+
     async def _resolve(self, user: str, channel: str, target: ReadTarget) -> Read:
         info = await self._together.channel(channel)
         ids: dict[tuple[str, str], Position] = {}
@@ -284,28 +312,33 @@ class Reads:
         elif target.up_to is not None:
             ids = await self._places.by_id([(channel, _text(target.up_to))])
         elif target.messages is not None:
-            ids = await self._places.by_id([(channel, _text(id_)) for id_ in target.messages[: self._max_batch]])
+            ids = await self._places.by_id([(channel, _text(id_)) for id_ in target.messages])
         return await self._read(user, info, target, ids, seqs)
 
-    async def _resolve_all(self, reads: Sequence[tuple[str, str, ReadTarget]]) -> list[Read | ReadstateError]:
+    async def _resolve_all(self, reads: Sequence[_Named | ReadstateError]) -> list[Read | ReadstateError]:
         """The place that each read leads to, or why there is none."""
-        names = list({channel for _, channel, _ in reads})
+        named = [read for read in reads if not isinstance(read, ReadstateError)]
+        names = list({channel for _, channel, _ in named})
         channels = dict(zip(names, await self._loader.channels(names), strict=True))
         by_id, by_seq = [], []
-        for _, name, target in reads:
+        for _, name, target in named:
             channel = channels[name]
             if channel is None:
                 continue
             if target.up_to is not None:
                 by_id.append((name, _text(target.up_to)))
             elif target.messages is not None:
-                by_id += [(name, _text(id_)) for id_ in target.messages[: self._max_batch]]
+                by_id += [(name, _text(id_)) for id_ in target.messages]
             elif target.up_to_seq is not None and 0 < target.up_to_seq < channel.last_seq:
                 by_seq.append((name, target.up_to_seq))
         ids = await self._places.by_id(by_id) if by_id else {}
         seqs = await self._places.by_seq(by_seq) if by_seq else {}
         resolved: list[Read | ReadstateError] = []
-        for user, name, target in reads:
+        for read in reads:
+            if isinstance(read, ReadstateError):
+                resolved.append(read)
+                continue
+            user, name, target = read
             channel = channels[name]
             try:
                 if channel is None:
@@ -327,16 +360,12 @@ class Reads:
     ) -> Read:
         name = channel.channel_id
         up_to, seq, messages = target.up_to, target.up_to_seq, target.messages
-        if (up_to is not None) + (seq is not None) + (target.up_to_time is not None) + (messages is not None) > 1:
-            raise Invalid(f"give one of {', '.join(_TARGETS)}, or none of them for everything", field=_second(target))
         apart: tuple[Position, ...] = ()
         if seq is not None:
             to = channel.end if seq >= channel.last_seq else seqs[name, seq] if seq else START
         elif up_to is not None:
             to = _place(ids, name, _text(up_to), "up_to")
         elif messages is not None:
-            if len(messages) > self._max_batch:
-                raise TooLarge(f"at most {self._max_batch} messages in one read", field="messages")
             to = START
             apart = tuple(_place(ids, name, _text(id_), "messages") for id_ in messages)
         elif target.up_to_time is not None:
@@ -355,20 +384,26 @@ class Reads:
         items: Sequence[ChannelRead] = request.items or ()
         if request.up_to_time is not None:
             raise Invalid("up_to_time goes with all; an item has its own", field="up_to_time")
-        if len(items) > self._max_batch:
-            raise TooLarge(f"at most {self._max_batch} items in one request", field="items")
-        resolved = await self._resolve_all([(user, _text(item.channel_id), item) for item in items])
+        check_size(items, self._max_batch, "items")
+        named: list[_Named] = []
+        for index, item in enumerate(items):
+            with _of_item(index):
+                named.append(self._named(user, item.channel_id, item))
+        names = list(dict.fromkeys(channel for _, channel, _ in named))
+        members = {seat.channel_id for seat in (await self._loader.view(user, names)).seats if seat.member}
+        for index, (_, channel, _) in enumerate(named):
+            if channel not in members:
+                with _of_item(index):
+                    raise await self._loader.no_seat(user, channel)
         moves = []
-        for index, read in enumerate(resolved):
-            if isinstance(read, ReadstateError):
-                read.field = f"items[{index}].{read.field or 'channel_id'}"
-                raise read
-            await self._loader.seat(user, read.channel_id)
+        for index, read in enumerate(await self._resolve_all(named)):
+            with _of_item(index):
+                if isinstance(read, ReadstateError):
+                    raise read
             moves.append(read)
         return moves
 
     async def _moves_of_all(self, user: str, request: ReadAll) -> list[Read]:
-        check_user_id(user, "user")
         time = None if request.up_to_time is None else parse_time(request.up_to_time, "up_to_time")
         everything = (await self._loader.view(user, "all")).seats
         seats = [seat for seat in everything if seat.member and not is_thread(seat.channel_id)]
@@ -509,10 +544,19 @@ def _text(id_: str | int) -> str:
     return id_ if isinstance(id_, str) else str(id_)
 
 
+@contextlib.contextmanager
+def _of_item(index: int) -> Iterator[None]:
+    """What is wrong with one item of a list is told with its place."""
+    try:
+        yield
+    except ReadstateError as error:
+        error.field = f"items[{index}].{error.field or 'channel_id'}"
+        raise
+
+
 def _place(ids: dict[tuple[str, str], Position], channel: str, id_: str, field: str) -> Position:
     place = ids.get((channel, id_))
     if place is None:
-        check_id(id_, field)
         raise MessageNotFound(f"there is no message {id_!r} in channel {channel!r}", field=field)
     if place.seq < 0:
         raise MessageWithoutSeq(field=field)

@@ -21,8 +21,9 @@ class ReadReceipts:
 
     async def seen(self, channel: str, message_id: str) -> Seen:
         """Who has seen a message; in large channels only how many."""
-        info = await self._loader.channel(channel)
+        check_id(channel, "channel")
         id_ = check_id(message_id, "id")
+        info = await self._loader.channel(channel)
         message = (await self._durable.by_id([(channel, id_)])).get((channel, id_))
         if message is None or not message.sender_id:
             raise MessageNotFound(f"there is no message {id_!r} in channel {channel!r}", field="id")
@@ -54,7 +55,7 @@ class ReadReceipts:
 
     async def of_channel(self, channel: str) -> Receipts:
         """How far everyone has read, for a whole screen of messages; empty in large channels."""
-        info = await self._loader.channel(channel)
+        info = await self._loader.channel(check_id(channel, "channel"))
         if info.member_count > self._limit:
             return Receipts([])
         rows = await self._durable.receipts(channel)

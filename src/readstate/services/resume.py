@@ -39,6 +39,8 @@ class Missed:
                 return None
             events += messages
             room -= len(messages)
+        if len(await self._unread.member_of(user, frozenset(changed.channels))) < len(changed.channels):
+            return None  # the user has left a channel meanwhile: its messages may be of after that
         events += await self._standing(user, changed)
         events += await self.receipts(user, start.at)
         return events if len(events) <= MAX_EVENTS else None

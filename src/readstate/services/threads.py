@@ -53,12 +53,13 @@ class ThreadPanel:
         self, user: str, channel: str, thread: str, request: ThreadRead, origin: str | None = None
     ) -> ReadResult:
         """Mark a followed thread read: everything, or up to a reply."""
+        up_to = None if request.up_to is None else check_id(request.up_to, "up_to")
         await self._check(user, channel, thread)
         room = thread_room(channel, thread)
         await self._followed(user, room)
         to = (await self._loader.channel(room)).end
-        if request.up_to is not None:
-            to = await self._place(channel, thread, check_id(request.up_to, "up_to"))
+        if up_to is not None:
+            to = await self._place(channel, thread, up_to)
         moved = await self._reads.read_place(user, room, to, origin)
         seat = await self._followed(user, room)
         count = 0 if seat.ledger is None else seat.ledger.count
@@ -79,7 +80,7 @@ class ThreadPanel:
         if filter not in {"all", "unread"}:
             raise Invalid("filter must be all or unread", field="filter")
         if channel is not None:
-            await self._loader.seat(user, channel)
+            await self._loader.seat(user, check_id(channel, "channel"))
         after = None if cursor is None else decode(cursor, ThreadsAfter, user)
         seats = await self.followed(user)
         rooms = await self._loader.channels([seat.channel_id for seat in seats])
@@ -120,8 +121,10 @@ class ThreadPanel:
 
     async def _check(self, user: str, channel: str, thread: str) -> None:
         """The user is in the channel, and the thread hangs on a root message in it."""
-        await self._loader.seat(user, channel)
+        check_user_id(user, "user")
+        check_id(channel, "channel")
         check_id(thread, "thread")
+        await self._loader.seat(user, channel)
         root = (await self._places.messages([(channel, thread)])).get((channel, thread))
         if root is None:
             raise ThreadNotFound(f"there is no message {thread!r} in channel {channel!r}", field="thread")

@@ -6,11 +6,11 @@ from typing import NamedTuple
 from msgspec import UNSET, Struct
 
 from ..api import Sync, ThreadTotals, Totals, Unread, UserTotals
-from ..errors import InvalidCursor, TooLarge
+from ..errors import InvalidCursor
 from ..model import NO_PREFERENCES, Channel, Preferences
 from ..ports import Clock, HotChannels, HotUsers, Seat, Survey
 from ..rooms import channel_and_thread, is_thread
-from ..rules import check_id, check_user_id
+from ..rules import check_id, check_size, check_user_id
 from .counting import Counting, shown
 from .cursors import SyncCursor, SyncPage, decode, encode, in_doubt, page_size
 from .loading import MAX_TRIES, Loader, overtaken
@@ -87,18 +87,21 @@ class UnreadCounts:
 
     async def of_channel(self, user: str, channel: str) -> Unread:
         """Unread of one channel."""
+        check_user_id(user, "user")
+        check_id(channel, "channel")
         stale = self._counting.stale
         seat = await self._loader.seat(user, channel)
         return (await self._counting.unread(user, [seat], [await self._loader.channel(channel)], stale))[0]
 
     async def totals(self, users: Sequence[str]) -> dict[str, UserTotals]:
         """Totals of many users, for push notifications."""
-        if len(users) > self._max_batch:
-            raise TooLarge(f"at most {self._max_batch} users in one request", field="users")
+        check_size(users, self._max_batch, "users")
+        for user in users:
+            check_user_id(user, "users")
         answer = {}
         for user in users:
             stale = self._counting.stale  # looked at twice: what is said to be exact must be so at both moments
-            survey = await self._loader.survey(check_user_id(user, "users"))
+            survey = await self._loader.survey(user)
             sums, exact = await self._sums(user, survey)
             threads = await self._thread_totals(user, survey)
             badge = await self._badge(user)
@@ -198,6 +201,8 @@ class UnreadCounts:
     ) -> Sync:
         """All channels of a user, unread first, then by latest activity; or those changed since a cursor."""
         check_user_id(user, "user")
+        check_size(channels or (), self._max_batch, "channels")
+        wanted = None if channels is None else frozenset(check_id(name, "channels") for name in channels)
         page = None if cursor is None else decode(cursor, SyncPage, user)
         since = page.since if page is not None else since
         question = _Question(
@@ -208,7 +213,7 @@ class UnreadCounts:
             after=None if page is None else (page.read, -page.at, page.channel_id),
             limit=page_size(limit, 1000, self._max_page),
             only_unread=only_unread,
-            wanted=None if channels is None else frozenset(check_id(name, "channels") for name in channels),
+            wanted=wanted,
         )
         for _ in range(MAX_LOOKS):
             before = await self._now(user)
@@ -253,7 +258,7 @@ class UnreadCounts:
             names = found.channels
             removed = [name for name in found.removed if q.wanted is None or name in q.wanted]
         else:
-            names = await self._member_of(q.user, q.wanted)
+            names = await self.member_of(q.user, q.wanted)
             removed = sorted(q.wanted - set(names)) if q.wanted is not None else []
         return await self._made(q, survey, await self._rows(q, names), removed)
 
@@ -284,7 +289,8 @@ class UnreadCounts:
         chosen = [index for _, index in sorted(keys)[: q.limit + 1]]
         return await self._counting.unread(q.user, [seats[i] for i in chosen], [channels[i] for i in chosen])
 
-    async def _member_of(self, user: str, wanted: frozenset[str] | None) -> list[str]:
+    async def member_of(self, user: str, wanted: frozenset[str] | None) -> list[str]:
+        """The channels (of these) that the user is in."""
         view = await self._loader.view(user, "all" if wanted is None else list(wanted))
         return [seat.channel_id for seat in view.seats if seat.member and not is_thread(seat.channel_id)]
 

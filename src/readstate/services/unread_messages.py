@@ -7,7 +7,7 @@ from ..api import UnreadMessages
 from ..errors import Invalid
 from ..model import MAX_NUMBER, Message
 from ..ports import Clock, DurableQueries, HotChannels, HotUsers, Seat, UnreadSource
-from ..rules import check_user_id
+from ..rules import check_id, check_user_id
 from .counting import Counting
 from .cursors import MessagesAfter, decode, encode, page_size
 from .loading import Loader
@@ -61,6 +61,8 @@ class UnreadView(UnreadCounts):
     ) -> UnreadMessages:
         """A page of unread messages: newest or oldest first, or channel by channel, each oldest first."""
         check_user_id(user, "user")
+        if channel is not None:
+            check_id(channel, "channel")
         limit = page_size(limit, 100, self._max_page)
         if order not in {"newest", "oldest", "channel"}:
             raise Invalid("order must be newest, oldest or channel", field="order")

@@ -532,7 +532,7 @@ SELECT count(DISTINCT sender_id) FROM undelivered
 WHERE receiver_id = :user AND accepted_at > :since AND accepted_at <= :until;
 
 -- name: tapped_messages
--- What they wrote, newest first, from a place on.
+-- What they wrote in channels that the user is in now, newest first, from a place on.
 SELECT coalesce(json_agg(found ORDER BY accepted_at DESC, at DESC, channel_id DESC, id DESC), '[]')
 FROM (SELECT m.channel_id, m.id, m.seq, m.sender_id, m.at, m.sent_at, m.text, m.preview, m.thread_id, m.thread_seq,
           m.mentions, m.silent, m.deleted, m.backfill, m.change, u.accepted_at
@@ -540,6 +540,7 @@ FROM (SELECT m.channel_id, m.id, m.seq, m.sender_id, m.at, m.sent_at, m.text, m.
       CROSS JOIN LATERAL (
           SELECT * FROM messages AS x WHERE x.channel_id = u.channel_id AND x.id = u.message_id LIMIT 1) AS m
       WHERE u.receiver_id = :user AND u.accepted_at > :since AND u.accepted_at <= :until
+          AND (SELECT r.active FROM members AS r WHERE r.user_id = :user AND r.channel_id = u.channel_id)
           AND (u.accepted_at, m.at, m.channel_id, m.id) < (:accepted_at, :at, :channel, :message)
       ORDER BY u.accepted_at DESC, m.at DESC, m.channel_id DESC, m.id DESC LIMIT :limit) AS found;
 

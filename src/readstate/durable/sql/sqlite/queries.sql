@@ -513,7 +513,7 @@ SELECT count(DISTINCT sender_id) FROM undelivered
 WHERE receiver_id = :user AND accepted_at > :since AND accepted_at <= :until;
 
 -- name: tapped_messages
--- What they wrote, newest first, from a place on.
+-- What they wrote in channels that the user is in now, newest first, from a place on.
 SELECT json_group_array(json_object(
     'channel_id', m.channel_id, 'id', m.id, 'seq', m.seq, 'sender_id', m.sender_id, 'at', m.at,
     'sent_at', m.sent_at, 'text', m.text, 'preview', m.preview, 'thread_id', m.thread_id,
@@ -522,6 +522,7 @@ SELECT json_group_array(json_object(
 FROM (SELECT x.*, u.accepted_at FROM undelivered AS u
       JOIN messages AS x ON x.channel_id = u.channel_id AND x.id = u.message_id
       WHERE u.receiver_id = :user AND u.accepted_at > :since AND u.accepted_at <= :until
+          AND (SELECT r.active FROM members AS r WHERE r.user_id = :user AND r.channel_id = u.channel_id)
           AND (u.accepted_at, x.at, x.channel_id, x.id) < (:accepted_at, :at, :channel, :message)
       ORDER BY u.accepted_at DESC, x.at DESC, x.channel_id DESC, x.id DESC LIMIT :limit) AS m;
 
