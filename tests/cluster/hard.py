@@ -233,10 +233,10 @@ class Unplugged:
         self._send = self._producer.send
         self._producer.send = self._refuse  # type: ignore[method-assign]
 
-    async def _refuse(self, topic: str, records: Sequence[Record]) -> None:
+    async def _refuse(self, topic: str, records: Sequence[Record]) -> dict[int, int]:
         if topic == self._topic:
             raise LogUnavailable("the cable is out")
-        await self._send(topic, records)
+        return await self._send(topic, records)
 
     async def mend(self) -> None:
         """Returns when what was kept on the disk is in Kafka."""
