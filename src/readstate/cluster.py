@@ -139,7 +139,7 @@ class Cluster:
                 self.log.hear(announcements)
 
         self.bus.subscribe(hear, services.live.missed, services.live.is_idle)
-        for work in (self.freshness.run(), self.backlog.run(), self._heartbeat(services), self._adopt_spools()):
+        for work in (self.freshness.run(), self._heartbeat(services), self._adopt_spools()):
             self._stack.push_async_callback(cancel, asyncio.create_task(work))
         return self.durable, self.hot
 
@@ -221,7 +221,8 @@ class Cluster:
         self._stack.push_async_callback(self.log.close)
         await self.log.start()
         self.dependencies["log"] = self._ping_log
-        await self.backlog.first_look()
+        self._stack.push_async_callback(cancel, asyncio.create_task(self.backlog.run()))
+        await self.backlog.looked()
 
     def _make_backlog(self) -> Backlog:
         s, topics = self.settings, self.topics

@@ -107,7 +107,7 @@ class City:
 
     async def open(self, name: str, *roles: str, **settings: Any) -> Instance:
         """One more process. Without roles it only serves."""
-        options: dict[str, Any] = {"fanout_max_members": FANOUT, "instance_id": name}
+        options: dict[str, Any] = {"fanout_max_members": FANOUT, "instance_id": name, "stale_after": 60}
         options |= self.stores.settings(self.machines) | {"data_dir": str(self._directory / name)} | settings
         rs = await self._stack.enter_async_context(Readstate.open(**options))
         transport = httpx.ASGITransport(app=asgi_app(rs))

@@ -12,6 +12,7 @@ Asking for the state costs no call to a server.
 """
 
 import asyncio
+import contextlib
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -118,6 +119,7 @@ class Backlog:
         """When the ends were last seen."""
         self._since: dict[int, float] = {}
         self._oldest = float("inf")
+        self._first = asyncio.Event()
 
     # ------------------------------------------------------------ questions
 
@@ -170,14 +172,13 @@ class Backlog:
                 await self.look()
             except Exception:
                 log.error("a look at the log failed", action="backlog", traceback=traceback.format_exc())
+            self._first.set()
             await asyncio.sleep(self._pause)
 
-    async def first_look(self) -> None:
-        """Look once, but keep nobody waiting for brokers that are away."""
-        try:
-            await asyncio.wait_for(self.look(), FIRST_SECONDS)
-        except TimeoutError:
-            log.debug("it is not known yet whether messages wait", action="backlog")
+    async def looked(self) -> None:
+        """Wait for the first look, but not long for brokers that are away."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._first.wait(), FIRST_SECONDS)
 
     async def look(self) -> None:
         """Learn what is appended and applied. Never fails: what can't be learned stays as it was known."""
