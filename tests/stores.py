@@ -96,6 +96,7 @@ def _on_kafka() -> dict[str, Any]:
         "partitions": PARTITIONS,
         "produce_timeout": 10_000,  # a busy machine is not one without Kafka
         "wait_timeout": 30,
+        "stale_after": 60,  # nor one whose writer is behind
     }
 
 

@@ -60,6 +60,9 @@ export interface Thread {
   /** The newest reply; its `seq` is its place in the thread. */
   latest: Latest | null;
   last_read: LastRead;
+  /** There if the number is not exact. */
+  exact?: false;
+  reason?: "capped" | "stale";
 }
 
 export interface ThreadTotals {
@@ -191,6 +194,9 @@ export interface Conversation {
   mentions: number;
   muted: boolean;
   pinned: boolean;
+  /** There if the numbers are not exact. */
+  exact?: false;
+  reason?: "capped" | "stale";
 }
 
 export interface Preferences {

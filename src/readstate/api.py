@@ -10,6 +10,8 @@ Id = str | int
 """In requests an integer stands for its decimal string."""
 Time = str | int
 """In requests: milliseconds since 1970, or RFC 3339."""
+Reason = Literal["capped", "stale"]
+"""Why a count is not exact: it is a lower bound, or the last known value."""
 History = Literal["read", "unread"] | Annotated[int, Meta(ge=0, le=1_000_000)]
 
 
@@ -230,7 +232,7 @@ class Unread(Struct, frozen=True, gc=False):
     last_read: LastRead
     latest: Latest | None
     muted: bool
-    reason: Literal["capped", "stale"] | UnsetType = UNSET
+    reason: Reason | UnsetType = UNSET
     archived: bool | UnsetType = UNSET
     """Only there if it is true: the channel is archived, and left out of the totals."""
 
@@ -272,6 +274,9 @@ class Totals(Struct, frozen=True, gc=False):
     unread: int
     mentions: int
     channels: int
+    exact: bool | UnsetType = UNSET
+    """Only there if it is false."""
+    reason: Reason | UnsetType = UNSET
 
 
 class ThreadTotals(Struct, frozen=True, gc=False):
@@ -279,6 +284,9 @@ class ThreadTotals(Struct, frozen=True, gc=False):
 
     unread: int
     threads: int
+    exact: bool | UnsetType = UNSET
+    """Only there if it is false."""
+    reason: Reason | UnsetType = UNSET
 
 
 class Sync(Struct, frozen=True, gc=False):
@@ -310,6 +318,7 @@ class UserTotals(Struct, frozen=True, gc=False):
     badge: int
     """How many different people wrote while the user was away."""
     exact: bool
+    reason: Reason | UnsetType = UNSET
 
 
 class PreferencesView(Struct, frozen=True, gc=False):
@@ -346,6 +355,9 @@ class Conversation(Struct, frozen=True, gc=False):
     mentions: int
     muted: bool
     pinned: bool
+    exact: bool | UnsetType = UNSET
+    """Only there if it is false."""
+    reason: Reason | UnsetType = UNSET
 
 
 class Inbox(Struct, frozen=True, gc=False):
@@ -366,6 +378,9 @@ class ThreadView(Struct, frozen=True, gc=False):
     latest: Latest | None
     """The newest reply; its `seq` is its place in the thread."""
     last_read: LastRead
+    exact: bool | UnsetType = UNSET
+    """Only there if it is false."""
+    reason: Reason | UnsetType = UNSET
 
 
 class Threads(Struct, frozen=True, gc=False):
@@ -466,6 +481,7 @@ class Explanation(Struct, frozen=True, gc=False):
     durable: int
     agrees: bool
     answered_by: Literal["hot", "durable"]
+    reason: Reason | UnsetType = UNSET
 
 
 class Recount(Struct, frozen=True, gc=False):

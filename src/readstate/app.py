@@ -75,9 +75,9 @@ class Readstate(Services):
         await self._stack.aclose()
 
     async def ready(self) -> dict[str, str]:
-        """Each dependency, and "ok" or what is wrong with it."""
+        """Each dependency, and "ok" or what is wrong with it. A state that begins with `behind` is no fault of one."""
         states = await asyncio.gather(*(_state(ping) for ping in self._profile.dependencies.values()))
-        return dict(zip(self._profile.dependencies, states, strict=True))
+        return dict(zip(self._profile.dependencies, states, strict=True)) | self._profile.lags()
 
     async def lost(self) -> ReadstateError:
         """Return when it can't go on, with the reason: another process has taken the store over, and all writes are

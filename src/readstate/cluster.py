@@ -21,6 +21,7 @@ from .events import ReadEvent
 from .hot.memory import MemoryHot
 from .hot.valkey import ValkeyHot
 from .hot.valkey_notes import ValkeyNotes
+from .log.backlog import Backlog, Sources
 from .log.kafka import KafkaProducer, make_topics
 from .log.kafka_log import KafkaLog
 from .log.spool import Send, Spool
@@ -57,6 +58,7 @@ class Cluster:
     bus: ValkeyBus
     log: KafkaLog
     watcher: Watcher
+    backlog: Backlog
     notes: ValkeyNotes
     freshness: Trailing
 
@@ -83,6 +85,10 @@ class Cluster:
         self._aside: MemoryHot | None = None
         self._aside_at = 0
 
+    def lags(self) -> dict[str, str]:
+        """What may be behind, with its state."""
+        return {"messages": self.backlog.state()}
+
     async def start(self, services: Services) -> tuple[SqlStore, Hot]:
         """Put the services together, and let them run."""
         s = self.settings
@@ -97,7 +103,15 @@ class Cluster:
             self.durable = self._tracing.durable(self.durable, "postgresql")
             self.hot = self._tracing.hot(self.hot, "redis")
             self.log = self._tracing.log(self.log)
-        self.freshness = Trailing(self.notes, self._spooled, self._ends, self._committed, s.wait_timeout)
+        self.freshness = Trailing(
+            self.notes,
+            self._spooled,
+            self._ends,
+            self._committed,
+            s.wait_timeout,
+            self.backlog.stale,
+            s.partitions,
+        )
         parts = Parts(
             self.log,
             self.hot,
@@ -186,6 +200,7 @@ class Cluster:
         self._stack.push_async_callback(producer.close)
         self.watcher = Watcher(self.options, s.partitions)
         self._stack.push_async_callback(self.watcher.close)
+        self.backlog = self._make_backlog()
         persister = ReceiptPersister(self.durable, shared=True)
         self._restoring = SharedPersister(persister, self.hot.users, _always, self.clock, s.persist_rate)
         spool = await asyncio.to_thread(_own_spool, Path(s.data_dir), s.spool_max, self._restore)
@@ -195,6 +210,7 @@ class Cluster:
             spool,
             self.topics,
             self.watcher,
+            self.backlog,
             partitions=s.partitions,
             instance_id=self.instance_id,
             produce_timeout=s.produce_timeout / 1000,
@@ -205,6 +221,18 @@ class Cluster:
         self._stack.push_async_callback(self.log.close)
         await self.log.start()
         self.dependencies["log"] = self._ping_log
+        self._stack.push_async_callback(cancel, asyncio.create_task(self.backlog.run()))
+        await self.backlog.looked()
+
+    def _make_backlog(self) -> Backlog:
+        s, topics = self.settings, self.topics
+        sources = Sources(
+            ends=lambda: self.watcher.ends(topics.messages),
+            committed=lambda: self.watcher.committed(topics.writer, topics.messages),
+            ends_before=lambda seconds: self.watcher.ends_before(topics.messages, seconds),
+            applied=self.hot.channels.offsets,
+        )
+        return Backlog(sources, s.partitions, stale_after=s.stale_after, max_lag=s.max_lag)
 
     async def _make_topics(self) -> bool:
         """False: Kafka is not there. Reads go on without it, so a process may start all the same."""

@@ -56,6 +56,10 @@ class Embedded:
         self.lost = asyncio.Event()
         self.loss = StorageUnavailable("another process has taken the database over: see its log, or readstate doctor")
 
+    def lags(self) -> dict[str, str]:
+        """What may be behind, with its state. Nothing: the log is applied at once."""
+        return {}
+
     async def start(self, services: Services) -> tuple[SqlStore, Hot]:
         """Put the services together, and let them run."""
         self._stack.callback(_take_directories(self._settings))

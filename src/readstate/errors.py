@@ -243,6 +243,12 @@ class LogUnavailable(Unavailable):
     """True: it may have been taken all the same."""
 
 
+class MessagesBehind(Unavailable):
+    """Accepted messages have waited for longer than MAX_LAG to be applied; nothing was changed."""
+
+    code = "messages_behind"
+
+
 class Stopping(Unavailable):
     """The service is stopping."""
 

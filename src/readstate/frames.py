@@ -1,10 +1,10 @@
 """The frames of the WebSocket: JSON objects with a `type`."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from .api import Conversation, Id, LastRead, Place, PreferencesView, ReadTarget, Time
+from .api import Conversation, Id, LastRead, Place, PreferencesView, ReadTarget, Reason, Time
 from .model import Latest, Number
 
 Ref = str | int
@@ -174,7 +174,7 @@ class ReadPointerUpdated(Event, frozen=True, kw_only=True, tag="read_pointer.upd
     muted: bool
     instance_id: str
     """Where the change came from."""
-    reason: Literal["capped", "stale"] | UnsetType = UNSET
+    reason: Reason | UnsetType = UNSET
     archived: bool | UnsetType = UNSET
 
 
@@ -191,7 +191,7 @@ class UnreadUpdated(Event, frozen=True, kw_only=True, tag="unread.updated"):
     last_read: LastRead
     latest: Latest | None
     muted: bool
-    reason: Literal["capped", "stale"] | UnsetType = UNSET
+    reason: Reason | UnsetType = UNSET
     archived: bool | UnsetType = UNSET
 
 
@@ -236,6 +236,9 @@ class ThreadUpdated(Event, frozen=True, kw_only=True, tag="thread.updated"):
     latest: Latest | None
     last_read: LastRead
     followed: bool
+    exact: bool | UnsetType = UNSET
+    """Only there if it is false."""
+    reason: Reason | UnsetType = UNSET
 
 
 class SyncRequired(Event, frozen=True, kw_only=True, tag="sync.required"):

@@ -107,6 +107,15 @@ class Settings:
     ] = 100
     spool_max: Annotated[int, About("Bound of the local spool in MiB; past it reads are refused", 1, 1_048_576)] = 1_024
     wait_timeout: Annotated[int, About("Seconds that a request waits for what the log still has to bring", 1, 600)] = 5
+    stale_after: Annotated[
+        int,
+        About(
+            "Seconds that an accepted message may wait to be applied before counts of its channel say stale", 1, 86_400
+        ),
+    ] = 5
+    max_lag: Annotated[
+        int, About("Seconds that accepted messages may wait before new ones are refused; 0: never refused", 0, 86_400)
+    ] = 0
     session_timeout: Annotated[
         int, About("Milliseconds of silence after which others take over what a worker had", 1_000, 300_000)
     ] = 10_000

@@ -132,6 +132,11 @@ CONSUMER_LAG = Gauge(
     ("group", "topic"),
     registry=REGISTRY,
 )
+APPLY_LAG = Gauge(
+    "readstate_apply_lag_seconds",
+    "Age of the oldest accepted event of the topic messages that is not applied yet, as this process sees it.",
+    registry=REGISTRY,
+)
 PERSIST_LAG = Histogram(
     "readstate_persist_lag_seconds",
     "Time from a read to its commit in the durable store.",

@@ -107,7 +107,7 @@ class City:
 
     async def open(self, name: str, *roles: str, **settings: Any) -> Instance:
         """One more process. Without roles it only serves."""
-        options: dict[str, Any] = {"fanout_max_members": FANOUT, "instance_id": name}
+        options: dict[str, Any] = {"fanout_max_members": FANOUT, "instance_id": name, "stale_after": 60}
         options |= self.stores.settings(self.machines) | {"data_dir": str(self._directory / name)} | settings
         rs = await self._stack.enter_async_context(Readstate.open(**options))
         transport = httpx.ASGITransport(app=asgi_app(rs))
@@ -233,10 +233,10 @@ class Unplugged:
         self._send = self._producer.send
         self._producer.send = self._refuse  # type: ignore[method-assign]
 
-    async def _refuse(self, topic: str, records: Sequence[Record]) -> None:
+    async def _refuse(self, topic: str, records: Sequence[Record]) -> dict[int, int]:
         if topic == self._topic:
             raise LogUnavailable("the cable is out")
-        await self._send(topic, records)
+        return await self._send(topic, records)
 
     async def mend(self) -> None:
         """Returns when what was kept on the disk is in Kafka."""

@@ -117,7 +117,7 @@ async def test_a_broker_that_is_away_refuses_and_then_goes_on(tmp_path: Path) ->
         await asyncio.to_thread(make_topics, options, ["t"], 1)
         async with producing(options) as producer:
 
-            async def insist(value: bytes) -> None:
+            async def insist(value: bytes) -> dict[int, int]:
                 while True:
                     try:
                         return await producer.send("t", [Record(b"k", value)])

@@ -19,6 +19,7 @@ from readstate.errors import (
 )
 from readstate.events import AnyChannelEvent, DeadLetter, MessageEvent, ReadEvent, UnsentEvent
 from readstate.facts import Effect
+from readstate.log.backlog import Backlog, Sources
 from readstate.log.kafka import KafkaProducer, Options, make_topics
 from readstate.log.kafka_consumer import Consumed, KafkaConsumer
 from readstate.log.kafka_log import KafkaLog
@@ -59,6 +60,11 @@ def made(options: Options) -> Topics:
     return topics
 
 
+async def nothing(*_: object) -> dict[int, int]:
+    """Nobody looks at what waits."""
+    return {}
+
+
 class Cluster:
     """A log, and a writer's place in it, as the hot store would tell."""
 
@@ -89,6 +95,7 @@ class Cluster:
             spool,
             self.topics,
             watcher,
+            Backlog(Sources(nothing, nothing, nothing, nothing), PARTITIONS, stale_after=5, max_lag=0),
             partitions=PARTITIONS,
             instance_id="here",
             produce_timeout=produce_timeout,

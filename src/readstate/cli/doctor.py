@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import httpx
 import typer
@@ -227,11 +228,14 @@ def service(place: Place, settings: Settings) -> Finding:
 
 
 def _ask(url: str, transport: httpx.AsyncBaseTransport | None = None) -> Finding:
-    async def ready() -> None:
+    async def ready() -> dict[str, Any]:
         async with Client(url, None, retries=Retries(tries=1), transport=transport) as client:
-            await client.ready()
+            return await client.ready()
 
-    asyncio.run(ready())
+    answer = asyncio.run(ready())
+    if answer.get("status") == "behind":
+        detail = f"ready at {url}; {answer['dependencies']['messages']}"
+        return Finding("service", "warn", detail, "start more processes with the role message-writer")
     return Finding("service", "ok", f"ready at {url}")
 
 

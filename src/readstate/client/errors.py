@@ -11,7 +11,8 @@
     ├── TooLarge (413)
     ├── Invalid (422)           InvalidId, MessageWithoutSeq, ReplyToReply, InvalidCursor
     ├── RateLimited (429)
-    ├── Unavailable (503)       StorageUnavailable, HotStoreUnavailable, LogUnavailable, Stopping
+    ├── Unavailable (503)       StorageUnavailable, HotStoreUnavailable, LogUnavailable, MessagesBehind,
+    │                           Stopping
     └── NoAnswer (0)            Unreachable, Interrupted, TimedOut, NotReadstate
 
 A code that this version does not know is raised as the class of its status, so that `except NotFound`
@@ -172,6 +173,10 @@ class HotStoreUnavailable(Unavailable):
 
 class LogUnavailable(Unavailable):
     """The log cannot be written; nothing was changed."""
+
+
+class MessagesBehind(Unavailable):
+    """Accepted messages have waited too long to be applied; nothing was changed."""
 
 
 class Stopping(Unavailable):

@@ -55,7 +55,7 @@ class Health(Struct, frozen=True, gc=False):
 
 
 class Readiness(Struct, frozen=True, gc=False):
-    """Everything that the service needs works."""
+    """Everything that the service needs works; or it works, and accepted messages wait for the message writer."""
 
     dependencies: dict[str, str]
-    status: Literal["ok"] = "ok"
+    status: Literal["ok", "behind"] = "ok"

@@ -47,7 +47,7 @@ from .answers import (
 )
 from .asgi import Answer, Stream, content_type
 from .calls import LINES, Call
-from .problems import NotReady
+from .problems import readiness
 
 # ---------------------------------------------------------------- channels
 
@@ -387,10 +387,7 @@ async def healthz(_: Call) -> Health:
 
 async def readyz(call: Call) -> Readiness:
     """Whether everything that it needs works."""
-    dependencies = await call.service.ready()
-    if any(state != "ok" for state in dependencies.values()):
-        raise NotReady(dependencies)
-    return Readiness(dependencies)
+    return readiness(await call.service.ready())
 
 
 async def metrics(_: Call) -> Answer:

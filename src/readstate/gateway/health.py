@@ -7,9 +7,9 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from .. import telemetry
 from ..errors import NotFound
-from .answers import Health, Readiness
+from .answers import Health
 from .asgi import Answer, ASGIApp, Receive, Scope, Send, content_type
-from .problems import NotReady, problem
+from .problems import NotReady, problem, readiness
 
 JSON = content_type("application/json")
 
@@ -33,10 +33,10 @@ async def _answer(path: str, states: States) -> Answer:
     if path == "/healthz":
         return Answer(200, [JSON], json.encode(Health()))
     if path == "/readyz":
-        found = await states()
-        if any(state != "ok" for state in found.values()):
-            return problem(NotReady(found))
-        return Answer(200, [JSON], json.encode(Readiness(found)))
+        try:
+            return Answer(200, [JSON], json.encode(readiness(await states())))
+        except NotReady as error:
+            return problem(error)
     if path == "/metrics":
         return Answer(200, [content_type(CONTENT_TYPE_LATEST)], generate_latest(telemetry.REGISTRY))
     return problem(NotFound("a worker has /healthz, /readyz and /metrics only"))

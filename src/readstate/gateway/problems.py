@@ -6,10 +6,14 @@ from http import HTTPStatus
 from msgspec import UNSET, Struct, UnsetType, json
 
 from ..errors import MethodNotAllowed, RateLimited, ReadstateError, Unavailable, by_code
+from .answers import Readiness
 from .asgi import Answer, Header, content_type
 
 PROBLEM = content_type("application/problem+json")
 AUTHENTICATE: Header = (b"www-authenticate", b"Bearer")
+
+BEHIND = "behind"
+"""How the state of something begins that works and lags."""
 
 _encode = json.Encoder().encode
 
@@ -42,6 +46,18 @@ class NotReady(Unavailable):
         down = "; ".join(f"{name}: {state}" for name, state in dependencies.items() if state != "ok")
         super().__init__(f"Not ready: {down}.")
         self.dependencies = dependencies
+
+
+def readiness(states: dict[str, str]) -> Readiness:
+    """The answer of `/readyz`. Raises NotReady if something is down.
+
+    A message writer that is behind leaves the service ready: every instance sees the same lag, and a load balancer
+    would take out all of them.
+    """
+    behind = {name for name, state in states.items() if state.startswith(BEHIND)}
+    if any(state != "ok" for name, state in states.items() if name not in behind):
+        raise NotReady(states)
+    return Readiness(states, "behind" if behind else "ok")
 
 
 class WrongMethod(MethodNotAllowed):

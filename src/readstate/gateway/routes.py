@@ -22,6 +22,7 @@ from ..errors import (
     InvalidCursor,
     MessageDeleted,
     MessageNotFound,
+    MessagesBehind,
     MessageWithoutSeq,
     NotAMember,
     NotYet,
@@ -131,7 +132,7 @@ _NO_SEAT = (ChannelNotFound, NotAMember)
 _NO_MESSAGE = (ChannelNotFound, MessageNotFound)
 _NO_THREAD = (*_NO_SEAT, ThreadNotFound, ReplyToReply)
 _READS = (*_NO_SEAT, MessageNotFound, MessageWithoutSeq)
-_SENDS = (*_NO_SEAT, ThreadNotFound, ReplyToReply, ChannelArchived)
+_SENDS = (*_NO_SEAT, ThreadNotFound, ReplyToReply, ChannelArchived, MessagesBehind)
 
 GROUPS = (
     Group(

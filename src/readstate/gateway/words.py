@@ -148,7 +148,10 @@ FIELDS = {
     "read_apart": Word("Read one by one."),
     "read_at": Word("When the pointer last moved: the message was read at that time at the latest."),
     "reads": Word("Reads of any users.", "max_batch"),
-    "reason": Word("Why the count is not exact: more than it keeps (a lower bound), or a dependency is behind."),
+    "reason": Word(
+        "Why the count is not exact: `capped` (more than it keeps; a lower bound) or `stale` (the last known value: "
+        "a dependency is down or behind)."
+    ),
     "receipts": Word("Whether others see what the user has read."),
     "Receipts.receipts": Word("How far each member has read."),
     "Refused.reason": Word("Why it was not taken."),

@@ -183,6 +183,8 @@ class _Batch:
         self._landed = landed
         self._error: KafkaError | None = None
         self._uncertain = False
+        self.ends: dict[int, int] = {}
+        """The offset after the last record in each partition."""
         self.done: asyncio.Future[KafkaError | None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -190,9 +192,12 @@ class _Batch:
         """Whether something of it may be in the log although there was an error."""
         return self._uncertain
 
-    def delivered(self, error: KafkaError | None, _: Message) -> None:
-        """Called for each record, from the producer's poll."""
+    def delivered(self, error: KafkaError | None, message: Message) -> None:
+        """Called for each record, from the producer's poll. Records of a partition come in their order."""
         self._landed(error)
+        partition, offset = message.partition(), message.offset()
+        if error is None and partition is not None and offset is not None:
+            self.ends[partition] = offset + 1
         self._left -= 1
         if error is None or error.code() not in _NOT_TAKEN:
             self._uncertain = True
@@ -232,10 +237,13 @@ class KafkaProducer:
             self._open().poll(0)
             raise LogUnavailable(f"Kafka does not answer: {self._faults.explain(error.args[0])}") from error
 
-    async def send(self, topic: str, records: Sequence[Record]) -> None:
-        """Return when all of them are durable. After an error some may be: sending them again must be harmless."""
+    async def send(self, topic: str, records: Sequence[Record]) -> dict[int, int]:
+        """Return when all of them are durable. After an error some may be: sending them again must be harmless.
+
+        Returns the offset after the last record in each partition.
+        """
         if not records:
-            return
+            return {}
         if max(len(record.key) + len(record.value) for record in records) > MOST_BYTES_OF_ALL:
             raise TooLarge("an event is larger than Kafka takes; nothing was sent")
         batch, end = _Batch(len(records), self._landed), time.monotonic() + DELIVERY_SECONDS
@@ -248,6 +256,7 @@ class KafkaProducer:
         error = await asyncio.shield(batch.done)  # whoever is cancelled here has sent it all the same
         if error is not None:
             raise self._refusal(error, batch.uncertain)
+        return batch.ends
 
     async def close(self, seconds: float = ANSWER_SECONDS) -> None:
         """Wait for what was sent, then stop. What is not acknowledged by then fails."""

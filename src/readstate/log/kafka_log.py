@@ -15,10 +15,11 @@ from msgspec.structs import replace
 
 from ..announcements import Announcement
 from ..errors import LogUnavailable, ReadstateError, Stopping, TooLarge
-from ..events import AnyChannelEvent, DeadLetter, ReadEvent, UnsentEvent
+from ..events import AnyChannelEvent, DeadLetter, MessageEvent, ReadEvent, UnsentEvent
 from ..facts import Effect
 from ..rooms import partition_of
 from ..telemetry import KAFKA_FALLBACK, PRODUCE_FAILED, PRODUCED
+from .backlog import Backlog
 from .kafka import MOST_BYTES, KafkaProducer, Record
 from .spool import Spool
 from .topics import Topics
@@ -55,6 +56,7 @@ class KafkaLog:
         spool: Spool,
         topics: Topics,
         watcher: Watcher,
+        backlog: Backlog,
         *,
         partitions: int,
         instance_id: str,
@@ -67,6 +69,7 @@ class KafkaLog:
         self._spool = spool
         self._topics = topics
         self._watcher = watcher
+        self._backlog = backlog
         self._partitions = partitions
         self._produce_timeout = produce_timeout
         self._wait_timeout = wait_timeout
@@ -132,6 +135,9 @@ class KafkaLog:
             raise TooLarge(f"an event of the log has at most {MOST_BYTES} bytes; nothing was done")
         if self._down and self._sends:
             raise LogUnavailable("Kafka takes nothing right now; nothing was done")
+        # Edits, deletes and members are few, and callers wait for their effect: only messages are refused.
+        added = zip(events, records, strict=True)
+        self._backlog.check({record.partition for event, record in added if isinstance(event, MessageEvent)})
         await asyncio.shield(self._begin(self._topics.messages, records))
 
     # ------------------------------------------------------------ reads
@@ -225,7 +231,7 @@ class KafkaLog:
 
     async def _send(self, topic: str, records: Sequence[Record]) -> None:
         try:
-            await self._producer.send(topic, records)
+            ends = await self._producer.send(topic, records)
         except LogUnavailable as error:
             PRODUCE_FAILED.labels(topic).inc(len(records))
             if not self._down:
@@ -233,6 +239,8 @@ class KafkaLog:
             self._late = self._down = True
             raise
         PRODUCED.labels(topic).inc(len(records))
+        if topic == self._topics.messages:
+            self._backlog.sent(ends)
         if self._down:
             log.info("Kafka takes events again", action="kafka")
         self._late = self._down = False

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -54,6 +55,15 @@ class Watcher:
     async def ends(self, topic: str) -> dict[int, int]:
         """The next offset of each partition."""
         return await self._ask(lambda admin: self._offsets(admin, topic, _NEXT))
+
+    async def ends_before(self, topic: str, seconds: float) -> dict[int, int]:
+        """The first offset of each partition whose record is at most this old; none where all records are older.
+
+        By the timestamps of records: those are of the clocks of producers.
+        """
+        since = OffsetSpec.for_timestamp(int((time.time() - seconds) * 1000))
+        found = await self._ask(lambda admin: self._offsets(admin, topic, since))
+        return {partition: offset for partition, offset in found.items() if offset >= 0}
 
     async def spans(self, places: Collection[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, int]]:
         """The oldest and the next offset of partitions (topic, number)."""

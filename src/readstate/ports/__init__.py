@@ -4,11 +4,12 @@ Hot state is two ports, because in a cluster a user's keys and a channel's keys 
 no step spans both, and nothing here asks for it.
 """
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple, Protocol
 
 from ..events import AnyChannelEvent, ReadEvent
 from ..facts import Effect
+from ..rooms import partition_of
 from .channels import AppliedPlaces, Count, CountQuery, HotChannels, TimelineLoad
 from .durable import (
     Activity,
@@ -84,15 +85,44 @@ class Hot(Protocol):
         """Drop everything; it is loaded again on use."""
 
 
+class Stale(NamedTuple):
+    """Which counts are the last known ones, at one moment."""
+
+    everything: bool
+    """Read states may be missing."""
+    partitions: frozenset[int]
+    """Parts of the log where accepted messages have waited for too long."""
+    of: int
+    """How many parts the log has."""
+
+    def has(self, room: str) -> bool:
+        """Whether the counts of a channel or thread are."""
+        return self.everything or (bool(self.partitions) and partition_of(room, self.of) in self.partitions)
+
+    def or_by(self, later: "Stale") -> "Stale":
+        """Those that are at one of two moments."""
+        return Stale(self.everything or later.everything, self.partitions | later.partitions, max(self.of, later.of))
+
+    def any_of(self, rooms: Iterable[str]) -> bool:
+        """Whether the counts of one of these are."""
+        return self.everything or (bool(self.partitions) and any(map(self.has, rooms)))
+
+
+FRESH = Stale(False, frozenset(), 1)
+
+
 class Freshness(Protocol):
-    """Whether what is loaded from the durable store can lack reads that only the log has yet."""
+    """Whether what is answered can lack what the log has: reads, after the hot store was lost, or messages."""
 
     @property
     def behind(self) -> bool:
-        """Whether it can: then counts are the last known ones."""
+        """Whether reads that only the log has yet may be missing: then all counts are the last known ones."""
+
+    def stale(self) -> Stale:
+        """Which counts are the last known ones now. Costs no call to a server."""
 
     async def caught_up(self) -> None:
-        """Return when it can't any more. Raises Unavailable if that takes too long."""
+        """Return when no reads are missing. Raises Unavailable if that takes too long."""
 
     async def passed(self) -> bool:
         """Return when every read that is acknowledged now is in the durable store; False if that takes too long."""
@@ -118,6 +148,7 @@ class Log(Protocol):
 
 
 __all__ = [
+    "FRESH",
     "MAX_UNPROVEN",
     "Absent",
     "Activity",
@@ -160,6 +191,7 @@ __all__ = [
     "Seat",
     "SeatLoad",
     "Seen",
+    "Stale",
     "Standing",
     "Survey",
     "TapPlace",

@@ -1,16 +1,19 @@
 """From hot state to the figures that callers see."""
 
 from collections.abc import Sequence
+from typing import TypeVar
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
-from ..api import LastRead, Place, Unread
+from ..api import LastRead, Place, Reason, ThreadTotals, ThreadView, Totals, Unread
 from ..model import Channel, Mode, Pointer, Position, Preferences
-from ..ports import Clock, Count, CountQuery, Freshness, Seat
+from ..ports import Clock, Count, CountQuery, Freshness, Seat, Stale
 from ..rules import label
 from .loading import Loader
 from .places import Places
 
+T = TypeVar("T", Totals, ThreadTotals, ThreadView)
 _NOTHING = Count(0, 0, None, False)
 
 
@@ -26,6 +29,16 @@ def shown(preferences: Preferences, unread: int, mentions: int) -> int:
     return mentions if preferences.count == "mentions" else 0
 
 
+def reason(stale: bool, capped: bool) -> Reason | UnsetType:
+    """Why a count is not exact; UNSET: it is."""
+    return "stale" if stale else "capped" if capped else UNSET
+
+
+def flagged(figures: T, why: Reason | UnsetType) -> T:
+    """Figures that say only if they are not exact, and why."""
+    return figures if why is UNSET else replace(figures, exact=False, reason=why)
+
+
 class Counting:
     """Counts seats, whichever way their channels are counted."""
 
@@ -37,9 +50,16 @@ class Counting:
         self._freshness = freshness
 
     @property
-    def stale(self) -> bool:
-        """Whether counts are the last known ones, because something is down or behind."""
+    def behind(self) -> bool:
+        """Whether reads may be missing in all counts, and in what changed."""
         return self._freshness.behind
+
+    def stale(self) -> Stale:
+        """Which counts are the last known ones now, because something is down or behind.
+
+        It is asked before the hot state is looked up and after: a count that is called exact is exact at both moments.
+        """
+        return self._freshness.stale()
 
     def label(self, count: int) -> str:
         """What a badge shows."""
@@ -64,32 +84,31 @@ class Counting:
         return counts
 
     async def unread(
-        self, user: str, seats: Sequence[Seat], channels: Sequence[Channel], stale: bool = False
+        self, user: str, seats: Sequence[Seat], channels: Sequence[Channel], before: Stale
     ) -> list[Unread]:
-        """What is unread for these seats. `stale`: whether it was so when they were looked up."""
-        stale = stale or self.stale  # before it is looked, and after it: what is said to be fresh must be
+        """What is unread for these seats. `before`: what was stale before they were looked up."""
         counts = await self.counts(user, seats, channels)
         firsts = await self._first_places(seats, counts)
-        stale = stale or self.stale
+        after = self.stale()
         return [
-            self._unread(seat, channel, count, first, stale)
+            self._unread(seat, channel, count, first, stale=before.has(seat.channel_id) or after.has(seat.channel_id))
             for seat, channel, count, first in zip(seats, channels, counts, firsts, strict=True)
         ]
 
-    def _unread(self, seat: Seat, channel: Channel, count: Count, first: Position | None, stale: bool) -> Unread:
+    def _unread(self, seat: Seat, channel: Channel, count: Count, first: Position | None, *, stale: bool) -> Unread:
         unread = shown(seat.preferences, count.count, count.mentions)
         return Unread(
             channel_id=seat.channel_id,
             unread=unread,
             label=self.label(unread),
             has_unread=count.count > 0 or count.capped,
-            exact=not count.capped and not stale,
+            exact=not (stale or count.capped),
             mentions=count.mentions,
             first_unread=None if first is None else Place(first.id, first.seq, first.at),
             last_read=last_read(seat.pointer),
             latest=channel.latest,
             muted=self.muted(seat.preferences),
-            reason="stale" if stale else "capped" if count.capped else UNSET,
+            reason=reason(stale, count.capped),
             archived=True if channel.archived else UNSET,
         )
 

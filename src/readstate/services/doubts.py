@@ -1,4 +1,4 @@
-"""What devices were told while the hot state could lack reads that only the log has yet.
+"""What devices were told while the hot state could lack reads or messages that only the log has yet.
 
 Counts say `stale` then, and an announcement that was missed can't be looked up for sure. Once the hot state is whole
 again, those who were told anything meanwhile are told how it stands.
@@ -43,8 +43,7 @@ class Doubts:
 
     def note(self, user: str, events: Iterable[Event], sure: bool = True) -> bool:
         """These events are told to a user; whether that is in doubt. `sure`: there are no others to be told."""
-        behind = self._freshness.behind
-        rooms = {room for event in events if (room := _doubtful(event, behind)) is not None}
+        rooms = {room for event in events if (room := _doubtful(event)) is not None}
         if sure and not rooms:
             return False
         self._doubts.setdefault(user, Doubt(self._clock())).rooms |= rooms
@@ -69,17 +68,20 @@ class Doubts:
                 except Unavailable:
                     await asyncio.sleep(PAUSE_SECONDS)
                     continue
-                doubts, self._doubts = self._doubts, {}
-                self._dispel(doubts)
+                stale = self._freshness.stale()
+                over = {user: doubt for user, doubt in self._doubts.items() if not stale.any_of(doubt.rooms)}
+                if over:
+                    self._doubts = {user: doubt for user, doubt in self._doubts.items() if user not in over}
+                    self._dispel(over)
                 await asyncio.sleep(PAUSE_SECONDS)
         finally:
             self._waiting = None
 
 
-def _doubtful(event: Event, behind: bool) -> str | None:
+def _doubtful(event: Event) -> str | None:
     """The room whose figures an event tells, if they are the last known ones."""
     match event:
-        case ThreadUpdated() if behind:
+        case ThreadUpdated(reason="stale"):
             return thread_room(event.channel_id, event.thread_id)
         case UnreadUpdated(reason="stale") | ReadPointerUpdated(reason="stale"):
             return event.channel_id

@@ -2,11 +2,13 @@
 
 import asyncio
 
+from msgspec import UNSET
+
 from ..announcements import SeatTouched
 from ..api import Explanation, Recount
 from ..ports import Bus, DurableQueries, HotChannels, HotUsers
 from ..rules import check_id, check_user_id
-from .counting import Counting, last_read
+from .counting import Counting, last_read, reason
 from .loading import Loader
 from .under_way import UnderWay
 from .unread import UnreadCounts
@@ -48,6 +50,7 @@ class Explain:
         check_user_id(user, "user")
         check_id(channel, "channel")
         seen = set()
+        before = self._counting.stale()
         for look in range(MAX_LOOKS):
             await asyncio.sleep(0.01 * look)
             seat = await self._loader.seat(user, channel)
@@ -60,11 +63,13 @@ class Explain:
             seen.add((found.change, info.change, found.unread, count.count, seat.pointer))
         else:
             quiet = len(seen) == 1  # not the same, but nothing moves
+        why = reason(before.or_by(self._counting.stale()).has(channel), count.capped)
         return Explanation(
             channel_id=channel,
             user_id=user,
             unread=count.count,
-            exact=not count.capped,
+            exact=why is UNSET,
+            reason=why,
             mode=seat.mode.value,
             pointer=last_read(seat.pointer),
             joined_seq=found.joined_seq,

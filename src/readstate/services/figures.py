@@ -168,8 +168,9 @@ class Figures:
     async def _of_channels(self, user: str, dirty: Dirty) -> list[Rendered]:
         shown = [name for name, marks in dirty.channels.items() if marks.conversation]
         rows = {row.channel_id: row for row in await self._inbox.rows(user, shown)} if shown else {}
+        before = self._counting.stale()
         seats, channels = await self._unread.seats(user, list(dirty.channels))
-        counts = await self._counting.unread(user, seats, channels)
+        counts = await self._counting.unread(user, seats, channels, before)
         rendered: list[Rendered] = []
         for seat, channel, unread in zip(seats, channels, counts, strict=True):
             marks = dirty.channels[seat.channel_id]
@@ -191,13 +192,15 @@ class Figures:
         return {room for room in rooms if is_thread(room) and channel_and_thread(room)[0] in channels}
 
     async def _of_threads(self, user: str, rooms: Sequence[str]) -> list[ThreadUpdated]:
+        before = self._counting.stale()
         names = list({channel_and_thread(room)[0] for room in rooms})
         joined = {seat.channel_id for seat in (await self._loader.view(user, names)).seats if seat.member}
         seats = (await self._loader.counted(user, rooms)).seats
         channels = await self._loader.channels([seat.channel_id for seat in seats])
+        stale = before.or_by(self._counting.stale())
         events = []
         for seat, room in zip(seats, channels, strict=True):
-            view = self._threads.view(seat, None if room is None else room.latest)
+            view = self._threads.view(seat, None if room is None else room.latest, stale)
             if view.channel_id not in joined:  # the channel is gone for this user, and its threads with it
                 continue
             followed = room is not None and seat.member

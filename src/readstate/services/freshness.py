@@ -16,6 +16,7 @@ from typing import Protocol
 import structlog
 
 from ..errors import HotStoreUnavailable, ReadstateError, Unavailable
+from ..ports import FRESH, Stale
 
 log = structlog.get_logger()
 
@@ -33,6 +34,10 @@ class AlwaysFresh:
 
     behind = False
 
+    def stale(self) -> Stale:
+        """Nothing is."""
+        return FRESH
+
     async def caught_up(self) -> None:
         """It is."""
 
@@ -45,6 +50,10 @@ class NeverFresh:
     """What is made from the durable store alone, while the hot store is away."""
 
     behind = True
+
+    def stale(self) -> Stale:
+        """Everything is."""
+        return Stale(True, frozenset(), 1)
 
     async def caught_up(self) -> None:
         """It never is."""
@@ -71,20 +80,36 @@ class Notes(Protocol):
         """This generation is fresh."""
 
 
+Lagging = Callable[[], frozenset[int]]
+"""Partitions of `messages` where something accepted has waited for too long."""
 Offsets = Callable[[], Awaitable[Mapping[int, int]]]
 Spooled = Callable[[], Awaitable[bool]]
 """Whether reads wait in a spool anywhere."""
 
 
 class Trailing:
-    """Follows the generations of the hot store and the offsets of the persister."""
+    """Follows the generations of the hot store and the offsets of the persister.
 
-    def __init__(self, notes: Notes, spooled: Spooled, ends: Offsets, committed: Offsets, patience: float) -> None:
+    `lagging` says where messages wait, of this many `partitions`.
+    """
+
+    def __init__(
+        self,
+        notes: Notes,
+        spooled: Spooled,
+        ends: Offsets,
+        committed: Offsets,
+        patience: float,
+        lagging: Lagging = frozenset,
+        partitions: int = 1,
+    ) -> None:
         self._notes = notes
         self._spooled = spooled
         self._ends = ends
         self._committed = committed
         self._patience = patience
+        self._lagging = lagging
+        self._partitions = partitions
         self._fresh = 0
         self._fresh_at = 0.0
         self._news = asyncio.Condition()
@@ -93,6 +118,10 @@ class Trailing:
     def behind(self) -> bool:
         """Whether counts are the last known ones."""
         return self._notes.seen() != self._fresh
+
+    def stale(self) -> Stale:
+        """Which counts are the last known ones."""
+        return Stale(self.behind, self._lagging(), self._partitions)
 
     async def caught_up(self) -> None:
         """Wait for the persister, but not for ever."""

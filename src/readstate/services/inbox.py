@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from ..api import Conversation, Inbox, Unread
 from ..errors import Invalid
@@ -147,8 +147,9 @@ class UserInbox:
 
     async def rows(self, user: str, names: Sequence[str]) -> list[Conversation]:
         """The conversations by name: one batched fetch of just these."""
+        before = self._counting.stale()
         seats, channels = await self._unread.seats(user, names)
-        counts = await self._counting.unread(user, seats, channels)
+        counts = await self._counting.unread(user, seats, channels, before)
         rows = zip(seats, channels, counts, strict=True)
         return [_conversation(user, seat, channel, count) for seat, channel, count in rows]
 
@@ -176,4 +177,6 @@ def _conversation(user: str, seat: Seat, channel: Channel, count: Unread) -> Con
         mentions=count.mentions,
         muted=count.muted,
         pinned=seat.preferences.pinned,
+        exact=UNSET if count.exact else False,
+        reason=count.reason,
     )

@@ -4,10 +4,10 @@ from ..api import ReadResult, ThreadRead, Threads, ThreadTotals, ThreadView
 from ..errors import Invalid, MessageNotFound, ReplyToReply, ThreadNotFound
 from ..events import MembersEvent
 from ..model import Latest, Position
-from ..ports import Clock, Log, Seat
+from ..ports import Clock, Log, Seat, Stale
 from ..rooms import channel_and_thread, is_thread, thread_room
 from ..rules import check_id, check_user_id
-from .counting import Counting, last_read
+from .counting import Counting, flagged, last_read, reason
 from .cursors import ThreadsAfter, decode, encode, page_size
 from .effects import done
 from .loading import Loader
@@ -82,8 +82,10 @@ class ThreadPanel:
         if channel is not None:
             await self._loader.seat(user, check_id(channel, "channel"))
         after = None if cursor is None else decode(cursor, ThreadsAfter, user)
+        before = self._counting.stale()
         seats = await self.followed(user)
         rooms = await self._loader.channels([seat.channel_id for seat in seats])
+        stale = before.or_by(self._counting.stale())
         rows = []
         for seat, room in zip(seats, rooms, strict=True):
             if room is None or (channel is not None and channel_and_thread(seat.channel_id)[0] != channel):
@@ -92,11 +94,12 @@ class ThreadPanel:
                 continue
             key = (-(room.latest.at if room.latest else 0), seat.channel_id)
             if after is None or key > (after.at, after.room):
-                rows.append((key, self.view(seat, room.latest)))
+                rows.append((key, self.view(seat, room.latest, stale)))
         rows.sort(key=lambda row: row[0])
         page = rows[:limit]
         more = encode(ThreadsAfter(*page[-1][0]), user) if len(rows) > limit else None
-        return Threads(_totals(seats), [view for _, view in page], more)
+        totals = flagged(_totals(seats), reason(stale.any_of(seat.channel_id for seat in seats), False))
+        return Threads(totals, [view for _, view in page], more)
 
     async def totals(self, user: str) -> ThreadTotals:
         """Unread replies over all followed threads."""
@@ -113,11 +116,12 @@ class ThreadPanel:
         ]
         return (await self._loader.counted(user, rooms)).seats
 
-    def view(self, seat: Seat, latest: Latest | None) -> ThreadView:
+    def view(self, seat: Seat, latest: Latest | None, stale: Stale) -> ThreadView:
         """A followed thread, as callers see it."""
         channel, thread = channel_and_thread(seat.channel_id)
         count = 0 if seat.ledger is None else seat.ledger.count
-        return ThreadView(thread, channel, count, self._counting.label(count), latest, last_read(seat.pointer))
+        view = ThreadView(thread, channel, count, self._counting.label(count), latest, last_read(seat.pointer))
+        return flagged(view, reason(stale.has(seat.channel_id), False))
 
     async def _check(self, user: str, channel: str, thread: str) -> None:
         """The user is in the channel, and the thread hangs on a root message in it."""

@@ -8,10 +8,10 @@ from msgspec import UNSET, Struct
 from ..api import Sync, ThreadTotals, Totals, Unread, UserTotals
 from ..errors import InvalidCursor
 from ..model import NO_PREFERENCES, Channel, Preferences
-from ..ports import Clock, HotChannels, HotUsers, Seat, Survey
+from ..ports import Clock, HotChannels, HotUsers, Seat, Stale, Survey
 from ..rooms import channel_and_thread, is_thread
 from ..rules import check_id, check_size, check_user_id
-from .counting import Counting, shown
+from .counting import Counting, flagged, reason, shown
 from .cursors import SyncCursor, SyncPage, decode, encode, in_doubt, page_size
 from .loading import MAX_TRIES, Loader, overtaken
 from .under_way import UnderWay
@@ -89,9 +89,9 @@ class UnreadCounts:
         """Unread of one channel."""
         check_user_id(user, "user")
         check_id(channel, "channel")
-        stale = self._counting.stale
+        before = self._counting.stale()
         seat = await self._loader.seat(user, channel)
-        return (await self._counting.unread(user, [seat], [await self._loader.channel(channel)], stale))[0]
+        return (await self._counting.unread(user, [seat], [await self._loader.channel(channel)], before))[0]
 
     async def totals(self, users: Sequence[str]) -> dict[str, UserTotals]:
         """Totals of many users, for push notifications."""
@@ -100,25 +100,21 @@ class UnreadCounts:
             check_user_id(user, "users")
         answer = {}
         for user in users:
-            stale = self._counting.stale  # looked at twice: what is said to be exact must be so at both moments
+            before = self._counting.stale()
             survey = await self._loader.survey(user)
-            sums, exact = await self._sums(user, survey)
+            sums, capped = await self._sums(user, survey)
             threads = await self._thread_totals(user, survey)
             badge = await self._badge(user)
+            why = reason(any(await self._stale_sums(user, before)), capped)
             answer[user] = UserTotals(
-                sums.unread,
-                sums.mentions,
-                sums.channels,
-                threads.unread,
-                badge,
-                exact and not (stale or self._counting.stale),
+                sums.unread, sums.mentions, sums.channels, threads.unread, badge, why is UNSET, why
             )
         return answer
 
     # ------------------------------------------------------------ sums
 
     async def _sums(self, user: str, survey: Survey) -> tuple[Totals, bool]:
-        """Sums over the channels that are not muted or archived, and whether they are exact."""
+        """Sums over the channels that are not muted or archived, and whether one of them is a lower bound."""
         unread, mentions, channels, capped = survey.plain
         view = await self._loader.view(user, [])
         lines = [Line(*count, view.preferences.get(count[0], NO_PREFERENCES)) for count in survey.special]
@@ -129,7 +125,19 @@ class UnreadCounts:
                 mentions += line.mentions
                 channels += 1
                 capped = capped or line.capped
-        return Totals(unread, mentions, channels), not capped
+        return Totals(unread, mentions, channels), capped
+
+    async def _stale_sums(self, user: str, before: Stale) -> tuple[bool, bool]:
+        """Whether the sums over the user's channels are the last known ones, and those over threads."""
+        stale = before.or_by(self._counting.stale())
+        if stale.everything or not stale.partitions:
+            return stale.everything, stale.everything
+        await self._loader.view(user, [])
+        rooms = await self._users.rooms(user) or ()
+        return (
+            stale.any_of(room for room in rooms if not is_thread(room)),
+            stale.any_of(room for room in rooms if is_thread(room)),
+        )
 
     async def _timeline_lines(self, user: str, names: Sequence[str]) -> list[Line]:
         """Timeline channels with anything unread, but for archived ones."""
@@ -238,21 +246,22 @@ class UnreadCounts:
         positions = await self._channels.positions()
         await self._under_way.settled(user)
         change = (await self._loader.view(user, [])).change
-        return SyncCursor(change, positions, self._clock(), self.store_id, sure=not self._counting.stale)
+        return SyncCursor(change, positions, self._clock(), self.store_id, sure=not self._counting.behind)
 
     async def _now(self, user: str) -> tuple[int, tuple[int, ...]]:
         """Changes when anything does that the user may see."""
         return (await self._loader.view(user, [])).change, await self._channels.positions()
 
     async def _answer(self, q: _Question) -> Sync:
+        before = self._counting.stale()
         survey = await self._loader.survey(q.user)
         removed: list[str] = []
         if q.start is None and q.wanted is None and q.only_unread:
             after = None if q.after is None else q.after[1:]
             names = [name for _, name in await self.unread_keys(q.user, after, q.limit + 1)]
             seats, channels = await self.seats(q.user, names)
-            rows = await self._counting.unread(q.user, seats, channels)
-            return await self._made(q, survey, [row for row in rows if row.has_unread], removed)
+            rows = await self._counting.unread(q.user, seats, channels, before)
+            return await self._made(q, survey, [row for row in rows if row.has_unread], removed, before)
         if q.start is not None:
             found = await self.changed(q.user, q.start)
             names = found.channels
@@ -260,21 +269,24 @@ class UnreadCounts:
         else:
             names = await self.member_of(q.user, q.wanted)
             removed = sorted(q.wanted - set(names)) if q.wanted is not None else []
-        return await self._made(q, survey, await self._rows(q, names), removed)
+        return await self._made(q, survey, await self._rows(q, names, before), removed, before)
 
-    async def _made(self, q: _Question, survey: Survey, rows: list[Unread], removed: list[str]) -> Sync:
+    async def _made(self, q: _Question, survey: Survey, rows: list[Unread], removed: list[str], before: Stale) -> Sync:
         everything = q.start is None and q.after is None and q.wanted is None and len(rows) <= q.limit
+        totals, capped = _totals(rows) if everything else await self._sums(q.user, survey)
+        threads = await self._thread_totals(q.user, survey)
+        stale_channels, stale_threads = await self._stale_sums(q.user, before)
         stale = any(row.reason == "stale" for row in rows)
         return Sync(
-            totals=_totals(rows) if everything else (await self._sums(q.user, survey))[0],
-            threads=await self._thread_totals(q.user, survey),
+            totals=flagged(totals, reason(stale_channels, capped)),
+            threads=flagged(threads, reason(stale_threads, False)),
             channels=rows[: q.limit],
             removed=removed,
             cursor=_cursor(q, rows[q.limit - 1]) if len(rows) > q.limit else None,
             sync=in_doubt(q.sync, q.user) if stale else q.sync,
         )
 
-    async def _rows(self, q: _Question, names: Sequence[str]) -> list[Unread]:
+    async def _rows(self, q: _Question, names: Sequence[str], before: Stale) -> list[Unread]:
         """The rows of a page in order, and one more if there is one."""
         if q.wanted is not None:
             names = [name for name in names if name in q.wanted]
@@ -287,7 +299,7 @@ class UnreadCounts:
             if (q.after is None or key > q.after) and not (read and q.only_unread and q.start is None):
                 keys.append((key, index))
         chosen = [index for _, index in sorted(keys)[: q.limit + 1]]
-        return await self._counting.unread(q.user, [seats[i] for i in chosen], [channels[i] for i in chosen])
+        return await self._counting.unread(q.user, [seats[i] for i in chosen], [channels[i] for i in chosen], before)
 
     async def member_of(self, user: str, wanted: frozenset[str] | None) -> list[str]:
         """The channels (of these) that the user is in."""
@@ -327,10 +339,11 @@ class UnreadCounts:
         return 0 if found is None else found.position
 
 
-def _totals(rows: Sequence[Unread]) -> Totals:
-    """The sums of rows that are all there are."""
+def _totals(rows: Sequence[Unread]) -> tuple[Totals, bool]:
+    """The sums of rows that are all there are, and whether one of them is a lower bound."""
     counted = [row for row in rows if row.has_unread and not row.muted and row.archived is UNSET]
-    return Totals(sum(row.unread for row in counted), sum(row.mentions for row in counted), len(counted))
+    sums = Totals(sum(row.unread for row in counted), sum(row.mentions for row in counted), len(counted))
+    return sums, any(row.reason == "capped" for row in counted)
 
 
 def _latest_at(channel: Channel) -> int:
