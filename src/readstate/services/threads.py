@@ -8,7 +8,7 @@ from ..ports import Clock, Log, Seat
 from ..rooms import channel_and_thread, is_thread, thread_room
 from ..rules import check_id, check_user_id
 from .counting import Counting, last_read
-from .cursors import ThreadsAfter, decode, encode, page_size
+from .cursors import Cursors, ThreadsAfter, page_size
 from .effects import done
 from .loading import Loader
 from .places import Places
@@ -26,6 +26,7 @@ class ThreadPanel:
         reads: Reads,
         counting: Counting,
         clock: Clock,
+        cursors: Cursors,
         *,
         max_page: int,
     ) -> None:
@@ -35,6 +36,7 @@ class ThreadPanel:
         self._reads = reads
         self._counting = counting
         self._clock = clock
+        self._cursors = cursors
         self._max_page = max_page
 
     async def follow(self, user: str, channel: str, thread: str, *, on: bool = True) -> None:
@@ -80,7 +82,7 @@ class ThreadPanel:
             raise Invalid("filter must be all or unread", field="filter")
         if channel is not None:
             await self._loader.seat(user, channel)
-        after = None if cursor is None else decode(cursor, ThreadsAfter, user)
+        after = None if cursor is None else self._cursors.decode(cursor, ThreadsAfter, user)
         seats = await self.followed(user)
         rooms = await self._loader.channels([seat.channel_id for seat in seats])
         rows = []
@@ -94,7 +96,7 @@ class ThreadPanel:
                 rows.append((key, self.view(seat, room.latest)))
         rows.sort(key=lambda row: row[0])
         page = rows[:limit]
-        more = encode(ThreadsAfter(*page[-1][0]), user) if len(rows) > limit else None
+        more = self._cursors.encode(ThreadsAfter(*page[-1][0]), user) if len(rows) > limit else None
         return Threads(_totals(seats), [view for _, view in page], more)
 
     async def totals(self, user: str) -> ThreadTotals:
