@@ -453,7 +453,7 @@ class Live:
             self._sent(user)
 
     def _resume(self, user: str, cursor: SyncCursor) -> bytes:
-        return b'"resume":"%b"' % self._cursors.encode(cursor, user).encode()
+        return b'"resume":"%b"' % self._cursors.encode_bytes(cursor, user)
 
     def _is_unsettled(self, user: LiveUser) -> bool:
         """Whether not all that happened was told to all devices, or something of it is not durable yet.
