@@ -121,7 +121,7 @@ class Live:
     async def _since(self, user_id: str, start: SyncCursor | None) -> tuple[SyncCursor, SyncCursor, Sequence[Event]]:
         """From where to where, and what happened in between; or from the end on, and that a sync is needed."""
         reached = await self._unread.cursor(user_id)
-        if start is not None and start.is_before(reached) and await self._unread.can_follow(user_id, start):
+        if start is not None and start.is_before(reached) and not await self._unread.erased_since(user_id, start):
             missed = await self._missed.since(user_id, start)
             if missed is not None:
                 return start, reached, missed

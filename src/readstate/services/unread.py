@@ -225,21 +225,20 @@ class UnreadCounts:
 
     async def _start(self, user: str, since: str) -> SyncCursor:
         start = self._cursors.decode(since, SyncCursor, user, "since")
-        if not await self.can_follow(user, start):
+        known = start.store == self.store_id and len(start.positions) == len(await self._channels.positions())
+        if not known or await self.erased_since(user, start):
             raise InvalidCursor("what changed since then is not known: sync without since", field="since")
         return start
 
-    async def can_follow(self, user: str, start: SyncCursor) -> bool:
-        """Whether it is known what changed since a moment.
+    async def erased_since(self, user: str, start: SyncCursor) -> bool:
+        """Whether the user was erased after a moment, or may have been: that leaves no trace of what is gone.
 
-        An erase leaves no trace of what is gone. It drops the user's hot state, so the database is asked only where
-        that was loaded after the cursor was made.
+        An erase drops the user's hot state. So the database is asked only if that was loaded after the moment.
         """
-        if start.store != self.store_id or len(start.positions) != len(await self._channels.positions()):
-            return False
         if start.change >= (await self._loader.view(user, [])).complete_since:
-            return True
-        return start.at > await self._durable.erased_until(user) + CLOCKS_MS
+            return False
+        erased = await self._durable.erased_until(user)
+        return erased > 0 and start.at <= erased + CLOCKS_MS
 
     async def moment(self, user: str) -> str:
         """A cursor for `since`: everything up to it is in what is answered after it, and durable."""
