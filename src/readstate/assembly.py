@@ -9,6 +9,7 @@ from .services.acceptance import Acceptance
 from .services.badge import OfflineBadge
 from .services.channels import Channels
 from .services.counting import Counting
+from .services.cursors import Cursors
 from .services.explain import Explain
 from .services.figures import Figures
 from .services.inbox import UserInbox
@@ -41,6 +42,7 @@ class Parts(NamedTuple):
     freshness: Freshness
     writing: Writing
     store_id: int
+    cursors: Cursors
     instance_id: str
     alone: bool
     """Whether this process has the stores to itself."""
@@ -66,6 +68,7 @@ class Services:
     transfer: Transfer
     repair: Repair
     loader: Loader
+    cursors: Cursors
     settings: Settings
 
     def assemble(self, settings: Settings, clock: Clock, parts: Parts) -> None:
@@ -73,6 +76,7 @@ class Services:
         s = self.settings = settings
         log, hot, durable, bus, freshness = parts.log, parts.hot, parts.durable, parts.bus, parts.freshness
         under_way = UnderWay()
+        cursors = self.cursors = parts.cursors
         loader = self.loader = Loader(hot.users, hot.channels, durable, s.unread_cap, hot.loaded)
         places = Places(durable, log)
         counting = Counting(loader, places, clock, s.display_cap, freshness)
@@ -84,6 +88,7 @@ class Services:
             durable,
             freshness,
             clock,
+            cursors,
             alone=parts.alone,
             max_batch=s.max_batch,
             max_page=s.max_page,
@@ -128,6 +133,7 @@ class Services:
             counting,
             acceptance,
             bus,
+            cursors,
             mode=s.badge_mode,
             max_messages=s.max_page,
             retention=s.badge_retention,
@@ -141,15 +147,16 @@ class Services:
             self.badge.count,
             clock,
             durable,
+            cursors,
             store_id=parts.store_id,
             max_page=s.max_page,
             max_batch=s.max_batch,
         )
-        self.threads = ThreadPanel(log, loader, places, self.reads, counting, clock, max_page=s.max_page)
+        self.threads = ThreadPanel(log, loader, places, self.reads, counting, clock, cursors, max_page=s.max_page)
         self.receipts = ReadReceipts(durable, loader, receipts_max_members=s.receipts_max_members)
         self.presence = UserPresence(hot.presence, loader, durable, hot.badges, bus, clock)
         self.preferences = ChannelPreferences(hot.users, durable, loader, bus, under_way, clock, alone=parts.alone)
-        self.inbox = UserInbox(loader, counting, self.unread, self.preferences, max_page=s.max_page)
+        self.inbox = UserInbox(loader, counting, self.unread, self.preferences, cursors, max_page=s.max_page)
         self.explain = Explain(
             hot.users, hot.channels, durable, loader, counting, under_way, bus, self.unread, alone=parts.alone
         )
@@ -189,6 +196,7 @@ class Services:
             parts.writing,
             freshness,
             clock,
+            cursors,
             alone=parts.alone,
         )
 

@@ -29,6 +29,7 @@ from .log.spool_notes import SpoolNotes
 from .log.topics import Topics, kafka_options
 from .log.watcher import Watcher
 from .ports import Clock, Hot
+from .services.cursors import Cursors
 from .services.freshness import NeverFresh, Trailing
 from .services.under_way import Writing
 from .settings import Settings
@@ -97,6 +98,7 @@ class Cluster:
         self._stack.push_async_callback(self.durable.close)
         self.dependencies["database"] = self.durable.ping
         store_id = await self.durable.store_id()
+        cursors = Cursors(await self.durable.cursor_key(), store_id)
         await self._open_hot(store_id)
         await self._open_log()
         if self._tracing is not None:
@@ -121,6 +123,7 @@ class Cluster:
             self.freshness,
             Writing(),
             store_id,
+            cursors,
             self.instance_id,
             alone=False,
             batchers=Batcher if self._tracing is None else self._tracing.batchers,

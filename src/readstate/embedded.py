@@ -20,6 +20,7 @@ from .facts import Effect
 from .hot.memory import MemoryHot
 from .log.local import LocalLog
 from .ports import Clock, Hot, Seen
+from .services.cursors import Cursors
 from .services.freshness import AlwaysFresh
 from .services.under_way import Writing
 from .settings import Settings
@@ -66,6 +67,7 @@ class Embedded:
         durable = await self._open_durable()
         position = await durable.last_position()
         store_id = await durable.store_id()
+        cursors = Cursors(await durable.cursor_key(), store_id)
         hot = await self._open_hot(durable, position, store_id)
         batchers: Batchers = Batcher
         if self._tracing is not None:
@@ -109,6 +111,7 @@ class Embedded:
             AlwaysFresh(),
             writing,
             store_id,
+            cursors,
             self._instance_id,
             alone=True,
             batchers=batchers,

@@ -53,6 +53,12 @@ class UnknownFrame(BadRequest):
     code = "unknown_frame"
 
 
+class InvalidCursor(BadRequest):
+    """The cursor was not made by this service for this list, or is too old: begin again without it."""
+
+    code = "invalid_cursor"
+
+
 class BadPath(BadRequest):
     """The path is not percent-encoded UTF-8."""
 
@@ -197,12 +203,6 @@ class ReplyToReply(Invalid):
     """A thread hangs on a root message, not on a reply."""
 
     code = "reply_to_reply"
-
-
-class InvalidCursor(Invalid):
-    """The cursor was not made by this service for this list."""
-
-    code = "invalid_cursor"
 
 
 class RateLimited(ReadstateError):

@@ -455,6 +455,7 @@ class _Folding:
             joined_seq=channel.last_seq,
             joined_at=event.created_at,
             skipped=(known.skipped if known else ()) + skipped,
+            joined_position=channel.position,
         )
         self._set_member(member)
         return user, pointer

@@ -156,6 +156,8 @@ class Member(Struct, frozen=True, gc=False):
     joined_at: int = 0
     skipped: tuple[tuple[int, int], ...] = ()
     """(after, up to): ranges of seqs that joins alone marked as read, and that are no receipts."""
+    joined_position: int = 0
+    """Where in the log the join stands; 0: it was imported, or is from before this was kept."""
 
 
 class SeenPlace(Struct, frozen=True, gc=False):

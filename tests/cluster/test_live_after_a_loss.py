@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from readstate.services.cursors import SyncCursor, decode
+from readstate.services.cursors import SyncCursor
 from readstate.workers import RECEIPT_PERSISTER
 from tests.conftest import eventually
 from tests.live.state import State, comparable, differences, fetch
@@ -35,7 +35,8 @@ class Screen:
         return [name for name, one in self.state.channels.items() if not one["exact"]]
 
     async def connect(self, instance: Instance) -> None:
-        await instance.rs.live.attach("bob", self, decode(self.cursor, SyncCursor, "bob"))
+        start = instance.rs.cursors.decode(self.cursor, SyncCursor, "bob")
+        await instance.rs.live.attach("bob", self, start)
 
     async def shows_what_is_there(self, instance: Instance) -> None:
         """It comes to show what a sync made anew says."""

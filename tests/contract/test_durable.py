@@ -1,5 +1,6 @@
 """What every durable store promises."""
 
+import asyncio
 import itertools
 from collections.abc import Sequence
 
@@ -365,3 +366,27 @@ async def test_ids_and_texts_come_back_as_they_went_in(durable: Durable) -> None
     assert (await seat(durable, odd, odd)).pointer.id == odd
     ledger = (await durable.load_ledgers([("null", odd, Mode.LEDGER, ReadState())], CAP))[0]
     assert [(entry.id, entry.mention) for entry in ledger.entries] == [(odd, True)]
+
+
+# ---------------------------------------------------------------- cursors
+
+
+async def test_the_key_that_cursors_are_signed_with_is_made_once(durable: Durable) -> None:
+    keys = await asyncio.gather(*(durable.cursor_key() for _ in range(5)))
+
+    assert set(keys) == {await durable.cursor_key()}
+    assert len(keys[0]) == 32
+
+
+async def test_where_a_user_joined_is_told_of_channels_that_the_user_is_in(durable: Durable) -> None:
+    await apply(durable, say("m1"), join("dave"), channel("d"), join("dave", name="d"))
+    [(seq, position)] = (await durable.joins("dave", ["c", "nowhere"])).values()
+    assert seq == 1
+    assert position == (await durable.load_channels(["c"]))["c"].position
+
+    await apply(durable, leave("dave"), say("m2"))
+    assert set(await durable.joins("dave", ["c", "d"])) == {"d"}
+
+    await apply(durable, join("dave"))
+    seq, later = (await durable.joins("dave", ["c", "d"]))["c"]
+    assert (seq, later > position) == (2, True)

@@ -150,3 +150,27 @@ async def test_what_did_not_get_through_of_somebody_erased_is_not_noted(durable:
     later = replace(note, accepted_at=NOW + 6)
     assert await durable.save_undelivered([later, later]) == [later, later]
     assert await durable.badge_senders("carol") == (0, frozenset({"alice", "bob", "zoe"}))
+
+
+async def test_when_a_user_was_erased_is_known_as_long_as_a_cursor_may_ask(durable: SqlStore) -> None:
+    assert await durable.erased_until("bob") == 0
+
+    await durable.transfer.erase("bob", NOW)
+    assert (await durable.erased_until("bob"), await durable.erased_until("alice")) == (NOW, 0)
+
+    days = 5 * 24 * 3600 * 1000
+    await durable.transfer.erase("carol", NOW + days)
+    assert await durable.erased_until("carol") == NOW + days
+    assert await durable.erased_until("bob") == NOW
+    assert await durable.erased_until("alice") == NOW  # whose erase it was is not kept
+
+
+async def test_an_export_does_not_carry_the_key_of_cursors(durable: SqlStore, elsewhere: SqlStore) -> None:
+    await a_life(durable)
+    key = await durable.cursor_key()
+
+    records = await exported(durable)
+    assert await taken(elsewhere, records) == []
+
+    assert key.hex() not in repr(records)
+    assert await elsewhere.cursor_key() != key

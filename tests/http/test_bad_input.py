@@ -353,9 +353,10 @@ async def test_a_bad_query_parameter_is_refused_by_name(
 ) -> None:
     answer = await world.chat.call("GET", path, params=params)
 
-    code = "invalid_cursor" if field in {"cursor", "since"} else answer.json()["code"]
+    is_cursor = field in {"cursor", "since"}
+    code = "invalid_cursor" if is_cursor else answer.json()["code"]
     assert code.startswith("invalid")
-    await world.refuses(answer, 422, code, field)
+    await world.refuses(answer, 400 if is_cursor else 422, code, field)
 
 
 async def test_a_cursor_of_another_list_or_user_is_refused(world: World) -> None:
@@ -376,9 +377,9 @@ async def test_a_cursor_of_another_list_or_user_is_refused(world: World) -> None
         ("/v1/channels/big/members", of_sync["cursor"]),
         ("/v1/channels/general/members", of_members),
     ]:
-        await world.refuses(await chat.call("GET", path, params={"cursor": foreign}), 422, "invalid_cursor")
+        await world.refuses(await chat.call("GET", path, params={"cursor": foreign}), 400, "invalid_cursor")
     since = await chat.call("GET", "/v1/users/alice/unread", params={"since": of_sync["sync"]})
-    await world.refuses(since, 422, "invalid_cursor", "since")
+    await world.refuses(since, 400, "invalid_cursor", "since")
 
 
 # ---------------------------------------------------------------- bodies that are no JSON

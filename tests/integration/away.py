@@ -23,6 +23,7 @@ from readstate.hot import valkey as hot_valkey
 from readstate.hot.memory_presence import MemoryPresence
 from readstate.hot.valkey import ValkeyHot
 from readstate.hot.write_replica import WriteReplica
+from readstate.services.cursors import Cursors
 from readstate.services.freshness import AlwaysFresh
 from readstate.services.under_way import Writing
 from readstate.settings import make_settings
@@ -130,6 +131,7 @@ class Cluster:
             AlwaysFresh(),
             Writing(),
             store_id,
+            Cursors(b"a key", store_id),
             f"instance {number}",
             alone=False,
         )

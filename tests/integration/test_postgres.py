@@ -304,3 +304,9 @@ async def test_and_is_looked_for_in_vain(store: PostgresStore) -> None:
     assert set(await store.load_channels([escaped, "a\0", "\0"])) == {escaped}
     assert await store.load_user("a\0b") == []
     assert await store.load_undo("a\0b", "bob", NOW) is None
+
+
+async def test_processes_that_start_at_once_have_the_same_key_of_cursors(stores: Sequence[PostgresStore]) -> None:
+    first, *others = await asyncio.gather(*(store.cursor_key() for store in [*stores, *stores]))
+
+    assert others == [first] * 3

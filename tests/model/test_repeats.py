@@ -32,6 +32,7 @@ from readstate.hot.memory import MemoryHot
 from readstate.hot.valkey import ValkeyHot
 from readstate.log.local import LocalLog
 from readstate.ports import Hot, Online, Seen
+from readstate.services.cursors import Cursors
 from readstate.services.freshness import AlwaysFresh
 from readstate.services.under_way import Writing
 from readstate.settings import make_settings
@@ -102,7 +103,8 @@ class World:
             "w",
         )
         log = LocalLog(0, self.writer.handle, self._log_reads)
-        parts = Parts(log, hot, durable, durable.transfer, bus, AlwaysFresh(), writing, 1, "w", alone=True)
+        cursors = Cursors(b"a key", 1)
+        parts = Parts(log, hot, durable, durable.transfer, bus, AlwaysFresh(), writing, 1, cursors, "w", alone=True)
         self.services.assemble(make_settings(fanout_max_members=FANOUT), clock, parts)
 
     async def _log_reads(self, events: Sequence[ReadEvent]) -> None:

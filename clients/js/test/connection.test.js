@@ -580,6 +580,27 @@ test("more than can be told again is fetched anew", async (t) => {
   await agrees(backend, rs);
 });
 
+test("a cursor that the service refuses leads to one sync, and what is gone is gone here too", async (t) => {
+  const { alice, bob, general, side } = await story();
+  const rs = device(t, bob, service.url, hurry);
+  await rs.connect();
+  await backend.send(general, alice);
+  await rs.settled();
+  const required = [];
+  rs.on("sync.required", ({ reason }) => required.push(reason));
+
+  rs.disconnect();
+  await backend.call("DELETE", `/v1/users/${bob}`);
+  await backend.channel(side, [bob]);
+  await backend.send(side, alice);
+  await rs.connect();
+
+  assert.equal(required.length, 1);
+  assert.equal(rs.unread(general).unread, 0);
+  assert.deepEqual(rs.totals, { unread: 1, mentions: 0, channels: 1 });
+  await agrees(backend, rs);
+});
+
 test("pages are fetched to the last, however small the service makes them", async (t) => {
   const small = await Service.start({ MAX_PAGE: 10 });
   t.after(() => small.close());

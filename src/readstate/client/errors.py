@@ -2,14 +2,14 @@
 
     ApiError                    everything below; itself for codes that this version does not know
     ├── NotYet (202)            taken; the effect follows (cluster profile)
-    ├── BadRequest (400)        BrokenJson, BadPath, WrongContentType, UnknownFrame
+    ├── BadRequest (400)        BrokenJson, BadPath, WrongContentType, UnknownFrame, InvalidCursor
     ├── Unauthenticated (401)   InvalidToken, TokenExpired
     ├── Forbidden (403)
     ├── NotFound (404)          ChannelNotFound, MessageNotFound, ThreadNotFound, NotAMember, UndoNotFound
     ├── MethodNotAllowed (405)
     ├── Conflict (409)          ChannelArchived, DirectChannelFull, MessageDeleted
     ├── TooLarge (413)
-    ├── Invalid (422)           InvalidId, MessageWithoutSeq, ReplyToReply, InvalidCursor
+    ├── Invalid (422)           InvalidId, MessageWithoutSeq, ReplyToReply
     ├── RateLimited (429)
     ├── Unavailable (503)       StorageUnavailable, HotStoreUnavailable, LogUnavailable, MessagesBehind,
     │                           Stopping
@@ -53,6 +53,10 @@ class NotYet(ApiError):
 
 class BadRequest(ApiError):
     """The request cannot be understood."""
+
+
+class InvalidCursor(BadRequest):
+    """The cursor was not made by this service for this list, or is too old: begin again without it."""
 
 
 class BrokenJson(BadRequest):
@@ -149,10 +153,6 @@ class MessageWithoutSeq(Invalid):
 
 class ReplyToReply(Invalid):
     """A thread hangs on a root message, not on a reply."""
-
-
-class InvalidCursor(Invalid):
-    """The cursor was not made by this service for this list."""
 
 
 class RateLimited(ApiError):

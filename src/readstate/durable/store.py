@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from math import inf
+from secrets import token_bytes
 from time import monotonic
 from typing import Any
 
@@ -40,13 +41,14 @@ from ..ports import (
 from ..rooms import channel_and_thread, is_thread
 from ..rules import receipt_seq, seen_place
 from . import gathering
-from .applying import Applying, as_places, erased_at
+from .applying import Applying, as_places, erased_at, hash_of
 from .gathering import ask, place
 from .letters import SqlLetters
 from .session import Database, Session, as_json
 from .transfer import SqlTransfer
 from .upkeep import SqlUpkeep
 
+CURSOR_KEY = "cursors"
 FEW = 50
 """So many of the newest messages are looked at first."""
 
@@ -87,6 +89,11 @@ class SqlStore(SqlLetters, SqlUpkeep):
         """A number that no other store has."""
         number: int = await self._database.value("store_id")
         return number
+
+    async def cursor_key(self) -> bytes:
+        """The key that cursors are signed with: made once, whoever asks first."""
+        known: bytes | None = await self._database.value("secret", secret=CURSOR_KEY)
+        return await self._database.write(_make_cursor_key) if known is None else known
 
     async def next_generation(self, above: int = 0) -> int:
         """A number that was never given before."""
@@ -276,6 +283,11 @@ class SqlStore(SqlLetters, SqlUpkeep):
         found = newest + gathering.messages.decode(replies)
         return sorted(found, key=lambda message: message.position)[: limit + 1]
 
+    async def joins(self, user: str, channels: Sequence[str]) -> dict[str, tuple[int, int]]:
+        """(seq, place in the log) of the user's join, of those of these channels that the user is in."""
+        rows = _anything.decode(await self._text("joins", user=user, keys=as_json(channels)))
+        return {channel: (seq, position) for channel, seq, position in rows}
+
     async def once_members(self, channel: str, users: Sequence[str]) -> list[str]:
         """Those of these users who were in a channel and have left it."""
         return _names.decode(await self._text("once_members", channel=channel, users=as_json(list(users))))
@@ -311,6 +323,11 @@ class SqlStore(SqlLetters, SqlUpkeep):
     async def save_receipts(self, user: str, receipts: ReceiptsPreference) -> None:
         """Whether a user's receipts are public."""
         await self._run("save_receipts", user, user=user, receipts=receipts)
+
+    async def erased_until(self, user: str) -> int:
+        """When the user was erased; at the least, up to when that is not known any more."""
+        at: int = await self._database.value("erased_until", hash=hash_of(user))
+        return at
 
     async def badge_count(self, user: str) -> int:
         """How many different people wrote to a user while away, since the last tap: one scan of an index."""
@@ -432,6 +449,12 @@ class SqlStore(SqlLetters, SqlUpkeep):
 
     async def _run(self, name: str, order: str | None = None, **values: object) -> None:
         await self._database.write(lambda session: session.run(name, **values), order)
+
+
+async def _make_cursor_key(session: Session) -> bytes:
+    await session.run("make_secret", secret=CURSOR_KEY, bytes=token_bytes())
+    key: bytes = await session.value("secret", secret=CURSOR_KEY)  # perhaps another process was first
+    return key
 
 
 def _receipt(e: ReadEvent) -> tuple[Any, ...]:

@@ -103,6 +103,7 @@ class SqlTransfer:
         async def work(session: Session) -> ErasedRows:
             if on_the_way is not None:
                 await session.run("erase_reached", user=user)  # first: whoever applies a log begins with its places
+                await session.run("round_erased", before=on_the_way - ON_THE_WAY_MS)
                 await session.run("expire_erased", before=on_the_way - ON_THE_WAY_MS)
                 await session.run("note_erased", hash=hash_of(user), at=on_the_way)
             return await _erase(session, user)

@@ -30,7 +30,7 @@ from ..errors import (
     UnknownFrame,
 )
 from ..rules import check_id
-from ..services.cursors import SyncCursor, decode, encode
+from ..services.cursors import SyncCursor
 from ..telemetry import WS_CLOSED, WS_CONNECTIONS, WS_RECEIVED, WS_RESUMED
 from . import access
 from .asgi import Receive, Scope, Send
@@ -265,7 +265,7 @@ class _Connection:
         if not self._observes:
             await self._rs.presence.connected(self._user, device, self.connection_id)
             self._outlet.alive = self._alive
-        self.push(_encode(self._ready(hello.resume or encode(start, self._user) if start else "")))
+        self.push(_encode(self._ready(hello.resume or self._rs.cursors.encode(start, self._user) if start else "")))
         whole = await self._rs.live.attach(self._user, self, start)
         if hello.resume is not None:
             WS_RESUMED.labels("whole" if whole else "sync_required").inc()
@@ -275,7 +275,7 @@ class _Connection:
         if resume is None:
             return await self._rs.unread.cursor(self._user)
         try:
-            return decode(resume, SyncCursor, self._user, "resume")
+            return self._rs.cursors.decode(resume, SyncCursor, self._user, "resume")
         except InvalidCursor:
             return None
 

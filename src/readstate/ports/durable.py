@@ -161,6 +161,9 @@ class DurableQueries(Protocol):
     async def messages_since(self, channel: str, position: int, limit: int) -> list[Message]:
         """Messages that came after a place in the log, in order; one more than `limit` says that there are more."""
 
+    async def joins(self, user: str, channels: Sequence[str]) -> dict[str, tuple[int, int]]:
+        """(seq, place in the log) at which the user joined, for those of these channels that the user is in."""
+
     async def once_members(self, channel: str, users: Sequence[str]) -> list[str]:
         """Those of these users who were in a channel and have left it."""
 
@@ -176,6 +179,9 @@ class DurableUsers(Protocol):
 
     async def activity(self, user: str) -> Activity:
         """What is kept of a user."""
+
+    async def erased_until(self, user: str) -> int:
+        """When the user was erased, in ms; 0: never. An old note is dropped: then the answer is that for all users."""
 
     async def save_seen(self, user: str, at: int) -> None:
         """When a user was last online."""
@@ -257,6 +263,9 @@ class Durable(
 
     async def store_id(self) -> int:
         """A number that no other store has: cursors of another one are told apart."""
+
+    async def cursor_key(self) -> bytes:
+        """The key that cursors are signed with. Random, made once, the same for every process; never exported."""
 
     async def next_generation(self, above: int = 0) -> int:
         """A number that was never given before, and is larger than `above`: the hot state begins empty."""

@@ -14,21 +14,20 @@ import structlog
 
 from ..announcements import BadgeChanged
 from ..api import Badge, FromSender, Tap
-from ..errors import StorageUnavailable, Unavailable
+from ..errors import InvalidCursor, StorageUnavailable, Unavailable
 from ..model import Message
 from ..ports import Bus, DurableUsers, HotBadges, Tapped, TapPlace
 from ..rules import check_user_id
-from . import cursors
 from .acceptance import Acceptance
 from .counting import Counting
-from .cursors import TapAfter
+from .cursors import Cursors, TapAfter
 from .loading import MAX_TRIES
 from .messages import message_view
 
 TAP_SECONDS = 4.0
 """A tap that the durable store has not taken by then is given up: well before its hold ends by itself."""
 PAGES_MS = 600_000
-"""So long the pages of a tap stay as they are, however old what they show is."""
+"""The pages of a tap can be read for this long, and stay as they are, however old what they show is."""
 EXPIRE_AT_ONCE = 500
 
 log = structlog.get_logger()
@@ -44,6 +43,7 @@ class OfflineBadge:
         counting: Counting,
         acceptance: Acceptance,
         bus: Bus,
+        cursors: Cursors,
         *,
         mode: Literal["precomputed", "on_the_fly"],
         max_messages: int,
@@ -54,6 +54,7 @@ class OfflineBadge:
         self._counting = counting
         self._acceptance = acceptance
         self._bus = bus
+        self._cursors = cursors
         self._mode = mode
         self._max_messages = max_messages
         self._retention_ms = retention * 1000
@@ -85,7 +86,7 @@ class OfflineBadge:
         """Show what they wrote, and set the badge to 0. Reads nothing. With a cursor: more of what a tap showed."""
         check_user_id(user, "user")
         if cursor is not None:
-            return await self._next_page(user, cursors.decode(cursor, TapAfter, user))
+            return await self._next_page(user, self._cursors.decode(cursor, TapAfter, user))
         # Whoever waits for it may give up: then it is done all the same, so that no badge stays held.
         task = asyncio.create_task(self._tap(user))
         self._taps.add(task)
@@ -132,6 +133,9 @@ class OfflineBadge:
             log.info("tap failed", action="tap", error=str(error))
 
     async def _next_page(self, user: str, last: TapAfter) -> Tap:
+        """What a tap has shown is shown once: a page can be asked for again, but not for ever."""
+        if self._acceptance.now() - last.tapped_at > PAGES_MS:
+            raise InvalidCursor(f"the pages of a tap can be read for {PAGES_MS // 60_000} minutes", field="cursor")
         place = TapPlace(last.accepted_at, last.at, last.channel_id, last.message_id)
         found = await self._durable.tapped(user, last.since, last.tapped_at, place, self._max_messages + 1)
         return self._page(user, last.since, last.tapped_at, last.senders, found)
@@ -143,7 +147,7 @@ class OfflineBadge:
         if len(found) > len(shown):
             accepted_at, last = shown[-1]
             place = TapAfter(since, at, senders, accepted_at, last.at, last.channel_id, last.id)
-            cursor = cursors.encode(place, user)
+            cursor = self._cursors.encode(place, user)
         return Tap(senders, at, _by_sender([message for _, message in shown]), cursor)
 
 

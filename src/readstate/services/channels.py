@@ -12,7 +12,7 @@ from ..facts import Effect
 from ..model import Channel
 from ..ports import Clock, DurableQueries, Freshness, Log
 from ..rules import MAX_IN_DIRECT, check_id, check_size, check_text, check_user_id, direct_error
-from .cursors import MembersAfter, decode, encode, page_size
+from .cursors import Cursors, MembersAfter, page_size
 from .effects import done
 from .loading import Loader
 from .places import Places
@@ -29,6 +29,7 @@ class Channels:
         durable: DurableQueries,
         freshness: Freshness,
         clock: Clock,
+        cursors: Cursors,
         *,
         alone: bool,
         max_batch: int,
@@ -41,6 +42,7 @@ class Channels:
         self._durable = durable
         self._freshness = freshness
         self._clock = clock
+        self._cursors = cursors
         self._alone = alone
         self._max_batch = max_batch
         self._max_page = max_page
@@ -121,10 +123,11 @@ class Channels:
         """Members by id, page by page."""
         limit = page_size(limit, 100, self._max_page)
         await self._loader.channel(check_id(channel, "channel"))
-        after = "" if cursor is None else decode(cursor, MembersAfter, channel).user_id
+        after = "" if cursor is None else self._cursors.decode(cursor, MembersAfter, channel).user_id
         found = await self._durable.members(channel, after, limit + 1)
         rows = [MemberView(member.user_id, member.joined_seq, member.joined_at) for member in found[:limit]]
-        return MembersPage(rows, encode(MembersAfter(rows[-1].user_id), channel) if len(found) > limit else None)
+        more = self._cursors.encode(MembersAfter(rows[-1].user_id), channel) if len(found) > limit else None
+        return MembersPage(rows, more)
 
     async def _with_epochs(self, event: MembersEvent) -> MembersEvent:
         """With those of users who come back: what they have marked unread may be in the log only."""

@@ -12,7 +12,7 @@ from ..ports import Count, Seat
 from ..rooms import is_thread
 from ..rules import check_user_id
 from .counting import Counting
-from .cursors import InboxAfter, decode, encode, page_size
+from .cursors import Cursors, InboxAfter, page_size
 from .loading import Loader
 from .preferences import ChannelPreferences
 from .unread import UnreadCounts
@@ -54,6 +54,7 @@ class UserInbox:
         counting: Counting,
         unread: UnreadCounts,
         preferences: ChannelPreferences,
+        cursors: Cursors,
         *,
         max_page: int,
     ) -> None:
@@ -61,6 +62,7 @@ class UserInbox:
         self._counting = counting
         self._unread = unread
         self._preferences = preferences
+        self._cursors = cursors
         self._max_page = max_page
 
     async def page(
@@ -79,14 +81,16 @@ class UserInbox:
             raise Invalid("order must be recent or unread_first", field="order")
         if filter not in {"all", "unread", "archived"}:
             raise Invalid("filter must be all, unread or archived", field="filter")
-        start = None if cursor is None else decode(cursor, InboxAfter, user)
+        start = None if cursor is None else self._cursors.decode(cursor, InboxAfter, user)
         if start is not None and (start.order, start.filter) != (order, filter):
             raise Invalid("the cursor was made for another order or filter", field="cursor")
         sync = await self._unread.moment(user) if start is None else start.sync
         after = None if start is None else (start.pinned, start.read, start.at, start.channel_id)
         keys = await self._keys(user, after, limit + 1, order, filter)
         rows = await self.rows(user, [key[3] for key in keys[:limit]])
-        more = encode(InboxAfter(order, filter, sync, *keys[limit - 1]), user) if len(keys) > limit else None
+        more = None
+        if len(keys) > limit:
+            more = self._cursors.encode(InboxAfter(order, filter, sync, *keys[limit - 1]), user)
         return Inbox(rows, more, sync)
 
     async def _keys(self, user: str, after: Key | None, limit: int, order: Order, filter_: Filter) -> list[Key]:

@@ -38,7 +38,7 @@ from ..rooms import is_thread
 from ..rules import EVERYONE
 from ..telemetry import WS_SENT
 from .crowd import NO_CURSOR, CatchingUp, Crowd, Device, LiveUser
-from .cursors import SyncCursor, encode
+from .cursors import Cursors, SyncCursor
 from .doubts import Doubt, Doubts
 from .figures import LATER, TO_ALL, Dirty, Figures, To, mentions, message_new
 from .late_receipts import LateReceipts
@@ -77,6 +77,7 @@ class Live:
         writing: Writing,
         freshness: Freshness,
         clock: Clock,
+        cursors: Cursors,
         *,
         alone: bool,
     ) -> None:
@@ -90,6 +91,7 @@ class Live:
         self._under_way = under_way
         self._writing = writing
         self._clock = clock
+        self._cursors = cursors
         self._alone = alone
         self._doubts = Doubts(freshness, clock, self._dispel)
         self._late = LateReceipts(freshness, missed.receipts, self._tell_late)
@@ -119,7 +121,7 @@ class Live:
     async def _since(self, user_id: str, start: SyncCursor | None) -> tuple[SyncCursor, SyncCursor, Sequence[Event]]:
         """From where to where, and what happened in between; or from the end on, and that a sync is needed."""
         reached = await self._unread.cursor(user_id)
-        if start is not None and start.is_before(reached):
+        if start is not None and start.is_before(reached) and not await self._unread.erased_since(user_id, start):
             missed = await self._missed.since(user_id, start)
             if missed is not None:
                 return start, reached, missed
@@ -140,7 +142,7 @@ class Live:
             self._late.expect(user.id, start.at, missed)
         if self._doubts.note(user.id, missed, reached.sure):
             reached = replace(reached, sure=False)
-        before, after = _resume(user.id, start), _resume(user.id, reached)
+        before, after = self._resume(user.id, start), self._resume(user.id, reached)
         told = list(map(_encode, missed))
         for index, event in enumerate(told):
             device.push(event.replace(NO_CURSOR, before if index < len(told) - 1 else after, 1))
@@ -440,7 +442,7 @@ class Live:
             user.moments.note(reached)
             sure = reached if self._alone else user.moments.before(reached.at - ON_THE_WAY_MS)
             if sure is not None:
-                user.resume = _resume(user.id, sure)
+                user.resume = self._resume(user.id, sure)
         end = len(out) - 1
         for index, (event, to) in enumerate(out):
             frame = event.replace(NO_CURSOR, user.resume if index == end else before, 1)
@@ -449,6 +451,9 @@ class Live:
                     device.push(frame)
         if user.devices:
             self._sent(user)
+
+    def _resume(self, user: str, cursor: SyncCursor) -> bytes:
+        return b'"resume":"%b"' % self._cursors.encode_bytes(cursor, user)
 
     def _is_unsettled(self, user: LiveUser) -> bool:
         """Whether not all that happened was told to all devices, or something of it is not durable yet.
@@ -528,7 +533,3 @@ class Live:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-def _resume(user: str, cursor: SyncCursor) -> bytes:
-    return b'"resume":"%b"' % encode(cursor, user).encode()

@@ -33,8 +33,9 @@ class Missed:
         changed = await self._unread.changed(user, start)
         room = MAX_EVENTS - 2 * len(changed.channels) - len(changed.removed) - len(changed.threads)
         events: list[Event] = [ChannelRemoved(channel_id=name, resume=LATER) for name in changed.removed]
+        joins = await self._durable.joins(user, changed.channels)
         for name in changed.channels:
-            messages = await self._messages(user, name, start.position_of(name), room) if room >= 0 else None
+            messages = await self._messages(user, name, start, joins.get(name), room) if room >= 0 else None
             if messages is None:
                 return None
             events += messages
@@ -50,11 +51,21 @@ class Missed:
         seen = await self._durable.receipts_since(user, since, self._receipts_limit, MAX_EVENTS)
         return list(map(receipt_updated, seen))
 
-    async def _messages(self, user: str, channel: str, position: int, most: int) -> list[MessageNew] | None:
-        found = await self._durable.messages_since(channel, position, most)
+    async def _messages(
+        self, user: str, channel: str, start: SyncCursor, join: tuple[int, int] | None, most: int
+    ) -> list[MessageNew] | None:
+        """Messages from before the user joined, or joined again, are none of those that the user missed."""
+        if join is None:  # left just now
+            return []
+        seq, position = join
+        found = await self._durable.messages_since(channel, max(position, start.position_of(channel)), most)
         if len(found) > most:
             return None
-        return [message_new(m, counts=False, mentions_me=mentions(m, user)) for m in found if not m.deleted]
+        return [
+            message_new(m, counts=False, mentions_me=mentions(m, user))
+            for m in found
+            if not m.deleted and (m.seq is None or m.seq > seq)
+        ]
 
     async def _standing(self, user: str, changed: Changed) -> Sequence[Event]:
         """How everything that changed stands now; a thread may be back with its channel."""

@@ -8,7 +8,7 @@ from ..ports import Clock, Log, Seat, Stale
 from ..rooms import channel_and_thread, is_thread, thread_room
 from ..rules import check_id, check_user_id
 from .counting import Counting, flagged, last_read, reason
-from .cursors import ThreadsAfter, decode, encode, page_size
+from .cursors import Cursors, ThreadsAfter, page_size
 from .effects import done
 from .loading import Loader
 from .places import Places
@@ -26,6 +26,7 @@ class ThreadPanel:
         reads: Reads,
         counting: Counting,
         clock: Clock,
+        cursors: Cursors,
         *,
         max_page: int,
     ) -> None:
@@ -35,6 +36,7 @@ class ThreadPanel:
         self._reads = reads
         self._counting = counting
         self._clock = clock
+        self._cursors = cursors
         self._max_page = max_page
 
     async def follow(self, user: str, channel: str, thread: str, *, on: bool = True) -> None:
@@ -81,7 +83,7 @@ class ThreadPanel:
             raise Invalid("filter must be all or unread", field="filter")
         if channel is not None:
             await self._loader.seat(user, check_id(channel, "channel"))
-        after = None if cursor is None else decode(cursor, ThreadsAfter, user)
+        after = None if cursor is None else self._cursors.decode(cursor, ThreadsAfter, user)
         before = self._counting.stale()
         seats = await self.followed(user)
         rooms = await self._loader.channels([seat.channel_id for seat in seats])
@@ -97,7 +99,7 @@ class ThreadPanel:
                 rows.append((key, self.view(seat, room.latest, stale)))
         rows.sort(key=lambda row: row[0])
         page = rows[:limit]
-        more = encode(ThreadsAfter(*page[-1][0]), user) if len(rows) > limit else None
+        more = self._cursors.encode(ThreadsAfter(*page[-1][0]), user) if len(rows) > limit else None
         totals = flagged(_totals(seats), reason(stale.any_of(seat.channel_id for seat in seats), False))
         return Threads(totals, [view for _, view in page], more)
 

@@ -8,16 +8,18 @@ from msgspec import UNSET, Struct
 from ..api import Sync, ThreadTotals, Totals, Unread, UserTotals
 from ..errors import InvalidCursor
 from ..model import NO_PREFERENCES, Channel, Preferences
-from ..ports import Clock, HotChannels, HotUsers, Seat, Stale, Survey
+from ..ports import Clock, Durable, HotChannels, HotUsers, Seat, Stale, Survey
 from ..rooms import channel_and_thread, is_thread
 from ..rules import check_id, check_size, check_user_id
 from .counting import Counting, flagged, reason, shown
-from .cursors import SyncCursor, SyncPage, decode, encode, in_doubt, page_size
+from .cursors import Cursors, SyncCursor, SyncPage, page_size
 from .loading import MAX_TRIES, Loader, overtaken
 from .under_way import UnderWay
 
 MAX_LOOKS = 5
 """An answer is made again if something moved while it was made: totals and rows are of one moment."""
+CLOCKS_MS = 60_000
+"""The clocks of two instances differ by less than this."""
 
 
 Key = tuple[bool, int, str]
@@ -69,6 +71,8 @@ class UnreadCounts:
         under_way: UnderWay,
         badge: Callable[[str], Awaitable[int]],
         clock: Clock,
+        durable: Durable,
+        cursors: Cursors,
         *,
         store_id: int,
         max_page: int,
@@ -81,6 +85,8 @@ class UnreadCounts:
         self._under_way = under_way
         self._badge = badge
         self._clock = clock
+        self._durable = durable
+        self._cursors = cursors
         self.store_id = store_id
         self._max_page = max_page
         self._max_batch = max_batch
@@ -211,13 +217,13 @@ class UnreadCounts:
         check_user_id(user, "user")
         check_size(channels or (), self._max_batch, "channels")
         wanted = None if channels is None else frozenset(check_id(name, "channels") for name in channels)
-        page = None if cursor is None else decode(cursor, SyncPage, user)
+        page = None if cursor is None else self._cursors.decode(cursor, SyncPage, user)
         since = page.since if page is not None else since
         question = _Question(
             user=user,
             sync=await self.moment(user) if page is None else page.sync,
             since=since,
-            start=None if since is None else self._moment(since, user),
+            start=None if since is None else await self._start(user, since),
             after=None if page is None else (page.read, -page.at, page.channel_id),
             limit=page_size(limit, 1000, self._max_page),
             only_unread=only_unread,
@@ -230,16 +236,26 @@ class UnreadCounts:
                 break
         return answer
 
-    def _moment(self, since: str, user: str) -> SyncCursor:
-        """The moment that a cursor stands for, if it is one of this store."""
-        start = decode(since, SyncCursor, user, "since")
-        if start.store != self.store_id:
-            raise InvalidCursor("since was made by another service, or before its data were replaced", field="since")
+    async def _start(self, user: str, since: str) -> SyncCursor:
+        start = self._cursors.decode(since, SyncCursor, user, "since")
+        known = start.store == self.store_id and len(start.positions) == len(await self._channels.positions())
+        if not known or await self.erased_since(user, start):
+            raise InvalidCursor("what changed since then is not known: sync without since", field="since")
         return start
+
+    async def erased_since(self, user: str, start: SyncCursor) -> bool:
+        """Whether the user was erased after a moment, or may have been: that leaves no trace of what is gone.
+
+        An erase drops the user's hot state. So the database is asked only if that was loaded after the moment.
+        """
+        if start.change >= (await self._loader.view(user, [])).complete_since:
+            return False
+        erased = await self._durable.erased_until(user)
+        return erased > 0 and start.at <= erased + CLOCKS_MS
 
     async def moment(self, user: str) -> str:
         """A cursor for `since`: everything up to it is in what is answered after it, and durable."""
-        return encode(await self.cursor(user), user)
+        return self._cursors.encode(await self.cursor(user), user)
 
     async def cursor(self, user: str) -> SyncCursor:
         """The same, not yet as text."""
@@ -282,9 +298,13 @@ class UnreadCounts:
             threads=flagged(threads, reason(stale_threads, False)),
             channels=rows[: q.limit],
             removed=removed,
-            cursor=_cursor(q, rows[q.limit - 1]) if len(rows) > q.limit else None,
-            sync=in_doubt(q.sync, q.user) if stale else q.sync,
+            cursor=self._page(q, rows[q.limit - 1]) if len(rows) > q.limit else None,
+            sync=self._cursors.in_doubt(q.sync, q.user) if stale else q.sync,
         )
+
+    def _page(self, q: _Question, last: Unread) -> str:
+        at = last.latest.at if last.latest else 0
+        return self._cursors.encode(SyncPage(q.sync, q.since, not last.has_unread, at, last.channel_id), q.user)
 
     async def _rows(self, q: _Question, names: Sequence[str], before: Stale) -> list[Unread]:
         """The rows of a page in order, and one more if there is one."""
@@ -348,8 +368,3 @@ def _totals(rows: Sequence[Unread]) -> tuple[Totals, bool]:
 
 def _latest_at(channel: Channel) -> int:
     return channel.latest.at if channel.latest else 0
-
-
-def _cursor(q: _Question, row: Unread) -> str:
-    at = row.latest.at if row.latest else 0
-    return encode(SyncPage(q.sync, q.since, not row.has_unread, at, row.channel_id), q.user)

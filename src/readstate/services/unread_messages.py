@@ -1,18 +1,15 @@
 """The unread messages themselves, across channels or in one."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from ..api import UnreadMessages
 from ..errors import Invalid
 from ..model import MAX_NUMBER, Message
-from ..ports import Clock, DurableQueries, HotChannels, HotUsers, Seat, UnreadSource
+from ..ports import Seat, UnreadSource
 from ..rules import check_id, check_user_id
-from .counting import Counting
-from .cursors import MessagesAfter, decode, encode, page_size
-from .loading import Loader
+from .cursors import MessagesAfter, page_size
 from .messages import message_view
-from .under_way import UnderWay
 from .unread import UnreadCounts
 
 Order = Literal["newest", "oldest", "channel"]
@@ -20,35 +17,6 @@ Order = Literal["newest", "oldest", "channel"]
 
 class UnreadView(UnreadCounts):
     """The counts, and the messages behind them: read from as few channels and rows as a page needs."""
-
-    def __init__(
-        self,
-        users: HotUsers,
-        channels: HotChannels,
-        loader: Loader,
-        counting: Counting,
-        under_way: UnderWay,
-        badge: Callable[[str], Awaitable[int]],
-        clock: Clock,
-        durable: DurableQueries,
-        *,
-        store_id: int,
-        max_page: int,
-        max_batch: int,
-    ) -> None:
-        super().__init__(
-            users,
-            channels,
-            loader,
-            counting,
-            under_way,
-            badge,
-            clock,
-            store_id=store_id,
-            max_page=max_page,
-            max_batch=max_batch,
-        )
-        self._durable = durable
 
     async def messages(
         self,
@@ -66,7 +34,7 @@ class UnreadView(UnreadCounts):
         limit = page_size(limit, 100, self._max_page)
         if order not in {"newest", "oldest", "channel"}:
             raise Invalid("order must be newest, oldest or channel", field="order")
-        after = None if cursor is None else decode(cursor, MessagesAfter, user)
+        after = None if cursor is None else self._cursors.decode(cursor, MessagesAfter, user)
         if after is not None and after.order != order:
             raise Invalid("the cursor was made for another order", field="cursor")
         sources = await self._sources(user, channel)
@@ -75,10 +43,10 @@ class UnreadView(UnreadCounts):
         else:
             found = await self._by_time(user, sources, after, limit + 1, order == "newest")
         rows = found[:limit]
-        return UnreadMessages(
-            messages=[message_view(message) for message in rows],
-            cursor=encode(MessagesAfter(order, rows[-1].at, rows[-1].channel_id), user) if len(found) > limit else None,
-        )
+        more = None
+        if len(found) > limit:
+            more = self._cursors.encode(MessagesAfter(order, rows[-1].at, rows[-1].channel_id), user)
+        return UnreadMessages(messages=[message_view(message) for message in rows], cursor=more)
 
     async def _sources(self, user: str, channel: str | None) -> list[tuple[int, int, UnreadSource]]:
         """Where to look: (time of the first unread, time of the last message, source)."""

@@ -69,7 +69,7 @@ CROSS JOIN LATERAL (
 -- name: members
 -- Members, also those who left, by (channel, user); locked, because they are about to change.
 SELECT coalesce(json_agg(found), '[]')
-FROM (SELECT m.channel_id, m.user_id, m.active, m.joined_seq, m.joined_at, m.skipped
+FROM (SELECT m.channel_id, m.user_id, m.active, m.joined_seq, m.joined_at, m.skipped, m.joined_position
       FROM jsonb_array_elements(:keys::jsonb) AS k
       JOIN members AS m ON m.user_id = k ->> 1 AND m.channel_id = k ->> 0
       ORDER BY m.user_id, m.channel_id FOR UPDATE OF m) AS found;
@@ -149,13 +149,14 @@ ON CONFLICT (channel_id, id) DO UPDATE SET
 
 -- name: put_members
 -- Memberships; preferences stay as they are.
-INSERT INTO members (user_id, channel_id, active, joined_seq, joined_at, skipped)
-SELECT user_id, channel_id, active, joined_seq, joined_at, skipped
+INSERT INTO members (user_id, channel_id, active, joined_seq, joined_at, skipped, joined_position)
+SELECT user_id, channel_id, active, joined_seq, joined_at, skipped, joined_position
 FROM jsonb_to_recordset(:rows::jsonb) AS r (
-    channel_id text, user_id text, active boolean, joined_seq bigint, joined_at bigint, skipped jsonb)
+    channel_id text, user_id text, active boolean, joined_seq bigint, joined_at bigint, skipped jsonb,
+    joined_position bigint)
 ON CONFLICT (user_id, channel_id) DO UPDATE SET
     active = excluded.active, joined_seq = excluded.joined_seq, joined_at = excluded.joined_at,
-    skipped = excluded.skipped;
+    skipped = excluded.skipped, joined_position = excluded.joined_position;
 
 -- name: put_undelivered
 -- Who wrote to whom while away.
@@ -369,6 +370,14 @@ SELECT items FROM undo WHERE token = :token AND user_id = :user AND expires_at >
 -- Which store this is.
 SELECT value FROM meta WHERE key = 'store';
 
+-- name: secret
+-- A key that the service has made for itself.
+SELECT value FROM secrets WHERE name = :secret;
+
+-- name: make_secret
+-- The first one stays.
+INSERT INTO secrets (name, value) VALUES (:secret, :bytes::bytea) ON CONFLICT (name) DO NOTHING;
+
 -- name: next_generation
 -- Counts the times that the hot state began empty.
 UPDATE meta SET value = greatest(value, :above::bigint) + 1 WHERE key = 'generation' RETURNING value;
@@ -409,6 +418,12 @@ FROM (SELECT channel_id, id, seq, sender_id, at, preview, thread_id, thread_seq,
       FROM messages
       WHERE channel_id = :channel AND seq IS NULL AND position > :position AND NOT backfill
       ORDER BY position LIMIT :limit) AS found;
+
+-- name: joins
+-- Where a user's memberships of these channels begin: (channel, seq, place in the log).
+SELECT coalesce(json_agg(json_build_array(channel_id, joined_seq, joined_position)), '[]')
+FROM members
+WHERE user_id = :user AND active AND channel_id IN (SELECT jsonb_array_elements_text(:keys::jsonb));
 
 -- name: receipts_since
 -- Pointers that others moved since a time in the channels of a user that have few enough members, without those
@@ -652,6 +667,15 @@ FROM erased WHERE user_hash IN (SELECT jsonb_array_elements_text(:keys::jsonb));
 -- A user was erased.
 INSERT INTO erased AS e (user_hash, at) VALUES (:hash, :at)
 ON CONFLICT (user_hash) DO UPDATE SET at = greatest(e.at, excluded.at);
+
+-- name: erased_until
+-- Up to when a user may have been erased: when that was, or a time before which it is no longer noted.
+SELECT greatest((SELECT at FROM erased WHERE user_hash = :hash), (SELECT value FROM meta WHERE key = 'erased'), 0);
+
+-- name: round_erased
+-- What is not noted for each user any more is noted for all of them.
+INSERT INTO meta AS m (key, value) SELECT 'erased', max(at) FROM erased WHERE at < :before HAVING count(*) > 0
+ON CONFLICT (key) DO UPDATE SET value = greatest(m.value, excluded.value);
 
 -- name: expire_erased
 -- Nothing from before then is on its way any more.

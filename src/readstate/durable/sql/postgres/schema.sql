@@ -36,7 +36,7 @@ CREATE TABLE channels (
 CREATE INDEX channels_by_position ON channels (position);
 
 -- One row per user and channel, kept after leaving. `skipped`: what joins alone marked as read, as an array of
--- (after, up to).
+-- (after, up to). `joined_position`: where in the log the join stands.
 CREATE TABLE members (
     user_id text COLLATE "C" NOT NULL,
     channel_id text COLLATE "C" NOT NULL,
@@ -50,6 +50,7 @@ CREATE TABLE members (
     pinned boolean NOT NULL DEFAULT false,
     archived_seq bigint NOT NULL DEFAULT -1,
     user_change bigint NOT NULL DEFAULT 0,
+    joined_position bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (user_id, channel_id)
 );
 
@@ -204,4 +205,10 @@ CREATE INDEX once_named_by_user ON once_named (user_id);
 CREATE TABLE gone (
     channel_id text COLLATE "C" PRIMARY KEY,
     change bigint NOT NULL
+);
+
+-- Keys that the service makes for itself and shows to no one. The first process that needs one makes it.
+CREATE TABLE secrets (
+    name text COLLATE "C" PRIMARY KEY,
+    value bytea NOT NULL
 );

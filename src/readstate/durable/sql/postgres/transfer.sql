@@ -119,7 +119,8 @@ FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::bigint[], $6::
 
 -- name: put_seats
 -- Memberships with preferences.
-INSERT INTO members
+INSERT INTO members (user_id, channel_id, active, joined_seq, joined_at, skipped, muted_until, count, receipts, pinned,
+    archived_seq, user_change)
 SELECT v ->> 0, v ->> 1, (v ->> 2)::boolean, (v ->> 3)::bigint, (v ->> 4)::bigint, v -> 5, (v ->> 6)::bigint,
     v ->> 7, v ->> 8, (v ->> 9)::boolean, (v ->> 10)::bigint, 0
 FROM jsonb_array_elements(:rows::jsonb) AS v

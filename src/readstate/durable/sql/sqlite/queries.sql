@@ -38,7 +38,7 @@ JOIN messages AS m ON m.channel_id = k.value ->> 0 AND m.seq = (
 -- Members, also those who left, by (channel, user).
 SELECT json_group_array(json_object(
     'channel_id', m.channel_id, 'user_id', m.user_id, 'active', m.active, 'joined_seq', m.joined_seq,
-    'joined_at', m.joined_at, 'skipped', json(m.skipped)))
+    'joined_at', m.joined_at, 'skipped', json(m.skipped), 'joined_position', m.joined_position))
 FROM json_each(:keys) AS k
 JOIN members AS m ON m.user_id = k.value ->> 1 AND m.channel_id = k.value ->> 0;
 
@@ -116,13 +116,13 @@ ON CONFLICT (channel_id, id) DO UPDATE SET
 
 -- name: put_members
 -- Memberships; preferences stay as they are.
-INSERT INTO members (user_id, channel_id, active, joined_seq, joined_at, skipped)
+INSERT INTO members (user_id, channel_id, active, joined_seq, joined_at, skipped, joined_position)
 SELECT value ->> 'user_id', value ->> 'channel_id', value ->> 'active', value ->> 'joined_seq',
-    value ->> 'joined_at', value -> 'skipped'
+    value ->> 'joined_at', value -> 'skipped', value ->> 'joined_position'
 FROM json_each(:rows) WHERE true
 ON CONFLICT (user_id, channel_id) DO UPDATE SET
     active = excluded.active, joined_seq = excluded.joined_seq, joined_at = excluded.joined_at,
-    skipped = excluded.skipped;
+    skipped = excluded.skipped, joined_position = excluded.joined_position;
 
 -- name: put_undelivered
 -- Who wrote to whom while away.
@@ -348,6 +348,14 @@ SELECT items FROM undo WHERE token = :token AND user_id = :user AND expires_at >
 -- Which store this is.
 SELECT value FROM meta WHERE key = 'store';
 
+-- name: secret
+-- A key that the service has made for itself.
+SELECT value FROM secrets WHERE name = :secret;
+
+-- name: make_secret
+-- The first one stays.
+INSERT INTO secrets (name, value) VALUES (:secret, :bytes) ON CONFLICT (name) DO NOTHING;
+
 -- name: next_generation
 -- Counts the times that the hot state began empty.
 UPDATE meta SET value = max(value, :above) + 1 WHERE key = 'generation' RETURNING value;
@@ -392,6 +400,11 @@ SELECT json_group_array(json_object(
 FROM (SELECT * FROM messages
       WHERE channel_id = :channel AND seq IS NULL AND position > :position AND NOT backfill
       ORDER BY position LIMIT :limit) AS m;
+
+-- name: joins
+-- Where a user's memberships of these channels begin: (channel, seq, place in the log).
+SELECT json_group_array(json_array(channel_id, joined_seq, joined_position)) FROM members
+WHERE user_id = :user AND active = 1 AND channel_id IN (SELECT value FROM json_each(:keys));
 
 -- name: receipts_since
 -- Pointers that others moved since a time in the channels of a user that have few enough members, without those
@@ -627,6 +640,16 @@ WHERE user_hash IN (SELECT value FROM json_each(:keys));
 -- A user was erased.
 INSERT INTO erased (user_hash, at) VALUES (:hash, :at)
 ON CONFLICT (user_hash) DO UPDATE SET at = max(at, excluded.at);
+
+-- name: erased_until
+-- Up to when a user may have been erased: when that was, or a time before which it is no longer noted.
+SELECT max(coalesce((SELECT at FROM erased WHERE user_hash = :hash), 0),
+    coalesce((SELECT value FROM meta WHERE key = 'erased'), 0));
+
+-- name: round_erased
+-- What is not noted for each user any more is noted for all of them.
+INSERT INTO meta (key, value) SELECT 'erased', max(at) FROM erased WHERE at < :before HAVING count(*) > 0
+ON CONFLICT (key) DO UPDATE SET value = max(value, excluded.value);
 
 -- name: expire_erased
 -- Nothing from before then is on its way any more.

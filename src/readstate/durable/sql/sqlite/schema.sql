@@ -32,7 +32,8 @@ CREATE TABLE channels (
 
 CREATE INDEX channels_by_position ON channels (position);
 
--- One row per user and channel, kept after leaving. `skipped`: what joins alone marked as read.
+-- One row per user and channel, kept after leaving. `skipped`: what joins alone marked as read. `joined_position`:
+-- where in the log the join stands.
 CREATE TABLE members (
     user_id TEXT NOT NULL,
     channel_id TEXT NOT NULL,
@@ -46,6 +47,7 @@ CREATE TABLE members (
     pinned INTEGER NOT NULL DEFAULT 0,
     archived_seq INTEGER NOT NULL DEFAULT -1,
     user_change INTEGER NOT NULL DEFAULT 0,
+    joined_position INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (user_id, channel_id)
 ) STRICT, WITHOUT ROWID;
 
@@ -165,4 +167,10 @@ CREATE INDEX once_named_by_user ON once_named (user_id);
 CREATE TABLE gone (
     channel_id TEXT PRIMARY KEY,
     change INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Keys that the service makes for itself and shows to no one. The first process that needs one makes it.
+CREATE TABLE secrets (
+    name TEXT PRIMARY KEY,
+    value BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;

@@ -109,7 +109,8 @@ INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: put_seats
 -- Memberships with preferences.
-INSERT INTO members
+INSERT INTO members (user_id, channel_id, active, joined_seq, joined_at, skipped, muted_until, count, receipts, pinned,
+    archived_seq, user_change)
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value -> 5, value ->> 6, value ->> 7,
     value ->> 8, value ->> 9, value ->> 10, 0
 FROM json_each(:rows) WHERE true

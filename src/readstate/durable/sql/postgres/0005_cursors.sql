@@ -1,0 +1,8 @@
+-- Keys that the service makes for itself and shows to no one. The first process that needs one makes it.
+CREATE TABLE secrets (
+    name text COLLATE "C" PRIMARY KEY,
+    value bytea NOT NULL
+);
+
+-- Where in the log the join stands. A device that comes back hears of no message from before it.
+ALTER TABLE members ADD COLUMN joined_position bigint NOT NULL DEFAULT 0;
