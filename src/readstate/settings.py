@@ -31,7 +31,6 @@ BadgeMode = Literal["precomputed", "on_the_fly"]
 KafkaSecurity = Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"]
 KafkaSasl = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 StoreText = Literal["full", "preview", "none"]
-Demo = Literal["auto", "on", "off"]
 Value = str | int | tuple[str, ...]
 
 
@@ -164,20 +163,39 @@ class Settings:
             "extra otel"
         ),
     ] = False
-    demo: Annotated[
-        Demo,
+    demo: Annotated[bool, About("The demo page at /demo, which gives a sandbox to everyone who asks for it")] = False
+    metrics_port: Annotated[
+        int,
         About(
-            "The demo page at /demo; auto: when only this machine is listened to. Turn it off behind a proxy",
-            choices=("auto", "on", "off"),
+            "Port of /metrics on an address of its own, with --workers N the next ones too; 0: on the main port",
+            0,
+            65_535,
         ),
-    ] = "auto"
-    rate_limit: Annotated[int, About("Requests per second of one user; 0: no limit", 0, 1_000_000)] = 0
-    service_rate_limit: Annotated[int, About("Requests per second of one service key; 0: no limit", 0, 10_000_000)] = 0
+    ] = 0
+    tls_cert: Annotated[str, About("File with the certificate chain (PEM) of HTTPS and WSS; empty: no TLS")] = ""
+    tls_key: Annotated[str, About("File with the key (PEM) of that certificate")] = ""
+    rate_limit: Annotated[
+        int,
+        About(
+            "Requests, frames and new live connections per second of one user, in each process; four times as many "
+            "may come at once; 0: no limit",
+            0,
+            1_000_000,
+        ),
+    ] = 50
+    service_rate_limit: Annotated[
+        int,
+        About(
+            "The same of one service key, in each process; four times as many may come at once; 0: no limit",
+            0,
+            10_000_000,
+        ),
+    ] = 0
+    max_devices: Annotated[
+        int, About("Most live connections of one user, in each process; 0: no limit", 0, 1_000_000)
+    ] = 32
     heartbeat: Annotated[int, About("Seconds between pings of a live connection; two missed end it", 1, 3_600)] = 20
     hello_timeout: Annotated[int, About("Seconds that a live connection has to say who it is", 1, 600)] = 10
-    frame_rate_limit: Annotated[
-        int, About("Frames per second that a live connection may send; 0: no limit", 0, 1_000_000)
-    ] = 200
     max_frame: Annotated[int, About("Largest frame of a live connection in bytes", 1_024, 2**24)] = 65_536
     max_queue: Annotated[int, About("Bytes that may wait for a slow device; past this it is closed", 16_384, 2**30)] = (
         1_048_576

@@ -186,7 +186,7 @@ BADGE_REPLICA_UP = Gauge(
 )
 RATE_LIMITED = Counter(
     "readstate_rate_limited_total",
-    "Requests refused by a rate limit, by kind of principal.",
+    "Requests, frames and live connections refused by a rate limit, by kind of principal.",
     ("kind",),
     registry=REGISTRY,
 )

@@ -95,6 +95,7 @@ def serve(
     workers: Annotated[
         int | None, typer.Option(show_default="1", help="Server processes; the embedded profile has one.")
     ] = None,
+    demo: Annotated[bool | None, typer.Option(show_default="no-demo", help="Serve the demo page at /demo.")] = None,
     log_level: Annotated[str | None, typer.Option(show_default="info", help="debug, info, warning or error.")] = None,
 ) -> None:
     """Run the service."""
@@ -249,7 +250,7 @@ def _greet(settings: Settings, url: str) -> None:
     out.print(
         fields(
             {
-                "demo page": demo or "off (demo)",
+                "demo page": demo or "off (turn it on with --demo)",
                 "data": settings.data_dir if settings.in_sqlite else without_password(settings.database_url),
                 "service key": key_file or "as configured (service_keys)",
                 "stop": "Ctrl+C",

@@ -10,7 +10,7 @@
     ├── Conflict (409)          ChannelArchived, MessageDeleted
     ├── TooLarge (413)
     ├── Invalid (422)           InvalidId, MessageWithoutSeq, ReplyToReply, InvalidCursor
-    ├── RateLimited (429)
+    ├── RateLimited (429)       TooManyDevices
     ├── Unavailable (503)       StorageUnavailable, HotStoreUnavailable, LogUnavailable, Stopping
     └── NoAnswer (0)            Unreachable, Interrupted, TimedOut, NotReadstate
 
@@ -152,6 +152,10 @@ class InvalidCursor(Invalid):
 
 class RateLimited(ApiError):
     """Too many requests; nothing was changed."""
+
+
+class TooManyDevices(RateLimited):
+    """The user has too many live connections."""
 
 
 class Unavailable(ApiError):

@@ -16,13 +16,13 @@ from .. import telemetry
 from ..errors import ChannelNotFound, Forbidden, HotStoreUnavailable, NotAMember, ReadstateError, Unavailable
 from . import access
 from .asgi import Answer, ASGIApp, Disconnected, Header, Receive, Scope, Send, Stream, content_type
-from .auth import Authenticator, Principal, load_secrets
+from .auth import Authenticator, load_secrets
 from .calls import Call, For, Route
 from .cors import Cors
 from .decoding import parse_query, read_body
 from .demo import routes as demo_routes
-from .problems import TooOften, problem
-from .ratelimit import RateLimiter
+from .problems import problem
+from .ratelimit import Limits
 from .routes import routes
 from .routing import Router
 from .websocket import LiveGateway
@@ -80,13 +80,12 @@ class Gateway:
         self._rs = rs
         self._authenticator = authenticator
         self._router = Router(routes(*demo_routes()) if demo else routes())
-        self._user_limit = RateLimiter(settings.rate_limit) if settings.rate_limit else None
-        self._service_limit = RateLimiter(settings.service_rate_limit) if settings.service_rate_limit else None
+        self._limits = Limits(settings)
         self._cors = Cors(settings.cors_origins) if settings.cors_origins else None
         self._max_body = settings.max_body
         self._away_until = 0.0
         """The hot store was missed a moment ago: until then nobody waits to see whether it is back."""
-        self._live = LiveGateway(rs, authenticator)
+        self._live = LiveGateway(rs, authenticator, self._limits)
         self._http = self._serve if rs.tracing is None else rs.tracing.server(self._serve, self._pattern)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -139,7 +138,7 @@ class Gateway:
             return await self._answer_anyone(route, path, scope)
         known = self._authenticator.known(headers.authorization)
         principal = known or await self._authenticator.verify(headers.authorization)
-        self._limit(principal)
+        self._limits.take(principal)
         call = Call(self._rs, principal, path)
         call.wait = headers.prefers_wait
         try:
@@ -182,12 +181,6 @@ class Gateway:
         call = Call(self._rs, None, path)
         call.root = scope.get("root_path") or ""
         return _as_answer(route, await route.handler(call))
-
-    def _limit(self, principal: Principal) -> None:
-        limit = self._service_limit if principal.user is None else self._user_limit
-        if limit is not None and (wait := limit.take(principal.bucket)):
-            telemetry.RATE_LIMITED.labels("service" if principal.user is None else "user").inc()
-            raise TooOften(wait)
 
     async def _send(self, answer: Answer, scope: Scope, headers: _Headers, send: Send) -> None:
         fields = answer.headers
