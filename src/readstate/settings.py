@@ -131,7 +131,7 @@ class Settings:
     jwt_secret: Annotated[
         str, About("Secret of HS256 user tokens; empty: one is made in the data directory", secret=True)
     ] = ""
-    jwks: Annotated[str, About("File or URL of the public keys of RS256 and ES256 user tokens")] = ""
+    jwks: Annotated[str, About("File or URL of the public keys of RS256 and ES256 user tokens", url=True)] = ""
     jwt_issuer: Annotated[str, About("Issuer (iss) that user tokens must name; empty: any")] = ""
     jwt_audience: Annotated[str, About("Audience (aud) that user tokens must name; empty: any")] = ""
     jwt_user_claim: Annotated[str, About("Claim of a user token that holds the user's id")] = "sub"

@@ -1,6 +1,7 @@
 """Metrics and logs. Neither ever holds a message's text, a secret or an id in a label."""
 
 import logging
+import re
 import sys
 from collections.abc import Mapping, MutableMapping
 from pathlib import PurePath
@@ -209,8 +210,32 @@ WS_RESUMED = Counter(
 
 # ---------------------------------------------------------------- logs
 
-NEVER_LOGGED = frozenset({"text", "preview", "token", "authorization", "key", "color_message"})
+OWN = "readstate"
+"""The logger above all of this package's. Libraries are heard from warnings on, whatever the level: in detail they
+log headers, frames and addresses, and with them credentials.
+"""
+NEVER_LOGGED = frozenset({"text", "preview", "token", "authorization", "key", "password", "secret", "color_message"})
 """Keys that hold message text or secrets (and uvicorn's escape codes): dropped wherever they stand."""
+
+
+CREDENTIALS = re.compile(
+    r"""
+    (?P<kept>
+        bearer [\s.:=]+ \\*["']?                                          # a header, or a browser's subprotocol
+        | :// [^/\s:@"']* : (?=[^/\s"']*@)                                # the password of a URL
+        | (?:password|token|secret|api_?key) \\*["']? \s* [=:] \s* \\*["']?
+    )
+    [^\s"'&,;)}\]@\\]+
+    | eyJ [\w-]+ \. [\w-]+ \. [\w-]*                                      # a JWT
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+"""What looks like a credential in a line of the log. Nothing here logs one; this is for the texts of others' errors."""
+
+
+def without_credentials(line: str) -> str:
+    """The line with every credential hidden."""
+    return CREDENTIALS.sub(lambda found: f"{found['kept'] or ''}***", line)
 
 
 def drop_private(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
@@ -255,8 +280,16 @@ def setup_logging(level: str = "info", stream: TextIO | None = None) -> None:
     handler.setFormatter(_formatter(shared, pretty=stream.isatty()))
     root = logging.getLogger()
     root.handlers = [handler]
-    root.setLevel(level.upper())
-    _quieten(level)
+    root.setLevel(max(logging.WARNING, logging.getLevelName(level.upper())))
+    logging.getLogger(OWN).setLevel(level.upper())
+    _let_libraries_propagate()
+
+
+class _Formatter(structlog.stdlib.ProcessorFormatter):
+    """Hides credentials in the whole line, tracebacks too."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return without_credentials(super().format(record))
 
 
 def _formatter(shared: list[structlog.typing.Processor], *, pretty: bool) -> logging.Formatter:
@@ -270,16 +303,15 @@ def _formatter(shared: list[structlog.typing.Processor], *, pretty: bool) -> log
             structlog.processors.JSONRenderer(ensure_ascii=False),
         ]
     )
-    return structlog.stdlib.ProcessorFormatter(
+    return _Formatter(
         foreign_pre_chain=shared,
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, drop_private, *last],
     )
 
 
-def _quieten(level: str) -> None:
-    """Libraries that tell each of their steps are heard from warnings on, unless everything is wanted."""
-    for name in ("httpx", "httpcore", "uvicorn.error", "uvicorn.access", "asyncio"):
+def _let_libraries_propagate() -> None:
+    """uvicorn may have been given handlers and levels of its own."""
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "httpx", "httpcore", "websockets", "asyncio"):
         library = logging.getLogger(name)
         library.handlers, library.propagate = [], True
-        library.setLevel(logging.NOTSET if level == "debug" else logging.WARNING)
-    logging.getLogger("uvicorn").handlers = []
+        library.setLevel(logging.NOTSET)
