@@ -22,8 +22,9 @@ from rich.text import Text
 from ..app import Readstate, make_tracing
 from ..errors import ConfigurationError, ReadstateError
 from ..gateway import asgi_app
-from ..gateway.auth import SERVICE_KEY_FILE, load_secrets
+from ..gateway.auth import SERVICE_KEY_FILE, load_secrets, require_jwks_file
 from ..gateway.demo import is_on as demo_is_on
+from ..gateway.http import Gateway
 from ..gateway.live_protocol import LiveProtocol
 from ..settings import Settings, load_settings, without_password
 from ..telemetry import setup_logging
@@ -102,6 +103,7 @@ def serve(
     flags = {name: value or None if name == "cors_origins" else value for name, value in locals().items()}
     del flags["config"]
     settings = load_settings(flags, os.environ, config)
+    require_jwks_file(settings)
     setup_logging(settings.log_level)
     sys.setswitchinterval(SWITCH_INTERVAL)
     gc.freeze()
@@ -188,13 +190,18 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop accepting, finish, close. Ctrl+C once more does not wait for requests."""
-        log.info("stopping", action="stop")
+        self._say_stopping()
         super().handle_exit(sig, frame)
 
     def stop(self) -> None:
         """The same without a signal."""
-        log.info("stopping", action="stop")
+        self._say_stopping()
         self.should_exit = True
+
+    def _say_stopping(self) -> None:
+        log.info("stopping", action="stop")
+        if isinstance(self.config.app, Gateway):
+            self.config.app.stop_waiting()
 
 
 def _server_config(service: Readstate) -> uvicorn.Config:

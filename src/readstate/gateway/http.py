@@ -16,7 +16,7 @@ from .. import telemetry
 from ..errors import ChannelNotFound, Forbidden, HotStoreUnavailable, NotAMember, ReadstateError, Unavailable
 from . import access
 from .asgi import Answer, ASGIApp, Disconnected, Header, Receive, Scope, Send, Stream, content_type
-from .auth import Authenticator, load_secrets
+from .auth import Authenticator, load_secrets, require_jwks_file
 from .calls import Call, For, Route
 from .cors import Cors
 from .decoding import parse_query, read_body
@@ -48,6 +48,7 @@ def asgi_app(rs: "Readstate", *, demo: bool = False) -> ASGIApp:
 
     `demo` adds the demo page, which gives everyone who asks for it a sandbox of their own.
     """
+    require_jwks_file(rs.settings)
     return Gateway(rs, Authenticator(rs.settings, load_secrets(rs.settings)), demo)
 
 
@@ -96,6 +97,10 @@ class Gateway:
             await _lifespan(receive, send)
         elif scope["type"] == "websocket":
             await self._live(scope, receive, send)
+
+    def stop_waiting(self) -> None:
+        """The service stops: requests that wait for something outside of it are answered now."""
+        self._authenticator.close()
 
     def _pattern(self, scope: Scope) -> str | None:
         """What traces call the route of a request."""
