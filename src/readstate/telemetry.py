@@ -1,9 +1,12 @@
 """Metrics and logs. Neither ever holds a message's text, a secret or an id in a label."""
 
+import asyncio
 import logging
 import re
 import sys
-from collections.abc import Mapping, MutableMapping
+import threading
+import time
+from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import PurePath
 from typing import Any, TextIO
 
@@ -16,6 +19,7 @@ from prometheus_client import (
     Histogram,
     PlatformCollector,
     ProcessCollector,
+    generate_latest,
 )
 
 REGISTRY = CollectorRegistry()
@@ -206,6 +210,38 @@ WS_RESUMED = Counter(
     ("outcome",),
     registry=REGISTRY,
 )
+
+
+# ---------------------------------------------------------------- as Prometheus reads them
+
+
+class Exposition:
+    """The text of all metrics. It takes some 30 ms to make: so it is made in a thread, once a second at most."""
+
+    EVERY = 1.0
+
+    def __init__(self, registry: CollectorRegistry, clock: Callable[[], float] = time.monotonic) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._made_at = float("-inf")
+        self._text = b""
+        self._making = threading.Lock()
+
+    async def text(self) -> bytes:
+        """What was made within the last second; while it is made anew, what was made before."""
+        if self._clock() - self._made_at < self.EVERY or (self._text and self._making.locked()):
+            return self._text
+        return await asyncio.to_thread(self._renewed)
+
+    def _renewed(self) -> bytes:
+        with self._making:
+            if self._clock() - self._made_at >= self.EVERY:
+                self._text = generate_latest(self._registry)
+                self._made_at = self._clock()
+            return self._text
+
+
+EXPOSITION = Exposition(REGISTRY)
 
 
 # ---------------------------------------------------------------- logs

@@ -8,7 +8,7 @@ import shlex
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -22,8 +22,10 @@ from rich.text import Text
 from ..app import Readstate, make_tracing
 from ..errors import ConfigurationError, ReadstateError
 from ..gateway import asgi_app
+from ..gateway.asgi import ASGIApp
 from ..gateway.auth import SERVICE_KEY_FILE, load_secrets, require_jwks_file
 from ..gateway.demo import is_on as demo_is_on
+from ..gateway.health import metrics_app
 from ..gateway.http import Gateway
 from ..gateway.live_protocol import LiveProtocol
 from ..settings import Settings, load_settings, without_password
@@ -153,7 +155,8 @@ async def _serve(settings: Settings, inherited: socket.socket | None) -> None:
         server = _Server(_server_config(service), started)
         watching = asyncio.create_task(_stop_when_lost(service, server))
         try:
-            await server.serve([listener])
+            async with _metrics(settings):
+                await server.serve([listener])
         finally:
             watching.cancel()
             if inherited is None:
@@ -161,6 +164,37 @@ async def _serve(settings: Settings, inherited: socket.socket | None) -> None:
     log.info("stopped", action="stop", url=url)
     if server.loss is not None:
         raise server.loss
+
+
+@contextlib.asynccontextmanager
+async def _metrics(settings: Settings) -> AsyncIterator[None]:
+    """Serve the metrics on a port of their own, if they have one."""
+    if not settings.metrics_port:
+        yield
+        return
+    async with on_the_side(metrics_app(), listen(settings.host, settings.metrics_port)):
+        yield
+
+
+@contextlib.asynccontextmanager
+async def on_the_side(app: ASGIApp, listener: socket.socket) -> AsyncIterator[None]:
+    """Serve a small application while something else runs."""
+    server = _SideServer(uvicorn.Config(app, log_config=None, lifespan="off", access_log=False, ws="none"))
+    serving = asyncio.create_task(server.serve([listener]))
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await serving
+
+
+class _SideServer(uvicorn.Server):
+    """Leaves the signals to what runs beside it."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """None."""
+        yield
 
 
 async def _stop_when_lost(service: Readstate, server: "_Server") -> None:

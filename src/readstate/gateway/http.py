@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 JSON = content_type("application/json")
+METRICS = "/metrics"
 METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS"})
 
 AWAY_SECONDS = 2.0
@@ -80,7 +81,8 @@ class Gateway:
         settings = rs.settings
         self._rs = rs
         self._authenticator = authenticator
-        self._router = Router(routes(*demo_routes()) if demo else routes())
+        served = routes(*demo_routes()) if demo else routes()
+        self._router = Router([one for one in served if one.pattern != METRICS or not settings.metrics_port])
         self._limits = Limits(settings)
         self._cors = Cors(settings.cors_origins) if settings.cors_origins else None
         self._max_body = settings.max_body
