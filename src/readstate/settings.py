@@ -61,6 +61,10 @@ class Settings:
     ] = "embedded"
     host: Annotated[str, About("Address to listen on")] = "127.0.0.1"
     port: Annotated[int, About("Port to listen on; 0 takes a free one", 0, 65_535)] = 8080
+    tls_cert: Annotated[
+        str, About("File with the certificate (and its chain) of HTTPS and WSS; goes with tls_key; empty: plain HTTP")
+    ] = ""
+    tls_key: Annotated[str, About("File with the key of that certificate, without a passphrase")] = ""
     data_dir: Annotated[str, About("Directory of the database and of generated secrets")] = "./readstate-data"
     database_url: Annotated[
         str,
@@ -172,8 +176,6 @@ class Settings:
             65_535,
         ),
     ] = 0
-    tls_cert: Annotated[str, About("File with the certificate chain (PEM) of HTTPS and WSS; empty: no TLS")] = ""
-    tls_key: Annotated[str, About("File with the key (PEM) of that certificate")] = ""
     rate_limit: Annotated[
         int,
         About(

@@ -20,6 +20,7 @@ from ..client import ApiError, Client, Retries
 from ..errors import ReadstateError
 from ..gateway.auth import JWT_SECRET_FILE, SERVICE_KEY_FILE
 from ..settings import Settings, without_password
+from .doctor_exposure import exposure
 from .findings import MIB, MISSING_EXTRA, Finding, State, graded
 from .help import examples
 from .output import plain, show, show_json, table
@@ -64,6 +65,7 @@ def examine(place: Place) -> Iterator[Finding]:
     yield Finding("settings", "ok", f"valid; profile {settings.profile}")
     for check in LOCAL_CHECKS:
         yield check(settings)
+    yield from exposure(settings)
     for check in SQLITE_CHECKS if settings.in_sqlite else ():
         yield check(settings)
     yield from servers(settings)

@@ -22,7 +22,7 @@ from .cors import Cors
 from .decoding import parse_query, read_body
 from .demo import routes as demo_routes
 from .problems import problem
-from .ratelimit import Limits
+from .ratelimit import UserLimits
 from .routes import routes
 from .routing import Router
 from .websocket import LiveGateway
@@ -83,7 +83,7 @@ class Gateway:
         self._authenticator = authenticator
         served = routes(*demo_routes()) if demo else routes()
         self._router = Router([one for one in served if one.pattern != METRICS or not settings.metrics_port])
-        self._limits = Limits(settings)
+        self._limits = UserLimits(settings)
         self._cors = Cors(settings.cors_origins) if settings.cors_origins else None
         self._max_body = settings.max_body
         self._away_until = 0.0

@@ -51,7 +51,7 @@ class RateLimiter:
         return len(self._full_at)
 
 
-class Limits:
+class UserLimits:
     """The rate limits of one process. A user has one bucket for its requests, its frames and its new connections."""
 
     def __init__(self, settings: Settings) -> None:

@@ -40,7 +40,7 @@ from .auth import Authenticator, Principal
 from .decoding import explain
 from .outlet import outlet_of
 from .problems import TooOften
-from .ratelimit import Limits, unknown
+from .ratelimit import UserLimits, unknown
 
 if TYPE_CHECKING:
     from ..app import Readstate
@@ -80,7 +80,7 @@ _look = json.Decoder().decode
 class LiveGateway:
     """Serves the live connections of one service."""
 
-    def __init__(self, rs: "Readstate", authenticator: Authenticator, limits: Limits) -> None:
+    def __init__(self, rs: "Readstate", authenticator: Authenticator, limits: UserLimits) -> None:
         self.rs = rs
         self.authenticator = authenticator
         self.limits = limits
