@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from tests.conftest import JWT_SECRET, token_for
-from tests.servers import DEADLINE, Server, serving
+from tests.servers import DEADLINE, Server, serving, wait_until
 
 TEXT, CONTINUATION, CLOSE, PING, PONG = 0x1, 0x0, 0x8, 0x9, 0xA
 MIB = 1 << 20
@@ -137,6 +137,23 @@ def test_a_client_that_sends_pings_and_reads_nothing_is_not_read_on(server: Serv
             assert client.take() == (PONG, b"x" * 125)
         client.socket.sendall(ping[part:])
         assert client.take() == (PONG, b"x" * 125)
+
+
+def test_two_sides_that_wait_for_each_other_do_not_wait_for_ever(tmp_path: Path) -> None:
+    """A client that reads nothing until it is read: the heartbeat ends it."""
+    with serving(tmp_path / "data", jwt_secret=JWT_SECRET, heartbeat=1, hello_timeout=600) as server:
+        with raw(server) as client:
+            pour(client, frame(PING, b"x" * 125) * 1000)
+
+            wait_until(lambda: connections(server) == 0, "the connection is given up")
+
+        assert httpx.get(f"{server.url}/healthz").status_code == 200
+
+
+def connections(server: Server) -> float:
+    """Live connections that are open."""
+    lines = httpx.get(f"{server.url}/metrics").text.splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith("readstate_ws_connections "))
 
 
 def test_a_message_that_never_ends_is_given_up(server: Server) -> None:
