@@ -109,7 +109,8 @@ def _sentence(text: str) -> str:
 METRICS = """# Metrics
 
 `GET /metrics` answers in the format of Prometheus, without a key. No label ever holds an id, a text or a secret;
-`route` is the pattern of a path, such as `/v1/users/{user}/unread`.
+`route` is the pattern of a path, such as `/v1/users/{user}/unread`. The figures are made once a second at most. With
+`METRICS_PORT` they have a port of their own, and are not on the main one.
 """
 METRICS_END = """
 A histogram comes as `…_bucket`, `…_sum` and `…_count`. Besides these there are the usual `process_…` and `python_…`
