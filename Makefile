@@ -31,8 +31,8 @@ tools: ## Install the Debian packages that tests need (a browser, Node.js), wher
 		echo "not installed:$$missing; tests that need them are skipped, or fail where CI is set"; \
 	fi
 
-run: setup ## Start the service on http://127.0.0.1:8080 with its data in ./readstate-data
-	$(BIN)/readstate serve
+run: setup ## Start the service with its demo page on http://127.0.0.1:8080/demo, with its data in ./readstate-data
+	$(BIN)/readstate serve --demo
 
 test: lint types imports pytest ## Everything that must hold: format, lint, types, import rules, tests
 

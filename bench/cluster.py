@@ -23,7 +23,7 @@ from readstate.stack import Kafka, Postgres, Valkey
 from readstate.workers import MESSAGE_WRITER, RECEIPT_PERSISTER, ROLES
 
 from .load import HOST, BenchmarkError
-from .servers import Server, Silent, free_port, readstate
+from .servers import UNLIMITED, Server, Silent, free_port, readstate
 
 PARTITIONS = 32
 PLAIN = "plain"
@@ -163,7 +163,7 @@ def _worker(home: Path, name: str, roles: Sequence[str], settings: Mapping[str, 
     port = free_port()
     command = [sys.executable, "-m", "readstate", "worker", *roles, "--port", str(port), "--data-dir", str(home)]
     environment = {f"READSTATE_{name.upper()}": value for name, value in settings.items()}
-    return Server(name, command, {**environment, "READSTATE_LOG_LEVEL": "warning"}, port, "none")
+    return Server(name, command, {**environment, **UNLIMITED, "READSTATE_LOG_LEVEL": "warning"}, port, "none")
 
 
 def _plain(environment: Mapping[str, str], key: str) -> tuple[Server, list[Server]]:

@@ -109,7 +109,8 @@ def _sentence(text: str) -> str:
 METRICS = """# Metrics
 
 `GET /metrics` answers in the format of Prometheus, without a key. No label ever holds an id, a text or a secret;
-`route` is the pattern of a path, such as `/v1/users/{user}/unread`.
+`route` is the pattern of a path, such as `/v1/users/{user}/unread`. The figures are made once a second at most. With
+`METRICS_PORT` they have a port of their own, and are not on the main one.
 """
 METRICS_END = """
 A histogram comes as `…_bucket`, `…_sum` and `…_count`. Besides these there are the usual `process_…` and `python_…`
@@ -437,7 +438,18 @@ CLOSE_CODES = (
     (websocket.NOT_AUTHENTICATED, "No token, not a good one, or no `hello` in time.", "Get a token, then connect."),
     (websocket.TOKEN_EXPIRED, "The token has expired. `auth` in time prevents it.", "Get a token, then connect."),
     (websocket.TOO_SLOW, "Too much waited for this device.", "Connect with `resume`; sync if that is asked for."),
-    (websocket.TOO_MANY_FRAMES, "The device sent too many frames.", "Mend the client. Connect after a while."),
+    (
+        websocket.TOO_MANY_DEVICES,
+        "The user has as many live connections on this process as it may have; an `error` with `too_many_devices` "
+        "came before.",
+        "Close other devices. Connect after a while.",
+    ),
+    (
+        websocket.TOO_MANY_FRAMES,
+        "The user was over its rate when the device connected, the device went on after errors with `rate_limited`, "
+        "or a message came in too many parts.",
+        "Connect with `resume`, after a pause of seconds that grows. Send what was not answered again.",
+    ),
     (websocket.TOO_LARGE, "A frame was too large.", "Mend the client. Don't send it again."),
     (websocket.RESTARTING, "The service stops or restarts.", "Connect with `resume`, soon, after a random pause."),
     (
@@ -448,7 +460,7 @@ CLOSE_CODES = (
     (1011, "A fault inside the service, or no answer to its pings.", "Connect with `resume`, after a pause."),
     (1006, "The connection broke (no code came).", "Connect with `resume`, after a pause that grows."),
 )
-LIVE_SETTINGS = ("heartbeat", "hello_timeout", "frame_rate_limit", "max_frame", "max_queue")
+LIVE_SETTINGS = ("heartbeat", "hello_timeout", "rate_limit", "max_devices", "max_frame", "max_queue")
 
 
 def live_page() -> str:

@@ -155,7 +155,7 @@ class Server(Child):
 
     def __init__(self, data_dir: Path, *flags: str, **settings: object) -> None:
         own = {} if "profile" in settings else stores.settings_of(data_dir)
-        super().__init__(data_dir, "serve", *flags, **own | settings)
+        super().__init__(data_dir, "serve", *flags, **stores.UNLIMITED | own | settings)
         self._worker: Worker | None = None
         """In the cluster profile nothing moves without one."""
         if own.get("profile") == "cluster":

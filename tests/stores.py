@@ -28,6 +28,8 @@ chosen = os.environ.get("TEST_STORES", EMBEDDED)
 """What services use that are not told otherwise."""
 assert chosen in {EMBEDDED, SERVERS, CLUSTER}, f"TEST_STORES is {EMBEDDED}, {SERVERS} or {CLUSTER}"
 ALL = [EMBEDDED, SERVERS] if chosen == EMBEDDED else [chosen]
+UNLIMITED = {"rate_limit": 0, "max_devices": 0}
+"""Tests ask faster, and with more devices, than a user may. Those of the limits set them."""
 PARTITIONS = 2
 FRESH_SECONDS = 30.0
 GATHER_SECONDS = 0.05

@@ -158,6 +158,12 @@ export class Outbox {
   #connection = null;
   #waiting = [];
   #sent = [];
+  #limited;
+
+  /** @param {() => void} limited called when a request was over the rate: it must end with `detach` */
+  constructor(limited) {
+    this.#limited = limited;
+  }
 
   /**
    * @param {object} frame what to send
@@ -225,6 +231,7 @@ export class Outbox {
       const request = this.#waiting.shift();
       this.#sent.push(request);
       this.#connection.request(request.frame, (frame) => {
+        if (frame.code === "rate_limited") return this.#limited();
         this.#sent.splice(this.#sent.indexOf(request), 1);
         if (frame.type === "error") request.failed(new ReadstateError(frame));
         else request.answered(frame);

@@ -16,6 +16,8 @@ const BACKOFF_TO = 30_000;
 /** A connection that held this long was a good one: the next loss starts with short waits again. */
 const STEADY = 10_000;
 const RESTARTED_WITHIN = 2_000;
+/** Who is over the rate waits this long at least. */
+const SLOW_DOWN = 2_000;
 const RENEW_AGAIN = 5_000;
 const RENEW_AHEAD = 60_000;
 const LONGEST_TIMER = 2 ** 31 - 1;
@@ -25,6 +27,8 @@ const RESTARTING = 1012;
 const UNAUTHENTICATED = 4401;
 const EXPIRED = 4403;
 const TOO_SLOW = 4408;
+const TOO_MANY_DEVICES = 4409;
+const TOO_MANY_FRAMES = 4429;
 
 export class Readstate {
   /** @type {"idle" | "connecting" | "live" | "offline" | "closed"} */
@@ -36,7 +40,8 @@ export class Readstate {
   #timers;
   #http;
   #counts = new Counts((what, channelId) => this.#changed(what, channelId));
-  #outbox = new Outbox();
+  /** A request over the rate goes again over the next connection, and all that were sent after it, in their order. */
+  #outbox = new Outbox(() => this.#lost(TOO_MANY_FRAMES));
   #listeners = new Listeners();
 
   #connection = null;
@@ -196,7 +201,8 @@ export class Readstate {
       const detail = "The service does not accept the token.";
       return this.#refused(new ReadstateError({ code: "unauthenticated", detail, status: 401 }));
     }
-    this.#comeBack(code === RESTARTING ? this.#options.random() * RESTARTED_WITHIN : this.#backoff());
+    if (code === RESTARTING) return this.#comeBack(this.#options.random() * RESTARTED_WITHIN);
+    this.#comeBack((code === TOO_MANY_FRAMES || code === TOO_MANY_DEVICES ? SLOW_DOWN : 0) + this.#backoff());
   }
 
   #failed(error) {

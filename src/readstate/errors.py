@@ -213,6 +213,12 @@ class RateLimited(ReadstateError):
     retry = True
 
 
+class TooManyDevices(RateLimited):
+    """The user has too many live connections."""
+
+    code = "too_many_devices"
+
+
 class Unavailable(ReadstateError):
     """Not available right now; nothing was changed."""
 

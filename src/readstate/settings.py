@@ -31,7 +31,6 @@ BadgeMode = Literal["precomputed", "on_the_fly"]
 KafkaSecurity = Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"]
 KafkaSasl = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 StoreText = Literal["full", "preview", "none"]
-Demo = Literal["auto", "on", "off"]
 Value = str | int | tuple[str, ...]
 
 
@@ -62,6 +61,10 @@ class Settings:
     ] = "embedded"
     host: Annotated[str, About("Address to listen on")] = "127.0.0.1"
     port: Annotated[int, About("Port to listen on; 0 takes a free one", 0, 65_535)] = 8080
+    tls_cert: Annotated[
+        str, About("File with the certificate (and its chain) of HTTPS and WSS; goes with tls_key; empty: plain HTTP")
+    ] = ""
+    tls_key: Annotated[str, About("File with the key of that certificate, without a passphrase")] = ""
     data_dir: Annotated[str, About("Directory of the database and of generated secrets")] = "./readstate-data"
     database_url: Annotated[
         str,
@@ -141,7 +144,7 @@ class Settings:
     jwt_secret: Annotated[
         str, About("Secret of HS256 user tokens; empty: one is made in the data directory", secret=True)
     ] = ""
-    jwks: Annotated[str, About("File or URL of the public keys of RS256 and ES256 user tokens")] = ""
+    jwks: Annotated[str, About("File or URL of the public keys of RS256 and ES256 user tokens", url=True)] = ""
     jwt_issuer: Annotated[str, About("Issuer (iss) that user tokens must name; empty: any")] = ""
     jwt_audience: Annotated[str, About("Audience (aud) that user tokens must name; empty: any")] = ""
     jwt_user_claim: Annotated[str, About("Claim of a user token that holds the user's id")] = "sub"
@@ -173,20 +176,37 @@ class Settings:
             "extra otel"
         ),
     ] = False
-    demo: Annotated[
-        Demo,
+    demo: Annotated[bool, About("The demo page at /demo, which gives a sandbox to everyone who asks for it")] = False
+    metrics_port: Annotated[
+        int,
         About(
-            "The demo page at /demo; auto: when only this machine is listened to. Turn it off behind a proxy",
-            choices=("auto", "on", "off"),
+            "Port of /metrics on an address of its own, with --workers N the next ones too; 0: on the main port",
+            0,
+            65_535,
         ),
-    ] = "auto"
-    rate_limit: Annotated[int, About("Requests per second of one user; 0: no limit", 0, 1_000_000)] = 0
-    service_rate_limit: Annotated[int, About("Requests per second of one service key; 0: no limit", 0, 10_000_000)] = 0
+    ] = 0
+    rate_limit: Annotated[
+        int,
+        About(
+            "Requests, frames and new live connections per second of one user, in each process; four times as many "
+            "may come at once; 0: no limit",
+            0,
+            1_000_000,
+        ),
+    ] = 50
+    service_rate_limit: Annotated[
+        int,
+        About(
+            "The same of one service key, in each process; four times as many may come at once; 0: no limit",
+            0,
+            10_000_000,
+        ),
+    ] = 0
+    max_devices: Annotated[
+        int, About("Most live connections of one user, in each process; 0: no limit", 0, 1_000_000)
+    ] = 32
     heartbeat: Annotated[int, About("Seconds between pings of a live connection; two missed end it", 1, 3_600)] = 20
     hello_timeout: Annotated[int, About("Seconds that a live connection has to say who it is", 1, 600)] = 10
-    frame_rate_limit: Annotated[
-        int, About("Frames per second that a live connection may send; 0: no limit", 0, 1_000_000)
-    ] = 200
     max_frame: Annotated[int, About("Largest frame of a live connection in bytes", 1_024, 2**24)] = 65_536
     max_queue: Annotated[int, About("Bytes that may wait for a slow device; past this it is closed", 16_384, 2**30)] = (
         1_048_576

@@ -1,8 +1,12 @@
 """Metrics and logs. Neither ever holds a message's text, a secret or an id in a label."""
 
+import asyncio
 import logging
+import re
 import sys
-from collections.abc import Mapping, MutableMapping
+import threading
+import time
+from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import PurePath
 from typing import Any, TextIO
 
@@ -15,6 +19,7 @@ from prometheus_client import (
     Histogram,
     PlatformCollector,
     ProcessCollector,
+    generate_latest,
 )
 
 REGISTRY = CollectorRegistry()
@@ -191,7 +196,7 @@ BADGE_REPLICA_UP = Gauge(
 )
 RATE_LIMITED = Counter(
     "readstate_rate_limited_total",
-    "Requests refused by a rate limit, by kind of principal.",
+    "Requests, frames and live connections refused by a rate limit, by kind of principal.",
     ("kind",),
     registry=REGISTRY,
 )
@@ -212,10 +217,66 @@ WS_RESUMED = Counter(
 )
 
 
+# ---------------------------------------------------------------- as Prometheus reads them
+
+
+class Exposition:
+    """The text of all metrics. It takes some 30 ms to make: so it is made in a thread, once a second at most."""
+
+    EVERY = 1.0
+
+    def __init__(self, registry: CollectorRegistry, clock: Callable[[], float] = time.monotonic) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._made_at = float("-inf")
+        self._text = b""
+        self._making = threading.Lock()
+
+    async def text(self) -> bytes:
+        """What was made within the last second; while it is made anew, what was made before."""
+        if self._clock() - self._made_at < self.EVERY or (self._text and self._making.locked()):
+            return self._text
+        return await asyncio.to_thread(self._renewed)
+
+    def _renewed(self) -> bytes:
+        with self._making:
+            if self._clock() - self._made_at >= self.EVERY:
+                self._text = generate_latest(self._registry)
+                self._made_at = self._clock()
+            return self._text
+
+
+EXPOSITION = Exposition(REGISTRY)
+
+
 # ---------------------------------------------------------------- logs
 
-NEVER_LOGGED = frozenset({"text", "preview", "token", "authorization", "key", "color_message"})
+OWN = "readstate"
+"""The logger above all of this package's. Libraries are heard from warnings on, whatever the level: in detail they
+log headers, frames and addresses, and with them credentials.
+"""
+NEVER_LOGGED = frozenset({"text", "preview", "token", "authorization", "key", "password", "secret", "color_message"})
 """Keys that hold message text or secrets (and uvicorn's escape codes): dropped wherever they stand."""
+
+
+CREDENTIALS = re.compile(
+    r"""
+    (?P<kept>
+        bearer [\s.:=]+ \\*["']?                                          # a header, or a browser's subprotocol
+        | :// [^/\s:@"']* : (?=[^/\s"']*@)                                # the password of a URL
+        | (?:password|token|secret|api_?key) \\*["']? \s* [=:] \s* \\*["']?
+    )
+    [^\s"'&,;)}\]@\\]+
+    | eyJ [\w-]+ \. [\w-]+ \. [\w-]*                                      # a JWT
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+"""What looks like a credential in a line of the log. Nothing here logs one; this is for the texts of others' errors."""
+
+
+def without_credentials(line: str) -> str:
+    """The line with every credential hidden."""
+    return CREDENTIALS.sub(lambda found: f"{found['kept'] or ''}***", line)
 
 
 def drop_private(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
@@ -260,8 +321,16 @@ def setup_logging(level: str = "info", stream: TextIO | None = None) -> None:
     handler.setFormatter(_formatter(shared, pretty=stream.isatty()))
     root = logging.getLogger()
     root.handlers = [handler]
-    root.setLevel(level.upper())
-    _quieten(level)
+    root.setLevel(max(logging.WARNING, logging.getLevelName(level.upper())))
+    logging.getLogger(OWN).setLevel(level.upper())
+    _let_libraries_propagate()
+
+
+class _Formatter(structlog.stdlib.ProcessorFormatter):
+    """Hides credentials in the whole line, tracebacks too."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return without_credentials(super().format(record))
 
 
 def _formatter(shared: list[structlog.typing.Processor], *, pretty: bool) -> logging.Formatter:
@@ -275,16 +344,15 @@ def _formatter(shared: list[structlog.typing.Processor], *, pretty: bool) -> log
             structlog.processors.JSONRenderer(ensure_ascii=False),
         ]
     )
-    return structlog.stdlib.ProcessorFormatter(
+    return _Formatter(
         foreign_pre_chain=shared,
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, drop_private, *last],
     )
 
 
-def _quieten(level: str) -> None:
-    """Libraries that tell each of their steps are heard from warnings on, unless everything is wanted."""
-    for name in ("httpx", "httpcore", "uvicorn.error", "uvicorn.access", "asyncio"):
+def _let_libraries_propagate() -> None:
+    """uvicorn may have been given handlers and levels of its own."""
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "httpx", "httpcore", "websockets", "asyncio"):
         library = logging.getLogger(name)
         library.handlers, library.propagate = [], True
-        library.setLevel(logging.NOTSET if level == "debug" else logging.WARNING)
-    logging.getLogger("uvicorn").handlers = []
+        library.setLevel(logging.NOTSET)

@@ -27,7 +27,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("demo") / "data") as server:
+    with serving(tmp_path_factory.mktemp("demo") / "data", demo="true", rate_limit=50, max_devices=32) as server:
         yield server
 
 

@@ -71,7 +71,7 @@ async def take(
 
 async def main(directory: Path) -> None:
     """All of them."""
-    with tempfile.TemporaryDirectory() as data, serving(Path(data) / "data") as server:
+    with tempfile.TemporaryDirectory() as data, serving(Path(data) / "data", demo="true") as server:
         async with chromium() as browser:
             await take(browser, server, directory / "demo.png", WIDE, "light")
             await take(browser, server, directory / "demo-dark.png", WIDE, "dark")

@@ -25,7 +25,7 @@ PAGE, SESSION = "/demo", "/demo/session"
 @pytest.fixture
 async def anyone(tmp_path: Path) -> AsyncIterator[Chat]:
     """Somebody without a key or token."""
-    async with in_process(tmp_path) as chat:
+    async with in_process(tmp_path, demo=True, rate_limit=50, max_devices=32) as chat:
         yield chat.with_token(None)
 
 
@@ -102,7 +102,7 @@ async def until_made(anyone: Chat) -> Any:
 
 async def test_tokens_are_what_the_settings_ask_for(tmp_path: Path) -> None:
     settings = {"jwt_issuer": "chat.example", "jwt_audience": "readstate", "jwt_user_claim": "uid"}
-    async with in_process(tmp_path, **settings) as chat:
+    async with in_process(tmp_path, demo=True, **settings) as chat:
         session = await chat.with_token(None).ask("POST", SESSION)
 
         assert await in_channels(chat, named(session, "Bob"))
@@ -165,18 +165,14 @@ async def test_a_sandbox_is_removed_when_its_tokens_are_over(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("settings", "served"),
     [
-        ({}, True),
-        ({"host": "localhost"}, True),
-        ({"host": "::1"}, True),
-        ({"host": "0.0.0.0"}, False),
-        ({"host": "chat.example.com"}, False),
-        ({"host": "0.0.0.0", "demo": "on"}, True),
-        ({"demo": "off"}, False),
+        ({}, False),
+        ({"host": "localhost"}, False),
+        ({"demo": True}, True),
+        ({"host": "0.0.0.0", "demo": True}, True),
+        ({"demo": False}, False),
     ],
 )
-async def test_by_default_it_is_there_on_this_machine_alone(
-    tmp_path: Path, settings: dict[str, str], served: bool
-) -> None:
+async def test_it_is_there_only_if_asked_for(tmp_path: Path, settings: dict[str, Any], served: bool) -> None:
     async with in_process(tmp_path, **settings) as chat:
         anyone = chat.with_token(None)
         answers = [await anyone.call("GET", path) for path in (PAGE, "/demo/main.js", "/demo/demo.css")]
@@ -189,7 +185,7 @@ async def test_by_default_it_is_there_on_this_machine_alone(
 
 async def test_without_a_secret_to_sign_with_there_is_no_demo(tmp_path: Path) -> None:
     (tmp_path / "keys.json").write_text('{"keys": []}')
-    async with in_process(tmp_path / "data", jwt_secret="", jwks=str(tmp_path / "keys.json"), demo="on") as chat:
+    async with in_process(tmp_path / "data", jwt_secret="", jwks=str(tmp_path / "keys.json"), demo=True) as chat:
         check_problem(await chat.with_token(None).call("POST", SESSION), 404, "not_found")
 
 

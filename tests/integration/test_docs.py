@@ -257,7 +257,10 @@ class Reader:
 
 @pytest.fixture
 def reader(tmp_path: Path) -> Iterator[Reader]:
-    with serving(tmp_path / "readstate-data") as server, contextlib.closing(Reader(tmp_path, server)) as reader:
+    with (
+        serving(tmp_path / "readstate-data", demo="true") as server,
+        contextlib.closing(Reader(tmp_path, server)) as reader,
+    ):
         yield reader
 
 

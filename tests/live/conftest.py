@@ -12,8 +12,9 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from prometheus_client import generate_latest
 
-from readstate import Readstate
+from readstate import Readstate, telemetry
 from readstate.cli.serve import _server_config
 from tests import stores
 from tests.conftest import JWT_SECRET, SERVICE_KEY, WAIT, Chat
@@ -44,9 +45,9 @@ class Town:
         return device
 
     async def metric(self, name: str, **labels: str) -> float:
-        """The value of a metric, 0 if it was never counted."""
+        """The value of a metric, 0 if it was never counted. What HTTP tells may be a second old."""
         wanted = name + ("{" + ",".join(f'{k}="{v}"' for k, v in labels.items()) + "}" if labels else "")
-        lines = (await self.chat.http.get("/metrics")).text.splitlines()
+        lines = generate_latest(telemetry.REGISTRY).decode().splitlines()
         return next((float(line.rpartition(" ")[2]) for line in lines if line.rpartition(" ")[0] == wanted), 0.0)
 
 
@@ -64,7 +65,7 @@ async def a_town(
 ) -> AsyncIterator[Town]:
     """The service as `readstate serve` runs it, but in this process."""
     options: dict[str, Any] = {"service_keys": (SERVICE_KEY,), "jwt_secret": JWT_SECRET, "data_dir": str(data_dir)}
-    options |= stores.settings_of(data_dir) | settings | ({} if clock is None else {"clock": clock})
+    options |= stores.UNLIMITED | stores.settings_of(data_dir) | settings | ({} if clock is None else {"clock": clock})
     async with Readstate.open(**options) as rs, stores.staffed(rs):
         listener = socket.socket(proto=socket.IPPROTO_TCP)  # so that asyncio sets TCP_NODELAY
         if send_buffer is not None:

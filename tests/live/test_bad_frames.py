@@ -1,16 +1,13 @@
 """A frame that can't be done is answered by an error, or ends the connection, and changes nothing."""
 
-import contextlib
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-from websockets.exceptions import ConnectionClosed
 
 from tests.conftest import GENERAL, Chat, eventually
 
-from .conftest import Town, a_town
+from .conftest import Town
 
 NO_JSON = ["", " ", "hello", "{", '{"type": "ping"', '{"type": "ping"}}', "\u2603", "nul\x00", '{"type": "ping",}']
 HALF_A_CHARACTER = ['{"type": "mark_read", "channel_id": "\\ud800"}']
@@ -247,22 +244,6 @@ async def test_the_largest_frame_is_still_done(place: Town) -> None:
     assert bob.frames[0]["type"] == "ack"
 
 
-async def test_too_many_frames_end_the_connection(tmp_path: Path) -> None:
-    async with a_town(tmp_path, frame_rate_limit=10) as town:
-        await town.chat.open_channel("alice", "bob")
-        await town.chat.send("alice", "m1")
-        flooder, other = await town.device("bob"), await town.fresh("alice")
-
-        with contextlib.suppress(ConnectionClosed):
-            for _ in range(1000):
-                await flooder.say("ping")
-
-        assert await flooder.ended() == 4429
-        assert len([one for one in flooder.frames if one["type"] == "pong"]) < 1000
-        assert await town.chat.count("bob") == 1
-        await other.quiet()
-
-
 async def test_text_that_is_no_utf8_ends_the_connection(place: Town) -> None:
     bob = await place.fresh("bob")
 
@@ -281,4 +262,4 @@ async def test_a_close_code_that_a_device_makes_up_has_no_count_of_its_own(town:
         return await town.metric("readstate_ws_closed_total", code="other") == before + 1
 
     await eventually(counted, "it is counted")
-    assert 'code="3777"' not in (await town.chat.http.get("/metrics")).text
+    assert await town.metric("readstate_ws_closed_total", code="3777") == 0

@@ -191,6 +191,7 @@ def test_errors_are_those_of_the_tree(api: Json) -> None:
         "not_found",
         "conflict",
         "unknown_frame",
+        "too_many_devices",
     }
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from readstate import telemetry
 from readstate.api import LastRead, MessageView, SendResult, Unread, UserTotals
 from readstate.errors import BadPath, MessageNotFound, NotAMember, StorageUnavailable
 from readstate.gateway.routing import segments_of
@@ -176,7 +177,8 @@ async def test_a_dependency_that_is_down_is_named(chat: Chat) -> None:
     assert answer.json["dependencies"] == {"log": "ok", "database": "the disk is full"}
 
 
-async def test_metrics_name_routes_and_never_ids(chat: Chat) -> None:
+async def test_metrics_name_routes_and_never_ids(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telemetry, "EXPOSITION", telemetry.Exposition(telemetry.REGISTRY))
     await chat.ask("POST", "/v1/users/somebody-special/channels/general/read")
     await chat.ask("BREW", "/v1/somewhere-special")
 

@@ -86,6 +86,65 @@ def test_a_traceback_shows_no_local_variables(log: io.StringIO) -> None:
     assert "s3cret" not in log.getvalue()
 
 
+@pytest.mark.parametrize("level", ["debug", "info"])
+def test_libraries_are_heard_from_warnings_on_at_every_level(level: str) -> None:
+    stream = io.StringIO()
+    telemetry.setup_logging(level, stream)
+    for name in (
+        "uvicorn.error",
+        "uvicorn.access",
+        "websockets.server",
+        "httpx",
+        "httpcore.http11",
+        "redis",
+        "asyncpg",
+    ):
+        for said in (logging.DEBUG, logging.INFO):
+            assert not logging.getLogger(name).isEnabledFor(said), name
+        assert logging.getLogger(name).isEnabledFor(logging.WARNING)
+
+    structlog.get_logger("readstate.gateway").debug("detail")
+
+    assert ("detail" in stream.getvalue()) is (level == "debug")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Authorization: Bearer s3cret",
+        "{'authorization': 'Bearer s3cret'}",
+        'authorization="bearer s3cret"',
+        "Sec-WebSocket-Protocol: readstate, bearer.s3cret",
+        "cannot reach redis://user:s3cret@10.0.0.1:6379/0",
+        "cannot reach redis://:s3cret@10.0.0.1:6379/0",
+        "postgresql://readstate:s3cret@db/readstate?sslpassword=s3cret&x=1",
+        "GET /v1/ws?access_token=s3cret HTTP/1.1",
+        '{"type": "hello", "token": "s3cret", "device": "phone"}',
+        "{'type': 'auth', 'token': 's3cret'}",
+        "sasl.password=s3cret",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJib2IifQ.s3cret",
+    ],
+)
+def test_a_credential_in_the_text_of_a_library_s_error_is_hidden(text: str) -> None:
+    for stream in (io.StringIO(), Terminal()):
+        telemetry.setup_logging("debug", stream)
+        try:
+            raise ValueError(text)
+        except ValueError as error:
+            logging.getLogger("some.library").exception("failed: %s", text)
+            structlog.get_logger("readstate").warning("failed", error=str(error), reason=repr(error))
+
+        assert "s3cret" not in stream.getvalue(), stream.getvalue()
+        assert stream.getvalue().count("***") >= 3
+
+
+@pytest.mark.parametrize("text", ["listening on http://[::1]:8080/x?a=b@c", "the token expired", "secret", "m1:m2@m3"])
+def test_what_is_no_credential_is_left_alone(log: io.StringIO, text: str) -> None:
+    structlog.get_logger("readstate").warning(text)
+
+    assert only_line(log)["event"] == text
+
+
 def test_below_the_level_nothing_is_logged(log: io.StringIO) -> None:
     structlog.get_logger().debug("detail")
     logging.getLogger("httpx").info("HTTP Request: GET http://x?token=y")
@@ -97,7 +156,7 @@ def test_on_a_terminal_lines_are_for_people_and_as_discreet() -> None:
     stream = Terminal()
     telemetry.setup_logging("info", stream)
 
-    structlog.get_logger().info("taken", text="s3cret", channel_id="c1")
+    structlog.get_logger("readstate").info("taken", text="s3cret", channel_id="c1")
 
     assert "taken" in stream.getvalue()
     assert "c1" in stream.getvalue()

@@ -666,3 +666,41 @@ test("connect() tells whoever waits that it was called off", async (t) => {
 
   await assert.rejects(connecting, { code: "disconnected" });
 });
+
+test("a client over its rate slows down, and all that it asked for is done, in order", async (t) => {
+  const strict = await Service.start({ RATE_LIMIT: 20 });
+  t.after(() => strict.close());
+  const chat = new Backend(strict);
+  await chat.channel("general", ["alice", "bob"]);
+  const sent = [];
+  for (let n = 0; n < 40; n++) sent.push(await chat.send("general", "alice"));
+  const rs = device(t, "bob", strict.url, hurry);
+  await rs.connect();
+  const offline = next(rs, "state", (state) => state === "offline");
+
+  const asked = [];
+  for (const id of sent) asked.push(rs.markRead("general", { upTo: id }), rs.markUnread("general", id));
+  asked.push(...sent.map((id) => rs.markRead("general", { messages: [id] })));
+  await Promise.all(asked);
+
+  await offline; // the rate was met
+  await until("it is live again", () => rs.state === "live");
+  assert.equal((await chat.login("bob")).totals.unread, 0);
+  assert.equal(rs.unread("general").unread, 0);
+});
+
+test("a device too many waits until there is room", async (t) => {
+  const strict = await Service.start({ MAX_DEVICES: 1 });
+  t.after(() => strict.close());
+  await new Backend(strict).channel("general", ["alice", "bob"]);
+  const [first, second] = [device(t, "bob", strict.url, hurry), device(t, "bob", strict.url, hurry)];
+  await first.connect();
+
+  const refused = next(second, "error", ({ code }) => code === "too_many_devices");
+  const connected = second.connect();
+  await refused;
+  first.disconnect();
+
+  await connected;
+  assert.equal(second.state, "live");
+});

@@ -122,7 +122,7 @@ export class Service {
 
   #environment() {
     const kept = Object.entries(process.env).filter(([name]) => !name.startsWith("READSTATE_"));
-    const own = { SERVICE_KEYS: KEY, JWT_SECRET: SECRET, ...this.#settings };
+    const own = { SERVICE_KEYS: KEY, JWT_SECRET: SECRET, RATE_LIMIT: 0, MAX_DEVICES: 0, ...this.#settings };
     return Object.fromEntries([...kept, ...Object.entries(own).map(([name, value]) => [`READSTATE_${name}`, `${value}`])]);
   }
 }

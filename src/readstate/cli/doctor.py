@@ -20,7 +20,8 @@ from ..app import migrate
 from ..client import ApiError, Client, Retries
 from ..errors import ReadstateError
 from ..gateway.auth import JWT_SECRET_FILE, SERVICE_KEY_FILE
-from ..settings import Settings
+from ..settings import Settings, without_password
+from .doctor_exposure import exposure
 from .findings import MIB, MISSING_EXTRA, Finding, State, graded
 from .help import examples
 from .output import plain, show, show_json, table
@@ -65,6 +66,7 @@ def examine(place: Place) -> Iterator[Finding]:
     yield Finding("settings", "ok", f"valid; profile {settings.profile}")
     for check in LOCAL_CHECKS:
         yield check(settings)
+    yield from exposure(settings)
     for check in SQLITE_CHECKS if settings.in_sqlite else ():
         yield check(settings)
     yield from servers(settings)
@@ -149,7 +151,7 @@ def schema(settings: Settings) -> Finding:
 def token_keys(settings: Settings) -> Finding:
     """A JWKS file can be read (a URL is asked for by the service)."""
     if not settings.jwks or "://" in settings.jwks:
-        return Finding("token keys", "ok", settings.jwks or "HS256 with the service's secret")
+        return Finding("token keys", "ok", without_password(settings.jwks) or "HS256 with the service's secret")
     if Path(settings.jwks).is_file():
         return Finding("token keys", "ok", f"in {settings.jwks}")
     return Finding("token keys", "fail", f"{settings.jwks}: no such file", "put the JWKS there, or correct jwks")

@@ -31,13 +31,13 @@ def number() -> int | None:
 
 
 def as_copy(settings: Settings) -> Settings:
-    """The settings of this copy: each has a name and a port of its own."""
+    """The settings of this copy: each has a name and ports of its own."""
     one = number()
     if one is None:
         return settings
     name = f"{settings.instance_id}-{one}" if settings.instance_id else ""
-    port = settings.worker_port + one if settings.worker_port else 0
-    return replace(settings, instance_id=name, worker_port=port)
+    ports = {field: getattr(settings, field) for field in ("worker_port", "metrics_port")}
+    return replace(settings, instance_id=name, **{field: port and port + one for field, port in ports.items()})
 
 
 def copies(count: int, environ: Mapping[str, str], grace: float, inherited: Sequence[int] = ()) -> int:

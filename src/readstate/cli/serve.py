@@ -8,7 +8,7 @@ import shlex
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -22,8 +22,11 @@ from rich.text import Text
 from ..app import Readstate, make_tracing
 from ..errors import ConfigurationError, ReadstateError
 from ..gateway import asgi_app
-from ..gateway.auth import SERVICE_KEY_FILE, load_secrets
+from ..gateway.asgi import ASGIApp
+from ..gateway.auth import SERVICE_KEY_FILE, load_secrets, require_jwks_file
 from ..gateway.demo import is_on as demo_is_on
+from ..gateway.health import metrics_app
+from ..gateway.http import Gateway
 from ..gateway.live_protocol import LiveProtocol
 from ..settings import Settings, load_settings, without_password
 from ..telemetry import setup_logging
@@ -95,12 +98,14 @@ def serve(
     workers: Annotated[
         int | None, typer.Option(show_default="1", help="Server processes; the embedded profile has one.")
     ] = None,
+    demo: Annotated[bool | None, typer.Option(show_default="no-demo", help="Serve the demo page at /demo.")] = None,
     log_level: Annotated[str | None, typer.Option(show_default="info", help="debug, info, warning or error.")] = None,
 ) -> None:
     """Run the service."""
     flags = {name: value or None if name == "cors_origins" else value for name, value in locals().items()}
     del flags["config"]
     settings = load_settings(flags, os.environ, config)
+    require_jwks_file(settings)
     setup_logging(settings.log_level)
     sys.setswitchinterval(SWITCH_INTERVAL)
     gc.freeze()
@@ -150,7 +155,8 @@ async def _serve(settings: Settings, inherited: socket.socket | None) -> None:
         server = _Server(_server_config(service), started)
         watching = asyncio.create_task(_stop_when_lost(service, server))
         try:
-            await server.serve([listener])
+            async with _metrics(settings):
+                await server.serve([listener])
         finally:
             watching.cancel()
             if inherited is None:
@@ -158,6 +164,37 @@ async def _serve(settings: Settings, inherited: socket.socket | None) -> None:
     log.info("stopped", action="stop", url=url)
     if server.loss is not None:
         raise server.loss
+
+
+@contextlib.asynccontextmanager
+async def _metrics(settings: Settings) -> AsyncIterator[None]:
+    """Serve the metrics on a port of their own, if they have one."""
+    if not settings.metrics_port:
+        yield
+        return
+    async with on_the_side(metrics_app(), listen(settings.host, settings.metrics_port)):
+        yield
+
+
+@contextlib.asynccontextmanager
+async def on_the_side(app: ASGIApp, listener: socket.socket) -> AsyncIterator[None]:
+    """Serve a small application while something else runs."""
+    server = _SideServer(uvicorn.Config(app, log_config=None, lifespan="off", access_log=False, ws="none"))
+    serving = asyncio.create_task(server.serve([listener]))
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await serving
+
+
+class _SideServer(uvicorn.Server):
+    """Leaves the signals to what runs beside it."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """None."""
+        yield
 
 
 async def _stop_when_lost(service: Readstate, server: "_Server") -> None:
@@ -187,13 +224,18 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop accepting, finish, close. Ctrl+C once more does not wait for requests."""
-        log.info("stopping", action="stop")
+        self._say_stopping()
         super().handle_exit(sig, frame)
 
     def stop(self) -> None:
         """The same without a signal."""
-        log.info("stopping", action="stop")
+        self._say_stopping()
         self.should_exit = True
+
+    def _say_stopping(self) -> None:
+        log.info("stopping", action="stop")
+        if isinstance(self.config.app, Gateway):
+            self.config.app.stop_waiting()
 
 
 def _server_config(service: Readstate) -> uvicorn.Config:
@@ -249,7 +291,7 @@ def _greet(settings: Settings, url: str) -> None:
     out.print(
         fields(
             {
-                "demo page": demo or "off (demo)",
+                "demo page": demo or "off (turn it on with --demo)",
                 "data": settings.data_dir if settings.in_sqlite else without_password(settings.database_url),
                 "service key": key_file or "as configured (service_keys)",
                 "stop": "Ctrl+C",

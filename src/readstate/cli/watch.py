@@ -236,7 +236,7 @@ class Tail:
         except msgspec.MsgspecError as error:
             raise NotReadstate("not_readstate", 0, f"{url} answers with something that is not Readstate's") from error
         if isinstance(answer, frames.Error):
-            raise ApiError(answer.code, 0, answer.detail)
+            raise ApiError(answer.code, 0, answer.detail, retry=answer.retry)
         return answer
 
     def _greeted(self, ready: frames.Ready) -> None:

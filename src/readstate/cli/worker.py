@@ -1,16 +1,13 @@
 """`readstate worker`: what the cluster profile does in the background, as processes of their own."""
 
 import asyncio
-import contextlib
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import structlog
 import typer
-import uvicorn
 import uvloop
 
 from ..app import Readstate, make_tracing, require_cluster
@@ -24,7 +21,7 @@ from ..workers import ROLES
 from .help import examples
 from .place import Config
 from .process import as_copy, copies, number
-from .serve import STOP_SECONDS, listen, url_of
+from .serve import STOP_SECONDS, listen, on_the_side, url_of
 
 app = typer.Typer()
 
@@ -78,15 +75,6 @@ def _checked(roles: list[str]) -> list[str]:
     return list(dict.fromkeys(roles))
 
 
-class _Health(uvicorn.Server):
-    """Leaves the signals to the work."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """None."""
-        yield
-
-
 async def _work(settings: Settings, roles: list[str]) -> None:
     """Work until a signal says stop; then finish what was taken, and leave the groups."""
     with extra("confluent_kafka", "Kafka"):
@@ -103,15 +91,12 @@ async def _work(settings: Settings, roles: list[str]) -> None:
 
         listener = listen(settings.host, settings.worker_port)
         url = url_of(settings.host, listener.getsockname()[1])
-        server = _Health(uvicorn.Config(health_app(states), log_config=None, lifespan="off", access_log=False))
-        serving = asyncio.create_task(server.serve([listener]))
         watching = asyncio.create_task(_stop_when_lost(service, stopping))
-        log.info("working", action="start", roles=roles, url=url)
         try:
-            await staff.run(stopping)
+            async with on_the_side(health_app(states), listener):
+                log.info("working", action="start", roles=roles, url=url)
+                await staff.run(stopping)
         finally:
-            server.should_exit = True
-            await serving
             await cancel(watching)
     log.info("stopped", action="stop", roles=roles)
     if not watching.cancelled():

@@ -10,7 +10,7 @@
     ├── Conflict (409)          ChannelArchived, DirectChannelFull, MessageDeleted
     ├── TooLarge (413)
     ├── Invalid (422)           InvalidId, MessageWithoutSeq, ReplyToReply
-    ├── RateLimited (429)
+    ├── RateLimited (429)       TooManyDevices
     ├── Unavailable (503)       StorageUnavailable, HotStoreUnavailable, LogUnavailable, MessagesBehind,
     │                           Stopping
     └── NoAnswer (0)            Unreachable, Interrupted, TimedOut, NotReadstate
@@ -157,6 +157,10 @@ class ReplyToReply(Invalid):
 
 class RateLimited(ApiError):
     """Too many requests; nothing was changed."""
+
+
+class TooManyDevices(RateLimited):
+    """The user has too many live connections."""
 
 
 class Unavailable(ApiError):

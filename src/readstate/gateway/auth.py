@@ -101,6 +101,11 @@ class Authenticator:
             self._tokens.popitem(last=False)
         return token.principal
 
+    def close(self) -> None:
+        """The service stops: nobody waits for the keys of tokens any longer."""
+        if self._jwks is not None:
+            self._jwks.close()
+
     async def _verify(self, token: bytes) -> _Verified:
         algorithm, kid = _read_header(token)
         if algorithm == "HS256" and self._secret:
@@ -205,6 +210,13 @@ def load_secrets(settings: Settings) -> Secrets:
     if settings.jwt_secret or settings.jwks:
         return Secrets(keys, settings.jwt_secret)
     return Secrets(keys, _kept(directory / JWT_SECRET_FILE))
+
+
+def require_jwks_file(settings: Settings) -> None:
+    """A file that is not there would refuse every user. A URL may be away for a moment."""
+    jwks = settings.jwks
+    if jwks and "://" not in jwks and not (Path(jwks).is_file() and os.access(jwks, os.R_OK)):
+        raise ConfigurationError(f"jwks: {jwks} is not a file that can be read")
 
 
 def make_token(secret: str, user: str, ttl_seconds: int, claims: Mapping[str, Any] | None = None) -> str:

@@ -4,7 +4,6 @@ A sandbox lives inside the running service under ids of its own. Whoever gets on
 and of nobody else; it is removed when they have expired.
 """
 
-import ipaddress
 import secrets
 import time
 from collections import deque
@@ -54,17 +53,8 @@ _HEADERS: list[Header] = [
 
 
 def is_on(settings: Settings) -> bool:
-    """Whether the page is served: it needs a secret to sign with, and by default only this machine gets it."""
-    if settings.jwks and not settings.jwt_secret:
-        return False
-    return settings.demo == "on" or (settings.demo == "auto" and _is_loopback(settings.host))
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
+    """Whether the page is served: it must be asked for, and needs a secret to sign with."""
+    return settings.demo and bool(settings.jwt_secret or not settings.jwks)
 
 
 # ---------------------------------------------------------------- routes
@@ -149,7 +139,7 @@ class Sessions:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._rate = RateLimiter(1, clock)
+        self._rate = RateLimiter(1, clock, burst=1)
         self._made: deque[_Made] = deque()
         """Of the last day, the oldest first."""
         self._standing: deque[_Made] = deque()

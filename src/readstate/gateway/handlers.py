@@ -3,9 +3,6 @@
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-
-from .. import telemetry
 from ..api import (
     AllRead,
     Badge,
@@ -47,6 +44,7 @@ from .answers import (
 )
 from .asgi import Answer, Stream, content_type
 from .calls import LINES, Call
+from .health import exposition
 from .problems import readiness
 
 # ---------------------------------------------------------------- channels
@@ -391,5 +389,5 @@ async def readyz(call: Call) -> Readiness:
 
 
 async def metrics(_: Call) -> Answer:
-    """Figures for Prometheus."""
-    return Answer(200, [content_type(CONTENT_TYPE_LATEST)], generate_latest(telemetry.REGISTRY))
+    """Figures for Prometheus, at most a second old."""
+    return await exposition()

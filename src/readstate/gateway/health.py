@@ -1,9 +1,9 @@
-"""What a worker answers over HTTP: whether it lives, whether it gets on, and its figures."""
+"""What is answered on ports of their own: whether a worker lives and gets on, and the figures of any process."""
 
 from collections.abc import Awaitable, Callable
 
 from msgspec import json
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from .. import telemetry
 from ..errors import NotFound
@@ -19,9 +19,19 @@ States = Callable[[], Awaitable[dict[str, str]]]
 
 def health_app(states: States) -> ASGIApp:
     """An ASGI application with `/healthz`, `/readyz` and `/metrics`."""
+    return _app(lambda path: _answer(path, states))
 
+
+def metrics_app() -> ASGIApp:
+    """An ASGI application with `/metrics` alone."""
+    return _app(_metrics_only)
+
+
+def _app(answer_of: Callable[[str], Awaitable[Answer]]) -> ASGIApp:
     async def app(scope: Scope, _: Receive, send: Send) -> None:
-        answer = await _answer(scope["path"], states)
+        if scope["type"] != "http":
+            return
+        answer = await answer_of(scope["path"])
         fields = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
         await send({"type": "http.response.start", "status": answer.status, "headers": fields})
         await send({"type": "http.response.body", "body": answer.body})
@@ -38,5 +48,14 @@ async def _answer(path: str, states: States) -> Answer:
         except NotReady as error:
             return problem(error)
     if path == "/metrics":
-        return Answer(200, [content_type(CONTENT_TYPE_LATEST)], generate_latest(telemetry.REGISTRY))
+        return await exposition()
     return problem(NotFound("a worker has /healthz, /readyz and /metrics only"))
+
+
+async def _metrics_only(path: str) -> Answer:
+    return await exposition() if path == "/metrics" else problem(NotFound("there is /metrics only"))
+
+
+async def exposition() -> Answer:
+    """The figures for Prometheus."""
+    return Answer(200, [content_type(CONTENT_TYPE_LATEST)], await telemetry.EXPOSITION.text())

@@ -17,13 +17,13 @@ from ..errors import ChannelNotFound, Forbidden, HotStoreUnavailable, NotAMember
 from ..rules import check_id
 from . import access
 from .asgi import Answer, ASGIApp, Disconnected, Header, Receive, Scope, Send, Stream, content_type
-from .auth import Authenticator, Principal, load_secrets
+from .auth import Authenticator, load_secrets, require_jwks_file
 from .calls import Call, For, Route
 from .cors import Cors
 from .decoding import parse_query, read_body
 from .demo import routes as demo_routes
-from .problems import TooOften, problem
-from .ratelimit import RateLimiter
+from .problems import problem
+from .ratelimit import UserLimits
 from .routes import routes
 from .routing import Router
 from .websocket import LiveGateway
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 JSON = content_type("application/json")
+METRICS = "/metrics"
 METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS"})
 
 AWAY_SECONDS = 2.0
@@ -49,6 +50,7 @@ def asgi_app(rs: "Readstate", *, demo: bool = False) -> ASGIApp:
 
     `demo` adds the demo page, which gives everyone who asks for it a sandbox of their own.
     """
+    require_jwks_file(rs.settings)
     return Gateway(rs, Authenticator(rs.settings, load_secrets(rs.settings)), demo)
 
 
@@ -80,14 +82,14 @@ class Gateway:
         settings = rs.settings
         self._rs = rs
         self._authenticator = authenticator
-        self._router = Router(routes(*demo_routes()) if demo else routes())
-        self._user_limit = RateLimiter(settings.rate_limit) if settings.rate_limit else None
-        self._service_limit = RateLimiter(settings.service_rate_limit) if settings.service_rate_limit else None
+        served = routes(*demo_routes()) if demo else routes()
+        self._router = Router([one for one in served if one.pattern != METRICS or not settings.metrics_port])
+        self._limits = UserLimits(settings)
         self._cors = Cors(settings.cors_origins) if settings.cors_origins else None
         self._max_body = settings.max_body
         self._away_until = 0.0
         """The hot store was missed a moment ago: until then nobody waits to see whether it is back."""
-        self._live = LiveGateway(rs, authenticator)
+        self._live = LiveGateway(rs, authenticator, self._limits)
         self._http = self._serve if rs.tracing is None else rs.tracing.server(self._serve, self._pattern)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -98,6 +100,10 @@ class Gateway:
             await _lifespan(receive, send)
         elif scope["type"] == "websocket":
             await self._live(scope, receive, send)
+
+    def stop_waiting(self) -> None:
+        """The service stops: requests that wait for something outside of it are answered now."""
+        self._authenticator.close()
 
     def _pattern(self, scope: Scope) -> str | None:
         """What traces call the route of a request."""
@@ -140,7 +146,7 @@ class Gateway:
             return await self._answer_anyone(route, path, scope)
         known = self._authenticator.known(headers.authorization)
         principal = known or await self._authenticator.verify(headers.authorization)
-        self._limit(principal)
+        self._limits.take(principal)
         call = Call(self._rs, principal, path)
         call.wait = headers.prefers_wait
         try:
@@ -183,12 +189,6 @@ class Gateway:
         call = Call(self._rs, None, path)
         call.root = scope.get("root_path") or ""
         return _as_answer(route, await route.handler(call))
-
-    def _limit(self, principal: Principal) -> None:
-        limit = self._service_limit if principal.user is None else self._user_limit
-        if limit is not None and (wait := limit.take(principal.bucket)):
-            telemetry.RATE_LIMITED.labels("service" if principal.user is None else "user").inc()
-            raise TooOften(wait)
 
     async def _send(self, answer: Answer, scope: Scope, headers: _Headers, send: Send) -> None:
         fields = answer.headers

@@ -1,8 +1,9 @@
 """Public keys of user tokens, from a JWKS file or URL.
 
 A file is read again when it changes. A URL is fetched again when a token names an unknown key (at most
-every 30 s), and in the background when the keys are 5 minutes old. Fetching never blocks the event loop,
-and keys that are there go on working while the source can't be reached.
+every 30 s), and in the background when the keys are 5 minutes old. Fetching never blocks the event loop, is
+done once for all who wait for it, and is bounded in time and size. Keys that are there go on working while
+the source can't be reached.
 """
 
 import asyncio
@@ -23,7 +24,10 @@ log = structlog.get_logger()
 MAX_AGE = 300.0
 UNKNOWN_KEY_PAUSE = 30.0
 FAILURE_PAUSE = 1.0
-FETCH_TIMEOUT = 5.0
+FETCH_SECONDS = 10.0
+"""From the first attempt to connect to the last byte, redirects included."""
+MAX_BYTES = 1 << 20
+MAX_REDIRECTS = 5
 MIN_RSA_BITS = 2048
 
 PUBLIC_FIELDS = ("kty", "n", "e", "crv", "x", "y")
@@ -44,15 +48,15 @@ class Jwks:
         self._loaded_at = self._tried_at = float("-inf")
         self._failed = False
         self._signature: tuple[int, ...] | None = None
-        self._lock = asyncio.Lock()
-        self._refreshing: asyncio.Task[None] | None = None
+        self._loading: asyncio.Task[None] | None = None
+        self._closed = False
 
     def is_current(self, version: int) -> bool:
         """Whether what was verified with the keys of that version still stands."""
         if self._url is None:
             return version == self.version and not self._file_changed()
         if self._clock() - self._loaded_at > MAX_AGE:
-            self._refresh_in_background()
+            self._start_loading(UNKNOWN_KEY_PAUSE)
         return version == self.version
 
     async def find(self, kid: str | None, algorithm: str) -> Any:
@@ -86,26 +90,38 @@ class Jwks:
             return None
         return status.st_mtime_ns, status.st_size, status.st_ino
 
-    def _refresh_in_background(self) -> None:
-        if self._refreshing is None or self._refreshing.done():
-            self._refreshing = asyncio.create_task(self._load(UNKNOWN_KEY_PAUSE))
+    def close(self) -> None:
+        """The service stops: end what is being read, and read no more. Those who wait are told that it failed."""
+        self._closed = True
+        if self._loading is not None:
+            self._loading.cancel()
 
     async def _load(self, pause: float) -> None:
-        """Read the source, unless that was tried within the last `pause` seconds."""
-        asked_at = self._clock()
-        async with self._lock:
-            if self._tried_at > asked_at or self._clock() - self._tried_at < pause:
-                return
-            self._signature = None if self._url else self._sign_file()
-            try:
-                content = await asyncio.to_thread(self._read)
-                keys = parse(content)
-            except Exception as error:
-                self._failed = True
-                log.warning("cannot read the JWKS", action="jwks.load", error=type(error).__name__)
-            else:
-                self._take(content, keys)
+        """Read the source, or wait for the one who does, unless that was tried within the last `pause` seconds."""
+        self._start_loading(pause)
+        if self._loading is not None:
+            await asyncio.shield(self._loading)
+
+    def _start_loading(self, pause: float) -> None:
+        if self._loading is None and not self._closed and self._clock() - self._tried_at >= pause:
+            self._loading = asyncio.create_task(self._load_once())
+
+    async def _load_once(self) -> None:
+        self._signature = None if self._url else self._sign_file()
+        try:
+            content = await asyncio.to_thread(self._read_file) if self._url is None else await fetch(self._url)
+            keys = parse(content)
+        except asyncio.CancelledError:
+            self._failed = True
+        except Exception as error:
+            self._failed = True
+            reason = str(error) if isinstance(error, _Refused) else type(error).__name__
+            log.warning("cannot read the JWKS", action="jwks.load", error=reason)
+        else:
+            self._take(content, keys)
+        finally:
             self._tried_at = self._clock()
+            self._loading = None
 
     def _take(self, content: bytes, keys: Keys) -> None:
         self._failed = False
@@ -114,11 +130,49 @@ class Jwks:
             self._keys, self._content = keys, content
             self.version += 1
 
-    def _read(self) -> bytes:
-        if self._url is None:
-            return self._file.read_bytes()
-        answer = httpx.get(self._url, timeout=FETCH_TIMEOUT, follow_redirects=True)
-        return answer.raise_for_status().content
+    def _read_file(self) -> bytes:
+        with self._file.open("rb") as file:
+            return _bounded(file.read(MAX_BYTES + 1))
+
+
+class _Refused(Exception):
+    """The source answers with something that is not taken."""
+
+
+async def fetch(url: str) -> bytes:
+    """What the URL has, within FETCH_SECONDS and MAX_BYTES. Redirects are followed to the same origin only."""
+    tls = await asyncio.to_thread(httpx.create_ssl_context)  # reads some hundred certificates
+    async with asyncio.timeout(FETCH_SECONDS), httpx.AsyncClient(timeout=FETCH_SECONDS, verify=tls) as client:
+        target = httpx.URL(url)
+        for _ in range(MAX_REDIRECTS + 1):
+            async with client.stream("GET", target, headers={"accept-encoding": "identity"}) as answer:
+                if not answer.has_redirect_location:
+                    return await _content(answer.raise_for_status())
+                target = _redirected(target, answer.headers["location"])
+    raise _Refused(f"more than {MAX_REDIRECTS} redirects")
+
+
+def _redirected(origin: httpx.URL, location: str) -> httpx.URL:
+    target = origin.join(location)
+    if (target.scheme, target.host, target.port) != (origin.scheme, origin.host, origin.port):
+        raise _Refused("a redirect to another origin")
+    return target.copy_with(userinfo=origin.userinfo)
+
+
+async def _content(answer: httpx.Response) -> bytes:
+    """The body as it comes: unpacking what was packed could take any amount of memory."""
+    if answer.headers.get("content-encoding", "identity") != "identity":
+        raise _Refused("a compressed answer, which was not asked for")
+    content = bytearray()
+    async for chunk in answer.aiter_raw():
+        content += _bounded(chunk, len(content))
+    return bytes(content)
+
+
+def _bounded(chunk: bytes, before: int = 0) -> bytes:
+    if before + len(chunk) > MAX_BYTES:
+        raise _Refused(f"more than {MAX_BYTES} bytes")
+    return chunk
 
 
 def parse(content: bytes) -> Keys:

@@ -25,6 +25,11 @@ class Outlet(Protocol):
     """Called once when more wait; what waits is dropped."""
     alive: Callable[[], None]
     """Called at every sign of life."""
+    frame_came: Callable[[], None]
+    """Called for each frame that the application does not get: a ping, a pong, or a part of a message but the last.
+
+    Only the server's own outlet can tell.
+    """
 
     @property
     def said_goodbye(self) -> bool:
@@ -44,6 +49,7 @@ class AsgiOutlet:
         self.limit = 0
         self.overrun: Callable[[], None] = _nothing
         self.alive: Callable[[], None] = _nothing
+        self.frame_came: Callable[[], None] = _nothing
         self.said_goodbye = False
         self._send = send
         self._frames: deque[bytes] = deque()

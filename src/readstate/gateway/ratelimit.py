@@ -3,21 +3,30 @@
 import time
 from collections.abc import Callable
 
+from .. import telemetry
+from ..errors import TooManyDevices
+from ..settings import Settings
+from .auth import Principal
+from .problems import TooOften
+
+BURST = 4
+"""Seconds' worth that may come at once."""
+
 _SWEEP_FROM = 1_024
 _ROUNDING = 1e-9
 
 
 class RateLimiter:
-    """Lets each key take `rate` a second on average, and a second's worth at once.
+    """Lets each key take `rate` a second on average, and `burst` seconds' worth at once.
 
     Keeps one number per key: the moment at which its bucket is full again. A key whose moment has
     passed is the same as an unknown one, so such keys are dropped, and memory holds no more than
-    about twice the keys of the last second.
+    about twice the keys of the last `burst` seconds.
     """
 
-    def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic, *, burst: float = BURST) -> None:
         self._interval = 1 / rate
-        self._slack = (max(1.0, rate) - 1) * self._interval + _ROUNDING
+        self._slack = (max(1.0, burst * rate) - 1) * self._interval + _ROUNDING
         self._clock = clock
         self._full_at: dict[str, float] = {}
         self._sweep_at = _SWEEP_FROM
@@ -40,3 +49,38 @@ class RateLimiter:
 
     def __len__(self) -> int:
         return len(self._full_at)
+
+
+class UserLimits:
+    """The rate limits of one process. A user has one bucket for its requests, its frames and its new connections."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._users = RateLimiter(settings.rate_limit) if settings.rate_limit else None
+        self._services = RateLimiter(settings.service_rate_limit) if settings.service_rate_limit else None
+        self._max_devices = settings.max_devices
+        self._devices: dict[str, int] = {}
+
+    def take(self, principal: Principal) -> None:
+        """Take one of the principal's bucket; TooOften if there is none."""
+        limiter = self._services if principal.user is None else self._users
+        if limiter is not None and (wait := limiter.take(principal.bucket)):
+            telemetry.RATE_LIMITED.labels("service" if principal.user is None else "user").inc()
+            raise TooOften(wait)
+
+    def connected(self, user: str) -> None:
+        """Count a live connection of the user; TooManyDevices if it would be one too many."""
+        count = self._devices.get(user, 0)
+        if self._max_devices and count >= self._max_devices:
+            raise TooManyDevices(f"{count} devices of this user are connected, the most that may be at once.")
+        self._devices[user] = count + 1
+
+    def disconnected(self, user: str) -> None:
+        """One of them has ended. Without a user, none was counted."""
+        count = self._devices.pop(user, 0)
+        if count > 1:
+            self._devices[user] = count - 1
+
+
+def unknown(connection_id: str) -> Principal:
+    """Who sends before the connection has said so. No user's id begins like its bucket's name."""
+    return Principal("", f"\0{connection_id}")

@@ -26,7 +26,9 @@ from ..errors import (
     InvalidCursor,
     NotAMember,
     ReadstateError,
+    TooManyDevices,
     Unauthenticated,
+    Unavailable,
     UnknownFrame,
 )
 from ..rules import check_id
@@ -37,7 +39,8 @@ from .asgi import Receive, Scope, Send
 from .auth import Authenticator, Principal
 from .decoding import explain
 from .outlet import outlet_of
-from .ratelimit import RateLimiter
+from .problems import TooOften
+from .ratelimit import UserLimits, unknown
 
 if TYPE_CHECKING:
     from ..app import Readstate
@@ -51,6 +54,7 @@ BEARER = "bearer."
 NOT_AUTHENTICATED = 4401
 TOKEN_EXPIRED = 4403
 TOO_SLOW = 4408
+TOO_MANY_DEVICES = 4409
 TOO_MANY_FRAMES = 4429
 TOO_LARGE = 1009
 RESTARTING = 1012
@@ -58,8 +62,11 @@ TRY_AGAIN = 1013
 
 LOST = frozenset({1005, 1006, 1011, TRY_AGAIN, TOO_SLOW, TOKEN_EXPIRED})
 """Codes of connections that ended without a word: what was sent last may not have got through."""
-COUNTED = LOST | {1000, 1001, TOO_LARGE, RESTARTING, NOT_AUTHENTICATED, TOO_MANY_FRAMES}
+COUNTED = LOST | {1000, 1001, TOO_LARGE, RESTARTING, NOT_AUTHENTICATED, TOO_MANY_DEVICES, TOO_MANY_FRAMES}
 """Codes with a count of their own. A device may close with any other one it likes."""
+
+PATIENCE = 100
+"""A connection ends with the frame that is refused after these, if no second passed between two of them."""
 
 VERSION = version("readstate")
 
@@ -73,11 +80,10 @@ _look = json.Decoder().decode
 class LiveGateway:
     """Serves the live connections of one service."""
 
-    def __init__(self, rs: "Readstate", authenticator: Authenticator) -> None:
-        rate = rs.settings.frame_rate_limit
+    def __init__(self, rs: "Readstate", authenticator: Authenticator, limits: UserLimits) -> None:
         self.rs = rs
         self.authenticator = authenticator
-        self.limiter = RateLimiter(rate) if rate else None
+        self.limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
@@ -119,6 +125,14 @@ class _Closed(Exception):
         self.reason = reason
 
 
+class _Refused(Exception):
+    """The connection is refused: the device is told why, and then it ends with a code."""
+
+    def __init__(self, code: int, error: ReadstateError) -> None:
+        self.code = code
+        self.error = error
+
+
 class _Connection:
     """One device."""
 
@@ -130,17 +144,23 @@ class _Connection:
         self._outlet = outlet
         self._principal: Principal | None = None
         self._user = ""
+        self._counts_as = ""
+        """The user whose connections it counts among."""
         self._device = ""
         self._observes = False
         """A service that watches a user is no device of the user's."""
         self._focus: str | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self.connection_id = secrets.token_hex(8)
+        self._bucket = unknown(self.connection_id)
+        self._refused = 0
+        self._refused_at = 0.0
         self.code = 1006
         """How it ended."""
         self.push: Callable[[bytes], None] = outlet.push
         outlet.limit = gateway.rs.settings.max_queue
         outlet.overrun = self._overrun
+        outlet.frame_came = self._frame_came
 
     # ------------------------------------------------------------ the course of a connection
 
@@ -152,6 +172,9 @@ class _Connection:
             await self._serve()
         except _Closed as closed:
             self._close(closed.code, closed.reason)
+        except _Refused as refused:
+            self._refuse(None, refused.error)
+            self._close(refused.code, refused.error.detail[:100])
         except _Gone as gone:
             self.code = gone.code
         except ReadstateError as error:
@@ -173,6 +196,7 @@ class _Connection:
     async def _end(self) -> None:
         if self._expiry is not None:
             self._expiry.cancel()
+        self._gateway.limits.disconnected(self._counts_as)
         if not self._device:
             return
         if not self._observes:
@@ -205,9 +229,29 @@ class _Connection:
         try:
             principal = await self._verify(header)
             self._user = self._user_of(principal)
+        except Unavailable as error:
+            raise _Closed(TRY_AGAIN, error.detail[:100]) from None
         except ReadstateError as error:
             raise _Closed(NOT_AUTHENTICATED, error.detail[:100]) from None
+        self._admit(principal)
         self._take(principal)
+
+    def _admit(self, principal: Principal) -> None:
+        """Count the connection: it takes one of the rate, and a device has a place among the user's."""
+        limits = self._gateway.limits
+        if self._principal is None:
+            try:
+                limits.take(principal)
+            except TooOften as error:
+                raise _Refused(TOO_MANY_FRAMES, error) from None
+        limits.disconnected(self._counts_as)
+        self._counts_as = ""
+        if not self._observes:
+            try:
+                limits.connected(self._user)
+            except TooManyDevices as error:
+                raise _Refused(TOO_MANY_DEVICES, error) from None
+            self._counts_as = self._user
 
     async def _verify(self, header: bytes) -> Principal:
         return self._gateway.authenticator.known(header) or await self._gateway.authenticator.verify(header)
@@ -223,7 +267,7 @@ class _Connection:
         return access.resolve_user(named[0], None)
 
     def _take(self, principal: Principal) -> None:
-        self._principal = principal
+        self._principal = self._bucket = principal
         if self._expiry is not None:
             self._expiry.cancel()
         if principal.expires is not None:
@@ -303,22 +347,43 @@ class _Connection:
         if event["type"] == "websocket.disconnect":
             raise _Gone(event.get("code") or 1005)
         WS_RECEIVED.inc()
-        if (limiter := self._gateway.limiter) is not None and limiter.take(self.connection_id):
-            raise _Closed(TOO_MANY_FRAMES, "too many frames")
         self._outlet.alive()
         text = event.get("text")
         if text is None:
-            self._refuse(None, Invalid("send text frames, not binary ones"))
+            self._refuse(None, self._over_the_rate() or Invalid("send text frames, not binary ones"))
             return None
         body = text.encode()
         if len(body) > self._rs.settings.max_frame:
             raise _Closed(TOO_LARGE, f"a frame is over {self._rs.settings.max_frame} bytes")
+        if (limited := self._over_the_rate()) is not None:
+            self._refuse(_ref_of(body), limited)
+            return None
         try:
             frame: frames.AnyClientFrame = _decode(body)
             return frame
         except (DecodeError, RecursionError) as error:
             self._refuse(_ref_of(body), _unknown_type(body) or explain(error, body))
             return None
+
+    def _over_the_rate(self) -> TooOften | None:
+        """Count a frame. One over the rate is refused; a connection that goes on like that is closed."""
+        try:
+            self._gateway.limits.take(self._bucket)
+        except TooOften as error:
+            now = time.monotonic()
+            self._refused = self._refused + 1 if now - self._refused_at < 1 else 1
+            self._refused_at = now
+            if self._refused > PATIENCE:
+                raise _Closed(TOO_MANY_FRAMES, "too many frames") from None
+            return error
+        return None
+
+    def _frame_came(self) -> None:
+        """Count a frame that is not handed on. There is nothing to answer: its sender is a library."""
+        try:
+            self._over_the_rate()
+        except _Closed as closed:
+            self._close(closed.code, closed.reason)
 
     async def _answer(self, frame: frames.AnyClientFrame, handlers: "_Handlers") -> None:
         try:
