@@ -184,13 +184,17 @@ def test_errors_are_those_of_the_tree(api: Json) -> None:
 
     assert told == set(all_codes()) == codes(ReadstateError) - {"configuration"}
     assert set(api["components"]["examples"]) <= told
-    # A wrong method has no operation, a fault of ours is in none, and the general ones have special ones.
+    # A wrong method has no operation, a fault of ours is in none, and the general ones have special ones. What a
+    # connection is refused for is told before there is an operation.
     assert told - set(api["components"]["examples"]) == {
         "method_not_allowed",
         "internal",
         "not_found",
         "conflict",
         "unknown_frame",
+        "headers_too_large",
+        "request_timeout",
+        "too_many_connections",
     }
 
 

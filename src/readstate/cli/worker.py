@@ -17,6 +17,7 @@ from ..app import Readstate, make_tracing, require_cluster
 from ..errors import ReadstateError
 from ..extras import extra
 from ..gateway.health import health_app
+from ..gateway.http_protocol import http_protocol
 from ..settings import Settings, load_settings
 from ..tasks import cancel
 from ..telemetry import setup_logging
@@ -103,7 +104,16 @@ async def _work(settings: Settings, roles: list[str]) -> None:
 
         listener = listen(settings.host, settings.worker_port)
         url = url_of(settings.host, listener.getsockname()[1])
-        server = _Health(uvicorn.Config(health_app(states), log_config=None, lifespan="off", access_log=False))
+        config = uvicorn.Config(
+            health_app(states),
+            http=http_protocol(settings),
+            ws="none",
+            log_config=None,
+            lifespan="off",
+            access_log=False,
+            server_header=False,
+        )
+        server = _Health(config)
         serving = asyncio.create_task(server.serve([listener]))
         watching = asyncio.create_task(_stop_when_lost(service, stopping))
         log.info("working", action="start", roles=roles, url=url)

@@ -7,11 +7,13 @@
     ├── Forbidden (403)
     ├── NotFound (404)          ChannelNotFound, MessageNotFound, ThreadNotFound, NotAMember, UndoNotFound
     ├── MethodNotAllowed (405)
+    ├── RequestTimeout (408)
     ├── Conflict (409)          ChannelArchived, MessageDeleted
     ├── TooLarge (413)
     ├── Invalid (422)           InvalidId, MessageWithoutSeq, ReplyToReply, InvalidCursor
     ├── RateLimited (429)
-    ├── Unavailable (503)       StorageUnavailable, HotStoreUnavailable, LogUnavailable, Stopping
+    ├── HeadersTooLarge (431)
+    ├── Unavailable (503)       StorageUnavailable, HotStoreUnavailable, LogUnavailable, TooManyConnections, Stopping
     └── NoAnswer (0)            Unreachable, Interrupted, TimedOut, NotReadstate
 
 A code that this version does not know is raised as the class of its status, so that `except NotFound`
@@ -114,6 +116,10 @@ class MethodNotAllowed(ApiError):
     """The path exists, but not with this method."""
 
 
+class RequestTimeout(ApiError):
+    """The request did not arrive in time; nothing was changed."""
+
+
 class Conflict(ApiError):
     """The state of things does not allow this."""
 
@@ -154,6 +160,10 @@ class RateLimited(ApiError):
     """Too many requests; nothing was changed."""
 
 
+class HeadersTooLarge(ApiError):
+    """The request line and headers are over the limit."""
+
+
 class Unavailable(ApiError):
     """Not available right now; nothing was changed."""
 
@@ -168,6 +178,10 @@ class HotStoreUnavailable(Unavailable):
 
 class LogUnavailable(Unavailable):
     """The log cannot be written; nothing was changed."""
+
+
+class TooManyConnections(Unavailable):
+    """The service has as many connections as it takes; nothing was changed."""
 
 
 class Stopping(Unavailable):

@@ -8,7 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from .. import telemetry
 from ..errors import NotFound
 from .answers import Health, Readiness
-from .asgi import Answer, ASGIApp, Receive, Scope, Send, content_type
+from .asgi import API_HEADERS, Answer, ASGIApp, Receive, Scope, Send, content_type
 from .problems import NotReady, problem
 
 JSON = content_type("application/json")
@@ -22,7 +22,7 @@ def health_app(states: States) -> ASGIApp:
 
     async def app(scope: Scope, _: Receive, send: Send) -> None:
         answer = await _answer(scope["path"], states)
-        fields = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
+        fields = [*answer.headers, *API_HEADERS, (b"content-length", b"%d" % len(answer.body))]
         await send({"type": "http.response.start", "status": answer.status, "headers": fields})
         await send({"type": "http.response.body", "body": answer.body})
 
