@@ -10,7 +10,6 @@ import contextlib
 import fcntl
 import sys
 import termios
-from enum import IntEnum
 from typing import Any, ClassVar, Final
 
 import httptools
@@ -41,15 +40,13 @@ MAX_LINGERING: Final = 256
 _UPGRADE: Final = frozenset({b"upgrade", b"http2-settings"})
 
 
-class Stage(IntEnum):
-    """What a connection expects next."""
-
-    IDLE = 0
-    HEAD = 1
-    BODY = 2
-    REFUSED = 3
-    """Nothing more is parsed; a refusal follows the answers that are due."""
-    LINGERING = 4
+# What a connection expects next. Plain numbers: members of an enum cost microseconds for each request.
+IDLE: Final = 0
+HEAD: Final = 1
+BODY: Final = 2
+REFUSED: Final = 3
+"""Nothing more is parsed; a refusal follows the answers that are due."""
+LINGERING: Final = 4
 
 
 class Guard:
@@ -65,6 +62,12 @@ class Guard:
 class HttpProtocol(HttpToolsProtocol):
     """One connection. `http_protocol` makes the class of a server."""
 
+    # uvicorn's own attributes just fit into the 30 that CPython looks up fast; ours must not be among them.
+    __slots__ = (
+        *("_counted", "_deadline", "_fault", "_max_head", "_refusal", "_size", "_stage"),
+        *("_unsent", "_unsent_deadline"),
+    )
+
     guard: ClassVar[Guard]
 
     def __init__(
@@ -76,12 +79,11 @@ class HttpProtocol(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._max_head = self.guard.limits.max_header_bytes
-        self._stage = Stage.HEAD
+        self._stage: int = HEAD
         self._size = 0
         """Bytes of the head so far; of a body, those that are not content and not paid for."""
         self._counted = True
         """Whether `_size` began with the head: a pipelined one begins somewhere within a read."""
-        self._trailers = 0
         self._fault: ReadstateError | None = None
         self._refusal = b""
         self._deadline = 0.0
@@ -123,9 +125,9 @@ class HttpProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Count, then parse. The parser never gets more of a head than is allowed."""
         self._unset_keepalive_if_required()
-        if self._stage == Stage.IDLE:
-            self._stage, self._counted = Stage.HEAD, True
-        while data and self._stage < Stage.REFUSED:
+        if self._stage == IDLE:
+            self._stage, self._counted = HEAD, True
+        while data and self._stage < REFUSED:
             room = self._max_head - self._size
             if room <= 0:
                 self._refuse(self._too_large(), "headers_too_large")
@@ -134,7 +136,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._size += len(piece)
             if not self._parse(piece):
                 return
-        if self._stage != Stage.IDLE:
+        if self._stage != IDLE:
             self._expect_more()
 
     def _parse(self, piece: bytes) -> bool:
@@ -145,20 +147,23 @@ class HttpProtocol(HttpToolsProtocol):
             fault = self._fault or BadRequest(_reason(error))
             self._refuse(fault, "headers_too_large" if isinstance(fault, HeadersTooLarge) else "bad_request")
         except httptools.HttpParserUpgrade as upgrade:
-            if self._stage == Stage.HEAD:
+            if self._stage == HEAD:
                 return self._parse_without_upgrade(piece[upgrade.args[0] :])
             self._upgrade()
             return False
-        return self._stage < Stage.REFUSED
+        return self._stage < REFUSED
 
     def _expect_more(self) -> None:
         """The request is not whole: the rest has a deadline. A body that is only drained has one in all."""
+        if self._stage < REFUSED and self.headers is not None and len(self.headers) > MAX_FIELDS:
+            self._refuse(self._too_large(), "headers_too_large")
+            return
         limits = self.guard.limits
-        if self._stage == Stage.HEAD:
+        if self._stage == HEAD:
             if self._deadline:
                 return
             self._deadline = self.loop.time() + limits.header_timeout
-        elif self._stage == Stage.BODY and not (self._deadline and self.cycle.response_complete):
+        elif self._stage == BODY and not (self._deadline and self.cycle.response_complete):
             self._deadline = self.loop.time() + limits.body_timeout
         self.guard.deadlines.watch(self)
 
@@ -166,33 +171,24 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """A request begins, perhaps within the bytes that ended the last one."""
-        self._stage = Stage.HEAD
-        self._trailers = 0
+        self._stage = HEAD
         super().on_message_begin()
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header. Trailers are counted and dropped: they must not pass for headers."""
-        if self._stage == Stage.BODY:
-            self._trailers += 1
-            if self._trailers > MAX_FIELDS:
-                self._fail(self._too_large())
-            return
-        if len(self.headers) >= MAX_FIELDS:
-            self._fail(self._too_large())
-        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Start the request, unless it is refused or its upgrade is one that is not offered."""
-        if not self._counted and _size_of(self.url, self.headers) > self._max_head:
+        if len(self.headers) > MAX_FIELDS or not (self._counted or self._fits()):
             self._fail(self._too_large())
         if len(self.pipeline) >= MAX_PIPELINED:
             self._fail(BadRequest("Too many requests wait for the answers before them on this connection."))
-        if self.parser.should_upgrade() and not self._should_upgrade():
+        upgrades = self.parser.should_upgrade()
+        if upgrades and not self._should_upgrade():
             if self.parser.get_method() == b"CONNECT":
                 self._fail(BadRequest("This is no proxy."))
             return
         super().on_headers_complete()
-        self._stage, self._size, self._deadline = Stage.BODY, 0, 0.0
+        self._stage, self._size, self._deadline = BODY, 0, 0.0
+        if not upgrades:
+            self.headers = []  # trailers follow, and must not pass for headers of the request
 
     def on_body(self, body: bytes) -> None:
         """Content pays for the bytes around it."""
@@ -201,15 +197,20 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The request is whole."""
-        if self._stage == Stage.HEAD:  # an upgrade that is not offered: the head is parsed again without it
+        if self._stage == HEAD:  # an upgrade that is not offered: the head is parsed again without it
             return
-        self._stage, self._size, self._counted, self._deadline = Stage.IDLE, 0, False, 0.0
+        self._stage, self._size, self._counted, self._deadline = IDLE, 0, False, 0.0
         super().on_message_complete()
 
     def _fail(self, error: ReadstateError) -> None:
         """Stop the parser with a reason of our own."""
         self._fault = error
         raise error
+
+    def _fits(self) -> bool:
+        """Whether a head is within the limit of which some bytes were not counted."""
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        return size <= self._max_head
 
     def _too_large(self) -> HeadersTooLarge:
         return HeadersTooLarge(
@@ -227,7 +228,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def handle_websocket_upgrade(self) -> None:
         """Hand the connection over. A handshake that the WebSocket side cannot read is refused."""
-        self._stage = Stage.REFUSED
+        self._stage = REFUSED
         self.guard.deadlines.forget(self)
         super().handle_websocket_upgrade()
         self.parser = None  # type: ignore[assignment]  # it holds this protocol, and would keep it alive
@@ -262,8 +263,8 @@ class HttpProtocol(HttpToolsProtocol):
         """Parse no further, and say why: now, or after the answers that are due before."""
         HTTP_REFUSED.labels(reason).inc()
         cycle, stage = self.cycle, self._stage
-        self._stage, self._deadline, self._refusal = Stage.REFUSED, 0.0, self._as_bytes(error)
-        if stage == Stage.BODY:
+        self._stage, self._deadline, self._refusal = REFUSED, 0.0, self._as_bytes(error)
+        if stage == BODY:
             if self.pipeline and self.pipeline[0][0] is cycle:
                 self.pipeline.popleft()
                 return
@@ -282,7 +283,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.flow.resume_reading()
-        self._stage, self._deadline = Stage.LINGERING, self.loop.time() + LINGER_SECONDS
+        self._stage, self._deadline = LINGERING, self.loop.time() + LINGER_SECONDS
         self.guard.deadlines.watch(self)
 
     def _as_bytes(self, error: ReadstateError) -> bytes:
@@ -349,13 +350,13 @@ class HttpProtocol(HttpToolsProtocol):
     def _be_late(self, now: float) -> None:
         limits = self.guard.limits
         self._deadline = 0.0
-        if self._stage == Stage.LINGERING:
+        if self._stage == LINGERING:
             self.transport.abort()
         elif self.flow.read_paused:  # the client could not send if it would
             self._deadline = now + limits.header_timeout
-        elif self._stage == Stage.HEAD:
+        elif self._stage == HEAD:
             self._head_is_late()
-        elif self._stage == Stage.BODY:
+        elif self._stage == BODY:
             self._body_is_late(now + limits.body_timeout)
 
     def _head_is_late(self) -> None:
@@ -364,7 +365,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._refuse(RequestTimeout(f"The headers did not arrive within {seconds} seconds."), "header_timeout")
             return
         HTTP_REFUSED.labels("header_timeout").inc()
-        self._stage = Stage.REFUSED
+        self._stage = REFUSED
         self._close()
 
     def _body_is_late(self, later: float) -> None:
@@ -382,6 +383,7 @@ def http_protocol(settings: Settings) -> type[HttpProtocol]:
     """The protocol class of one server, with the limits of the settings."""
 
     class Limited(HttpProtocol):
+        __slots__ = ()
         guard = Guard(Limits.of(settings))
 
     return Limited
@@ -394,10 +396,6 @@ def _unsent(transport: asyncio.Transport) -> int:
         held = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
         size += int.from_bytes(held, sys.byteorder)
     return size
-
-
-def _size_of(url: bytes, headers: list[tuple[bytes, bytes]]) -> int:
-    return len(url) + sum(len(name) + len(value) + 4 for name, value in headers)
 
 
 def _reason(error: httptools.HttpParserError) -> str:
