@@ -350,8 +350,10 @@ A WebSocket at `/v1/ws`. Frames are text, each one JSON object with a `type`. [T
 client uses them; the [JavaScript client](../clients/js/README.md) does all of it.
 
 - **Token**: `Authorization: Bearer …`; or, from a browser, a subprotocol
-  (`new WebSocket(url, ["readstate", "bearer." + token])`); or `token` in `hello`. A page may connect if it is one of
-  the service's own, or if its origin is in the setting `cors_origins`.
+  (`new WebSocket(url, ["readstate", "bearer." + token])`); or `token` in `hello`. Offer both subprotocols: the service
+  takes `readstate`, so that the token is not in its answer, and a browser gives up where none of its offers is taken.
+  A page may connect if it is one of the service's own, or if its origin is in the setting `cors_origins`; others get
+  403.
 - **First** the device says `hello` and gets `ready`; then what it missed since `resume`, if it gave one; then
   `badge.updated`; then what happens.
 - **Answers**: a frame is answered by `ack` or `error`. With a `ref` (text or number) the answer has the same one. An

@@ -9,10 +9,12 @@ succeed later. The docstring is the default detail.
     ├── Unauthenticated (401)   nobody knows who asks
     ├── Forbidden (403)         we know who asks, and it may not
     ├── NotFound (404)          what it names is not there
+    ├── RequestTimeout (408)    the request did not arrive in time
     ├── Conflict (409)          it is there, in a state that does not allow this
     ├── TooLarge (413)          over a limit on size
     ├── Invalid (422)           understood, but a field is wrong
     ├── RateLimited (429)       too often
+    ├── HeadersTooLarge (431)   over the limit on request line and headers
     └── Unavailable (503)       a dependency is down; nothing was done
 """
 
@@ -148,6 +150,14 @@ class MethodNotAllowed(ReadstateError):
     status = 405
 
 
+class RequestTimeout(ReadstateError):
+    """The request did not arrive in time; the connection is closed."""
+
+    code = "request_timeout"
+    status = 408
+    retry = True
+
+
 class Conflict(ReadstateError):
     """The state of things does not allow this."""
 
@@ -219,6 +229,13 @@ class TooManyDevices(RateLimited):
     code = "too_many_devices"
 
 
+class HeadersTooLarge(ReadstateError):
+    """The request line and headers are over the limit; the connection is closed."""
+
+    code = "headers_too_large"
+    status = 431
+
+
 class Unavailable(ReadstateError):
     """Not available right now; nothing was changed."""
 
@@ -253,6 +270,12 @@ class MessagesBehind(Unavailable):
     """Accepted messages have waited for longer than MAX_LAG to be applied; nothing was changed."""
 
     code = "messages_behind"
+
+
+class TooManyConnections(Unavailable):
+    """The service has as many connections as it takes; try again later."""
+
+    code = "too_many_connections"
 
 
 class Stopping(Unavailable):

@@ -211,6 +211,27 @@ class Settings:
     max_queue: Annotated[int, About("Bytes that may wait for a slow device; past this it is closed", 16_384, 2**30)] = (
         1_048_576
     )
+    max_connections: Annotated[
+        int, About("Most open connections of one process; a further one gets 503", 1, 10_000_000)
+    ] = 10_000
+    header_timeout: Annotated[
+        int,
+        About(
+            "Seconds from a new connection, or from the first byte of its next request, to the end of the headers; "
+            "a TLS handshake has the same time",
+            1,
+            3_600,
+        ),
+    ] = 15
+    body_timeout: Annotated[
+        int,
+        About(
+            "Seconds without a byte after which a request's body, or an answer that is not read, is given up", 1, 3_600
+        ),
+    ] = 30
+    max_header_bytes: Annotated[
+        int, About("Most bytes of a request line with its headers, of which 128 are allowed", 1_024, 2**24)
+    ] = 65_536
     max_body: Annotated[int, About("Largest request body in bytes", 1_024, 2**30)] = 1_048_576
     max_text: Annotated[int, About("Longest text of a message in bytes", 1, 2**30)] = 8_192
     max_batch: Annotated[int, About("Most items in one request", 1, 100_000)] = 1_000
@@ -444,15 +465,23 @@ def _text_faults(value: str, shown: str, check: "Check | None") -> list[str]:
 
 def _faults_together(values: Mapping[str, Any], sources: Mapping[str, str]) -> list[str]:
     """What is wrong with values that are each sound alone."""
+    faults = _missing_half("tls_cert", "tls_key", values, sources)
     if values["profile"] == "cluster":
-        return _cluster_faults(values, sources)
+        return faults + _cluster_faults(values, sources)
     if values["workers"] > 1:
         source = sources.get("workers", "workers")
-        return [
+        faults.append(
             f"{source}: {values['workers']} is not possible in the embedded profile, "
             "whose store belongs to one process; leave it at 1, or use the cluster profile"
-        ]
-    return []
+        )
+    return faults
+
+
+def _missing_half(one: str, other: str, values: Mapping[str, Any], sources: Mapping[str, str]) -> list[str]:
+    """Of two settings that go together, one alone is a fault."""
+    if bool(values[one]) == bool(values[other]):
+        return []
+    return [f"{sources.get(one, sources.get(other, one))}: {one} and {other} go together"]
 
 
 def _cluster_faults(values: Mapping[str, Any], sources: Mapping[str, str]) -> list[str]:
@@ -468,10 +497,7 @@ def _cluster_faults(values: Mapping[str, Any], sources: Mapping[str, str]) -> li
     if values["kafka_security"].startswith("sasl") and not (values["kafka_username"] and values["kafka_password"]):
         source = sources.get("kafka_security", "kafka_security")
         faults.append(f"{source}: {values['kafka_security']} needs kafka_username and kafka_password")
-    if bool(values["kafka_certificate"]) != bool(values["kafka_key"]):
-        source = sources.get("kafka_certificate", sources.get("kafka_key", "kafka_certificate"))
-        faults.append(f"{source}: kafka_certificate and kafka_key go together")
-    return faults
+    return faults + _missing_half("kafka_certificate", "kafka_key", values, sources)
 
 
 Check = Callable[[str], str | None]
@@ -550,7 +576,7 @@ def _jwks(value: str) -> str | None:
 
 
 def _origin(value: str) -> str | None:
-    if value == "*" or re.fullmatch(r"https?://([0-9A-Za-z._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?", value):
+    if value == "*" or re.fullmatch(r"(?i:https?)://([0-9A-Za-z._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?", value):
         return None
     return f"({value!r}) is not a web origin such as https://chat.example.com"
 

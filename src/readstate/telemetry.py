@@ -200,6 +200,19 @@ RATE_LIMITED = Counter(
     ("kind",),
     registry=REGISTRY,
 )
+HTTP_REFUSED = Counter(
+    "readstate_http_refused_total",
+    "Connections that the server has ended, by reason: bad_request, headers_too_large, header_timeout, body_timeout, "
+    "stalled (an answer was not read), connections (over max_connections), tls (a handshake that failed or was late).",
+    ("reason",),
+    registry=REGISTRY,
+)
+ACCEPT_FAILED = Counter(
+    "readstate_accept_failed_total",
+    "Times that no connection could be accepted, by the system's error; EMFILE: file descriptors have run out.",
+    ("error",),
+    registry=REGISTRY,
+)
 WS_CONNECTIONS = Gauge("readstate_ws_connections", "Live connections that are open now.", registry=REGISTRY)
 WS_CLOSED = Counter(
     "readstate_ws_closed_total",

@@ -32,6 +32,7 @@ class Product:
     """An example's application, started, and a client that talks to it."""
 
     def __init__(self, app: Any, http: httpx.AsyncClient) -> None:
+        self.app = app
         self.http = http
         self.rs: Readstate = app.state.readstate
 
@@ -39,6 +40,22 @@ class Product:
         secret = load_secrets(self.rs.settings).jwt_secret
         headers = {"authorization": f"Bearer {make_token(secret, user, 60)}"}
         return await self.http.request(method, f"/readstate{path}", headers=headers, json=body)
+
+    async def connect(self, path: str) -> list[Any]:
+        """What a WebSocket is answered that says nothing."""
+        scope = {"type": "websocket", "path": path, "raw_path": path.encode(), "root_path": "", "query_string": b""}
+        scope |= {"headers": [(b"host", b"product")], "subprotocols": [], "scheme": "ws", "http_version": "1.1"}
+        events = iter([{"type": "websocket.connect"}, {"type": "websocket.disconnect", "code": 1000}])
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return next(events)
+
+        async def send(event: Any) -> None:
+            sent.append(event["type"])
+
+        await self.app(scope, receive, send)
+        return sent
 
 
 @asynccontextmanager
@@ -115,6 +132,14 @@ async def test_the_mount_answers_for_itself_and_for_nothing_else(tmp_path: Path,
         assert (stranger.status_code, stranger.json()["code"]) == (401, "unauthenticated")
         assert outside.status_code == 404
         assert outside.headers["content-type"] != "application/problem+json"
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+async def test_live_updates_have_one_path_below_the_mount(tmp_path: Path, framework: str) -> None:
+    async with running(framework, tmp_path) as product:
+        assert (await product.connect("/readstate/v1/ws"))[0] == "websocket.accept"
+        for path in ("/readstate/x/v1/ws", "/readstate/readstate/v1/ws", "/readstate/v1/ws/v1/ws", "/v1/ws"):
+            assert await product.connect(path) == ["websocket.close"], path
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

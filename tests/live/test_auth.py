@@ -1,10 +1,13 @@
 """Who may connect, as whom, from where, and for how long."""
 
+import asyncio
 import contextlib
+import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 import jwt
 import pytest
@@ -52,17 +55,19 @@ async def test_a_token_comes_in_the_header(town: Town) -> None:
     assert bob.ready["user_id"] == "bob"
 
 
-async def test_a_browser_brings_its_token_as_a_subprotocol(town: Town) -> None:
-    offered = Subprotocol(f"bearer.{token_for('bob')}")
+async def test_a_token_alone_as_a_subprotocol_is_taken_and_does_not_come_back(town: Town) -> None:
+    token = token_for("bob")
 
-    bob = await bare(town, subprotocols=[offered])
+    bob = await bare(town, subprotocols=[Subprotocol(f"bearer.{token}")])
     await bob.hello()
 
     assert bob.ready["user_id"] == "bob"
-    assert bob.socket.subprotocol == offered
+    assert bob.socket.subprotocol is None
+    assert bob.socket.response is not None
+    assert token not in str(bob.socket.response.headers)
 
 
-async def test_a_browser_need_not_see_its_token_come_back(town: Town) -> None:
+async def test_a_browser_brings_its_token_as_a_subprotocol_and_gets_the_name_of_the_protocol(town: Town) -> None:
     offered = [Subprotocol("readstate"), Subprotocol(f"bearer.{token_for('bob')}")]
 
     bob = await bare(town, subprotocols=offered)
@@ -313,10 +318,73 @@ async def test_a_page_that_is_allowed_may_connect(open_town: Town) -> None:
     assert bob.ready["user_id"] == "bob"
 
 
+@pytest.mark.parametrize(
+    ("configured", "origin"),
+    [
+        (FRIENDLY, "https://CHAT.example"),
+        ("HTTPS://Chat.Example", FRIENDLY),
+        ("https://Chat.example", "HTTPS://cHAT.EXAMPLE"),
+    ],
+)
+async def test_the_case_of_an_origin_does_not_matter(tmp_path: Path, configured: str, origin: str) -> None:
+    async with a_town(tmp_path, cors_origins=(configured,)) as town:
+        bob = await town.device("bob", origin=origin)
+        own = await town.device("bob", "laptop", origin=town.url.upper())
+
+        assert bob.ready["user_id"] == own.ready["user_id"] == "bob"
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://[::1", "https://[chat.example]", "http://[", "https://\u2100.example", "//"]
+)
+async def test_an_origin_that_is_none_is_refused(tmp_path: Path, origin: str) -> None:
+    for number, allowed in enumerate([(), (FRIENDLY,)]):
+        async with a_town(tmp_path / str(number), cors_origins=allowed) as town:
+            refused = await handshake(town, "/v1/ws", "Origin: " + origin)
+
+            assert problem_of(refused) == (403, "forbidden")
+
+
+async def test_an_origin_that_can_not_be_read_is_refused_where_all_are_allowed(tmp_path: Path) -> None:
+    async with a_town(tmp_path, cors_origins=("*",)) as town:
+        refused = await handshake(town, "/v1/ws", "Origin: http://[::1")
+        twice = await handshake(town, "/v1/ws", f"Origin: {FRIENDLY}", f"Origin: {FOREIGN}")
+
+        assert problem_of(refused) == (403, "forbidden")
+        assert twice.startswith(b"HTTP/1.1 4")
+
+
 async def test_there_is_one_path(town: Town) -> None:
-    for path in ("/", "/v1/wss", "/v1/ws/more"):
-        with pytest.raises(InvalidStatus):
+    for path in ("/", "/v1/wss", "/v1/ws/more", "/v1/ws/", "/x/v1/ws", "//v1/ws", "/v1/users/v1/ws", "/v1%2Fws"):
+        assert problem_of(await handshake(town, path)) == (404, "not_found")
+        with pytest.raises(InvalidStatus, match="404"):
             await town.device("bob", path=path)
+    assert problem_of(await handshake(town, "/v1/ws%")) == (400, "bad_path")
+
+
+async def test_a_refused_handshake_is_no_error_of_the_service(town: Town, caplog: pytest.LogCaptureFixture) -> None:
+    await handshake(town, "/v1/wss")
+
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+async def handshake(town: Town, path: str, *headers: str) -> bytes:
+    """What a handshake is answered, with headers that no proper client sends."""
+    place = urlsplit(town.url)
+    reader, writer = await asyncio.open_connection(place.hostname, place.port)
+    lines = [f"GET {path} HTTP/1.1", f"Host: {place.netloc}", "Connection: Upgrade", "Upgrade: websocket", *headers]
+    lines += ["Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "", ""]
+    writer.write("\r\n".join(lines).encode())
+    answer = await asyncio.wait_for(reader.read(), 60)
+    writer.close()
+    await writer.wait_closed()
+    return answer
+
+
+def problem_of(answer: bytes) -> tuple[int, str]:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"application/problem+json" in head, answer
+    return int(head.split()[1]), json.loads(body)["code"]
 
 
 async def test_what_a_device_did_not_confirm_before_its_token_expired_counts(town: Town) -> None:

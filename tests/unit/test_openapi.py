@@ -184,7 +184,8 @@ def test_errors_are_those_of_the_tree(api: Json) -> None:
 
     assert told == set(all_codes()) == codes(ReadstateError) - {"configuration"}
     assert set(api["components"]["examples"]) <= told
-    # A wrong method has no operation, a fault of ours is in none, and the general ones have special ones.
+    # A wrong method has no operation, a fault of ours is in none, and the general ones have special ones. What a
+    # connection is refused for is told before there is an operation.
     assert told - set(api["components"]["examples"]) == {
         "method_not_allowed",
         "internal",
@@ -192,6 +193,9 @@ def test_errors_are_those_of_the_tree(api: Json) -> None:
         "conflict",
         "unknown_frame",
         "too_many_devices",
+        "headers_too_large",
+        "request_timeout",
+        "too_many_connections",
     }
 
 

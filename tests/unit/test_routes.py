@@ -111,7 +111,11 @@ async def test_an_export_is_sent_while_it_is_made(chat: Chat) -> None:
     answer = await chat.ask("GET", "/v1/export")
 
     assert (answer.status, answer.body) == (200, b"one\ntwo\n")
-    assert answer.headers == {"content-type": "application/x-ndjson"}
+    assert answer.headers == {
+        "content-type": "application/x-ndjson",
+        "cache-control": "no-store",
+        "x-content-type-options": "nosniff",
+    }
     assert [event["body"] for event in chat.sent[1:]] == [b"one\n", b"two\n", b""]
 
 

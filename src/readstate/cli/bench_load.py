@@ -278,7 +278,7 @@ class Run:
     async def _connected(self) -> AsyncIterator[None]:
         """A client for each connection: what many share costs each request the more, the more there are."""
         url, key = self._place.address()
-        context = httpx.create_ssl_context()
+        context = self._place.tls() or httpx.create_ssl_context()
         async with AsyncExitStack() as stack:
             self._clients = []
             for _ in range(self._connections):

@@ -25,7 +25,7 @@ from .doctor_exposure import exposure
 from .findings import MIB, MISSING_EXTRA, Finding, State, graded
 from .help import examples
 from .output import plain, show, show_json, table
-from .place import Json, Place, at_a_place, is_running, running_url
+from .place import Json, Place, at_a_place, is_running, local_transport, running_url
 
 app = typer.Typer()
 
@@ -220,7 +220,7 @@ def service(place: Place, settings: Settings) -> Finding:
         if place.url:
             return _ask(place.url)
         if is_running(settings):
-            return _ask(running_url(settings), httpx.AsyncHTTPTransport())
+            return _ask(running_url(settings), local_transport(settings))
     except (ReadstateError, ApiError) as error:
         return Finding("service", "fail", error.detail, "look into its log; restart it")
     if _is_taken(settings.host, settings.port):

@@ -4,6 +4,7 @@ import asyncio
 import functools
 import inspect
 import os
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from ..gateway import asgi_app
 from ..gateway.auth import load_secrets
 from ..settings import Settings, load_settings, without_password
 from .running import announced, is_alive
+from .tls import local_context
 
 T = TypeVar("T")
 BRIEFLY = Retries(tries=3)
@@ -63,7 +65,7 @@ class Place:
         settings = self.settings()
         if is_running(settings):
             url, key = running_url(settings), self._local_key(settings)
-            async with Client(url, key, retries=BRIEFLY, transport=httpx.AsyncHTTPTransport()) as client:
+            async with Client(url, key, retries=BRIEFLY, transport=local_transport(settings)) as client:
                 yield client
             return
         if not creates:
@@ -83,6 +85,10 @@ class Place:
             )
         return running_url(settings), self._local_key(settings)
 
+    def tls(self) -> ssl.SSLContext | None:
+        """How the service at `address` is checked; None: as any other."""
+        return None if self.url else local_context(self.settings())
+
     def _inside(self, service: Readstate) -> Client:
         """A client of a service in this very process, over the same HTTP API."""
         key = self._local_key(service.settings)
@@ -97,6 +103,11 @@ class Place:
 
     def _local_key(self, settings: Settings) -> str:
         return _header_safe(self.key) if self.key else load_secrets(settings).service_keys[0]
+
+
+def local_transport(settings: Settings) -> httpx.AsyncHTTPTransport:
+    """The way to the service of this data directory, by no proxy."""
+    return httpx.AsyncHTTPTransport(verify=local_context(settings) or True)
 
 
 def is_running(settings: Settings) -> bool:

@@ -4,14 +4,17 @@ import asyncio
 import contextlib
 import gc
 import os
+import resource
 import shlex
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 import structlog
 import typer
@@ -24,9 +27,12 @@ from ..errors import ConfigurationError, ReadstateError
 from ..gateway import asgi_app
 from ..gateway.asgi import ASGIApp
 from ..gateway.auth import SERVICE_KEY_FILE, load_secrets, require_jwks_file
+from ..gateway.connections import Limits
 from ..gateway.demo import is_on as demo_is_on
 from ..gateway.health import metrics_app
 from ..gateway.http import Gateway
+from ..gateway.http_protocol import http_protocol
+from ..gateway.listener import BACKLOG, Listener
 from ..gateway.live_protocol import LiveProtocol
 from ..settings import Settings, load_settings, without_password
 from ..telemetry import setup_logging
@@ -35,6 +41,7 @@ from .output import console, fields
 from .place import Config
 from .process import LISTENER, as_copy, copies
 from .running import announce, withdraw
+from .tls import server_context
 
 app = typer.Typer()
 
@@ -49,11 +56,12 @@ SWITCH_INTERVAL = 0.0005
 """Seconds until a thread that waits for the interpreter gets it: a commit must not wait long for the event loop."""
 GC_THRESHOLDS = (50_000, 20, 50)
 """The hot state is many objects without cycles: looking through them seldom costs little memory and saves much."""
-BACKLOG = 2_048
 STOP_SECONDS = 20
 """What a process may need after its requests are done, to bring what it took to where it belongs."""
 KEEP_ALIVE = 75
 """Seconds that an idle connection is kept: longer than the pools of clients keep theirs."""
+OTHER_FILES = 256
+"""File descriptors for everything but connections of clients."""
 
 
 @app.command(
@@ -110,19 +118,21 @@ def serve(
     sys.setswitchinterval(SWITCH_INTERVAL)
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
+    tls = server_context(settings)
+    _raise_file_limit(settings.max_connections)
     listener = _inherited()
     if listener is None and settings.workers > 1:
         make_tracing(settings)  # refused once, not by every copy
         raise typer.Exit(_serve_by_copies(settings))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(as_copy(settings), listener))
+        runner.run(_serve(as_copy(settings), listener, tls))
 
 
 def _serve_by_copies(settings: Settings) -> int:
     """Several processes that share one listening socket."""
     with listen(settings.host, settings.port) as listener:
         listener.listen(BACKLOG)
-        url = url_of(settings.host, listener.getsockname()[1])
+        url = url_of(settings.host, listener.getsockname()[1], tls=bool(settings.tls_cert))
         data_dir = Path(settings.data_dir)
         data_dir.mkdir(parents=True, exist_ok=True)
         load_secrets(settings)  # made once, before all of them look for it
@@ -135,16 +145,33 @@ def _serve_by_copies(settings: Settings) -> int:
             withdraw(data_dir)
 
 
+def _raise_file_limit(connections: int) -> None:
+    """Take as many file descriptors as the system gives; say so if they are fewer than connections may need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + OTHER_FILES
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    most = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    if most < wanted:
+        log.warning(
+            "there are fewer file descriptors than max_connections needs: raise the limit (ulimit -Hn)",
+            action="start",
+            file_descriptors=most,
+            max_connections=connections,
+        )
+
+
 def _inherited() -> socket.socket | None:
     given = os.environ.get(LISTENER)
     return None if given is None else socket.socket(fileno=int(given))
 
 
-async def _serve(settings: Settings, inherited: socket.socket | None) -> None:
+async def _serve(settings: Settings, inherited: socket.socket | None, tls: ssl.SSLContext | None) -> None:
     """Listen until a signal says stop; then finish what was accepted and close the store."""
     async with Readstate.open(settings=settings) as service:
         listener = inherited or listen(settings.host, settings.port)
-        url = url_of(settings.host, listener.getsockname()[1])
+        url = url_of(settings.host, listener.getsockname()[1], tls=tls is not None)
         data_dir = Path(settings.data_dir)
 
         def started() -> None:
@@ -152,7 +179,7 @@ async def _serve(settings: Settings, inherited: socket.socket | None) -> None:
                 announce(data_dir, url)
                 _greet(settings, url)
 
-        server = _Server(_server_config(service), started)
+        server = _Server(_server_config(service), started, Limits.of(settings), tls)
         watching = asyncio.create_task(_stop_when_lost(service, server))
         try:
             async with _metrics(settings):
@@ -172,14 +199,23 @@ async def _metrics(settings: Settings) -> AsyncIterator[None]:
     if not settings.metrics_port:
         yield
         return
-    async with on_the_side(metrics_app(), listen(settings.host, settings.metrics_port)):
+    async with on_the_side(metrics_app(), listen(settings.host, settings.metrics_port), settings):
         yield
 
 
 @contextlib.asynccontextmanager
-async def on_the_side(app: ASGIApp, listener: socket.socket) -> AsyncIterator[None]:
+async def on_the_side(app: ASGIApp, listener: socket.socket, settings: Settings) -> AsyncIterator[None]:
     """Serve a small application while something else runs."""
-    server = _SideServer(uvicorn.Config(app, log_config=None, lifespan="off", access_log=False, ws="none"))
+    config = uvicorn.Config(
+        app,
+        http=http_protocol(settings),
+        ws="none",
+        log_config=None,
+        lifespan="off",
+        access_log=False,
+        server_header=False,
+    )
+    server = _SideServer(config)
     serving = asyncio.create_task(server.serve([listener]))
     try:
         yield
@@ -203,15 +239,25 @@ async def _stop_when_lost(service: Readstate, server: "_Server") -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, but it tells when it listens, and a stop by signal is a success and not a death by signal."""
+    """uvicorn, but it accepts by itself and tells when it listens, and a stop by signal is no death by signal."""
 
-    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
+    servers: list[Any]
+
+    def __init__(
+        self, config: uvicorn.Config, started: Callable[[], None], limits: Limits, tls: ssl.SSLContext | None
+    ) -> None:
         super().__init__(config)
         self._tell_started = started
+        self._limits = limits
+        self._tls = tls
         self.loss: ReadstateError | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        await self.lifespan.startup()
+        protocol: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
+        make = partial(protocol, self.config, self.server_state, self.lifespan.state)
+        self.servers = [Listener(one, make, self._limits, self._tls) for one in sockets or ()]
+        self.started = True
         self._tell_started()
 
     @contextlib.contextmanager
@@ -241,7 +287,7 @@ class _Server(uvicorn.Server):
 def _server_config(service: Readstate) -> uvicorn.Config:
     return uvicorn.Config(
         asgi_app(service, demo=demo_is_on(service.settings)),
-        http="httptools",
+        http=http_protocol(service.settings),
         ws=LiveProtocol,
         ws_max_size=service.settings.max_frame,
         ws_ping_interval=service.settings.heartbeat,
@@ -272,10 +318,11 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def url_of(host: str, port: int) -> str:
+def url_of(host: str, port: int, *, tls: bool = False) -> str:
     """Where this machine reaches the service."""
     reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
+    scheme = "https" if tls else "http"
+    return f"{scheme}://[{reachable}]:{port}" if ":" in reachable else f"{scheme}://{reachable}:{port}"
 
 
 def _greet(settings: Settings, url: str) -> None:

@@ -205,6 +205,7 @@ class Tail:
                 target,
                 additional_headers={"Authorization": f"Bearer {key}"},
                 proxy=True if self._place.url else None,  # a service on this machine needs none
+                ssl=self._place.tls() if url.startswith("https:") else None,
                 open_timeout=ANSWER_SECONDS,
                 close_timeout=1,
             )

@@ -7,12 +7,14 @@
     ├── Forbidden (403)
     ├── NotFound (404)          ChannelNotFound, MessageNotFound, ThreadNotFound, NotAMember, UndoNotFound
     ├── MethodNotAllowed (405)
+    ├── RequestTimeout (408)
     ├── Conflict (409)          ChannelArchived, DirectChannelFull, MessageDeleted
     ├── TooLarge (413)
     ├── Invalid (422)           InvalidId, MessageWithoutSeq, ReplyToReply
     ├── RateLimited (429)       TooManyDevices
+    ├── HeadersTooLarge (431)
     ├── Unavailable (503)       StorageUnavailable, HotStoreUnavailable, LogUnavailable, MessagesBehind,
-    │                           Stopping
+    │                           TooManyConnections, Stopping
     └── NoAnswer (0)            Unreachable, Interrupted, TimedOut, NotReadstate
 
 A code that this version does not know is raised as the class of its status, so that `except NotFound`
@@ -119,6 +121,10 @@ class MethodNotAllowed(ApiError):
     """The path exists, but not with this method."""
 
 
+class RequestTimeout(ApiError):
+    """The request did not arrive in time; nothing was changed."""
+
+
 class Conflict(ApiError):
     """The state of things does not allow this."""
 
@@ -163,6 +169,10 @@ class TooManyDevices(RateLimited):
     """The user has too many live connections."""
 
 
+class HeadersTooLarge(ApiError):
+    """The request line and headers are over the limit."""
+
+
 class Unavailable(ApiError):
     """Not available right now; nothing was changed."""
 
@@ -181,6 +191,10 @@ class LogUnavailable(Unavailable):
 
 class MessagesBehind(Unavailable):
     """Accepted messages have waited too long to be applied; nothing was changed."""
+
+
+class TooManyConnections(Unavailable):
+    """The service has as many connections as it takes; nothing was changed."""
 
 
 class Stopping(Unavailable):

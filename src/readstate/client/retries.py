@@ -4,7 +4,7 @@ import asyncio
 import random
 from dataclasses import dataclass
 
-from .errors import BY_CODE, ApiError, Interrupted, RateLimited, Unavailable, Unreachable
+from .errors import BY_CODE, ApiError, Interrupted, RateLimited, RequestTimeout, Unavailable, Unreachable
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def _is_safe(error: ApiError, *, repeatable: bool) -> bool:
     """Whether a second try cannot do a second time what the first one may have done."""
     if isinstance(error, Unreachable):
         return error.retry
-    if isinstance(error, RateLimited | Unavailable):
+    if isinstance(error, RateLimited | RequestTimeout | Unavailable):
         # Readstate says so only when nothing was changed; a proxy in front of it may not know.
         return error.code in BY_CODE or repeatable
     return repeatable and isinstance(error, Interrupted)

@@ -11,6 +11,9 @@ ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 Header = tuple[bytes, bytes]
 
+API_HEADERS: tuple[Header, ...] = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
+"""Answers are about one user at one moment, and never anything but what their type says."""
+
 
 class Answer(NamedTuple):
     """A whole HTTP response but for its length, which is told when it is sent."""

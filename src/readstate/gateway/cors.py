@@ -22,7 +22,7 @@ class Cors:
 
     def headers(self, origin: bytes | None) -> list[Header]:
         """What every answer carries."""
-        if origin is None or not self._allows(origin):
+        if origin is None or not self.allows(origin):
             return [_VARY]
         return [(b"access-control-allow-origin", b"*" if self._all else origin), _EXPOSE, _VARY]
 
@@ -32,7 +32,8 @@ class Cors:
             return None
         if not any(name == b"access-control-request-method" for name, _ in scope["headers"]):
             return None
-        return Answer(204, list(_PREFLIGHT) if self._allows(origin) else [], b"")
+        return Answer(204, list(_PREFLIGHT) if self.allows(origin) else [], b"")
 
-    def _allows(self, origin: bytes) -> bool:
+    def allows(self, origin: bytes) -> bool:
+        """Whether pages of this origin may call. Scheme and host have no case."""
         return self._all or origin.lower() in self._origins

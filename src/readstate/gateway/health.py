@@ -8,7 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from .. import telemetry
 from ..errors import NotFound
 from .answers import Health
-from .asgi import Answer, ASGIApp, Receive, Scope, Send, content_type
+from .asgi import API_HEADERS, Answer, ASGIApp, Receive, Scope, Send, content_type
 from .problems import NotReady, problem, readiness
 
 JSON = content_type("application/json")
@@ -32,7 +32,7 @@ def _app(answer_of: Callable[[str], Awaitable[Answer]]) -> ASGIApp:
         if scope["type"] != "http":
             return
         answer = await answer_of(scope["path"])
-        fields = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
+        fields = [*answer.headers, *API_HEADERS, (b"content-length", b"%d" % len(answer.body))]
         await send({"type": "http.response.start", "status": answer.status, "headers": fields})
         await send({"type": "http.response.body", "body": answer.body})
 

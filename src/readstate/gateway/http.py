@@ -16,7 +16,7 @@ from .. import telemetry
 from ..errors import ChannelNotFound, Forbidden, HotStoreUnavailable, NotAMember, ReadstateError, Unavailable
 from ..rules import check_id
 from . import access
-from .asgi import Answer, ASGIApp, Disconnected, Header, Receive, Scope, Send, Stream, content_type
+from .asgi import API_HEADERS, Answer, ASGIApp, Disconnected, Header, Receive, Scope, Send, Stream, content_type
 from .auth import Authenticator, load_secrets, require_jwks_file
 from .calls import Call, For, Route
 from .cors import Cors
@@ -89,7 +89,7 @@ class Gateway:
         self._max_body = settings.max_body
         self._away_until = 0.0
         """The hot store was missed a moment ago: until then nobody waits to see whether it is back."""
-        self._live = LiveGateway(rs, authenticator, self._limits)
+        self._live = LiveGateway(rs, authenticator, self._limits, self._cors)
         self._http = self._serve if rs.tracing is None else rs.tracing.server(self._serve, self._pattern)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -191,20 +191,25 @@ class Gateway:
         return _as_answer(route, await route.handler(call))
 
     async def _send(self, answer: Answer, scope: Scope, headers: _Headers, send: Send) -> None:
-        fields = answer.headers
+        fields = self._fields(answer.headers, headers)
         if answer.status != 204:
-            fields = [*fields, (b"content-length", b"%d" % len(answer.body))]
-        if self._cors is not None:
-            fields = fields + self._cors.headers(headers.origin)
+            fields.append((b"content-length", b"%d" % len(answer.body)))
         body = b"" if scope["method"] == "HEAD" else answer.body
         await send({"type": "http.response.start", "status": answer.status, "headers": fields})
         await send({"type": "http.response.body", "body": body})
+
+    def _fields(self, own: list[Header], headers: _Headers) -> list[Header]:
+        """The headers of an answer. Pages say themselves how they are kept; nothing else is kept anywhere."""
+        fields = own.copy() if any(name == b"cache-control" for name, _ in own) else [*own, *API_HEADERS]
+        if self._cors is not None:
+            fields += self._cors.headers(headers.origin)
+        return fields
 
     async def _stream(
         self, route: Route | None, answer: Stream, scope: Scope, headers: _Headers, receive: Receive, send: Send
     ) -> None:
         """Send chunks as they come. A client that goes away ends it; a failure breaks the connection off."""
-        fields = answer.headers + (self._cors.headers(headers.origin) if self._cors else [])
+        fields = self._fields(answer.headers, headers)
         gone = asyncio.create_task(_leaving(receive))
         try:
             await send({"type": "http.response.start", "status": answer.status, "headers": fields})

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-from uvicorn._types import ASGIReceiveEvent
+from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 from uvicorn.config import Config
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
@@ -83,6 +83,12 @@ class LiveProtocol(WebSocketsSansIOProtocol):
         assert extensions is not None
         extensions[EXTENSION] = {"outlet": self}
         await super().run_asgi()
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """A handshake that was answered with a problem is complete, or uvicorn would log an error."""
+        await super().send(message)
+        if self.initial_response is not None and self.close_sent:
+            self.handshake_complete = True
 
     # ------------------------------------------------------------ out
 

@@ -25,6 +25,7 @@ from ..errors import (
     Invalid,
     InvalidCursor,
     NotAMember,
+    NotFound,
     ReadstateError,
     TooManyDevices,
     Unauthenticated,
@@ -35,12 +36,14 @@ from ..rules import check_id
 from ..services.cursors import SyncCursor
 from ..telemetry import WS_CLOSED, WS_CONNECTIONS, WS_RECEIVED, WS_RESUMED
 from . import access
-from .asgi import Receive, Scope, Send
+from .asgi import API_HEADERS, Header, Receive, Scope, Send
 from .auth import Authenticator, Principal
+from .cors import Cors
 from .decoding import explain
 from .outlet import outlet_of
-from .problems import TooOften
+from .problems import TooOften, problem
 from .ratelimit import UserLimits, unknown
+from .routing import segments_of
 
 if TYPE_CHECKING:
     from ..app import Readstate
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 PATH = "/v1/ws"
+SEGMENTS = PATH.split("/")[1:]
 SUBPROTOCOL = "readstate"
 BEARER = "bearer."
 
@@ -80,7 +84,8 @@ _look = json.Decoder().decode
 class LiveGateway:
     """Serves the live connections of one service."""
 
-    def __init__(self, rs: "Readstate", authenticator: Authenticator, limits: UserLimits) -> None:
+    def __init__(self, rs: "Readstate", authenticator: Authenticator, limits: UserLimits, cors: Cors | None) -> None:
+        self._cors = cors
         self.rs = rs
         self.authenticator = authenticator
         self.limits = limits
@@ -88,13 +93,14 @@ class LiveGateway:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
         await receive()
-        if not scope["path"].endswith(PATH) or not self._may_come_from(scope):
-            await send({"type": "websocket.close", "code": 1000})
+        try:
+            self._check(scope)
+        except ReadstateError as error:
+            await _deny(error, scope, send)
             return
-        offered = scope.get("subprotocols") or []
-        token = next((one for one in offered if one.startswith(BEARER)), None)
-        chosen = SUBPROTOCOL if SUBPROTOCOL in offered else token
-        await send({"type": "websocket.accept", "subprotocol": chosen})
+        # The token of `bearer.TOKEN` is a secret: it is never the answer, not even when it alone is offered.
+        offered = scope.get("subprotocols") or ()
+        await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL if SUBPROTOCOL in offered else None})
         outlet, to_end = outlet_of(scope, send)
         connection = _Connection(self, scope, receive, outlet)
         WS_CONNECTIONS.inc()
@@ -106,15 +112,38 @@ class LiveGateway:
             if to_end is not None:
                 await to_end.end()
 
-    def _may_come_from(self, scope: Scope) -> bool:
+    def _check(self, scope: Scope) -> None:
+        """Refuse another path, and a page that may not connect."""
+        if segments_of(scope)[1:] != SEGMENTS:
+            raise NotFound("There is no such path.")
+        if not self._may_come_from(scope["headers"]):
+            raise Forbidden("Pages of this origin may not connect: name it in cors_origins.")
+
+    def _may_come_from(self, headers: list[Header]) -> bool:
         """A browser tells which page connects: the service's own ones may, and those that are allowed."""
-        headers = dict(scope["headers"])
-        origin = headers.get(b"origin")
-        if origin is None:
+        origins = [value for name, value in headers if name == b"origin"]
+        if not origins:
             return True
-        allowed = self.rs.settings.cors_origins
-        own = urlsplit(origin.decode("latin-1")).netloc == headers.get(b"host", b"").decode("latin-1")
-        return own or "*" in allowed or origin.decode("latin-1") in allowed
+        if len(origins) > 1:
+            return False
+        host = next((value for name, value in headers if name == b"host"), b"")
+        try:
+            origin = urlsplit(origins[0].decode("latin-1").lower())
+        except ValueError:
+            return False
+        own = origin.scheme in {"http", "https"} and origin.netloc == host.decode("latin-1").lower()
+        return own or (self._cors is not None and self._cors.allows(origins[0]))
+
+
+async def _deny(error: ReadstateError, scope: Scope, send: Send) -> None:
+    """Answer the handshake with the problem, where the server can; else it answers 403 by itself."""
+    if "websocket.http.response" not in (scope.get("extensions") or {}):
+        await send({"type": "websocket.close", "code": 1000})
+        return
+    answer = problem(error)
+    headers = [*answer.headers, *API_HEADERS]
+    await send({"type": "websocket.http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": answer.body})
 
 
 class _Closed(Exception):

@@ -1,0 +1,63 @@
+"""The gateway extends classes of uvicorn that are no public API: pins hold them, and this tells when they move."""
+
+import hashlib
+import inspect
+import re
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from uvicorn.server import Server, ServerState
+
+ROOT = Path(__file__).parents[2]
+PINNED = {"uvicorn": "minor", "httptools": "minor", "websockets": "major"}
+READ = {
+    HttpToolsProtocol: "18fdf324b11bf160",
+    RequestResponseCycle: "e67d470d435dcc1c",
+    FlowControl: "126debcdaa894c83",
+    WebSocketsSansIOProtocol: "0bbcec98938432f7",
+    Server: "06e799f7c58f8be6",
+    ServerState: "f2260fbf10154746",
+}
+"""The classes, as they were when the code that extends them was written."""
+
+
+def requirements() -> dict[str, Requirement]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    return {one.name: one for one in map(Requirement, project["dependencies"])}
+
+
+@pytest.mark.parametrize(("name", "part"), PINNED.items())
+def test_the_library_is_pinned_tightly(name: str, part: str) -> None:
+    allowed = requirements()[name].specifier
+    installed = Version(version(name))
+    after = f"{installed.major}.{installed.minor + 1}" if part == "minor" else f"{installed.major + 1}.0"
+    before = f"{installed.major}.{installed.minor - 1}.99" if part == "minor" else f"{installed.major - 1}.99"
+
+    assert installed in allowed
+    assert Version(after) not in allowed
+    assert Version(before) not in allowed
+
+
+@pytest.mark.parametrize("name", PINNED)
+def test_the_lock_is_within_the_pin(name: str) -> None:
+    found = re.search(rf"^{name}==(\S+)", (ROOT / "requirements.txt").read_text("utf-8"), re.MULTILINE)
+
+    assert found
+    assert Version(found[1]) in requirements()[name].specifier
+
+
+@pytest.mark.parametrize("extended", READ, ids=lambda one: one.__name__)
+def test_an_extended_class_is_as_it_was_read(extended: type) -> None:
+    found = hashlib.sha256(inspect.getsource(extended).encode()).hexdigest()[:16]
+
+    assert found == READ[extended], (
+        f"{extended.__module__}.{extended.__name__} of uvicorn {version('uvicorn')} has changed: read what changed, "
+        "compare it with gateway/http_protocol.py, gateway/live_protocol.py and cli/serve.py, then renew the digest"
+    )
