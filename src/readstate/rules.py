@@ -13,6 +13,8 @@ HERE = "@here"
 
 MAX_ID_BYTES = 128
 EPOCHS_PER_GENERATION = 2**20
+MAX_AHEAD_MS = 60_000
+"""How far a time that was given may be ahead of this clock: clocks differ."""
 
 
 # ---------------------------------------------------------------- read states

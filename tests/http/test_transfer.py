@@ -352,7 +352,12 @@ async def test_of_two_pointers_the_further_one_holds(chat: Chat) -> None:
 # ---------------------------------------------------------------- what is refused
 
 
-REFUSED = [
+TOO_FAR = 2**52 + 1
+FAR_AHEAD = 2**53 - 1
+DEEP = 50_000
+NESTED = ['{"x":' * DEEP + "1" + "}" * DEEP, '{"x":' * DEEP, '{"x":' + "[" * DEEP + "]" * DEEP + "}"]
+
+REFUSED: list[tuple[Any, str]] = [
     ("{", "not JSON"),
     ("[]", "Expected object"),
     ('{"type":"nonsense"}', "type"),
@@ -365,6 +370,25 @@ REFUSED = [
     (message("m9", channel_id="nowhere"), "no channel 'nowhere'"),
     (message("m9") | {"at": "yesterday"}, "at must be"),
     (message("m9", at=8_000_000_000_000_000), "in the future"),
+    *((wrong, "nested too deeply") for wrong in NESTED),
+    (channel("far", last_seq=TOO_FAR), "last_seq must be at most 2^52"),
+    (channel("far", last_seq=10**30), "last_seq must be at most 2^52"),
+    ({"type": "thread", "channel_id": GENERAL, "thread_id": "m1", "last_seq": TOO_FAR}, "last_seq must be at most"),
+    (message("m9", seq=TOO_FAR), "seq must be at most 2^52"),
+    (message("m9", thread_id="m1", thread_seq=TOO_FAR), "thread_seq must be at most 2^52"),
+    (member("bob", joined_seq=TOO_FAR), "joined_seq must be at most 2^52"),
+    (member("bob", skipped=[[0, TOO_FAR]]), "skipped must be at most 2^52"),
+    (member("bob", joined_at=FAR_AHEAD), "joined_at is in the future"),
+    (member("bob", last_read={"seq": TOO_FAR}), "last_read.seq must be at most 2^52"),
+    (member("bob", last_read={"seq": 1, "epoch": TOO_FAR}), "last_read.epoch must be at most 2^52"),
+    (member("bob", last_read={"seq": 1, "apart": [TOO_FAR]}), "last_read.apart must be at most 2^52"),
+    (member("bob", last_read={"seq": 1, "at": FAR_AHEAD}), "last_read.at is in the future"),
+    (member("bob", last_read={"seq": 1, "read_at": FAR_AHEAD}), "last_read.read_at is in the future"),
+    (member("bob", preferences={"archived": TOO_FAR}), "preferences.archived must be at most 2^52"),
+    (member("bob", preferences={"muted": 2**53}), "preferences.muted must be"),
+    ({"type": "user", "user_id": "bob", "last_tap": FAR_AHEAD}, "last_tap is in the future"),
+    ({"type": "user", "user_id": "bob", "last_tap": 2**53}, "last_tap must be"),
+    ({"type": "user", "user_id": "bob", "last_seen": FAR_AHEAD}, "last_seen is in the future"),
     (message("m9", sender_id="@alice"), "must not begin with '@'"),
     (message("m9", sender_id=None), "sender_id"),
     (message("m9", seq=0), "begin with 1"),
@@ -390,7 +414,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("record", "reason"), REFUSED, ids=[reason for _, reason in REFUSED])
+@pytest.mark.parametrize(
+    ("record", "reason"), REFUSED, ids=[f"{number} {reason}" for number, (_, reason) in enumerate(REFUSED)]
+)
 async def test_a_refused_line_is_named_and_leaves_nothing_behind(chat: Chat, record: Any, reason: str) -> None:
     await bring_whole(chat, channel(), *history(1, 3), member("alice"))
     before = await export(chat)
@@ -403,6 +429,31 @@ async def test_a_refused_line_is_named_and_leaves_nothing_behind(chat: Chat, rec
     assert report["accepted"] == 2
     assert report["next_line"] == 5
     assert await export(chat) == before
+
+
+@pytest.mark.parametrize("wrong", NESTED, ids=["objects", "cut off", "arrays"])
+async def test_a_header_that_is_nested_deeply_is_refused(chat: Chat, wrong: str) -> None:
+    report = await bring(chat, channel(), header=wrong)
+
+    assert report["refused"][0]["reason"].endswith("the line is nested too deeply")
+    assert (report["accepted"], report["next_line"]) == (0, 1)
+
+
+async def test_after_the_largest_numbers_there_is_room_for_more(chat: Chat) -> None:
+    most = 2**52
+    at_the_end = {"seq": most, "epoch": most}
+    await bring_whole(chat, channel(last_seq=most), member("alice"), member("bob", last_read=at_the_end))
+
+    assert (await chat.post("alice", id="next"))["seq"] == most + 1
+    assert await chat.count("bob") == 1
+    assert (await chat.mark_unread("bob", "next"))["last_read"]["epoch"] == most + 1
+    assert {record["type"] for record in await export(chat)} == {"channel", "message", "member"}
+
+
+async def test_a_line_number_without_end_is_refused(chat: Chat) -> None:
+    answer = await chat.call("POST", "/v1/import", content=b"{}", headers=LINES, params={"first_line": 10**17})
+
+    check_problem(answer, 422, "invalid", "first_line")
 
 
 async def test_a_line_that_is_not_utf8_is_refused(chat: Chat) -> None:
