@@ -80,8 +80,8 @@ class SqlStore(SqlLetters, SqlUpkeep):
         await self._database.close()
 
     async def ping(self) -> None:
-        """Raise StorageUnavailable if it can't be written."""
-        await self._run("touch")
+        """Raise StorageUnavailable if it can't be written, also because its disk is full."""
+        await self._database.write(lambda session: session.value("touch"))
 
     async def store_id(self) -> int:
         """A number that no other store has."""

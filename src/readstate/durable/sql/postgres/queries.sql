@@ -387,8 +387,8 @@ DELETE FROM meta WHERE key = 'spool:' || :spool;
 SELECT count(*) FROM meta WHERE key LIKE 'spool:%' AND value > :now::bigint;
 
 -- name: touch
--- A write that changes nothing: fails if the store cannot be written.
-UPDATE meta SET value = value WHERE key = 'generation';
+-- A write that changes nothing: fails if the store cannot be written. It needs no further room: see `spill`.
+UPDATE meta SET value = value WHERE key = 'generation' RETURNING 1;
 
 -- name: last_position
 -- Where in the log the last change stands.

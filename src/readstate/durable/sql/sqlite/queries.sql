@@ -366,8 +366,8 @@ DELETE FROM meta WHERE key = 'spool:' || :spool;
 SELECT count(*) FROM meta WHERE key LIKE 'spool:%' AND value > :now;
 
 -- name: touch
--- A write that changes nothing: fails if the store cannot be written.
-UPDATE meta SET value = value WHERE key = 'generation';
+-- A write that needs room on the disk: what changes nothing would not be written. Fails if the store cannot be written.
+INSERT INTO meta (key, value) VALUES ('touched', 1) ON CONFLICT (key) DO UPDATE SET value = value + 1 RETURNING 1;
 
 -- name: last_position
 -- Where in the log the last change stands.
