@@ -194,6 +194,8 @@ class GivenSeat(Struct, frozen=True, gc=False):
     member: Member | None
     preferences: Preferences
     read: GivenRead | None
+    presumed: bool = False
+    """Comes of what the user wrote in a thread, not of a record."""
 
 
 class GivenUser(Struct, frozen=True, gc=False):

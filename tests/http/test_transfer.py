@@ -325,6 +325,121 @@ async def test_a_channel_that_outgrows_the_limit_by_import_changes_over(tmp_path
         assert await chat.count("carol") == 1
 
 
+# ---------------------------------------------------------------- threads that move in
+
+
+def follow(user: str, thread: str = "root", **fields: Any) -> dict[str, Any]:
+    return {"type": "follow", "channel_id": GENERAL, "thread_id": thread, "user_id": user} | fields
+
+
+def a_thread() -> list[dict[str, Any]]:
+    """Alice begins it, bob replies twice, carol is mentioned, and a bot from outside replies too."""
+    return [
+        message("root", "alice", LONG_AGO),
+        message("r1", "bob", LONG_AGO + 1, thread_id="root"),
+        message("r2", "alice", LONG_AGO + 2, thread_id="root", mentions=["carol", "zoe"]),
+        message("r3", "bob", LONG_AGO + 3, thread_id="root", mentions=["carol"]),
+        message("r4", "bot", LONG_AGO + 4, thread_id="root"),
+    ]
+
+
+FOLLOWED = {"alice": 2, "bob": 1, "carol": 3, "dave": None, "bot": None}
+"""Unread replies in that thread: alice has read up to r2, bob up to r3, carol up to r1; the others follow nothing."""
+
+
+async def followed(chat: Chat, thread: str = "root") -> dict[str, int | None]:
+    return {user: (await chat.unread_replies(user)).get(thread) for user in FOLLOWED}
+
+
+async def test_a_thread_that_is_written_live_has_its_followers(chat: Chat) -> None:
+    await chat.open_channel(*PEOPLE)
+    for one in a_thread():
+        fields = {"thread_id": one.get("thread_id"), "mentions": one.get("mentions", [])}
+        await chat.post(one["sender_id"], id=one["id"], outside=one["sender_id"] == "bot", **fields)
+
+    assert await followed(chat) == FOLLOWED
+
+
+@pytest.mark.parametrize("order", ["members first", "members last", "members live"])
+@pytest.mark.parametrize("pieces", ["at once", "line by line"])
+async def test_an_imported_thread_has_the_same_followers(chat: Chat, order: str, pieces: str) -> None:
+    members = [member(user) for user in PEOPLE]
+    if order == "members live":
+        await chat.open_channel(*PEOPLE)
+    records = {
+        "members first": [channel(), *members, *a_thread()],
+        "members last": [channel(), *a_thread(), *members],
+        "members live": a_thread(),
+    }[order]
+    if pieces == "at once":
+        await bring_whole(chat, *records)
+    else:
+        for one in records:
+            await bring_whole(chat, one)
+
+    assert await followed(chat) == FOLLOWED
+    await bring_whole(chat, *records)
+    assert await followed(chat) == FOLLOWED
+
+
+async def test_an_imported_thread_is_alive(chat: Chat) -> None:
+    await bring_whole(chat, channel(), *a_thread(), *(member(user) for user in PEOPLE))
+
+    await chat.reply("dave", "root", "r5")
+
+    assert await followed(chat) == FOLLOWED | {"alice": 3, "bob": 2, "carol": 4, "dave": 0}
+    await chat.read_thread("carol", "root")
+    assert (await followed(chat))["carol"] == 0
+    assert [r["user_id"] for r in await export(chat) if r["type"] == "follow"] == ["alice", "bob", "carol", "dave"]
+
+
+async def test_follow_records_say_more_than_what_was_written(chat: Chat) -> None:
+    records = [
+        channel(),
+        *a_thread(),
+        *(member(user) for user in PEOPLE),
+        follow("alice", last_read={"seq": 0}),
+        follow("bob", active=False),
+        follow("dave", last_read={"id": "r3"}),
+    ]
+    wanted = FOLLOWED | {"alice": 3, "bob": None, "dave": 1}
+
+    await bring_whole(chat, *records)
+    assert await followed(chat) == wanted
+    await bring_whole(chat, *records)
+    assert await followed(chat) == wanted
+
+    await chat.read_thread("alice", "root")
+    await bring_whole(chat, *records)
+    assert await followed(chat) == wanted | {"alice": 0}
+
+
+async def test_who_joined_after_the_replies_does_not_follow(chat: Chat) -> None:
+    late = member("carol", joined_at=LONG_AGO + 3_000)
+    await bring_whole(chat, channel(), *a_thread(), member("alice"), member("bob", joined_at=LONG_AGO), late)
+
+    assert await followed(chat) == FOLLOWED | {"carol": None}
+
+
+async def test_who_does_not_follow_does_not_after_a_move(chat: Chat, clock: Clock, mode: str, tmp_path: Path) -> None:
+    await chat.open_channel(*PEOPLE)
+    await chat.comes_online("dave")
+    await chat.send("alice", "root")
+    await chat.reply("bob", "root", "r1", mentions=["@here"])
+    await chat.edit("r1", mentions=["carol"])
+    await chat.reply("carol", "root", "r2")
+    await chat.unfollow("carol", "root")
+    before = await followed(chat)
+    assert before == {"alice": 2, "bob": 1, "carol": None, "dave": None, "bot": None}
+    records = await export(chat)
+
+    async with another_store(tmp_path, clock, mode) as other:
+        await bring_whole(other, *records)
+
+        assert await followed(other) == before
+        assert await export(other) == records
+
+
 async def test_a_delete_in_the_file_reaches_a_message_that_is_there(chat: Chat) -> None:
     await chat.open_channel("alice", "bob")
     await chat.send("alice", "m1", "m2")
