@@ -36,6 +36,9 @@ from .transfer_records import Given, GivenRead, GivenSeat, GivenUser, Numbered, 
 
 Place = tuple[str, int]
 
+PRESUMED_AT = 1
+"""When somebody has followed a thread since, if an import presumed it: no real follow is from the first ms of 1970."""
+
 
 class KnownMessage(Struct, frozen=True, gc=False, array_like=True):
     """What must be known of a message that is there."""
@@ -423,7 +426,7 @@ class _Taking:
             raise Misfit(f"last_read.apart goes beyond the last seq, which is {room.last_seq}")
         known = self.known.seats.get(key, KnownSeat())
         self.known.rooms[given.room] = room
-        presumed = given.member is not None and not given.presumed and _is_presumed(known, given.room)
+        presumed = given.member is not None and not given.presumed and is_presumed(known, given.room)
         if given.member is not None:
             wanted = self._wanted(known, given.preferences, room)
             self._join(key, known, given.member, wanted, presumed=presumed)
@@ -503,34 +506,10 @@ class _Taking:
             self.rows.concerned.add(given.user_id)
 
 
-def presumed_follows(concerns: Iterable[Concern], known: Known) -> list[GivenSeat]:
-    """The follows that come of replies: of members of the channel who do not follow yet, and never stopped to.
-
-    Those who follow have read up to their own last reply.
-    """
-    found: dict[Key, Concern] = {}
-    for one in concerns:
-        key = (thread_room(one.channel_id, one.thread_id), one.user_id)
-        before = found.get(key)
-        if before is None or (one.own, one.seq if one.own else -one.seq) > (
-            before.own,
-            before.seq if before.own else -before.seq,
-        ):
-            found[key] = one
-    seats = []
-    for (room, user), one in found.items():
-        in_channel = known.seats.get((one.channel_id, user), KnownSeat()).member
-        follows = known.seats.get((room, user), KnownSeat()).member
-        if in_channel is None or not in_channel.active or (follows is not None and not (follows.active and one.own)):
-            continue
-        member = Member(room, user, joined_seq=one.seq) if follows is None else None
-        seats.append(GivenSeat(room, user, member, Preferences(), GivenRead(seq=one.seq, read_at=0), presumed=True))
-    return seats
-
-
-def _is_presumed(seat: KnownSeat, room: str) -> bool:
+def is_presumed(seat: KnownSeat, room: str) -> bool:
     """Whether somebody follows a thread only because an import presumed it, and has not read in it since."""
-    if not is_thread(room) or seat.member is None or not seat.member.active or seat.member.joined_at:
+    member = seat.member
+    if not is_thread(room) or member is None or not member.active or member.joined_at != PRESUMED_AT:
         return False
     return seat.pointer is None or (seat.pointer.epoch == 0 and seat.pointer.read_at == 0)
 

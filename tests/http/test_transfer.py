@@ -414,6 +414,16 @@ async def test_follow_records_say_more_than_what_was_written(chat: Chat) -> None
     assert await followed(chat) == wanted | {"alice": 0}
 
 
+async def test_an_import_does_not_bring_back_a_follow_that_has_ended(chat: Chat) -> None:
+    records = [channel(), *a_thread(), *(member(user) for user in PEOPLE)]
+    await bring_whole(chat, *records)
+    await chat.unfollow("carol", "root")
+
+    await bring_whole(chat, *records, message("r5", "carol", LONG_AGO + 5, thread_id="root"), follow("carol"))
+
+    assert await followed(chat) == FOLLOWED | {"alice": 3, "bob": 2, "carol": None}
+
+
 async def test_who_joined_after_the_replies_does_not_follow(chat: Chat) -> None:
     late = member("carol", joined_at=LONG_AGO + 3_000)
     await bring_whole(chat, channel(), *a_thread(), member("alice"), member("bob", joined_at=LONG_AGO), late)

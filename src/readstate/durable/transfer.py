@@ -19,10 +19,10 @@ from ..transfer_fold import (
     Misfit,
     Neighbours,
     Rows,
-    presumed_follows,
     resolve,
     take,
 )
+from ..transfer_follows import presumed_follows
 from ..transfer_records import (
     Erased,
     ErasedRows,
