@@ -9,20 +9,22 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from .assembly import Services
-from .durable.sqlite_engine import connect, migrations_missing
-from .durable.sqlite_engine import migrate as migrate_sqlite
+from .durable.sqlite_file import migrated, missing_migrations
 from .durable.store import SqlStore
-from .embedded import Embedded, store_is_locked
+from .embedded import Embedded, store_held, store_is_locked
 from .errors import ConfigurationError, ReadstateError
 from .extras import extra
 from .ports import Clock, Hot
 from .settings import Settings, make_settings
+from .tasks import cancel
 
 if TYPE_CHECKING:
     from .cluster import Cluster
     from .tracing import Tracing
 
 PING_SECONDS = 3
+LOOK_SECONDS = 1.0
+"""What a look at the dependencies finds is good for this long."""
 
 
 def system_clock() -> int:
@@ -43,6 +45,9 @@ class Readstate(Services):
         self._stack = contextlib.AsyncExitStack()
         self.tracing = make_tracing(settings, self.instance_id)
         self._profile = self._make_profile()
+        self._looked: asyncio.Task[dict[str, str]] | None = None
+        """The last look at the dependencies, which is good for a second."""
+        self._look_again_at = 0.0
 
     @classmethod
     def open(cls, *, settings: Settings | None = None, clock: Clock = system_clock, **overrides: object) -> "Readstate":
@@ -72,12 +77,23 @@ class Readstate(Services):
 
     async def close(self) -> None:
         """Finish what was accepted, then stop."""
+        if self._looked is not None:
+            await cancel(self._looked)
         await self._stack.aclose()
 
     async def ready(self) -> dict[str, str]:
-        """Each dependency, and "ok" or what is wrong with it. A state that begins with `behind` is no fault of one."""
+        """Each dependency, and "ok" or what is wrong with it. Looks at most once a second: a look writes.
+
+        A state that begins with `behind` is no fault of a dependency.
+        """
+        if self._looked is None or (self._looked.done() and time.monotonic() >= self._look_again_at):
+            self._looked = asyncio.create_task(self._look())
+            self._look_again_at = time.monotonic() + LOOK_SECONDS
+        return dict(await asyncio.shield(self._looked)) | self._profile.lags()
+
+    async def _look(self) -> dict[str, str]:
         states = await asyncio.gather(*(_state(ping) for ping in self._profile.dependencies.values()))
-        return dict(zip(self._profile.dependencies, states, strict=True)) | self._profile.lags()
+        return dict(zip(self._profile.dependencies, states, strict=True))
 
     async def lost(self) -> ReadstateError:
         """Return when it can't go on, with the reason: another process has taken the store over, and all writes are
@@ -140,12 +156,10 @@ def migrate(settings: Settings, check_only: bool = False) -> tuple[int, int]:
     """Bring the schema up to date, or only tell: (from, to)."""
     if not settings.in_sqlite:
         return asyncio.run(_migrate_postgres(settings, check_only))
-    settings.database_path.parent.mkdir(parents=True, exist_ok=True)
-    connection = connect(settings.database_path)
-    try:
-        return migrations_missing(connection) if check_only else migrate_sqlite(connection)
-    finally:
-        connection.close()
+    if check_only:
+        return missing_migrations(settings.database_path)
+    with store_held(settings):
+        return migrated(settings.database_path, settings.accept_data_loss)
 
 
 async def _migrate_postgres(settings: Settings, check_only: bool) -> tuple[int, int]:
@@ -161,4 +175,4 @@ async def store_exists(settings: Settings) -> bool:
     return (await _migrate_postgres(settings, check_only=True))[0] > 0
 
 
-__all__ = ["Readstate", "migrate", "store_exists", "store_is_locked", "system_clock"]
+__all__ = ["Readstate", "migrate", "store_exists", "store_held", "store_is_locked", "system_clock"]

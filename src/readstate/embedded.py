@@ -5,7 +5,7 @@ import contextlib
 import fcntl
 import itertools
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -133,8 +133,7 @@ class Embedded:
         s = self._settings
         durable: SqlStore
         if s.in_sqlite:
-            os.close(os.open(s.database_path, os.O_RDWR | os.O_CREAT, 0o600))  # texts are nobody else's business
-            durable = await SqliteStore.open(s.database_path, s.fanout_max_members)
+            durable = await SqliteStore.open(s.database_path, s.fanout_max_members, s.accept_data_loss)
             self._stack.push_async_callback(durable.close)
         else:
             with extra("asyncpg", "PostgreSQL"):
@@ -192,6 +191,16 @@ def _take_directories(settings: Settings) -> Callable[[], None]:
     for needed in (settings.store_directory, Path(settings.data_dir)):
         needed.mkdir(parents=True, exist_ok=True)
     return _lock(settings.store_directory)
+
+
+@contextlib.contextmanager
+def store_held(settings: Settings) -> Iterator[None]:
+    """The store's directory is this process's own, as long as the block lasts."""
+    release = _take_directories(settings)
+    try:
+        yield
+    finally:
+        release()
 
 
 def _lock(directory: Path) -> Callable[[], None]:

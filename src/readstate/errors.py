@@ -245,7 +245,7 @@ class Unavailable(ReadstateError):
 
 
 class StorageUnavailable(Unavailable):
-    """The durable store cannot be written (disk full, read-only or locked); nothing was changed."""
+    """The durable store cannot be used (disk full, read-only, locked or damaged); nothing was changed."""
 
     code = "storage_unavailable"
     uncertain = False

@@ -15,6 +15,8 @@ MAX_ID_BYTES = 128
 MAX_IN_DIRECT = 2
 """Members of a direct channel. One that has more from earlier versions keeps them, and takes nobody."""
 EPOCHS_PER_GENERATION = 2**20
+MAX_AHEAD_MS = 60_000
+"""How far a time that was given may be ahead of this clock: clocks differ."""
 
 
 # ---------------------------------------------------------------- read states

@@ -73,6 +73,13 @@ class Settings:
             url=True,
         ),
     ] = ""
+    accept_data_loss: Annotated[
+        bool,
+        About(
+            "Start though the store's file is empty, damaged, or lacks its write-ahead log after a crash: what is gone "
+            "is lost. For one start (embedded profile)"
+        ),
+    ] = False
     database_connections: Annotated[int, About("Most connections to PostgreSQL", 2, 1_000)] = 10
     hot_url: Annotated[
         str,

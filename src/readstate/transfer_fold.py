@@ -4,16 +4,18 @@ An import adds and moves forward; it never takes back. So it may be repeated, an
 - a message that is there stays as it is (a delete reaches it); a seq is given once, and times follow seqs;
 - a channel's last seq only grows; its name and the like stay, where it has them;
 - pointers merge as everywhere; of two memberships the later join holds, and of the same one the leaving;
+- members follow the threads that they began, replied in or were mentioned in, as they would have live. A `follow`
+  record says more than that, and replaces it. Replies of a thread that has its own record make no followers;
 - preferences that still stand at their defaults take the given ones.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from .facts import Key
+from .facts import Key, has_no_replies, named_by_id
 from .model import (
     FOREVER,
     NO_PREFERENCES,
@@ -33,6 +35,9 @@ from .rules import MAX_IN_DIRECT, merge
 from .transfer_records import Given, GivenRead, GivenSeat, GivenUser, Numbered, Refused
 
 Place = tuple[str, int]
+
+PRESUMED_AT = 1
+"""When somebody has followed a thread since, if an import presumed it: no real follow is from the first ms of 1970."""
 
 
 class KnownMessage(Struct, frozen=True, gc=False, array_like=True):
@@ -79,6 +84,18 @@ class Known(Struct):
     users: dict[str, GivenUser] = field(default_factory=dict)
 
 
+class Concern(Struct, frozen=True, gc=False, array_like=True):
+    """A thread concerns a user: its author, a replier, or one who is mentioned."""
+
+    channel_id: str
+    thread_id: str
+    user_id: str
+    seq: int
+    """Up to where the user has read by that."""
+    own: bool
+    """By a reply of the user's own."""
+
+
 class Rows(Struct):
     """Rows to write."""
 
@@ -95,6 +112,10 @@ class Rows(Struct):
     """Rooms whose every member must look again."""
     concerned: set[str] = field(default_factory=set)
     """Users who must look again."""
+    concerns: list[Concern] = field(default_factory=list)
+    """By new replies."""
+    arrived: dict[Key, int] = field(default_factory=dict)
+    """New members of channels, by (channel, user), and since when."""
 
 
 class Misfit(Exception):
@@ -320,8 +341,20 @@ class _Taking:
             self._read_own(m.channel_id, m.sender_id, m.seq)
             self.rows.concerned.update(m.mentions)
         if thread is not None and m.thread_seq is not None:
+            if m.thread_seq > thread.last_seq:
+                self.rows.concerns += self._concerns(m, m.thread_seq, first=has_no_replies(thread))
             self.known.rooms[thread.channel_id] = thread
             self._fill(thread, m, m.thread_seq)
+
+    def _concerns(self, reply: Message, seq: int, first: bool) -> Iterator[Concern]:
+        """Whom a reply at the end of its thread concerns, as if it was sent now."""
+        assert reply.thread_id is not None
+        place = (reply.channel_id, reply.thread_id)
+        if first:
+            yield Concern(*place, self.known.messages[place].sender_id, 0, own=False)
+        for user in named_by_id(reply.mentions):
+            yield Concern(*place, user, seq - 1, own=False)
+        yield Concern(*place, reply.sender_id, seq, own=True)
 
     def _fill(self, room: Channel, message: Message, seq: int) -> None:
         """A place of a room has its message."""
@@ -393,11 +426,15 @@ class _Taking:
             raise Misfit(f"last_read.apart goes beyond the last seq, which is {room.last_seq}")
         known = self.known.seats.get(key, KnownSeat())
         self.known.rooms[given.room] = room
+        presumed = given.member is not None and not given.presumed and is_presumed(known, given.room)
         if given.member is not None:
-            self._join(key, known, given.member, self._wanted(known, given.preferences, room))
+            wanted = self._wanted(known, given.preferences, room)
+            self._join(key, known, given.member, wanted, presumed=presumed)
         pointer = _pointer(given.read, place, self.known.own.get(key, frozenset()))
         before = known.pointer
-        if before is None and pointer is not None:
+        if presumed:
+            self._point(key, pointer or Pointer())
+        elif before is None and pointer is not None:
             self._point(key, pointer)
         elif before is not None and pointer is not None:
             state = merge(before.state, pointer.state)
@@ -429,8 +466,8 @@ class _Taking:
             here.archived_seq if here.archived_seq >= 0 else archived,
         )
 
-    def _join(self, key: Key, known: KnownSeat, given: Member, preferences: Preferences) -> None:
-        member = given if known.member is None else _later(known.member, given)
+    def _join(self, key: Key, known: KnownSeat, given: Member, preferences: Preferences, *, presumed: bool) -> None:
+        member = given if known.member is None or presumed else _later(known.member, given)
         seat = KnownSeat(member, preferences, known.pointer)
         if member == known.member and preferences == known.preferences:
             return
@@ -440,6 +477,8 @@ class _Taking:
         self.known.seats[key] = self.rows.seats[key] = seat
         if member.active != was:
             self.joined[key[0]] = self.joined.get(key[0], 0) + (1 if member.active else -1)
+        if member.active and not was and not is_thread(key[0]):
+            self.rows.arrived[key] = member.joined_at
         self._concern(key)
 
     def _check_room_for_one(self, name: str) -> None:
@@ -472,6 +511,14 @@ class _Taking:
         if given != known:
             self.known.users[given.user_id] = self.rows.users[given.user_id] = given
             self.rows.concerned.add(given.user_id)
+
+
+def is_presumed(seat: KnownSeat, room: str) -> bool:
+    """Whether somebody follows a thread only because an import presumed it, and has not read in it since."""
+    member = seat.member
+    if not is_thread(room) or member is None or not member.active or member.joined_at != PRESUMED_AT:
+        return False
+    return seat.pointer is None or (seat.pointer.epoch == 0 and seat.pointer.read_at == 0)
 
 
 def _next(message: Message, room: Channel, keep_at: bool = False, **place: int) -> Message:

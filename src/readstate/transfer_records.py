@@ -4,8 +4,9 @@ And what becomes of them on the way in: checked values that any store can take.
 """
 
 from collections.abc import Sequence
+from typing import Annotated
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from .api import Id, Time
 from .model import (
@@ -14,14 +15,17 @@ from .model import (
     CountPreference,
     Member,
     Message,
-    Number,
     Preferences,
     ReceiptsPreference,
 )
 
 VERSION = 1
 
-Skipped = tuple[tuple[Number, Number], ...]
+Seq = Annotated[int, Meta(ge=0)]
+"""Bounded where it comes in (`services.transfer_lines`): an export tells whatever is stored."""
+MAX_SEQ = 2**52
+"""The largest seq or epoch that an import may bring: all that follow it stay below 2^53, exact in any JSON reader."""
+Skipped = tuple[tuple[Seq, Seq], ...]
 """(after, up to): seqs that joins alone marked as read."""
 
 
@@ -47,7 +51,7 @@ class LatestLine(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only
     id: Id
     at: Time
     sender_id: Id
-    seq: Number | None = None
+    seq: Seq | None = None
     """Left out, it is the last one."""
     preview: str | None = None
 
@@ -61,7 +65,7 @@ class ChannelLine(Line, tag="channel", kw_only=True, frozen=True):
     avatar: str | None = None
     archived: bool = False
     deleted: bool = False
-    last_seq: Number = 0
+    last_seq: Seq = 0
     last_id: Id | None = None
     last_at: Time | None = None
     latest: LatestLine | None = None
@@ -73,7 +77,7 @@ class ThreadLine(Line, tag="thread", kw_only=True, frozen=True):
     channel_id: Id
     thread_id: Id
     deleted: bool = False
-    last_seq: Number = 0
+    last_seq: Seq = 0
     last_id: Id | None = None
     last_at: Time | None = None
     latest: LatestLine | None = None
@@ -87,12 +91,12 @@ class MessageLine(Line, tag="message", kw_only=True, frozen=True):
     at: Time
     sender_id: Id | None = None
     """Null: only that this id is deleted is known."""
-    seq: Number | None = None
+    seq: Seq | None = None
     sent_at: Time | None = None
     text: str | None = None
     preview: str | None = None
     thread_id: Id | None = None
-    thread_seq: Number | None = None
+    thread_seq: Seq | None = None
     mentions: tuple[Id, ...] = ()
     silent: bool = False
     deleted: bool = False
@@ -102,9 +106,9 @@ class MessageLine(Line, tag="message", kw_only=True, frozen=True):
 class LastReadLine(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=True, frozen=True, gc=False):
     """How far somebody has read: by `seq`, else by the message's `id`, else everything up to the time `at`."""
 
-    epoch: Number = 0
-    seq: Number | None = None
-    apart: tuple[Number, ...] = ()
+    epoch: Seq = 0
+    seq: Seq | None = None
+    apart: tuple[Seq, ...] = ()
     id: Id | None = None
     at: Time | None = None
     read_at: Time | None = None
@@ -117,7 +121,7 @@ class PreferencesLine(Struct, omit_defaults=True, forbid_unknown_fields=True, kw
     count: CountPreference = "all"
     receipts: ReceiptsPreference = "public"
     pinned: bool = False
-    archived: bool | Number = False
+    archived: bool | Seq = False
     """A number: until somebody else writes after this seq."""
 
 
@@ -127,7 +131,7 @@ class MemberLine(Line, tag="member", kw_only=True, frozen=True):
     channel_id: Id
     user_id: Id
     active: bool = True
-    joined_seq: Number = 0
+    joined_seq: Seq = 0
     joined_at: Time = 0
     skipped: Skipped = ()
     preferences: PreferencesLine | None = None
@@ -141,7 +145,7 @@ class FollowLine(Line, tag="follow", kw_only=True, frozen=True):
     thread_id: Id
     user_id: Id
     active: bool = True
-    joined_seq: Number = 0
+    joined_seq: Seq = 0
     joined_at: Time = 0
     skipped: Skipped = ()
     last_read: LastReadLine | None = None
@@ -190,6 +194,8 @@ class GivenSeat(Struct, frozen=True, gc=False):
     member: Member | None
     preferences: Preferences
     read: GivenRead | None
+    presumed: bool = False
+    """Comes of what the user wrote in a thread, not of a record."""
 
 
 class GivenUser(Struct, frozen=True, gc=False):

@@ -275,3 +275,24 @@ async def test_the_badge_survives_a_loss_of_memory(chat: Chat, clock: Clock) -> 
     assert ids_by_sender(await chat.tap("bob")) == {"dave": ["d1"]}
     await chat.evict()
     assert await chat.badge("bob") == 0
+
+
+@pytest.mark.parametrize("badge_mode", ["precomputed", "on_the_fly"])
+async def test_a_tap_from_a_clock_that_was_ahead_counts_as_now(tmp_path: Path, clock: Clock, badge_mode: str) -> None:
+    async with in_process(tmp_path, clock=clock, badge_mode=badge_mode) as chat:
+        await chat.open_channel("alice", "bob", "carol", type="group")
+        await chat.send("alice", "m1")
+        assert (await chat.tap("bob"))["senders"] == 1
+        assert (await chat.tap("carol"))["senders"] == 1
+
+    clock.advance(seconds=-3600)
+    async with in_process(tmp_path, clock=clock, badge_mode=badge_mode) as chat:
+        assert await chat.badge("bob") == 0
+        clock.advance(seconds=1)
+        await chat.send("alice", "m2")
+
+        assert await chat.badge("bob") == 1
+        tap = await chat.tap("bob")
+        assert ids_by_sender(tap) == {"alice": ["m2"]}
+        assert tap["tapped_at"] <= clock.now + 60_000
+        assert (await chat.tap("carol"))["tapped_at"] <= clock.now + 60_000

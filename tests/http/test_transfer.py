@@ -325,6 +325,131 @@ async def test_a_channel_that_outgrows_the_limit_by_import_changes_over(tmp_path
         assert await chat.count("carol") == 1
 
 
+# ---------------------------------------------------------------- threads that move in
+
+
+def follow(user: str, thread: str = "root", **fields: Any) -> dict[str, Any]:
+    return {"type": "follow", "channel_id": GENERAL, "thread_id": thread, "user_id": user} | fields
+
+
+def a_thread() -> list[dict[str, Any]]:
+    """Alice begins it, bob replies twice, carol is mentioned, and a bot from outside replies too."""
+    return [
+        message("root", "alice", LONG_AGO),
+        message("r1", "bob", LONG_AGO + 1, thread_id="root"),
+        message("r2", "alice", LONG_AGO + 2, thread_id="root", mentions=["carol", "zoe"]),
+        message("r3", "bob", LONG_AGO + 3, thread_id="root", mentions=["carol"]),
+        message("r4", "bot", LONG_AGO + 4, thread_id="root"),
+    ]
+
+
+FOLLOWED = {"alice": 2, "bob": 1, "carol": 3, "dave": None, "bot": None}
+"""Unread replies in that thread: alice has read up to r2, bob up to r3, carol up to r1; the others follow nothing."""
+
+
+async def followed(chat: Chat, thread: str = "root") -> dict[str, int | None]:
+    return {user: (await chat.unread_replies(user)).get(thread) for user in FOLLOWED}
+
+
+async def test_a_thread_that_is_written_live_has_its_followers(chat: Chat) -> None:
+    await chat.open_channel(*PEOPLE)
+    for one in a_thread():
+        fields = {"thread_id": one.get("thread_id"), "mentions": one.get("mentions", [])}
+        await chat.post(one["sender_id"], id=one["id"], outside=one["sender_id"] == "bot", **fields)
+
+    assert await followed(chat) == FOLLOWED
+
+
+@pytest.mark.parametrize("order", ["members first", "members last", "members live"])
+@pytest.mark.parametrize("pieces", ["at once", "line by line"])
+async def test_an_imported_thread_has_the_same_followers(chat: Chat, order: str, pieces: str) -> None:
+    members = [member(user) for user in PEOPLE]
+    if order == "members live":
+        await chat.open_channel(*PEOPLE)
+    records = {
+        "members first": [channel(), *members, *a_thread()],
+        "members last": [channel(), *a_thread(), *members],
+        "members live": a_thread(),
+    }[order]
+    if pieces == "at once":
+        await bring_whole(chat, *records)
+    else:
+        for one in records:
+            await bring_whole(chat, one)
+
+    assert await followed(chat) == FOLLOWED
+    await bring_whole(chat, *records)
+    assert await followed(chat) == FOLLOWED
+
+
+async def test_an_imported_thread_is_alive(chat: Chat) -> None:
+    await bring_whole(chat, channel(), *a_thread(), *(member(user) for user in PEOPLE))
+
+    await chat.reply("dave", "root", "r5")
+
+    assert await followed(chat) == FOLLOWED | {"alice": 3, "bob": 2, "carol": 4, "dave": 0}
+    await chat.read_thread("carol", "root")
+    assert (await followed(chat))["carol"] == 0
+    assert [r["user_id"] for r in await export(chat) if r["type"] == "follow"] == ["alice", "bob", "carol", "dave"]
+
+
+async def test_follow_records_say_more_than_what_was_written(chat: Chat) -> None:
+    records = [
+        channel(),
+        *a_thread(),
+        *(member(user) for user in PEOPLE),
+        follow("alice", last_read={"seq": 0}),
+        follow("bob", active=False),
+        follow("dave", last_read={"id": "r3"}),
+    ]
+    wanted = FOLLOWED | {"alice": 3, "bob": None, "dave": 1}
+
+    await bring_whole(chat, *records)
+    assert await followed(chat) == wanted
+    await bring_whole(chat, *records)
+    assert await followed(chat) == wanted
+
+    await chat.read_thread("alice", "root")
+    await bring_whole(chat, *records)
+    assert await followed(chat) == wanted | {"alice": 0}
+
+
+async def test_an_import_does_not_bring_back_a_follow_that_has_ended(chat: Chat) -> None:
+    records = [channel(), *a_thread(), *(member(user) for user in PEOPLE)]
+    await bring_whole(chat, *records)
+    await chat.unfollow("carol", "root")
+
+    await bring_whole(chat, *records, message("r5", "carol", LONG_AGO + 5, thread_id="root"), follow("carol"))
+
+    assert await followed(chat) == FOLLOWED | {"alice": 3, "bob": 2, "carol": None}
+
+
+async def test_who_joined_after_the_replies_does_not_follow(chat: Chat) -> None:
+    late = member("carol", joined_at=LONG_AGO + 3_000)
+    await bring_whole(chat, channel(), *a_thread(), member("alice"), member("bob", joined_at=LONG_AGO), late)
+
+    assert await followed(chat) == FOLLOWED | {"carol": None}
+
+
+async def test_who_does_not_follow_does_not_after_a_move(chat: Chat, clock: Clock, mode: str, tmp_path: Path) -> None:
+    await chat.open_channel(*PEOPLE)
+    await chat.comes_online("dave")
+    await chat.send("alice", "root")
+    await chat.reply("bob", "root", "r1", mentions=["@here"])
+    await chat.edit("r1", mentions=["carol"])
+    await chat.reply("carol", "root", "r2")
+    await chat.unfollow("carol", "root")
+    before = await followed(chat)
+    assert before == {"alice": 2, "bob": 1, "carol": None, "dave": None, "bot": None}
+    records = await export(chat)
+
+    async with another_store(tmp_path, clock, mode) as other:
+        await bring_whole(other, *records)
+
+        assert await followed(other) == before
+        assert await export(other) == records
+
+
 async def test_a_delete_in_the_file_reaches_a_message_that_is_there(chat: Chat) -> None:
     await chat.open_channel("alice", "bob")
     await chat.send("alice", "m1", "m2")
@@ -352,7 +477,12 @@ async def test_of_two_pointers_the_further_one_holds(chat: Chat) -> None:
 # ---------------------------------------------------------------- what is refused
 
 
-REFUSED = [
+TOO_FAR = 2**52 + 1
+FAR_AHEAD = 2**53 - 1
+DEEP = 50_000
+NESTED = ['{"x":' * DEEP + "1" + "}" * DEEP, '{"x":' * DEEP, '{"x":' + "[" * DEEP + "]" * DEEP + "}"]
+
+REFUSED: list[tuple[Any, str]] = [
     ("{", "not JSON"),
     ("[]", "Expected object"),
     ('{"type":"nonsense"}', "type"),
@@ -365,6 +495,25 @@ REFUSED = [
     (message("m9", channel_id="nowhere"), "no channel 'nowhere'"),
     (message("m9") | {"at": "yesterday"}, "at must be"),
     (message("m9", at=8_000_000_000_000_000), "in the future"),
+    *((wrong, "nested too deeply") for wrong in NESTED),
+    (channel("far", last_seq=TOO_FAR), "last_seq must be at most 2^52"),
+    (channel("far", last_seq=10**30), "last_seq must be at most 2^52"),
+    ({"type": "thread", "channel_id": GENERAL, "thread_id": "m1", "last_seq": TOO_FAR}, "last_seq must be at most"),
+    (message("m9", seq=TOO_FAR), "seq must be at most 2^52"),
+    (message("m9", thread_id="m1", thread_seq=TOO_FAR), "thread_seq must be at most 2^52"),
+    (member("bob", joined_seq=TOO_FAR), "joined_seq must be at most 2^52"),
+    (member("bob", skipped=[[0, TOO_FAR]]), "skipped must be at most 2^52"),
+    (member("bob", joined_at=FAR_AHEAD), "joined_at is in the future"),
+    (member("bob", last_read={"seq": TOO_FAR}), "last_read.seq must be at most 2^52"),
+    (member("bob", last_read={"seq": 1, "epoch": TOO_FAR}), "last_read.epoch must be at most 2^52"),
+    (member("bob", last_read={"seq": 1, "apart": [TOO_FAR]}), "last_read.apart must be at most 2^52"),
+    (member("bob", last_read={"seq": 1, "at": FAR_AHEAD}), "last_read.at is in the future"),
+    (member("bob", last_read={"seq": 1, "read_at": FAR_AHEAD}), "last_read.read_at is in the future"),
+    (member("bob", preferences={"archived": TOO_FAR}), "preferences.archived must be at most 2^52"),
+    (member("bob", preferences={"muted": 2**53}), "preferences.muted must be"),
+    ({"type": "user", "user_id": "bob", "last_tap": FAR_AHEAD}, "last_tap is in the future"),
+    ({"type": "user", "user_id": "bob", "last_tap": 2**53}, "last_tap must be"),
+    ({"type": "user", "user_id": "bob", "last_seen": FAR_AHEAD}, "last_seen is in the future"),
     (message("m9", sender_id="@alice"), "must not begin with '@'"),
     (message("m9", sender_id=None), "sender_id"),
     (message("m9", seq=0), "begin with 1"),
@@ -390,7 +539,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("record", "reason"), REFUSED, ids=[reason for _, reason in REFUSED])
+@pytest.mark.parametrize(
+    ("record", "reason"), REFUSED, ids=[f"{number} {reason}" for number, (_, reason) in enumerate(REFUSED)]
+)
 async def test_a_refused_line_is_named_and_leaves_nothing_behind(chat: Chat, record: Any, reason: str) -> None:
     await bring_whole(chat, channel(), *history(1, 3), member("alice"))
     before = await export(chat)
@@ -403,6 +554,31 @@ async def test_a_refused_line_is_named_and_leaves_nothing_behind(chat: Chat, rec
     assert report["accepted"] == 2
     assert report["next_line"] == 5
     assert await export(chat) == before
+
+
+@pytest.mark.parametrize("wrong", NESTED, ids=["objects", "cut off", "arrays"])
+async def test_a_header_that_is_nested_deeply_is_refused(chat: Chat, wrong: str) -> None:
+    report = await bring(chat, channel(), header=wrong)
+
+    assert report["refused"][0]["reason"].endswith("the line is nested too deeply")
+    assert (report["accepted"], report["next_line"]) == (0, 1)
+
+
+async def test_after_the_largest_numbers_there_is_room_for_more(chat: Chat) -> None:
+    most = 2**52
+    at_the_end = {"seq": most, "epoch": most}
+    await bring_whole(chat, channel(last_seq=most), member("alice"), member("bob", last_read=at_the_end))
+
+    assert (await chat.post("alice", id="next"))["seq"] == most + 1
+    assert await chat.count("bob") == 1
+    assert (await chat.mark_unread("bob", "next"))["last_read"]["epoch"] == most + 1
+    assert {record["type"] for record in await export(chat)} == {"channel", "message", "member"}
+
+
+async def test_a_line_number_without_end_is_refused(chat: Chat) -> None:
+    answer = await chat.call("POST", "/v1/import", content=b"{}", headers=LINES, params={"first_line": 10**17})
+
+    check_problem(answer, 422, "invalid", "first_line")
 
 
 async def test_a_line_that_is_not_utf8_is_refused(chat: Chat) -> None:

@@ -310,3 +310,24 @@ async def test_processes_that_start_at_once_have_the_same_key_of_cursors(stores:
     first, *others = await asyncio.gather(*(store.cursor_key() for store in [*stores, *stores]))
 
     assert others == [first] * 3
+
+
+async def test_a_ping_needs_room_on_the_disk(url: str, opened: AsyncExitStack) -> None:
+    name = url.rpartition("/")[2].partition("?")[0]
+    await command(f'ALTER DATABASE "{name}" SET temp_file_limit = 0', url)
+    store = await PostgresStore.open(url, 100)
+    opened.push_async_callback(store.close)
+
+    with pytest.raises(StorageUnavailable, match="lacks memory or disk"):
+        await store.ping()
+    await apply(store, channel(), join("alice"))
+
+
+@pytest.mark.parametrize("fault", ["DROP TABLE user_activity", "ALTER TABLE user_activity RENAME last_tap TO gone"])
+async def test_what_is_broken_is_told_without_sql(store: PostgresStore, url: str, fault: str) -> None:
+    await store.ping()
+    await command(fault, url)
+
+    with pytest.raises(StorageUnavailable, match="a table or a right is missing") as told:
+        await store.activity("bob")
+    assert "user_activity" not in told.value.detail

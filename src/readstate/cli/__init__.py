@@ -9,7 +9,7 @@ import typer
 from ..client import ApiError
 from ..errors import ReadstateError
 from ..telemetry import setup_logging
-from . import bench, chat, doctor, inbox, inspect, letters, move, operate, repair, serve, stack, watch, worker
+from . import backup, bench, chat, doctor, inbox, inspect, letters, move, operate, repair, serve, stack, watch, worker
 from .help import examples
 from .output import fail
 
@@ -24,7 +24,7 @@ app = typer.Typer(
         "readstate unread bob",
     ),
 )
-for group in (serve, worker, operate, doctor, stack, chat, inbox, inspect, watch, repair, letters, bench, move):
+for group in (serve, worker, operate, doctor, stack, chat, inbox, inspect, watch, repair, letters, bench, move, backup):
     app.add_typer(group.app)
 
 

@@ -108,6 +108,10 @@ def serve(
     ] = None,
     demo: Annotated[bool | None, typer.Option(show_default="no-demo", help="Serve the demo page at /demo.")] = None,
     log_level: Annotated[str | None, typer.Option(show_default="info", help="debug, info, warning or error.")] = None,
+    accept_data_loss: Annotated[
+        bool | None,
+        typer.Option("--accept-data-loss", help="Start though a part of the store is gone: it is lost then."),
+    ] = None,
 ) -> None:
     """Run the service."""
     flags = {name: value or None if name == "cors_origins" else value for name, value in locals().items()}

@@ -178,7 +178,7 @@ class Unavailable(ApiError):
 
 
 class StorageUnavailable(Unavailable):
-    """The durable store cannot be written; nothing was changed."""
+    """The durable store cannot be used; nothing was changed."""
 
 
 class HotStoreUnavailable(Unavailable):

@@ -3,6 +3,7 @@
 from .postgres_engine import PostgresEngine, connect, explained
 from .postgres_migrations import migrate as apply_migrations
 from .postgres_migrations import migrations_missing
+from .session import Session
 from .store import SqlStore
 
 MAX_CONNECTIONS = 10
@@ -22,6 +23,16 @@ class PostgresStore(SqlStore):
     ) -> "PostgresStore":
         """Connect, making and migrating the tables as needed."""
         return cls(await PostgresEngine.open(url, max_connections, statement_seconds), fanout_max_members)
+
+    async def ping(self) -> None:
+        """Raise StorageUnavailable if it can't be written. A row may find room where there is some: a file does not."""
+
+        async def work(session: Session) -> None:
+            await session.value("touch")
+            await session.value("little_memory")
+            await session.value("spill")
+
+        await self._database.write(work)
 
 
 async def migrate(url: str, check_only: bool = False) -> tuple[int, int]:

@@ -91,7 +91,28 @@ _DOWN = (
     asyncpg.InvalidCatalogNameError,
     asyncpg.PostgresSystemError,
     asyncpg.InternalServerError,
+    asyncpg.SyntaxOrAccessError,  # a table or a right is gone
 )
+_TAKEN_OVER = "another process has taken it over"
+_REASONS: tuple[tuple[type[BaseException], str], ...] = (
+    (asyncpg.DiskFullError, "its disk is full"),
+    (asyncpg.TooManyConnectionsError, "it has no connection left"),
+    (asyncpg.InsufficientResourcesError, "it lacks memory or disk"),
+    (asyncpg.ReadOnlySQLTransactionError, "it is read-only"),
+    (asyncpg.QueryCanceledError, "a statement took too long"),
+    (asyncpg.OperatorInterventionError, "it is stopping or starting"),
+    (asyncpg.TransactionRollbackError, "others are in the way"),
+    (asyncpg.InternalServerError, "its files are damaged"),
+    (asyncpg.PostgresSystemError, "its disk has failed"),
+    (asyncpg.SyntaxOrAccessError, "a table or a right is missing"),
+    (asyncpg.InvalidAuthorizationSpecificationError, "it does not let this service in"),
+    (asyncpg.InvalidCatalogNameError, "it is not there"),
+    (TimeoutError, "it does not answer in time"),
+    (OSError, "there is no connection"),
+    (asyncpg.PostgresConnectionError, "there is no connection"),
+    (asyncpg.InterfaceError, "there is no connection"),
+)
+"""What callers are told. The error's own text may hold SQL, paths or addresses: that is for the log."""
 _NOT_TEXT = (asyncpg.CharacterNotInRepertoireError, asyncpg.UntranslatableCharacterError)
 
 _NUL_IN_JSON = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
@@ -229,7 +250,8 @@ class PostgresEngine:
             STORAGE_ERRORS.inc()
             log.warning("storage unavailable", action="commit", error=str(error))
             lost = StorageUnavailable(
-                f"the database was lost during a commit ({error}): it may have been done, and is safe to repeat"
+                f"the database was lost during a commit ({reason_of(error)}): "
+                "it may have been done, and is safe to repeat"
             )
             lost.uncertain = True
             raise lost from error
@@ -416,7 +438,7 @@ def explained() -> Iterator[None]:
     except _WRONG as error:
         raise ConfigurationError(f"DATABASE_URL does not lead to a usable database: {error}") from error
     except _DOWN as error:
-        raise _unavailable("reached", error) from error
+        raise _unavailable("reached", error, str(error)) from error
 
 
 async def _nothing(_: asyncpg.Connection) -> None:
@@ -442,11 +464,18 @@ def begin(mode: str, local: Mapping[str, str]) -> str:
     return "; ".join([f"BEGIN ISOLATION LEVEL {mode}", *(f"SET LOCAL {name} = {local[name]}" for name in local)])
 
 
-def _unavailable(what: str, error: BaseException) -> StorageUnavailable:
+def _unavailable(what: str, error: BaseException, told: str = "") -> StorageUnavailable:
+    """`told`: instead of the reason in words that anybody may read."""
     STORAGE_ERRORS.inc()
     log.warning("storage unavailable", action=what, error=str(error) or type(error).__name__)
-    reason = str(error) or type(error).__name__
-    return StorageUnavailable(f"the database cannot be {what} ({reason}); nothing was changed")
+    return StorageUnavailable(f"the database cannot be {what} ({told or reason_of(error)}); nothing was changed")
+
+
+def reason_of(error: BaseException) -> str:
+    """Why the database fails, in words without SQL, paths or addresses."""
+    if _TAKEN_OVER in str(error):
+        return _TAKEN_OVER
+    return next((reason for kind, reason in _REASONS if isinstance(error, kind)), "it has failed")
 
 
 def _look_at(task: asyncio.Task[Any]) -> None:

@@ -11,7 +11,8 @@ from ..errors import StorageUnavailable
 from ..facts import Key
 from .session import Work
 from .sql import for_rows, queries
-from .sqlite_engine import SqliteEngine, connect, execute_rows, migrate
+from .sqlite_engine import SqliteEngine, connect, execute_rows, unavailable
+from .sqlite_file import mark, opened
 from .store import SqlStore
 
 T = TypeVar("T")
@@ -32,14 +33,11 @@ class SqliteStore(SqlStore):
         self._engine = engine
 
     @classmethod
-    async def open(cls, path: Path, fanout_max_members: int) -> "SqliteStore":
-        """Open the file, making and migrating it as needed."""
-        connection = connect(path)
-        try:
-            migrate(connection)
-        finally:
-            connection.close()
-        return cls(SqliteEngine(path), path, fanout_max_members)
+    async def open(cls, path: Path, fanout_max_members: int, accept_data_loss: bool = False) -> "SqliteStore":
+        """Open the file, making and migrating it as needed. One of which a part is gone is refused."""
+        with opened(path, accept_data_loss):
+            engine = SqliteEngine(path)
+        return cls(engine, path, fanout_max_members)
 
     async def pragma(self, name: str, value: int) -> None:
         """Set a PRAGMA of the writing connection, such as `query_only` for a maintenance window."""
@@ -77,7 +75,18 @@ class SqliteDatabase:
 
     async def close(self) -> None:
         """Finish what was asked for, then stop."""
+        await self._mark_closed()
         await self._engine.close()
+
+    async def _mark_closed(self) -> None:
+        """On a full disk there may be room for it once the log begins anew."""
+        for _ in range(2):
+            try:
+                await self._engine.write(lambda db: mark(db, in_use=False))
+            except StorageUnavailable:
+                await self._engine.checkpoint()
+            else:
+                return
 
 
 class SqliteSession:
@@ -129,8 +138,8 @@ class SqliteSnapshot:
             if self._abandoned:
                 raise StorageUnavailable("the export was not read for too long: begin again") from error
             raise
-        except sqlite3.OperationalError as error:
-            raise StorageUnavailable(f"the database cannot be read ({error})") from error
+        except sqlite3.Error as error:
+            raise unavailable("read", error) from error
 
     def abandon(self) -> None:
         """Nobody reads on: the snapshot would keep the file from being tidied up."""

@@ -7,6 +7,7 @@ back; one statement for all rows reached 139,000 rows/s.
 """
 
 import asyncio
+import contextlib
 import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,18 @@ Work = Callable[[sqlite3.Connection], T]
 
 MAX_GROUP = 256
 _POISON = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError)
+_REASONS = {
+    sqlite3.SQLITE_CORRUPT: "its file is damaged",
+    sqlite3.SQLITE_NOTADB: "its file is damaged",
+    sqlite3.SQLITE_FULL: "the disk is full",
+    sqlite3.SQLITE_IOERR: "the disk has failed or is full",
+    sqlite3.SQLITE_READONLY: "it is read-only",
+    sqlite3.SQLITE_BUSY: "it is locked",
+    sqlite3.SQLITE_LOCKED: "it is locked",
+    sqlite3.SQLITE_CANTOPEN: "its file cannot be opened",
+    sqlite3.SQLITE_PERM: "its file cannot be opened",
+    sqlite3.SQLITE_NOMEM: "there is not enough memory",
+}
 
 log = structlog.get_logger()
 
@@ -50,7 +63,7 @@ class SqliteEngine:
         self._writer = connect(path)
         self._broken = False
         self._thread = threading.Thread(target=self._write_forever, name="readstate-writer", daemon=True)
-        self._readers = ThreadPoolExecutor(2, "readstate-reader", initializer=self._open_reader)
+        self._readers = ThreadPoolExecutor(2, "readstate-reader")
         self._local = threading.local()
         self._reader_connections: list[sqlite3.Connection] = []
         self._thread.start()
@@ -74,6 +87,11 @@ class SqliteEngine:
         if not name.isidentifier():
             raise ValueError(name)
         await asyncio.to_thread(self._writer.execute, f"PRAGMA {name} = {value:d}")
+
+    async def checkpoint(self) -> None:
+        """Bring the write-ahead log into the file, so that the next write begins it anew, without further room."""
+        with contextlib.suppress(sqlite3.Error):
+            await asyncio.to_thread(self._writer.execute, "PRAGMA wal_checkpoint(RESTART)")
 
     async def close(self) -> None:
         """Finish what was asked for, then stop."""
@@ -116,10 +134,9 @@ class SqliteEngine:
         except Exception as error:
             self._rollback()
             if isinstance(error, sqlite3.Error) and not isinstance(error, _POISON):
-                STORAGE_ERRORS.inc()
-                log.warning("storage unavailable", action="commit", error=str(error), jobs=len(group))
+                refused = unavailable("written", error)
                 for job in group:
-                    job.error = StorageUnavailable(f"the database cannot be written ({error}); nothing was changed")
+                    job.error = refused
             elif len(group) == 1:
                 group[0].error = error
             else:
@@ -131,24 +148,40 @@ class SqliteEngine:
             if self._writer.in_transaction:
                 self._writer.execute("ROLLBACK")
         except sqlite3.Error:
-            self._writer.close()
-            self._broken = True
-
-    def _open_reader(self) -> None:
-        self._local.connection = connect(self._path, read_only=True)
-        self._reader_connections.append(self._local.connection)
+            broken = self._writer
+            try:
+                self._writer = connect(self._path)  # first: the last connection to close takes the log away
+            except sqlite3.Error:
+                self._broken = True
+            broken.close()
 
     def _run_read(self, work: Work[T]) -> T:
-        connection: sqlite3.Connection = self._local.connection
         try:
+            connection = self._reader()
             connection.execute("BEGIN")
             try:
                 return work(connection)
             finally:
                 connection.execute("ROLLBACK")
-        except sqlite3.OperationalError as error:
-            STORAGE_ERRORS.inc()
-            raise StorageUnavailable(f"the database cannot be read ({error})") from error
+        except sqlite3.Error as error:
+            self._drop_reader()
+            raise unavailable("read", error) from error
+
+    def _reader(self) -> sqlite3.Connection:
+        """The connection of this thread."""
+        known: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if known is None:
+            known = self._local.connection = connect(self._path, read_only=True)
+            self._reader_connections.append(known)
+        return known
+
+    def _drop_reader(self) -> None:
+        """After an error a connection may be in the middle of something: the next read opens another one."""
+        known: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if known is not None:
+            self._local.connection = None
+            self._reader_connections.remove(known)
+            known.close()
 
 
 def _settle(group: list[_Job]) -> None:
@@ -161,6 +194,18 @@ def _settle(group: list[_Job]) -> None:
             job.done.set_result(job.result)
 
 
+def unavailable(what: str, error: sqlite3.Error) -> StorageUnavailable:
+    """What callers are told of an error. Its own text may hold SQL or a path: that is for the log."""
+    STORAGE_ERRORS.inc()
+    log.warning("storage unavailable", action=what, error=f"{type(error).__name__}: {error}")
+    return StorageUnavailable(f"the database cannot be {what}: {reason_of(error)}; nothing was changed")
+
+
+def reason_of(error: sqlite3.Error) -> str:
+    """Why the database fails, in words without SQL or paths."""
+    return _REASONS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, "it has failed")
+
+
 def connect(path: Path, read_only: bool = False) -> sqlite3.Connection:
     """A connection that keeps what it has committed, even if the power fails."""
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5, cached_statements=256)
@@ -169,6 +214,7 @@ def connect(path: Path, read_only: bool = False) -> sqlite3.Connection:
     connection.execute("PRAGMA wal_autocheckpoint = 4000")
     connection.execute("PRAGMA cache_size = -65536")
     connection.execute("PRAGMA temp_store = MEMORY")
+    connection.execute("PRAGMA cell_size_check = 1")  # finds more of what is damaged
     if read_only:
         connection.execute("PRAGMA query_only = 1")
     return connection

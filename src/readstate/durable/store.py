@@ -39,7 +39,7 @@ from ..ports import (
     UnreadSource,
 )
 from ..rooms import channel_and_thread, is_thread
-from ..rules import receipt_seq, seen_place
+from ..rules import MAX_AHEAD_MS, receipt_seq, seen_place
 from . import gathering
 from .applying import Applying, as_places, erased_at, hash_of
 from .gathering import ask, place
@@ -82,8 +82,8 @@ class SqlStore(SqlLetters, SqlUpkeep):
         await self._database.close()
 
     async def ping(self) -> None:
-        """Raise StorageUnavailable if it can't be written."""
-        await self._run("touch")
+        """Raise StorageUnavailable if it can't be written, also because its disk is full."""
+        await self._database.write(lambda session: session.value("touch"))
 
     async def store_id(self) -> int:
         """A number that no other store has."""
@@ -370,6 +370,9 @@ class SqlStore(SqlLetters, SqlUpkeep):
 
         async def work(session: Session) -> tuple[int, int, str]:
             since = await session.value("begin_tap", user=user)
+            if since > at + MAX_AHEAD_MS:
+                await _bound_tap(session, user, at)
+                since = at
             count = await session.value("tapped_count", user=user, since=since, until=at)
             text = await _tapped(session, user, since, at, _NEWEST, limit)
             await session.run("save_tap", user=user, at=at)
@@ -379,6 +382,10 @@ class SqlStore(SqlLetters, SqlUpkeep):
 
         since, count, text = await self._database.write(work, user)
         return Tapped(since, max(since, at), count, _with_times(text))
+
+    async def bound_tap(self, user: str, now: int) -> None:
+        """Let a stored tap that is further ahead than clocks differ count as one of now."""
+        await self._database.write(lambda session: _bound_tap(session, user, now), user)
 
     async def tapped(
         self, user: str, since: int, until: int, before: TapPlace, limit: int
@@ -474,6 +481,13 @@ async def _living(session: Session, undelivered: Sequence[Undelivered]) -> list[
         if (one.channel_id, one.message_id, one.sender_id) in there
         and one.accepted_at > max(gone.get(one.sender_id, -1), gone.get(one.receiver_id, -1))
     ]
+
+
+async def _bound_tap(session: Session, user: str, now: int) -> None:
+    """A tap by a clock that was ahead has shown what that clock accepted: this must not count again."""
+    latest = now + MAX_AHEAD_MS
+    await session.run("drop_tapped_ahead", user=user, latest=latest)
+    await session.run("bound_tap", user=user, now=now, latest=latest)
 
 
 async def _tapped(session: Session, user: str, since: int, until: int, before: TapPlace, limit: int) -> str:

@@ -11,7 +11,18 @@ from msgspec.structs import replace
 from ..facts import Key
 from ..model import Channel, Latest, Member, Message, Pointer, Position, Preferences
 from ..rooms import channel_and_thread, is_thread, thread_room
-from ..transfer_fold import Known, KnownMessage, KnownSeat, Misfit, Neighbours, Rows, resolve, take
+from ..transfer_fold import (
+    Concern,
+    Known,
+    KnownMessage,
+    KnownSeat,
+    Misfit,
+    Neighbours,
+    Rows,
+    resolve,
+    take,
+)
+from ..transfer_follows import presumed_follows
 from ..transfer_records import (
     Erased,
     ErasedRows,
@@ -37,7 +48,8 @@ STALLED_SECONDS = 60
 """Whoever takes longer over a page has lost the export: its snapshot keeps the database from being tidied up."""
 _OF_THREADS = {"channel": "thread", "member": "follow"}
 """The records of rooms that an earlier version let callers delete by their inner names: their rows say group."""
-_PARTS = ("rooms", "unplaced", "messages", "replies", "members", "pointers", "users")
+_PARTS = ("rooms", "members", "pointers", "unplaced", "messages", "replies", "users")
+"""Members and followers come before messages: an import presumes followers for those only who come later."""
 _MESSAGES = {"unplaced", "messages", "replies"}
 
 _message_line = msgspec.json.Decoder(MessageLine)
@@ -46,6 +58,7 @@ _neighbours = msgspec.json.Decoder(list[tuple[str, int, Neighbours]])
 _seats = msgspec.json.Decoder(list[tuple[str, str, Member | None, Preferences, Pointer | None]])
 _tails = msgspec.json.Decoder(list[tuple[str, int, int]])
 _own = msgspec.json.Decoder(list[tuple[str, str, frozenset[int]]])
+_concerns = msgspec.json.Decoder(list[Concern])
 _users = msgspec.json.Decoder(list[GivenUser])
 _names = msgspec.json.Decoder(list[str])
 _flags = msgspec.json.Decoder(list[tuple[str, int]])
@@ -82,6 +95,8 @@ class SqlTransfer:
         refused: list[Refused] = []
         rooms: dict[str, int] = {}
         users: set[str] = set()
+        concerns: list[Concern] = []
+        arrived: dict[Key, int] = {}
         await session.lock(_channels_of(records), _seats_of(records))
         position: int = await session.value("next_position")
         for _, group in groupby(records, lambda one: type(one.given)):
@@ -93,9 +108,36 @@ class SqlTransfer:
             rooms |= {name: known.rooms[name].change for name in rows.rooms}
             users |= rows.concerned
             users.update(_names.decode(await ask(session, "active_members", rows.audiences)) if rows.audiences else ())
+            concerns += rows.concerns
+            arrived |= rows.arrived
             if stop and misfits:
                 break
-        return Taken(refused, rooms, sorted(users))
+        rows, known = await self._follow(session, concerns, arrived, position)
+        rooms |= {name: known.rooms[name].change for name in rows.rooms}
+        return Taken(refused, rooms, sorted(users | rows.concerned))
+
+    async def _follow(
+        self, session: Session, concerns: list[Concern], arrived: dict[Key, int], position: int
+    ) -> tuple[Rows, Known]:
+        """Let members follow the threads that concern them; what concerns new members is in the store already."""
+        concerns = [one for one in concerns if (one.channel_id, one.user_id) not in arrived]
+        if arrived:
+            keys = [(channel, user, since) for (channel, user), since in arrived.items()]
+            concerns += _concerns.decode(await ask(session, "concerned_by_replies", keys))
+        if not concerns:
+            return Rows(), Known()
+        known = Known()
+        in_channels = {(one.channel_id, one.user_id) for one in concerns}
+        in_threads = {(thread_room(one.channel_id, one.thread_id), one.user_id) for one in concerns}
+        await session.lock({channel for channel, _ in in_channels}, in_threads)
+        await _gather_seats(session, known, in_channels | in_threads)
+        run = [Numbered(0, seat) for seat in presumed_follows(concerns, known)]
+        if not run:
+            return Rows(), Known()
+        known = await _gather(session, run)
+        rows, _ = take(run, known, self._limit, stop=False)
+        await _store(session, rows, known, position)
+        return rows, known
 
     async def erase(self, user: str, on_the_way: int | None = None) -> ErasedRows:
         """Remove whatever is kept of a user, but for the messages, in one transaction."""

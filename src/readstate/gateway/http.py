@@ -22,7 +22,7 @@ from .calls import Call, For, Route
 from .cors import Cors
 from .decoding import parse_query, read_body
 from .demo import routes as demo_routes
-from .problems import problem
+from .problems import problem, storage_fault
 from .ratelimit import UserLimits
 from .routes import routes
 from .routing import Router
@@ -130,9 +130,9 @@ class Gateway:
         except asyncio.CancelledError:  # the service stops, and does not wait for it any longer
             await self._send(problem(Unavailable(STOPS)), scope, headers, send)
             raise
-        except Exception:
+        except Exception as error:
             _log_failure(route)
-            answer = problem(ReadstateError())
+            answer = problem(storage_fault(error) or ReadstateError())
         if isinstance(answer, Stream):
             await self._stream(route, answer, scope, headers, receive, send)
         else:

@@ -1,11 +1,13 @@
 """Errors as `application/problem+json` (RFC 9457)."""
 
 import math
+import sqlite3
+import sys
 from http import HTTPStatus
 
-from msgspec import UNSET, Struct, UnsetType, json
+from msgspec import UNSET, MsgspecError, Struct, UnsetType, json
 
-from ..errors import MethodNotAllowed, RateLimited, ReadstateError, Unavailable, by_code
+from ..errors import MethodNotAllowed, RateLimited, ReadstateError, StorageUnavailable, Unavailable, by_code
 from .answers import Readiness
 from .asgi import Answer, Header, content_type
 
@@ -66,6 +68,19 @@ class WrongMethod(MethodNotAllowed):
     def __init__(self, method: str, allowed: str) -> None:
         super().__init__(f"{method[:20]} is not possible here: use {allowed}.")
         self.allowed = allowed
+
+
+def storage_fault(error: Exception) -> StorageUnavailable | None:
+    """What a caller is told if it is the database, or what the database holds, that has failed; else None.
+
+    Stores tell most faults themselves. What a damaged file can bring besides is known by its class only.
+    """
+    kinds: list[type[Exception]] = [sqlite3.Error, MsgspecError]
+    if (asyncpg := sys.modules.get("asyncpg")) is not None:  # an extra
+        kinds.append(asyncpg.PostgresError)
+    if isinstance(error, tuple(kinds)):
+        return StorageUnavailable("the database has failed, or holds something that cannot be read; try again")
+    return None
 
 
 def problem(error: ReadstateError) -> Answer:

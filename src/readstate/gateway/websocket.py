@@ -41,7 +41,7 @@ from .auth import Authenticator, Principal
 from .cors import Cors
 from .decoding import explain
 from .outlet import outlet_of
-from .problems import TooOften, problem
+from .problems import TooOften, problem, storage_fault
 from .ratelimit import UserLimits, unknown
 from .routing import segments_of
 
@@ -421,6 +421,11 @@ class _Connection:
             self._refuse(frame.ref, Forbidden(access.NOT_A_MEMBER))
         except ReadstateError as error:
             self._refuse(frame.ref, error)
+        except Exception as error:
+            if (fault := storage_fault(error)) is None:
+                raise
+            log.error("a frame failed", action="ws", traceback=traceback.format_exc())
+            self._refuse(frame.ref, fault)
 
     def _ack(self, frame: frames.ClientFrame, answer: dict[str, Any]) -> None:
         ref = {} if frame.ref is None else {"ref": frame.ref}

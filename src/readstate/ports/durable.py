@@ -210,6 +210,9 @@ class DurableUsers(Protocol):
         Raises StorageUnavailable rather than commit after `until` on the monotonic clock.
         """
 
+    async def bound_tap(self, user: str, now: int) -> None:
+        """Let a stored tap that is further ahead than clocks differ count as one of now."""
+
     async def tapped(
         self, user: str, since: int, until: int, before: TapPlace, limit: int
     ) -> list[tuple[int, Message]]:

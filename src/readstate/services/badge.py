@@ -17,7 +17,7 @@ from ..api import Badge, FromSender, Tap
 from ..errors import InvalidCursor, StorageUnavailable, Unavailable
 from ..model import Message
 from ..ports import Bus, DurableUsers, HotBadges, Tapped, TapPlace
-from ..rules import check_user_id
+from ..rules import MAX_AHEAD_MS, check_user_id
 from .acceptance import Acceptance
 from .counting import Counting
 from .cursors import Cursors, TapAfter
@@ -63,14 +63,17 @@ class OfflineBadge:
     async def get(self, user: str) -> Badge:
         """The badge as it stands."""
         check_user_id(user, "user")
-        senders = await self.count(user)
         since = (await self._durable.activity(user)).last_tap
+        if self._is_ahead(since):
+            since = await self._bound(user)
+            await self._badges.forget(user)
+        senders = await self.count(user)
         return Badge(senders, self._counting.label(senders), since or None)
 
     async def count(self, user: str) -> int:
         """How many different people."""
         if self._mode == "on_the_fly":
-            return await self._durable.badge_count(user)
+            return await self._durable.badge_count(user) or await self._none(user)
         for _ in range(MAX_TRIES):
             known = await self._badges.count(user)
             if known is not None:
@@ -79,6 +82,8 @@ class OfflineBadge:
             if ticket is None:
                 return await self._durable.badge_count(user)
             tap, senders = await self._durable.badge_senders(user)
+            if self._is_ahead(tap):
+                tap = await self._bound(user)
             await self._badges.install(user, ticket, tap, senders)
         raise Unavailable("the badge changes faster than it can be loaded; try again")
 
@@ -105,6 +110,21 @@ class OfflineBadge:
             )
             removed += some
         return removed
+
+    def _is_ahead(self, tap: int) -> bool:
+        """Whether a tap is later than it can be: until then nobody would count."""
+        return tap > self._acceptance.now() + MAX_AHEAD_MS
+
+    async def _bound(self, user: str) -> int:
+        now = self._acceptance.cut()
+        await self._durable.bound_tap(user, now)
+        return now
+
+    async def _none(self, user: str) -> int:
+        """Nobody counts: make sure that this is not because of a tap that is later than it can be."""
+        if self._is_ahead((await self._durable.activity(user)).last_tap):
+            await self._bound(user)
+        return 0
 
     async def _tap(self, user: str) -> Tapped:
         until = monotonic() + TAP_SECONDS

@@ -23,6 +23,7 @@ log = structlog.get_logger()
 
 MAX_LINES = 10_000
 """Lines that are taken in one call; the answer says where to go on."""
+MAX_FIRST_LINE = 10**15
 
 
 class Transfer:
@@ -78,8 +79,8 @@ class Transfer:
 
         What is refused is named; `stop` ends at the first refusal, with everything before it taken.
         """
-        if first_line < 1:
-            raise Invalid("lines are counted from 1", field="first_line")
+        if not 1 <= first_line <= MAX_FIRST_LINE:
+            raise Invalid(f"lines are counted from 1 to {MAX_FIRST_LINE:,}", field="first_line")
         lines = list(lines_of(data, first_line, MAX_LINES))
         if first_line == 1:
             wrong = wrong_header(lines[0][1] if lines and lines[0][0] == 1 else b"")

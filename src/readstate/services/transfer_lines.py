@@ -1,6 +1,7 @@
 """From lines to checked records: everything that can be said of a line without looking into the store."""
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Literal
 
 import msgspec
@@ -11,8 +12,9 @@ from ..errors import Invalid, ReadstateError, TooLarge
 from ..model import FOREVER, Channel, ChannelType, Latest, Member, Message, Preferences
 from ..ports import Clock
 from ..rooms import thread_room
-from ..rules import HERE, check_id, check_mention, check_user_id, parse_time, preview_of
+from ..rules import HERE, MAX_AHEAD_MS, check_id, check_mention, check_user_id, parse_time, preview_of
 from ..transfer_records import (
+    MAX_SEQ,
     VERSION,
     ChannelLine,
     FollowLine,
@@ -34,8 +36,6 @@ from ..transfer_records import (
     UserLine,
 )
 
-MAX_AHEAD_MS = 60_000
-"""How far a message's time may be ahead of this clock: clocks differ."""
 MAX_APART = 10_000
 
 _decoder = msgspec.json.Decoder(Record)
@@ -58,7 +58,7 @@ def wrong_header(line: bytes) -> str | None:
     """Why a first line can't be the header of a file for this version, or None."""
     try:
         header = _header.decode(line)
-    except (DecodeError, UnicodeDecodeError) as error:
+    except (DecodeError, UnicodeDecodeError, RecursionError) as error:
         expected = f'{{"type": "readstate", "version": {VERSION}}}'
         return f"the first line must be the header {expected}: {_plain(error)}"
     if header.version != VERSION:
@@ -90,7 +90,7 @@ class Checks:
             return Numbered(number, self._given(_decoder.decode(line)))
         except ReadstateError as error:
             return Refused(number, error.detail)
-        except (DecodeError, UnicodeDecodeError) as error:
+        except (DecodeError, UnicodeDecodeError, RecursionError) as error:
             return Refused(number, _plain(error))
 
     def _given(self, record: Record) -> Given:
@@ -98,20 +98,20 @@ class Checks:
             case MessageLine():
                 return self._message(record)
             case MemberLine():
-                return _member(record)
+                return self._member(record)
             case ChannelLine():
                 return self._channel(record)
             case ThreadLine():
                 return self._thread(record)
             case FollowLine():
-                return _follow(record)
+                return self._follow(record)
             case PointerLine():
                 channel = check_id(record.channel_id, "channel_id")
                 room = channel if record.thread_id is None else thread_room(channel, _thread_id(record.thread_id))
                 user = check_user_id(record.user_id)
-                return GivenSeat(room, user, None, Preferences(), _read(record.last_read))
+                return GivenSeat(room, user, None, Preferences(), self._read(record.last_read))
             case UserLine():
-                tap, seen = parse_time(record.last_tap, "last_tap"), parse_time(record.last_seen, "last_seen")
+                tap, seen = self._past(record.last_tap, "last_tap"), self._past(record.last_seen, "last_seen")
                 return GivenUser(check_user_id(record.user_id), tap, seen, record.receipts)
 
     # ------------------------------------------------------------ channels and threads
@@ -135,6 +135,7 @@ class Checks:
         avatar: str | None = None,
         archived: bool = False,
     ) -> Channel:
+        _check_seqs("last_seq", line.last_seq)
         last_at = _time(line.last_at, "last_at") or 0
         last_id = None if line.last_id is None else check_id(line.last_id, "last_id")
         latest = None if line.latest is None else self._latest(line.latest, line.last_seq)
@@ -159,8 +160,7 @@ class Checks:
         if not 0 < seq <= last_seq:
             raise Invalid(f"latest.seq must be from 1 to last_seq, which is {last_seq}")
         self._check_text(line.preview, "latest.preview")
-        at = parse_time(line.at, "latest.at")
-        self._check_clock(at, "latest.at")
+        at = self._past(line.at, "latest.at")
         preview = None if self._store_text == "none" else line.preview
         return Latest(
             check_id(line.id, "latest.id"), seq, at, check_user_id(line.sender_id, "latest.sender_id"), preview
@@ -172,8 +172,7 @@ class Checks:
         self._check_places(line)
         self._check_text(line.text, "text")
         self._check_text(line.preview, "preview")
-        at, sent_at = parse_time(line.at, "at"), _time(line.sent_at, "sent_at")
-        self._check_clock(at, "at")
+        at, sent_at = self._past(line.at, "at"), _time(line.sent_at, "sent_at")
         text, preview = self._stored(line)
         return Message(
             channel_id=check_id(line.channel_id, "channel_id"),
@@ -194,6 +193,8 @@ class Checks:
 
     @staticmethod
     def _check_places(line: MessageLine) -> None:
+        _check_seqs("seq", line.seq or 0)
+        _check_seqs("thread_seq", line.thread_seq or 0)
         if line.seq == 0 or line.thread_seq == 0:
             raise Invalid("seq and thread_seq begin with 1")
         if line.thread_seq is not None and line.thread_id is None:
@@ -232,23 +233,47 @@ class Checks:
         if at > self._clock() + MAX_AHEAD_MS:
             raise Invalid(f"{field} is in the future")
 
+    def _past(self, value: Time, field: str) -> int:
+        """A time of something that has happened. One far ahead would hold back what really happens until then."""
+        at = parse_time(value, field)
+        self._check_clock(at, field)
+        return at
 
-# ---------------------------------------------------------------- members, followers
+    # ------------------------------------------------------------ members, followers
 
+    def _member(self, line: MemberLine) -> GivenSeat:
+        channel, user = check_id(line.channel_id, "channel_id"), check_user_id(line.user_id)
+        member, wanted = self._seat(channel, user, line), _preferences(line.preferences)
+        return GivenSeat(channel, user, member, wanted, self._read(line.last_read))
 
-def _member(line: MemberLine) -> GivenSeat:
-    channel, user = check_id(line.channel_id, "channel_id"), check_user_id(line.user_id)
-    return GivenSeat(channel, user, _seat(channel, user, line), _preferences(line.preferences), _read(line.last_read))
+    def _follow(self, line: FollowLine) -> GivenSeat:
+        room = thread_room(check_id(line.channel_id, "channel_id"), _thread_id(line.thread_id))
+        user = check_user_id(line.user_id)
+        return GivenSeat(room, user, self._seat(room, user, line), Preferences(), self._read(line.last_read))
 
+    def _seat(self, room: str, user: str, line: MemberLine | FollowLine) -> Member:
+        _check_seqs("joined_seq", line.joined_seq)
+        _check_seqs("skipped", *chain.from_iterable(line.skipped))
+        return Member(room, user, line.active, line.joined_seq, self._past(line.joined_at, "joined_at"), line.skipped)
 
-def _follow(line: FollowLine) -> GivenSeat:
-    room = thread_room(check_id(line.channel_id, "channel_id"), _thread_id(line.thread_id))
-    user = check_user_id(line.user_id)
-    return GivenSeat(room, user, _seat(room, user, line), Preferences(), _read(line.last_read))
-
-
-def _seat(room: str, user: str, line: MemberLine | FollowLine) -> Member:
-    return Member(room, user, line.active, line.joined_seq, parse_time(line.joined_at, "joined_at"), line.skipped)
+    def _read(self, line: LastReadLine | None) -> GivenRead | None:
+        if line is None:
+            return None
+        if line.seq is None and line.id is None and line.at is None:
+            raise Invalid("last_read needs a seq, the id of a message, or a time (at)")
+        if len(line.apart) > MAX_APART:
+            raise TooLarge(f"at most {MAX_APART} seqs in last_read.apart")
+        _check_seqs("last_read.epoch", line.epoch)
+        _check_seqs("last_read.seq", line.seq or 0)
+        _check_seqs("last_read.apart", *line.apart)
+        return GivenRead(
+            line.epoch,
+            line.seq,
+            frozenset(line.apart),
+            None if line.id is None else check_id(line.id, "last_read.id"),
+            None if line.at is None else self._past(line.at, "last_read.at"),
+            None if line.read_at is None else self._past(line.read_at, "last_read.read_at"),
+        )
 
 
 def _preferences(line: PreferencesLine | None) -> Preferences:
@@ -259,24 +284,9 @@ def _preferences(line: PreferencesLine | None) -> Preferences:
     else:
         muted_until = parse_time(line.muted, "preferences.muted")
     archived_seq = (FOREVER if line.archived else -1) if isinstance(line.archived, bool) else line.archived
+    if archived_seq != FOREVER:
+        _check_seqs("preferences.archived", archived_seq)
     return Preferences(muted_until, line.count, line.receipts, line.pinned, archived_seq)
-
-
-def _read(line: LastReadLine | None) -> GivenRead | None:
-    if line is None:
-        return None
-    if line.seq is None and line.id is None and line.at is None:
-        raise Invalid("last_read needs a seq, the id of a message, or a time (at)")
-    if len(line.apart) > MAX_APART:
-        raise TooLarge(f"at most {MAX_APART} seqs in last_read.apart")
-    return GivenRead(
-        line.epoch,
-        line.seq,
-        frozenset(line.apart),
-        None if line.id is None else check_id(line.id, "last_read.id"),
-        _time(line.at, "last_read.at"),
-        _time(line.read_at, "last_read.read_at"),
-    )
 
 
 def _thread_id(value: str | int) -> str:
@@ -287,8 +297,15 @@ def _time(value: Time | None, field: str) -> int | None:
     return None if value is None else parse_time(value, field)
 
 
-def _plain(error: DecodeError | UnicodeDecodeError) -> str:
+def _check_seqs(field: str, *seqs: int) -> None:
+    if any(seq > MAX_SEQ for seq in seqs):
+        raise Invalid(f"{field} must be at most 2^52, so that there is room for what follows")
+
+
+def _plain(error: DecodeError | UnicodeDecodeError | RecursionError) -> str:
     """What is wrong with a line, for people."""
+    if isinstance(error, RecursionError):
+        return "the line is nested too deeply"
     if isinstance(error, UnicodeDecodeError):
         return "the line is not UTF-8"
     text = str(error).replace("`", "")

@@ -25,3 +25,11 @@ WHERE token = :token::bigint;
 -- name: lease_release
 -- Let the next one take it at once.
 UPDATE lease SET expires_at = 0 WHERE token = :token::bigint;
+
+-- name: little_memory
+-- Until the transaction ends, a statement that needs more than this uses the disk.
+SELECT set_config('work_mem', '64kB', true);
+
+-- name: spill
+-- Writes a temporary file of more than that, which a full disk refuses.
+SELECT count(*) FROM generate_series(1, 5000);

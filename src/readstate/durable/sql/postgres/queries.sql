@@ -396,8 +396,8 @@ DELETE FROM meta WHERE key = 'spool:' || :spool;
 SELECT count(*) FROM meta WHERE key LIKE 'spool:%' AND value > :now::bigint;
 
 -- name: touch
--- A write that changes nothing: fails if the store cannot be written.
-UPDATE meta SET value = value WHERE key = 'generation';
+-- A write that changes nothing: fails if the store cannot be written. It needs no further room: see `spill`.
+UPDATE meta SET value = value WHERE key = 'generation' RETURNING 1;
 
 -- name: last_position
 -- Where in the log the last change stands.
@@ -521,6 +521,15 @@ ON CONFLICT (user_id) DO UPDATE SET last_tap = u.last_tap RETURNING last_tap;
 -- name: save_tap
 -- The badge was tapped.
 UPDATE user_activity SET last_tap = greatest(last_tap, :at) WHERE user_id = :user;
+
+-- name: drop_tapped_ahead
+-- What a tap has shown that is later than it can be, and so was accepted by the same wrong clock.
+DELETE FROM undelivered WHERE receiver_id = :user AND accepted_at > :latest
+    AND accepted_at <= (SELECT last_tap FROM user_activity WHERE user_id = :user);
+
+-- name: bound_tap
+-- A tap that is later than it can be counts as one of now.
+UPDATE user_activity SET last_tap = :now WHERE user_id = :user AND last_tap > :latest;
 
 -- name: badge_count
 -- How many different people wrote to a user while away, since the last tap.

@@ -90,6 +90,31 @@ SELECT coalesce(json_agg(json_build_array(k ->> 0, k ->> 1, ARRAY(
     ORDER BY seq DESC LIMIT 10000))), '[]')
 FROM jsonb_array_elements(:keys::jsonb) AS k;
 
+-- name: concerned_by_replies
+-- The threads in which (channel, user, since) have begun, replied or were mentioned, by replies from then on: (channel,
+-- thread, user, up to where that reads, whether by an own reply).
+WITH k AS MATERIALIZED (
+    SELECT v ->> 0 AS channel, v ->> 1 AS member, (v ->> 2)::bigint AS since
+    FROM jsonb_array_elements(:keys::jsonb) AS v)
+SELECT coalesce(json_agg(json_build_array(channel, thread, member, seq, own)), '[]') FROM (
+    SELECT k.channel, m.thread_id AS thread, k.member, max(m.thread_seq) AS seq, true AS own
+    FROM k JOIN messages AS m ON m.channel_id = k.channel AND m.sender_id = k.member
+    WHERE m.thread_seq IS NOT NULL AND m.at >= k.since
+    GROUP BY k.channel, m.thread_id, k.member
+    UNION ALL
+    SELECT k.channel, m.id, k.member, 0, false
+    FROM k JOIN messages AS m ON m.channel_id = k.channel AND m.sender_id = k.member
+    WHERE m.thread_id IS NULL AND EXISTS (
+        SELECT FROM messages AS r
+        WHERE r.channel_id = k.channel AND r.thread_id = m.id AND r.thread_seq IS NOT NULL AND r.at >= k.since)
+    UNION ALL
+    SELECT r.channel_id, r.thread_id, k.member, min(r.thread_seq) - 1, false
+    FROM (SELECT DISTINCT channel FROM k) AS c
+    JOIN messages AS r ON r.channel_id = c.channel AND r.thread_id IS NOT NULL AND r.thread_seq IS NOT NULL
+    CROSS JOIN LATERAL unnest(r.mentions) AS named
+    JOIN k ON k.channel = r.channel_id AND k.member = named AND r.at >= k.since
+    GROUP BY r.channel_id, r.thread_id, k.member) AS found;
+
 -- name: activities
 -- What is kept of users.
 SELECT coalesce(json_agg(json_build_object(

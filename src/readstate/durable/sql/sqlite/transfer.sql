@@ -86,6 +86,31 @@ SELECT json_group_array(json_array(k.value ->> 0, k.value ->> 1, json((
         ORDER BY seq DESC LIMIT 10000)))))
 FROM json_each(:keys) AS k;
 
+-- name: concerned_by_replies
+-- The threads in which (channel, user, since) have begun, replied or were mentioned, by replies from then on: (channel,
+-- thread, user, up to where that reads, whether by an own reply).
+WITH k AS MATERIALIZED (
+    SELECT value ->> 0 AS channel, value ->> 1 AS user, value ->> 2 AS since FROM json_each(:keys))
+SELECT json_group_array(json_array(channel, thread, user, seq, json(iif(own, 'true', 'false')))) FROM (
+    SELECT k.channel, m.thread_id AS thread, k.user, max(m.thread_seq) AS seq, 1 AS own
+    FROM k CROSS JOIN messages AS m ON m.channel_id = k.channel AND m.sender_id = k.user
+    WHERE m.thread_seq IS NOT NULL AND m.at >= k.since
+    GROUP BY k.channel, m.thread_id, k.user
+    UNION ALL
+    SELECT k.channel, m.id, k.user, 0, 0
+    FROM k CROSS JOIN messages AS m ON m.channel_id = k.channel AND m.sender_id = k.user
+    WHERE m.thread_id IS NULL AND EXISTS (
+        SELECT 1 FROM messages AS r
+        WHERE r.channel_id = k.channel AND r.thread_id = m.id AND r.thread_seq IS NOT NULL AND r.at >= k.since)
+    UNION ALL
+    SELECT r.channel_id, r.thread_id, k.user, min(r.thread_seq) - 1, 0
+    FROM (SELECT DISTINCT channel FROM k) AS c
+    CROSS JOIN messages AS r ON r.channel_id = c.channel AND r.thread_id IS NOT NULL
+    CROSS JOIN json_each(r.mentions) AS named
+    CROSS JOIN k ON k.channel = r.channel_id AND k.user = named.value
+    WHERE r.thread_seq IS NOT NULL AND r.at >= k.since
+    GROUP BY r.channel_id, r.thread_id, k.user);
+
 -- name: activities
 -- What is kept of users.
 SELECT json_group_array(json_object(
