@@ -229,7 +229,7 @@ class PostgresEngine:
             STORAGE_ERRORS.inc()
             log.warning("storage unavailable", action="commit", error=str(error))
             lost = StorageUnavailable(
-                f"the database was lost during a commit ({error}): it may have been done, and is safe to repeat"
+                "the database was lost during a commit: it may have been done, and is safe to repeat", reason=str(error)
             )
             lost.uncertain = True
             raise lost from error
@@ -446,7 +446,7 @@ def _unavailable(what: str, error: BaseException) -> StorageUnavailable:
     STORAGE_ERRORS.inc()
     log.warning("storage unavailable", action=what, error=str(error) or type(error).__name__)
     reason = str(error) or type(error).__name__
-    return StorageUnavailable(f"the database cannot be {what} ({reason}); nothing was changed")
+    return StorageUnavailable(f"the database cannot be {what}; nothing was changed", reason=reason)
 
 
 def _look_at(task: asyncio.Task[Any]) -> None:

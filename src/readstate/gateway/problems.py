@@ -1,8 +1,10 @@
 """Errors as `application/problem+json` (RFC 9457)."""
 
 import math
+import time
 from http import HTTPStatus
 
+import structlog
 from msgspec import UNSET, Struct, UnsetType, json
 
 from ..errors import MethodNotAllowed, RateLimited, ReadstateError, Unavailable, by_code
@@ -11,7 +13,12 @@ from .asgi import Answer, Header, content_type
 PROBLEM = content_type("application/problem+json")
 AUTHENTICATE: Header = (b"www-authenticate", b"Bearer")
 
+QUIET_SECONDS = 10.0
+
 _encode = json.Encoder().encode
+_quiet_until: dict[str, float] = {}
+
+log = structlog.get_logger()
 
 
 class Problem(Struct, kw_only=True):
@@ -54,6 +61,8 @@ class WrongMethod(MethodNotAllowed):
 
 def problem(error: ReadstateError) -> Answer:
     """The answer that tells of an error."""
+    if error.reason:
+        _log_reason(error)
     body = Problem(
         title=HTTPStatus(error.status).phrase,
         status=error.status,
@@ -64,6 +73,14 @@ def problem(error: ReadstateError) -> Answer:
         dependencies=error.dependencies if isinstance(error, NotReady) else UNSET,
     )
     return Answer(error.status, [PROBLEM, *_headers(error)], _encode(body))
+
+
+def _log_reason(error: ReadstateError) -> None:
+    """What an answer does not say, a line for each kind of error in a while."""
+    now = time.monotonic()
+    if now >= _quiet_until.get(error.code, 0):
+        _quiet_until[error.code] = now + QUIET_SECONDS
+        log.warning("requests fail", action="http.request", code=error.code, reason=error.explained)
 
 
 def _headers(error: ReadstateError) -> list[Header]:
