@@ -46,7 +46,7 @@ SPOOLS = "spool"
 MAX_SPOOLS = 1_000
 HEARTBEAT_SECONDS = 1.0
 ADOPT_SECONDS = 30.0
-TOPICS_SECONDS = 2.0
+TOPICS_SECONDS = 0.5
 ASIDE_MS = 1_000
 """While the hot store is away, what was loaded aside is remembered for so long."""
 
@@ -82,6 +82,8 @@ class Cluster:
         self.lost = asyncio.Event()
         self.loss: ReadstateError = ConfigurationError()
         """Nobody can take over what is shared; but Kafka may turn out to be another than the settings say."""
+        self.topics_seen = asyncio.Event()
+        """Set when the topics are there, with as many partitions as the settings say."""
         self._alone: Services | None = None
         self._aside: MemoryHot | None = None
         self._aside_at = 0
@@ -197,8 +199,7 @@ class Cluster:
 
     async def _open_log(self) -> None:
         s = self.settings
-        if not await self._make_topics():
-            self._stack.push_async_callback(cancel, asyncio.create_task(self._keep_making_topics()))
+        seen = await self._make_topics()
         producer = KafkaProducer(self.options)
         self._stack.push_async_callback(producer.close)
         self.watcher = Watcher(self.options, s.partitions)
@@ -220,8 +221,13 @@ class Cluster:
             wait_timeout=s.wait_timeout,
             applied=self.hot.channels.offsets,
             note_spool=self._spool_notes.keep,
+            topics_seen=seen,
         )
         self._stack.push_async_callback(self.log.close)
+        if seen:
+            self.topics_seen.set()
+        else:
+            self._stack.push_async_callback(cancel, asyncio.create_task(self._keep_making_topics(self.log)))
         await self.log.start()
         self.dependencies["log"] = self._ping_log
         self._stack.push_async_callback(cancel, asyncio.create_task(self.backlog.run()))
@@ -242,17 +248,18 @@ class Cluster:
         try:
             await asyncio.to_thread(make_topics, self.options, self.topics.all, self.settings.partitions)
         except LogUnavailable as error:
-            log.warning("topics are not made yet", action="kafka", reason=error.detail)
+            log.warning("topics are not made yet", action="kafka", reason=error.explained)
             return False
         return True
 
-    async def _keep_making_topics(self) -> None:
+    async def _keep_making_topics(self, log: KafkaLog) -> None:
         """Until they are there. What would have been refused at the start ends the process now."""
-        made = False
-        while not made:
+        while not self.topics_seen.is_set():
             await asyncio.sleep(TOPICS_SECONDS)
             try:
-                made = await self._make_topics()
+                if await self._make_topics():
+                    log.topics_seen = True
+                    self.topics_seen.set()
             except ReadstateError as error:
                 self.loss = error
                 self.lost.set()
@@ -286,7 +293,7 @@ class Cluster:
                     await self._merge_spool()
                 await services.presence.expire()
             except ReadstateError as error:
-                log.debug("a heartbeat was missed", action="heartbeat", reason=error.detail)
+                log.debug("a heartbeat was missed", action="heartbeat", reason=error.explained)
             except Exception:
                 log.error("a heartbeat failed", action="heartbeat", traceback=traceback.format_exc())
             await asyncio.sleep(HEARTBEAT_SECONDS)

@@ -30,10 +30,17 @@ class ReadstateError(Exception):
     status: ClassVar[int] = 500
     retry: ClassVar[bool] = False
 
-    def __init__(self, detail: str | None = None, *, field: str | None = None) -> None:
+    def __init__(self, detail: str | None = None, *, field: str | None = None, reason: str = "") -> None:
         self.detail = detail or (type(self).__doc__ or "").strip().splitlines()[0]
         self.field = field
-        super().__init__(self.detail)
+        self.reason = reason
+        """The words of a server or a library. They may name addresses: logs and commands show them, answers do not."""
+        super().__init__(self.explained)
+
+    @property
+    def explained(self) -> str:
+        """The detail with the reason, for operators."""
+        return f"{self.detail} ({self.reason})" if self.reason else self.detail
 
 
 class BadRequest(ReadstateError):

@@ -148,3 +148,5 @@ class Delivery(Struct, frozen=True, gc=False):
     position: int
     part: int = -1
     """The partition of a shared log, in which `position` is an offset; -1: the log of this process alone."""
+    epoch: int = -1
+    """The leader epoch under which a broker took it; -1: not known. It never falls within a partition."""

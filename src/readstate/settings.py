@@ -17,7 +17,7 @@ PREFIX = "READSTATE_"
 CONFIG_FILE = "readstate.toml"
 DATABASE_FILE = "readstate.db"
 COMMAND_LINE_ONLY = frozenset(
-    {"READSTATE_CONFIG", "READSTATE_URL", "READSTATE_KEY", "READSTATE_COPY", "READSTATE_LISTENER"}
+    {"READSTATE_CONFIG", "READSTATE_URL", "READSTATE_KEY", "READSTATE_COPY", "READSTATE_LISTENER", "READSTATE_REASON"}
 )
 """Variables that only commands read, or set for their copies; they are no settings of the service."""
 SPELLINGS: Mapping[str, bool] = {
@@ -481,6 +481,9 @@ def _faults_together(values: Mapping[str, Any], sources: Mapping[str, str]) -> l
             f"{source}: {values['workers']} is not possible in the embedded profile, "
             "whose store belongs to one process; leave it at 1, or use the cluster profile"
         )
+    if values["write_replica_url"]:
+        source = sources.get("write_replica_url", "write_replica_url")
+        faults.append(f"{source}: the embedded profile writes to no replica; leave it out, or use the cluster profile")
     return faults
 
 

@@ -68,7 +68,13 @@ class Staff:
         return {one.name: one.state for one in (*self._runners, *self._keepers)}
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Until it is told to stop: what was taken is finished then. A role that fails by itself ends all."""
+        """Until it is told to stop: what was taken is finished then. A role that fails by itself ends all.
+
+        Nothing is taken before the topics are seen: with another number of partitions channels would be mixed up.
+        """
+        await _first(self._cluster.topics_seen, stopping)
+        if stopping.is_set():
+            return
         for role in self._roles:
             await self._hire(role)
         work = [asyncio.create_task(one.run(stopping)) for one in (*self._runners, *self._keepers)]
@@ -176,6 +182,16 @@ class Staff:
         DLT_FAILED.labels(record.topic).inc()
 
 
+async def _first(*events: asyncio.Event) -> None:
+    """Returns when one of them is set."""
+    waits = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            await cancel(wait)
+
+
 def _persist(persister: SharedPersister) -> Handle:
     async def handle(records: Sequence[Consumed]) -> None:
         await persister.handle([decode_read(record.value) for record in records])
@@ -259,12 +275,13 @@ class _Writer:
 
     async def handle(self, records: Sequence[Consumed]) -> None:
         """Apply a batch; its places are told when all of it is done."""
-        events = [Delivery(decode_channel_event(one.value), one.offset, one.partition) for one in records]
+        events = [Delivery(decode_channel_event(one.value), one.offset, one.partition, one.epoch) for one in records]
         if any(one.event.in_doubt for one in events):
             await self._cluster.notes.generation()
             await self._cluster.freshness.caught_up()
         await self._make_sure_of_source(records)
-        await self._writer.handle(events, self._source)
+        effects = await self._writer.handle(events, self._source)
+        self._bases |= {one.part: of.position - one.position - 1 for one, of in zip(events, effects, strict=True)}
         await self._done(records)
 
     async def bury(self, record: Consumed, reason: str, tries: int) -> None:
@@ -273,18 +290,40 @@ class _Writer:
         await self._done([record])
 
     async def keep_places(self) -> None:
-        """Tells the places of partitions that were taken over, and all of them when the hot store has lost them."""
+        """Tells the places of partitions that were taken over, and all of them when the hot store has lost them. Looks
+        for partitions that have lost their end.
+        """
         generation = 0
         while True:
             try:
+                await self._look_for_cuts()
                 number = await self._cluster.notes.generation()
                 if self._consumer.taken() or number != generation:
                     ends = await self._consumer.ends()
-                    await self._pass({part: committed for (_, part), (committed, _) in ends.items()})
+                    await self._pass({part: done for (_, part), (done, end) in ends.items() if done <= end})
                     generation = number
             except Exception as error:
                 log.debug("places are not told yet", action=MESSAGE_WRITER, reason=repr(error))
             await asyncio.sleep(PLACES_SECONDS)
+
+    async def _look_for_cuts(self) -> None:
+        """A partition that ends before what is applied has lost its end: what comes there is new, and no replay.
+
+        Its place is read first: a log that has lost nothing never ends before it.
+        """
+        durable, mine = self._service.durable, {part for _, part in self._consumer.assigned()}
+        places = {part: place for part, place in (await durable.places(self._source)).items() if part in mine}
+        ends = await self._cluster.watcher.ends(self._cluster.topics.messages) if places else {}
+        cut = [part for part, (_, offset) in places.items() if ends.get(part, offset) < offset]
+        if not cut or await self._is_made_anew():
+            return
+        for part in cut:
+            position, applied = places[part]
+            if await durable.cut(self._source, part, ends[part], places[part]):
+                faults = {"part": part, "end": ends[part], "applied": applied}
+                log.warning("a partition has lost its end: its offsets are used again", action=MESSAGE_WRITER, **faults)
+                self._bases[part] = position - ends[part]
+                await self._pass({part: ends[part]})
 
     async def _make_sure_of_source(self, records: Sequence[Consumed]) -> None:
         """Where a partition does not go on as it should, the topic may have been made anew meanwhile.
@@ -292,12 +331,16 @@ class _Writer:
         Its offsets begin again then: taken for those of the old one, they would count as done.
         """
         firsts = {one.partition: one.offset for one in reversed(records)}
-        if firsts.items() <= self._next.items():
-            return
+        if not firsts.items() <= self._next.items():
+            await self._is_made_anew()
+
+    async def _is_made_anew(self) -> bool:
         source = await self._cluster.watcher.topic_id(self._cluster.topics.messages)
-        if source != self._source:
-            log.warning("the topic was made anew: its offsets begin again", action=MESSAGE_WRITER)
-            self._source, self._bases = source, {}
+        if source == self._source:
+            return False
+        log.warning("the topic was made anew: its offsets begin again", action=MESSAGE_WRITER)
+        self._source, self._bases = source, {}
+        return True
 
     async def _done(self, records: Sequence[Consumed]) -> None:
         ends = {one.partition: one.offset + 1 for one in records}

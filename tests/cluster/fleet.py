@@ -39,9 +39,9 @@ class Machines(NamedTuple):
     """The URL of a database, up to the name."""
 
 
-def shared_machines() -> Machines:
-    """Those of this test process, reached without a detour."""
-    hot, log, durable = valkey.single(), kafka.server(), postgres.server()
+def shared_machines(own: Kafka | None = None) -> Machines:
+    """Those of this test process, reached without a detour; with a Kafka of the caller's own, if there is one."""
+    hot, log, durable = valkey.single(), own or kafka.server(), postgres.server()
     return Machines(hot, log, durable, hot.url, log.url, durable.url.rpartition("/")[0])
 
 

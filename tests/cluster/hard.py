@@ -165,9 +165,10 @@ class City:
 
 
 @asynccontextmanager
-async def a_city(directory: Path) -> AsyncIterator[City]:
-    """A fresh one, without anybody."""
-    machines = await asyncio.to_thread(shared_machines)
+async def a_city(directory: Path, machines: Machines | None = None) -> AsyncIterator[City]:
+    """A fresh one, without anybody; on the servers of this test process, if none are given."""
+    if machines is None:
+        machines = await asyncio.to_thread(shared_machines)
     stores = Stores.new()
     await make_database(machines, stores.database)
     try:

@@ -5,11 +5,17 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from readstate import Readstate
+from readstate.gateway import asgi_app
 from readstate.log.kafka import make_topics
+from readstate.log.topics import Topics
+from readstate.log.watcher import Watcher
 from readstate.stack import Kafka
 from readstate.workers import RECEIPT_PERSISTER
+from tests.conftest import Chat, check_problem
 from tests.contract import kafka, postgres
 from tests.servers import Child, Server, Worker, wait_until
 
@@ -19,10 +25,9 @@ from .fleet import PARTITIONS, Machines, Stores, make_database, shared_machines
 @pytest.fixture
 async def machines(tmp_path: Path) -> AsyncIterator[Machines]:
     """With a Kafka of its own."""
-    shared = await asyncio.to_thread(shared_machines)
     own = await asyncio.to_thread(kafka.started, Kafka(tmp_path / "kafka"))
     try:
-        yield shared._replace(kafka=own, bootstrap=own.url)
+        yield await asyncio.to_thread(shared_machines, own)
     finally:
         await asyncio.to_thread(own.wipe)
 
@@ -64,3 +69,27 @@ async def test_another_number_of_partitions_ends_them_with_the_reason(
     finally:
         for child in children:
             child.close()
+
+
+async def test_nothing_goes_to_topics_that_have_another_number_of_partitions(
+    machines: Machines, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    options = settings | {"data_dir": str(tmp_path / "data"), "produce_timeout": 100}
+    async with Readstate.open(**options) as rs:
+        transport = httpx.ASGITransport(app=asgi_app(rs))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+            chat, lost = Chat(http), asyncio.create_task(rs.lost())
+            starting = asyncio.create_task(asyncio.to_thread(machines.kafka.start))
+            while not lost.done():
+                body = {"channel_id": "general", "sender_id": "alice", "id": "m1"}
+                answer = await chat.call("POST", "/v1/messages", body)
+                check_problem(answer, 503, "log_unavailable")
+                await asyncio.sleep(0.01)
+            await starting
+            assert f"has {PARTITIONS} partitions" in lost.result().detail
+    watcher = Watcher({"bootstrap.servers": machines.bootstrap}, PARTITIONS)
+    try:
+        for topic in Topics(settings["topic_prefix"]).all:
+            assert set((await watcher.ends(topic)).values()) == {0}, topic
+    finally:
+        await watcher.close()

@@ -8,11 +8,11 @@ from typing import TypeVar
 
 import pytest
 
-from readstate.stack import Kafka, SoftwareMissing
+from readstate.stack import Kafka, KafkaCluster, SoftwareMissing
 
 from ..folder import folder
 
-K = TypeVar("K", bound=Kafka)
+K = TypeVar("K", Kafka, KafkaCluster)
 
 
 @functools.cache

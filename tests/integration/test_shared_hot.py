@@ -167,6 +167,17 @@ async def test_places_are_known_to_all_and_only_grow(two: Two) -> None:
     await first.channels.passed({})
 
 
+async def test_offsets_fall_where_a_log_uses_them_again(two: Two) -> None:
+    first, second, _ = two
+    await first.channels.passed({0: (7, 3)})
+    await second.channels.passed({0: (7, 1)})
+    assert (await first.channels.positions(), await first.channels.offsets()) == ((7, 0, 0), {0: 1})
+    await first.channels.passed({0: (8, 2)})
+    assert (await second.channels.positions(), await second.channels.offsets()) == ((8, 0, 0), {0: 2})
+    await second.channels.passed({0: (7, 3)})
+    assert await first.channels.offsets() == {0: 2}, "what an older place says does not count"
+
+
 async def test_places_are_unknown_once_the_hot_store_was_emptied_and_are_told_again(two: Two) -> None:
     first, second, store = two
     await first.channels.passed({0: (7, 3)})

@@ -234,7 +234,7 @@ def test_migrate_brings_the_database_up_to_date_and_says_from_where(tmp_path: Pa
 
 def test_serve_takes_what_the_stack_prints(tmp_path: Path, url: str, valkey: Valkey) -> None:
     address = valkey.url
-    others = {"write_replica_url": address, "kafka_bootstrap": "127.0.0.1:1"}
+    others = {"kafka_bootstrap": "127.0.0.1:1"}
 
     with serving(tmp_path / "data", database_url=url, hot_url=address, key_prefix="stack:", **others) as service:
         assert service.stop() == 0

@@ -90,6 +90,7 @@ def test_variables_of_the_command_line_and_of_others_are_no_faults() -> None:
 @pytest.mark.parametrize(
     ("variable", "value", "why"),
     [
+        ("WRITE_REPLICA_URL", "redis://127.0.0.1:6380/0", "the embedded profile writes to no replica"),
         ("PROFILE", "cluster", "the cluster profile needs PostgreSQL"),
         ("PROFILE", "cluster", "the cluster profile needs Valkey or Redis"),
         ("PROFILE", "cluster", "the cluster profile needs Kafka"),
@@ -154,7 +155,6 @@ def test_what_cannot_be_is_refused_with_the_reason(variable: str, value: str, wh
         ("HOT_URL", "redis://:secret@[::1]:6379"),
         ("HOT_URL", "redis+cluster://a:1,b:2,c:3"),
         ("HOT_URL", "rediss+cluster://user:secret@a:1,b:2"),
-        ("WRITE_REPLICA_URL", "redis://127.0.0.1:6380/0"),
         ("KAFKA_BOOTSTRAP", "127.0.0.1:9092, broker-2.example:9092"),
         ("KEY_PREFIX", "chat:eu/"),
         ("JWKS", "/etc/keys.json"),
@@ -257,7 +257,8 @@ def test_all_that_the_stack_prints_is_taken() -> None:
     }
 
     for name, variable in VARIABLES.items():
-        load_settings({}, {variable: addresses[name]})
+        others = {"READSTATE_PROFILE": "cluster"} | {VARIABLES[other]: addresses[other] for other in addresses}
+        load_settings({}, (others if name == "replica" else {}) | {variable: addresses[name]})
 
 
 def test_settings_made_in_python_are_checked_by_the_same_rules() -> None:

@@ -1,6 +1,6 @@
 """What the URL of a hot store says."""
 
-from readstate.valkey.address import Address, server_name
+from readstate.valkey.address import Address, member_name, server_name
 
 
 def urls(url: str) -> list[str]:
@@ -27,3 +27,18 @@ def test_a_server_that_does_not_know_its_name_is_where_it_was_asked() -> None:
     assert server_name("10.0.0.5", 7001, "host:7000") == "10.0.0.5:7001"
     assert server_name("::1", 7001, "host:7000") == "[::1]:7001"
     assert server_name("", 7001, "[::1]:7000") == "[::1]:7001"
+
+
+def test_servers_of_a_cluster_may_have_ipv6_addresses_only() -> None:
+    assert urls("rediss+cluster://me:secret@[fd00::1]:1,[fd00::2]:2?x=1") == [
+        "rediss://me:secret@[fd00::1]:1?x=1",
+        "rediss://me:secret@[fd00::2]:2?x=1",
+    ]
+
+
+def test_a_member_of_a_cluster_is_named_as_a_url_takes_it() -> None:
+    assert member_name("10.0.0.5:7001@17001", "host:7000") == "10.0.0.5:7001"
+    assert member_name("10.0.0.5:7001@17001,node-1.example", "host:7000") == "10.0.0.5:7001"
+    assert member_name("fd00::1:7001@17001", "host:7000") == "[fd00::1]:7001"
+    assert member_name(":7001@17001", "[::1]:7000") == "[::1]:7001"
+    assert member_name("?:7001@17001", "host:7000") == "host:7001"

@@ -12,6 +12,7 @@ from ..telemetry import setup_logging
 from . import backup, bench, chat, doctor, inbox, inspect, letters, move, operate, repair, serve, stack, watch, worker
 from .help import examples
 from .output import fail
+from .process import exit_code
 
 app = typer.Typer(
     name="readstate",
@@ -59,7 +60,7 @@ def main() -> None:
     try:
         app(prog_name="readstate")
     except (ReadstateError, ApiError) as error:
-        fail(error.detail, error.code)
+        fail(error.explained if isinstance(error, ReadstateError) else error.detail, error.code, exit_code(error))
     except sqlite3.Error as error:
         fail(f"the database cannot be used: {error}", "storage_unavailable")
     except OSError as error:

@@ -1,10 +1,12 @@
 """What `readstate doctor` looks at in Kafka."""
 
+from typing import Any
+
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 
 from ..errors import ConfigurationError
-from ..log.kafka import Faults, client
+from ..log.kafka import LEAST_IN_SYNC, Faults, client, topic_config
 from ..log.topics import Topics, kafka_options
 from ..settings import Settings
 from .findings import Finding
@@ -27,6 +29,7 @@ def kafka(settings: Settings) -> list[Finding]:
         Finding("kafka", "ok", f"{where}: {len(known.brokers)} brokers"),
         _topics(settings, {name: len(topic.partitions) for name, topic in known.topics.items()}),
         _replicas(len(known.brokers)),
+        *_safety(settings, admin, known),
         _encryption(settings),
     ]
 
@@ -49,6 +52,43 @@ def _replicas(brokers: int) -> Finding:
         return Finding("kafka replicas", "ok", f"topics are made with {SAFE_REPLICAS}")
     detail = f"{brokers} of {SAFE_REPLICAS}: what a broker loses with its disk is lost"
     return Finding("kafka replicas", "warn", detail, "have three brokers before the topics are made")
+
+
+def _safety(settings: Settings, admin: AdminClient, known: Any) -> list[Finding]:
+    """Topics that were made by others, or before, may acknowledge what one broker alone has, or lose what they did."""
+    topics = [name for name in Topics(settings.topic_prefix).all if name in known.topics]
+    resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics]
+    asked = {one.name: answer for one, answer in admin.describe_configs(resources).items()} if topics else {}
+    findings: list[Finding] = []
+    for name, answer in asked.items():
+        try:
+            config = answer.result(ANSWER_SECONDS)
+        except (KafkaException, TimeoutError) as error:
+            return [Finding("kafka topics", "warn", f"how {name} is set up can't be read: {error}", "look at its ACLs")]
+        replicas = min((len(one.replicas) for one in known.topics[name].partitions.values()), default=0)
+        wrong = [
+            f"{setting}={value}"
+            for setting, value in _safe(replicas).items()
+            if not _is_safe(setting, config[setting].value)
+        ]
+        if wrong:
+            command = (
+                f"kafka-configs.sh --alter --entity-type topics --entity-name {name} --add-config {','.join(wrong)}"
+            )
+            found = ", ".join(f"{setting}={config[setting].value}" for setting in _safe(replicas))
+            findings.append(
+                Finding("kafka topics", "warn", f"{name} may lose what it has acknowledged: {found}", command)
+            )
+    return findings
+
+
+def _safe(replicas: int) -> dict[str, str]:
+    config = topic_config(replicas)
+    return {name: config[name] for name in ("min.insync.replicas", "unclean.leader.election.enable") if name in config}
+
+
+def _is_safe(setting: str, value: str | None) -> bool:
+    return value == "false" if setting.startswith("unclean") else int(value or 0) >= LEAST_IN_SYNC
 
 
 def _encryption(settings: Settings) -> Finding:

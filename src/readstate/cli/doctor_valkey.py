@@ -15,7 +15,7 @@ from redis.exceptions import ConnectionError as LostConnection
 from redis.exceptions import TimeoutError as NoAnswer
 
 from ..settings import without_password
-from ..valkey.address import Address
+from ..valkey.address import Address, member_name, server_name
 from ..valkey.keys import SLOTS
 from .findings import MIB, PATIENCE, PINGS, Finding, State, clock, encryption, latency, merged
 
@@ -117,7 +117,8 @@ def _server(name: str, setting: str, url: str, info: Mapping[str, Any], in_clust
         return Finding(name, "fail", f"{detail}; part of a Cluster", f"write {setting} as {scheme}+cluster://…")
     if not in_cluster and info.get("role") == "slave":
         detail = f"{detail}; a replica, which takes no writes"
-        return Finding(name, "fail", detail, f"name its master {info.get('master_host')}:{info.get('master_port')}")
+        master = server_name(str(info.get("master_host", "")), int(info.get("master_port", 0)), "")
+        return Finding(name, "fail", detail, f"name its master {master}")
     return Finding(name, "ok", detail)
 
 
@@ -232,9 +233,7 @@ class _Member:
 
     def __init__(self, line: str, seed: str) -> None:
         self.id, address, flags, self.master, _, _, _, self.link, *self.slots = line.split()
-        self.address = address.partition("@")[0].partition(",")[0]
-        if self.address.startswith(":"):  # a server that has not been told its own address
-            self.address = seed.rpartition(":")[0] + self.address
+        self.address = member_name(address, seed)
         self.flags = set(flags.split(","))
         self.is_up = not self.flags & {"fail", "fail?", "noaddr", "handshake"}
         self.is_master = "master" in self.flags

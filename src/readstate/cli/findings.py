@@ -1,5 +1,6 @@
 """What `readstate doctor` finds: one thing that was looked at, how it stands, and what to do."""
 
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
@@ -68,7 +69,7 @@ def encryption(check: str, url: str, encrypted: bool, advice: str) -> Finding:
 
 def hosts(url: str) -> list[str]:
     """The hosts that a URL names."""
-    servers = urlsplit(url).netloc.rpartition("@")[2].split(",")
+    servers = re.split("[/?#]", url.partition("://")[2])[0].rpartition("@")[2].split(",")
     return [urlsplit(f"//{server}").hostname or "" for server in servers]
 
 

@@ -134,7 +134,7 @@ async def _replay_page(service: Readstate, page: Sequence[ListedLetter], report:
                 try:
                     await _play(service, topic, [letter], report)
                 except TooLarge as error:
-                    report.refused.append(NotReplayed(letter.id, error.detail))
+                    report.refused.append(NotReplayed(letter.id, error.explained))
 
 
 async def _play(service: Readstate, topic: str, letters: Sequence[ListedLetter], report: Replayed) -> None:

@@ -60,8 +60,8 @@ def moment(at: int | None) -> str:
     return datetime.fromtimestamp(at / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def fail(detail: str, code: str) -> NoReturn:
+def fail(detail: str, code: str, exit_code: int = 1) -> NoReturn:
     """End the command with one clear line."""
     first, _, rest = detail.partition("\n")
     console(stderr=True).print(Text("error: ", "bold red") + Text(f"{first.rstrip(':')} ({code})\n{rest}".rstrip()))
-    raise SystemExit(1)
+    raise SystemExit(exit_code)

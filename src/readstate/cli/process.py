@@ -1,16 +1,18 @@
 """Several processes of one command: started, watched, stopped together."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import FrameType
 
 import structlog
 
+from ..errors import ConfigurationError
 from ..settings import Settings
 
 log = structlog.get_logger("readstate")
@@ -18,10 +20,17 @@ log = structlog.get_logger("readstate")
 LOOK_SECONDS = 0.1
 REST_SECONDS = 1.0
 """A copy that ends by itself is started again after so long."""
+MAX_REFUSALS = 3
+"""A copy that ends this often in a row for its settings is not started again: another start can't help."""
+REFUSED = 78
+"""The exit code of a copy whose settings are refused (EX_CONFIG)."""
+MAX_REASON = 64 * 1024
 COPY = "READSTATE_COPY"
 """The number of a copy, from 0; set by the process that starts it."""
 LISTENER = "READSTATE_LISTENER"
 """The listening socket that a copy gets, as a file descriptor."""
+REASON = "READSTATE_REASON"
+"""The pipe through which a copy says why its settings are refused, as a file descriptor."""
 
 
 def number() -> int | None:
@@ -40,8 +49,21 @@ def as_copy(settings: Settings) -> Settings:
     return replace(settings, instance_id=name, **{field: port and port + one for field, port in ports.items()})
 
 
+def exit_code(error: Exception) -> int:
+    """How this process ends for an error. A copy tells the process that started it why its settings are refused."""
+    given = os.environ.get(REASON)
+    if given is None or not isinstance(error, ConfigurationError):
+        return 1
+    with contextlib.suppress(OSError):  # its parent is gone
+        os.write(int(given), error.explained.encode()[:MAX_REASON])
+    return REFUSED
+
+
 def copies(count: int, environ: Mapping[str, str], grace: float, inherited: Sequence[int] = ()) -> int:
-    """Run this very command in so many processes until a signal says stop; returns the exit code."""
+    """Run this very command in so many processes until a signal says stop; returns the exit code.
+
+    Raises ConfigurationError when one of them ends again and again for its settings: then all are stopped.
+    """
     stopping: list[int] = []
 
     def stop(sign: int, _: FrameType | None) -> None:
@@ -49,31 +71,57 @@ def copies(count: int, environ: Mapping[str, str], grace: float, inherited: Sequ
 
     for sign in (signal.SIGINT, signal.SIGTERM):
         signal.signal(sign, stop)
-    start = _starter(environ, inherited)
-    running = {one: start(one) for one in range(count)}
-    rest: dict[int, float] = {}
-    while not stopping:
-        for one, child in list(running.items()):
-            if child.poll() is not None:
-                log.error("a process has ended by itself and is started again", action="copies", code=child.returncode)
-                del running[one]
-                rest[one] = time.monotonic() + REST_SECONDS
-        for one in [one for one, until in rest.items() if time.monotonic() >= until]:
-            del rest[one]
-            running[one] = start(one)
+    watched = [_Copy(one, environ, inherited) for one in range(count)]
+    refusal = ""
+    while not stopping and not refusal:
+        refusal = next(filter(None, [one.look() for one in watched]), "")
         time.sleep(LOOK_SECONDS)
-    return _stop(list(running.values()), grace)
+    code = _stop([one.child for one in watched if one.child is not None], grace)
+    if refusal:
+        raise ConfigurationError(f"a process has ended {MAX_REFUSALS} times for its settings: {refusal}")
+    return code
 
 
-def _starter(environ: Mapping[str, str], inherited: Sequence[int]) -> Callable[[int], "subprocess.Popen[bytes]"]:
-    command = [sys.executable, "-m", "readstate", *sys.argv[1:]]
+class _Copy:
+    """One process that is started again when it ends."""
 
-    def start(one: int) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen(
-            command, env={**environ, COPY: str(one)}, pass_fds=tuple(inherited), start_new_session=True
+    def __init__(self, number: int, environ: Mapping[str, str], inherited: Sequence[int]) -> None:
+        self._environ = {**environ, COPY: str(number)}
+        self._inherited = inherited
+        self._reasons, self._told = os.pipe()
+        os.set_blocking(self._reasons, False)
+        self._refusals = 0
+        self._rest_until = 0.0
+        self.child: subprocess.Popen[bytes] | None = None
+        self._start()
+
+    def look(self) -> str:
+        """Start it again if it has ended; why its settings are refused, once that is final."""
+        if self.child is None:
+            if time.monotonic() >= self._rest_until:
+                self._start()
+        elif (code := self.child.poll()) is not None:
+            self._refusals = self._refusals + 1 if code == REFUSED else 0
+            reason = self._reason() if code == REFUSED else ""
+            self.child, self._rest_until = None, time.monotonic() + REST_SECONDS
+            if self._refusals >= MAX_REFUSALS:
+                return reason or "see its last line"
+            log.error("a process has ended by itself and is started again", action="copies", code=code)
+        return ""
+
+    def _start(self) -> None:
+        self.child = subprocess.Popen(
+            [sys.executable, "-m", "readstate", *sys.argv[1:]],
+            env={**self._environ, REASON: str(self._told)},
+            pass_fds=(*self._inherited, self._told),
+            start_new_session=True,
         )
 
-    return start
+    def _reason(self) -> str:
+        try:
+            return os.read(self._reasons, MAX_REASON).decode("utf-8", "replace")
+        except BlockingIOError:
+            return ""
 
 
 def _stop(children: "Sequence[subprocess.Popen[bytes]]", grace: float) -> int:

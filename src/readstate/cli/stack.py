@@ -32,7 +32,8 @@ STYLES = {"running": "green", "not answering": "yellow", "died": "bold red", "st
     rich_help_panel="Run it",
     epilog=examples(
         "export $(readstate stack up)",
-        "readstate stack up --with valkey-cluster,replica,postgres",
+        "readstate stack up --with valkey-cluster,replica,postgres,kafka",
+        "readstate stack up --brokers 3",
         "readstate stack up --dir /var/tmp/servers --env .env",
     ),
 )
@@ -46,6 +47,12 @@ def up(
             help="Servers, comma separated: valkey, valkey-cluster, replica (the write replica), postgres, kafka.",
         ),
     ] = None,
+    brokers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=5, show_default="those it had before, else 1", help="Nodes of Kafka; 3 bear the loss of one."
+        ),
+    ] = None,
     env: Annotated[
         Path | None, typer.Option("--env", help="File for the READSTATE_ lines; its other lines stay.")
     ] = None,
@@ -56,7 +63,7 @@ def up(
     with locked(directory, _tell_waiting):
         servers = Stack(directory)
         with _Display() as display:
-            errors = servers.up(named, display.report)
+            errors = servers.up(named, display.report, brokers=brokers)
         lines = [f"{name}={value}\n" for name, value in servers.env.items()]
     if env is None:
         sys.stdout.write("".join(lines))

@@ -5,6 +5,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 import msgspec
+import structlog
 from msgspec.structs import replace
 
 from ..events import Delivery, EditEvent, MembersEvent, MessageEvent
@@ -20,6 +21,7 @@ from .session import Session, as_json
 _undelivered = msgspec.json.Decoder(list[Undelivered])
 _anything = msgspec.json.Decoder()
 
+log = structlog.get_logger()
 
 Place = tuple[int, int]
 """A part of a log, and an offset in it."""
@@ -31,16 +33,36 @@ class End(NamedTuple):
     base: int
     """What is added to an offset to make it a place that no event of an earlier log has."""
     position: int
+    epoch: int = -1
+    """The leader epoch of the last event; -1: not known."""
 
     @property
     def offset(self) -> int:
         """The next one."""
         return self.position - self.base
 
+    def contradicts(self, delivery: Delivery) -> bool:
+        """Whether an event shows that the log has lost its end since.
+
+        Leader epochs never fall within a partition. So an event at an offset that is applied has at most the epoch of
+        the last one, and an event that comes after it at least that epoch.
+        """
+        if self.epoch < 0 or delivery.epoch < 0:
+            return False
+        return delivery.epoch > self.epoch if delivery.position < self.offset else delivery.epoch < self.epoch
+
+    def cut(self, offset: int) -> "End":
+        """The same place in a log whose next offset is another: what comes there gets the next positions."""
+        return End(self.position - offset, self.position)
+
+    def moved(self, delivery: Delivery) -> "End":
+        """After an event."""
+        return End(self.base, self.base + delivery.position + 1, delivery.epoch)
+
 
 def as_places(text: str) -> dict[int, End]:
     """Each part's place."""
-    return {part: End(base, position) for part, base, position in _anything.decode(text)}
+    return {part: End(*end) for part, *end in _anything.decode(text)}
 
 
 class Applying:
@@ -77,22 +99,21 @@ class Applying:
 
     async def apply_shared(self, deliveries: Sequence[Delivery], source: str) -> list[Effect]:
         """Events of a log that others read too: some may have been applied before."""
-        places = await self._places(source, {one.part for one in deliveries})
-        again = [one for one in deliveries if one.position < places[one.part].offset]
-        new = [one for one in deliveries if one.position >= places[one.part].offset]
+        before = await self._places(source, {one.part for one in deliveries})
+        ends, positions, is_new = _placed(deliveries, before)
+        again = [one for one, new in zip(deliveries, is_new, strict=True) if not new]
+        new = [(one, position) for one, position, new in zip(deliveries, positions, is_new, strict=True) if new]
         reached = await self._reached(source, again)
-        repeated = await self._repeat(again, reached)
-        placed = [replace(one, position=places[one.part].base + one.position + 1) for one in new]
-        outcome = await self._apply_living(placed)
-        told = zip([*again, *new], [*repeated, *outcome], strict=True)
-        effects: dict[Place, Effect] = {}
-        for one, effect in told:
-            effect.position = places[one.part].base + one.position + 1
-            effects[one.part, one.position] = effect
-        if ends := {one.part: one.position for one in placed}:
-            rows = [(part, end, self._to_keep(part, places[part], reached)) for part, end in sorted(ends.items())]
+        repeated = iter(await self._repeat(again, reached))
+        applied = iter(await self._apply_living([replace(one, position=position) for one, position in new]))
+        effects = [next(applied if new else repeated) for new in is_new]
+        for effect, position in zip(effects, positions, strict=True):
+            effect.position = position
+        if moved := sorted({one.part for one, _ in new}):
+            kept = self._to_keep(new, reached)
+            rows = [(part, *ends[part], kept.get(part, [])) for part in moved]
             await self._session.run("move_log_places", source=source, places=as_json(rows))
-        return [effects[one.part, one.position] for one in deliveries]
+        return effects
 
     async def _places(self, source: str, parts: Collection[int]) -> dict[int, End]:
         """Where the log stands. Nobody else moves on in these parts until the end of the transaction."""
@@ -130,11 +151,17 @@ class Applying:
         places = {(one.part, one.position) for one in deliveries}
         return {place: users for place, users in reached.items() if place in places}
 
-    def _to_keep(self, part: int, end: End, reached: Mapping[Place, Sequence[str]]) -> list[tuple[int, str]]:
-        """What is kept of a part: who had a connection for what is new, and for what came again along with it."""
-        again = [(offset, user) for (of, offset), users in reached.items() if of == part for user in users]
-        new = [(place - end.base - 1, user) for place, user in self._connected.get(part, ())]
-        return [*again, *new]
+    def _to_keep(
+        self, new: Sequence[tuple[Delivery, int]], reached: Mapping[Place, Sequence[str]]
+    ) -> dict[int, list[tuple[int, str]]]:
+        """What is kept of each part: who had a connection for what is new, and for what came again along with it."""
+        offsets = {(one.part, position): one.position for one, position in new}
+        kept: dict[int, list[tuple[int, str]]] = {}
+        for (part, offset), users in reached.items():
+            kept.setdefault(part, []).extend((offset, user) for user in users)
+        for part, connected in self._connected.items():
+            kept.setdefault(part, []).extend((offsets[part, position], user) for position, user in connected)
+        return kept
 
     async def _repeat(self, deliveries: Sequence[Delivery], reached: Mapping[Place, Sequence[str]]) -> list[Effect]:
         if not deliveries:
@@ -201,6 +228,22 @@ class Applying:
                 step for step in effect.user_steps if not (isinstance(step, OwnRead) and _key(step) in gone)
             ]
         return effects
+
+
+def _placed(deliveries: Sequence[Delivery], ends: Mapping[int, End]) -> tuple[dict[int, End], list[int], list[bool]]:
+    """Where each part ends after these events, the position of each of them, and whether it is new."""
+    now, positions, is_new = dict(ends), [], []
+    for one in deliveries:
+        end = now[one.part]
+        if end.contradicts(one):
+            place = {"part": one.part, "end": one.position, "applied": end.offset}
+            log.warning("a partition has lost its end: its offsets are used again", action="write", **place)
+            end = now[one.part] = end.cut(one.position)
+        positions.append(end.base + one.position + 1)
+        is_new.append(one.position >= end.offset)
+        if is_new[-1]:
+            now[one.part] = end.moved(one)
+    return now, positions, is_new
 
 
 def _key(step: OwnRead) -> Key:

@@ -251,7 +251,8 @@ class PostgresEngine:
             log.warning("storage unavailable", action="commit", error=str(error))
             lost = StorageUnavailable(
                 f"the database was lost during a commit ({reason_of(error)}): "
-                "it may have been done, and is safe to repeat"
+                "it may have been done, and is safe to repeat",
+                reason=str(error),
             )
             lost.uncertain = True
             raise lost from error
@@ -468,7 +469,8 @@ def _unavailable(what: str, error: BaseException, told: str = "") -> StorageUnav
     """`told`: instead of the reason in words that anybody may read."""
     STORAGE_ERRORS.inc()
     log.warning("storage unavailable", action=what, error=str(error) or type(error).__name__)
-    return StorageUnavailable(f"the database cannot be {what} ({told or reason_of(error)}); nothing was changed")
+    detail = f"the database cannot be {what} ({told or reason_of(error)}); nothing was changed"
+    return StorageUnavailable(detail, reason=str(error) or type(error).__name__)
 
 
 def reason_of(error: BaseException) -> str:

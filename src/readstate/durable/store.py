@@ -136,6 +136,12 @@ class SqlStore(SqlLetters, SqlUpkeep):
         places = as_places(await self._text("log_places", source=source))
         return {part: (place.position, place.offset) for part, place in places.items()}
 
+    async def cut(self, source: str, part: int, end: int, known: tuple[int, int]) -> bool:
+        """Begin a new base where a part of a log has lost its end. False if that is known already."""
+        position, offset = known
+        values = {"source": source, "part": part, "offset": end, "base": position - offset}
+        return await self._database.write(lambda session: session.run("cut_log_place", **values)) > 0
+
     async def merge(self, events: Sequence[ReadEvent], shared: bool = False) -> Sequence[ReadEvent]:
         """Merge read states; each (user, channel) at most once. Returns those that it took."""
 

@@ -3,8 +3,10 @@
 import math
 import sqlite3
 import sys
+import time
 from http import HTTPStatus
 
+import structlog
 from msgspec import UNSET, MsgspecError, Struct, UnsetType, json
 
 from ..errors import MethodNotAllowed, RateLimited, ReadstateError, StorageUnavailable, Unavailable, by_code
@@ -16,8 +18,12 @@ AUTHENTICATE: Header = (b"www-authenticate", b"Bearer")
 
 BEHIND = "behind"
 """How the state of something begins that works and lags."""
+QUIET_SECONDS = 10.0
 
 _encode = json.Encoder().encode
+_quiet_until: dict[str, float] = {}
+
+log = structlog.get_logger()
 
 
 class Problem(Struct, kw_only=True):
@@ -85,6 +91,8 @@ def storage_fault(error: Exception) -> StorageUnavailable | None:
 
 def problem(error: ReadstateError) -> Answer:
     """The answer that tells of an error."""
+    if error.reason:
+        _log_reason(error)
     body = Problem(
         title=HTTPStatus(error.status).phrase,
         status=error.status,
@@ -95,6 +103,14 @@ def problem(error: ReadstateError) -> Answer:
         dependencies=error.dependencies if isinstance(error, NotReady) else UNSET,
     )
     return Answer(error.status, [PROBLEM, *_headers(error)], _encode(body))
+
+
+def _log_reason(error: ReadstateError) -> None:
+    """What an answer does not say, a line for each kind of error in a while."""
+    now = time.monotonic()
+    if now >= _quiet_until.get(error.code, 0):
+        _quiet_until[error.code] = now + QUIET_SECONDS
+        log.warning("requests fail", action="http.request", code=error.code, reason=error.explained)
 
 
 def _headers(error: ReadstateError) -> list[Header]:

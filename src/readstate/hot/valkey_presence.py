@@ -428,7 +428,7 @@ class ValkeyPresence:
                     self._wake.clear()
                 await self._flush()
             except ReadstateError as error:
-                log.debug("presence is not told yet", action="presence", reason=error.detail)
+                log.debug("presence is not told yet", action="presence", reason=error.explained)
                 await asyncio.sleep(GATHER_SECONDS)
             except Exception:
                 log.error("presence could not be told", action="presence", traceback=traceback.format_exc())

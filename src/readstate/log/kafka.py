@@ -21,6 +21,8 @@ from ..tasks import cancel
 
 RETENTION_MS = 2 * 24 * 3600 * 1000
 MOST_REPLICAS = 3
+LEAST_IN_SYNC = 2
+"""`min.insync.replicas` of topics with three: what is acknowledged survives the loss of any one broker."""
 ANSWER_SECONDS = 10.0
 DELIVERY_SECONDS = 8.0
 """The library looks for what is over once a second, so that everybody has an answer within ANSWER_SECONDS."""
@@ -119,9 +121,8 @@ def make_topics(options: Options, names: Iterable[str], partitions: int) -> None
     try:
         known = _metadata(admin, faults)
         replicas = min(MOST_REPLICAS, max(1, len(known.brokers)))
-        config = {"retention.ms": str(RETENTION_MS), "max.message.bytes": str(MOST_BYTES_OF_ALL)}
         missing = [name for name in names if name not in known.topics]
-        wanted = [NewTopic(name, partitions, replicas, config=config) for name in missing]
+        wanted = [NewTopic(name, partitions, replicas, config=topic_config(replicas)) for name in missing]
         for made in admin.create_topics(wanted, operation_timeout=ANSWER_SECONDS).values() if wanted else ():
             _unless_there(made)
         for name in names:
@@ -135,7 +136,17 @@ def make_topics(options: Options, names: Iterable[str], partitions: int) -> None
         reason = faults.explain(error.args[0])
         if faults.refused:
             raise ConfigurationError(f"Kafka does not let us in: {reason}") from error
-        raise LogUnavailable(f"Kafka does not answer: {reason}") from error
+        raise LogUnavailable("Kafka does not answer", reason=reason) from error
+
+
+def topic_config(replicas: int) -> dict[str, str]:
+    """How topics are made. A replica that is not in sync never leads: it would lose what was acknowledged."""
+    config = {
+        "retention.ms": str(RETENTION_MS),
+        "max.message.bytes": str(MOST_BYTES_OF_ALL),
+        "unclean.leader.election.enable": "false",
+    }
+    return config | {"min.insync.replicas": str(LEAST_IN_SYNC)} if replicas >= MOST_REPLICAS else config
 
 
 def _partitions(admin: AdminClient, faults: Faults, name: str) -> int:
@@ -235,7 +246,7 @@ class KafkaProducer:
             await asyncio.to_thread(self._open().list_topics, timeout=seconds)
         except KafkaException as error:
             self._open().poll(0)
-            raise LogUnavailable(f"Kafka does not answer: {self._faults.explain(error.args[0])}") from error
+            raise LogUnavailable("Kafka does not answer", reason=self._faults.explain(error.args[0])) from error
 
     async def send(self, topic: str, records: Sequence[Record]) -> dict[int, int]:
         """Return when all of them are durable. After an error some may be: sending them again must be harmless.
@@ -253,7 +264,11 @@ class KafkaProducer:
                 await self._overcome(hindrance, uncertain=batch.taken > 0, in_time=time.monotonic() < end)
         finally:
             self._expect(batch.taken - len(records))
-        error = await asyncio.shield(batch.done)  # whoever is cancelled here has sent it all the same
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                error = await asyncio.shield(batch.done)  # whoever is cancelled here has sent it all the same
+        except TimeoutError:  # a producer that fails for good may leave records without an answer
+            raise self._refusal(KafkaError(KafkaError._MSG_TIMED_OUT), uncertain=True) from None
         if error is not None:
             raise self._refusal(error, batch.uncertain)
         return batch.ends
@@ -319,9 +334,9 @@ class KafkaProducer:
             return TooLarge("an event is larger than Kafka takes")
         reason = self._faults.explain(error)
         if not uncertain:
-            return LogUnavailable(f"Kafka has not taken it: {reason}")
+            return LogUnavailable("Kafka has not taken it", reason=reason)
         refusal = LogUnavailable(
-            f"Kafka has not acknowledged it: {reason}. It may have been taken; safe to repeat with the same id"
+            "Kafka has not acknowledged it. It may have been taken; safe to repeat with the same id", reason=reason
         )
         refusal.uncertain = True
         return refusal
@@ -345,9 +360,14 @@ class KafkaProducer:
     async def _poll(self) -> None:
         """Fetch acknowledgements as long as some are to come."""
         while True:
-            self._open().poll(0)
+            try:
+                self._open().poll(0)
+            except KafkaException as error:  # so the library tells of a failure for good
+                self._faults(error.args[0])
+                self._renew()
             for spent in self._spent:
-                spent.poll(0)
+                with contextlib.suppress(KafkaException):  # it tells once more
+                    spent.poll(0)
             self._spent = [spent for spent in self._spent if len(spent)]
             if self._under_way:
                 await asyncio.sleep(POLL_SECONDS)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from ..errors import LogUnavailable
 from .kafka import ANSWER_SECONDS, Faults, Options, client
@@ -33,6 +33,8 @@ class Consumed(NamedTuple):
     offset: int
     key: bytes
     value: bytes
+    epoch: int = -1
+    """The leader epoch under which the broker took it; -1: not known."""
 
 
 class KafkaConsumer:
@@ -59,8 +61,12 @@ class KafkaConsumer:
         self._mine: set[Place] = set()
         self._new: set[Place] = set()
         self._kept: list[Message] = []
-        self._done: dict[Place, int] = {}
-        """Offsets that the group has not taken yet: it does not while it shares its partitions out anew."""
+        self._done: dict[Place, tuple[int, int]] = {}
+        """Offsets, with leader epochs, that the group has not taken yet: it does not while it rebalances."""
+        self._last: dict[Place, tuple[int, int]] = {}
+        """Of partitions that have just come: the offset and the leader epoch of the last record that is done."""
+        self._cut: set[Place] = set()
+        """Partitions that have lost their end since: they are read from their oldest record again."""
         self._coming: asyncio.Future[list[Message]] | None = None
         self._idle_since: float | None = None
         self._waiting: dict[Place, tuple[int, float]] = {}
@@ -77,7 +83,7 @@ class KafkaConsumer:
             found = await asyncio.shield(self._coming)
         except KafkaException as error:
             self._coming = None
-            raise LogUnavailable(f"Kafka cannot be read: {self._faults.explain(error.args[0])}") from error
+            raise LogUnavailable("Kafka cannot be read", reason=self._faults.explain(error.args[0])) from error
         # Not in a finally: whoever is cancelled above leaves the batch to the next call.
         self._coming = None
         self._idle_since = None if found else self._idle_since or time.monotonic()
@@ -88,7 +94,7 @@ class KafkaConsumer:
         try:
             await self._run(self._breathe)
         except KafkaException as error:
-            raise LogUnavailable(f"Kafka cannot be read: {self._faults.explain(error.args[0])}") from error
+            raise LogUnavailable("Kafka cannot be read", reason=self._faults.explain(error.args[0])) from error
 
     def assigned(self) -> frozenset[Place]:
         """The partitions that it has."""
@@ -104,22 +110,19 @@ class KafkaConsumer:
 
         What the group does not take because it is being shared out is told again with the next batch, if there is any.
         """
-        ends: dict[Place, int] = {}
-        for record in records:
-            place = (record.topic, record.partition)
-            ends[place] = max(ends.get(place, 0), record.offset + 1)
+        ends = {(one.topic, one.partition): (one.offset + 1, one.epoch) for one in records}
         try:
             await self._run(lambda: self._commit(ends))
         except KafkaException as error:
             reason = self._faults.explain(error.args[0])
-            raise LogUnavailable(f"Kafka has not taken an offset: {reason}") from error
+            raise LogUnavailable("Kafka has not taken an offset", reason=reason) from error
 
     async def ends(self) -> dict[Place, tuple[int, int]]:
         """(committed, end) of the partitions that it has."""
         try:
             committed = await self._run(self._committed)
         except KafkaException as error:
-            raise LogUnavailable(f"Kafka does not answer: {self._faults.explain(error.args[0])}") from error
+            raise LogUnavailable("Kafka does not answer", reason=self._faults.explain(error.args[0])) from error
         spans = await self._watcher.spans(committed)
         return {place: (max(oldest, committed[place]), end) for place, (oldest, end) in spans.items()}
 
@@ -177,6 +180,7 @@ class KafkaConsumer:
         log.warning("records wait and none comes: the group is joined anew", action="kafka", group=self._group)
         await self._leave()
         self._mine, self._new, self._kept, self._done = set(), set(), [], {}
+        self._last, self._cut = {}, set()
         self._idle_since, self._waiting, self._stands_still = None, {}, False
         self._join()
 
@@ -198,6 +202,10 @@ class KafkaConsumer:
     def _consume(self, most: int, seconds: float) -> list[Message]:
         if self._done:
             self._commit({})
+        for place in self._cut:
+            self._kept = [message for message in self._kept if (message.topic(), message.partition()) != place]
+            self._consumer.seek(TopicPartition(*place, OFFSET_BEGINNING))
+        self._cut.clear()
         if self._kept:
             found, self._kept = self._kept[:most], self._kept[most:]
             return found
@@ -219,12 +227,15 @@ class KafkaConsumer:
         finally:
             self._consumer.resume(paused)  # also what was just given away: it would still be paused when it comes back
 
-    def _commit(self, ends: dict[Place, int]) -> None:
-        """Not where it is another's: the group would take it, and step back."""
-        self._done |= {place: offset for place, offset in ends.items() if place in self._mine}
+    def _commit(self, ends: dict[Place, tuple[int, int]]) -> None:
+        """Not where it is another's: the group would take it, and step back.
+
+        By the leader epoch a later member of the group sees whether the log has lost its end since.
+        """
+        self._done |= {place: end for place, end in ends.items() if place in self._mine}
         if not self._done:
             return
-        offsets = [TopicPartition(*place, offset) for place, offset in self._done.items()]
+        offsets = [TopicPartition(*place, offset, leader_epoch=epoch) for place, (offset, epoch) in self._done.items()]
         try:
             for place in self._consumer.commit(offsets=offsets, asynchronous=False):
                 if place.error is not None:
@@ -245,15 +256,47 @@ class KafkaConsumer:
             return
         came = {(place.topic, place.partition) for place in places}
         self._mine, self._new = self._mine | came, self._new | came
+        if places:
+            consumer.incremental_assign(self._from_last_done(consumer, places))
+
+    def _from_last_done(self, consumer: Consumer, places: list[TopicPartition]) -> list[TopicPartition]:
+        """Begin one record before what is to do: under a later leader epoch than then, it is another record, and the
+        log has lost its end since. Then those before it may be others as well.
+        """
+        try:
+            found = consumer.committed(places, timeout=ANSWER_SECONDS)
+        except KafkaException:
+            return places
+        begin = []
+        for place in found:
+            epoch = place.leader_epoch
+            if place.error is None and place.offset > 0 and epoch is not None and epoch >= 0:
+                self._last[place.topic, place.partition] = (place.offset - 1, epoch)
+                begin.append(TopicPartition(place.topic, place.partition, place.offset - 1))
+            else:
+                begin.append(TopicPartition(place.topic, place.partition))
+        return begin
 
     def _gone(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         """What was kept of them is left to the new owner: should they come back, it comes again."""
         if consumer is not self._consumer:
             return
         gone = {(place.topic, place.partition) for place in places}
-        self._mine, self._new = self._mine - gone, self._new - gone
+        self._mine, self._new, self._cut = self._mine - gone, self._new - gone, self._cut - gone
+        self._last = {place: last for place, last in self._last.items() if place not in gone}
         self._kept = [message for message in self._kept if (message.topic(), message.partition()) not in gone]
-        self._done = {place: offset for place, offset in self._done.items() if place not in gone}
+        self._done = {place: end for place, end in self._done.items() if place not in gone}
+
+    def _is_to_do(self, record: Consumed) -> bool:
+        """Not the record that is done, and nothing of a partition that has lost its end until it is read anew."""
+        place = (record.topic, record.partition)
+        last = self._last.pop(place, None)
+        if last is not None and record.offset == last[0]:
+            if record.epoch > last[1]:
+                log.warning("a partition has lost its end and is read anew", action="kafka", place=place)
+                self._cut.add(place)
+            return False
+        return place not in self._cut
 
     def _records(self, found: list[Message]) -> list[Consumed]:
         records, failure = [], None
@@ -265,9 +308,13 @@ class KafkaConsumer:
                 continue
             topic, partition, offset = message.topic(), message.partition(), message.offset()
             if topic is not None and partition is not None and offset is not None:
-                records.append(Consumed(topic, partition, offset, _bytes(message.key()), _bytes(message.value())))
+                epoch = message.leader_epoch()
+                value = _bytes(message.key()), _bytes(message.value())
+                record = Consumed(topic, partition, offset, *value, -1 if epoch is None else epoch)
+                if self._is_to_do(record):
+                    records.append(record)
         if failure is not None and not records:  # what came beside it must not be passed over
-            raise LogUnavailable(f"Kafka cannot be read: {self._faults.explain(failure)}")
+            raise LogUnavailable("Kafka cannot be read", reason=self._faults.explain(failure))
         return records
 
 

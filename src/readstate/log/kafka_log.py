@@ -64,6 +64,7 @@ class KafkaLog:
         wait_timeout: float,
         applied: Applied,
         note_spool: Callable[[], Awaitable[None]],
+        topics_seen: bool = True,
     ) -> None:
         self._producer = producer
         self._spool = spool
@@ -77,6 +78,8 @@ class KafkaLog:
         self._note_spool = note_spool
         self._waits = Waits(instance_id)
         self._late = self._down = False
+        self.topics_seen = topics_seen
+        """Until the topics are known to have as many partitions as we believe, nothing is sent: it could go astray."""
         self._sends: set[asyncio.Task[None]] = set()
         self._callers = 0
         self._closed = False
@@ -89,7 +92,7 @@ class KafkaLog:
             await self._producer.meet(MEET_SECONDS)
         except LogUnavailable as error:
             self._late = True
-            log.warning("Kafka is not there yet", action="kafka", reason=error.detail)
+            log.warning("Kafka is not there yet", action="kafka", reason=error.explained)
         self._spool.keep_draining(self.send_reads, DRAIN_SECONDS)
 
     # ------------------------------------------------------------ events of channels
@@ -231,11 +234,13 @@ class KafkaLog:
 
     async def _send(self, topic: str, records: Sequence[Record]) -> None:
         try:
+            if not self.topics_seen:
+                raise LogUnavailable("Kafka is not there yet; nothing was done")
             ends = await self._producer.send(topic, records)
         except LogUnavailable as error:
             PRODUCE_FAILED.labels(topic).inc(len(records))
             if not self._down:
-                log.warning("Kafka does not take events", action="kafka", topic=topic, reason=error.detail)
+                log.warning("Kafka does not take events", action="kafka", topic=topic, reason=error.explained)
             self._late = self._down = True
             raise
         PRODUCED.labels(topic).inc(len(records))

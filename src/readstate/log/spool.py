@@ -356,7 +356,7 @@ class _Segments:
     def _tell(self, refusal: Unavailable | None) -> None:
         """Once when it begins, and once when it is over: there may be thousands a second."""
         if refusal is not None and not self._refusing:
-            log.error("reads are refused", action="spool", reason=refusal.detail, events=self.depth)
+            log.error("reads are refused", action="spool", reason=refusal.explained, events=self.depth)
         elif refusal is None and self._refusing:
             log.info("the spool takes reads again", action="spool", events=self.depth)
         self._refusing = refusal is not None

@@ -29,6 +29,7 @@ _PASSING = frozenset(
     {
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.OFFSET_NOT_AVAILABLE,  # a new leader does not know yet how much its followers have
         KafkaError.NOT_COORDINATOR,
         KafkaError.COORDINATOR_NOT_AVAILABLE,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -119,7 +120,7 @@ class Watcher:
         except (KafkaException, TimeoutError) as error:
             await self._forget(admin)
             reason = self._faults.explain(error.args[0]) if isinstance(error, KafkaException) else "it takes too long"
-            raise LogUnavailable(f"Kafka does not answer: {reason}") from error
+            raise LogUnavailable("Kafka does not answer", reason=reason) from error
 
     async def _open(self) -> AdminClient:
         async with self._making:
@@ -155,10 +156,14 @@ class Watcher:
         oldest = await self._offsets(admin, topic, _OLDEST)
         async with self._asking:
             found = await asyncio.to_thread(self._of_group, group, places)
+        ends = await self._offsets(admin, topic, _NEXT)  # asked last: a log that has lost nothing goes at least so far
         for place in found:
             if place.error is not None:
                 raise KafkaException(place.error)
-            oldest[place.partition] = max(oldest[place.partition], place.offset)  # none is a negative number
+            if (
+                place.offset <= ends[place.partition]
+            ):  # else the log has lost its end, and is read from its oldest again
+                oldest[place.partition] = max(oldest[place.partition], place.offset)  # none is a negative number
         return oldest
 
     def _of_group(self, group: str, places: list[TopicPartition]) -> list[TopicPartition]:

@@ -93,6 +93,12 @@ class DurableWrites(Protocol):
         answered with what the hot store must be told again.
         """
 
+    async def cut(self, source: str, part: int, end: int, known: tuple[int, int]) -> bool:
+        """A part of a log ends before what is applied: its offsets from there on are used again, for new events.
+
+        `known`: its place, read before its end was. False if another process has noticed it since.
+        """
+
     async def places(self, source: str) -> dict[int, tuple[int, int]]:
         """(position, next offset) of the parts of a log that anything was applied of."""
 

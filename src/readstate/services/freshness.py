@@ -160,7 +160,7 @@ class Trailing:
                 if number != self._fresh:
                     await self._follow(number)
             except ReadstateError as error:
-                log.debug("it is not known whether the database is behind", action="freshness", reason=error.detail)
+                log.debug("it is not known whether the database is behind", action="freshness", reason=error.explained)
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _follow(self, number: int) -> None:

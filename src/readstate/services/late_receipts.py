@@ -81,6 +81,6 @@ class LateReceipts:
             if late := [one for one in found if one not in expected.told]:
                 await self._tell(user, late)
         except ReadstateError as error:
-            log.debug("late receipts are not told yet", action="live", reason=error.detail)
+            log.debug("late receipts are not told yet", action="live", reason=error.explained)
             return False
         return True

@@ -427,7 +427,7 @@ class Live:
             changes = await self._hot_users.changes([user.id for user in users])
             positions, now, store = await self._hot_channels.positions(), self._clock(), self._unread.store_id
         except ReadstateError as error:  # what is to be told need not wait for that
-            log.debug("cursors stay where they are", action="live", reason=error.detail)
+            log.debug("cursors stay where they are", action="live", reason=error.explained)
             return [None] * len(users)
         if moment is None or self._writing.moment() != moment:
             return [None] * len(users)

@@ -54,7 +54,7 @@ class Unmuting:
                 preferences = (await self._loader.view(user.id, [])).preferences
                 break
             except ReadstateError as error:
-                log.debug("mutes are not known yet", action="live", reason=error.detail)
+                log.debug("mutes are not known yet", action="live", reason=error.explained)
                 await asyncio.sleep(RETRY_SECONDS)
         if not self._crowd.has(user):
             return

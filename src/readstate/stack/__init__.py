@@ -11,7 +11,7 @@ of its block a server is stopped and its data are removed. Calls block; in async
 """
 
 from .cluster import ClusterNode, ValkeyCluster
-from .kafka import Kafka
+from .kafka import Kafka, KafkaCluster
 from .maven import cache_directory
 from .postgres import Postgres
 from .running import PROFILE, USUAL, VARIABLES, Stack, Status, check_names, locked, read_state, servers
@@ -24,6 +24,7 @@ __all__ = [
     "VARIABLES",
     "ClusterNode",
     "Kafka",
+    "KafkaCluster",
     "Postgres",
     "Server",
     "ServerFailed",

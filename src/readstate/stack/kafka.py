@@ -1,21 +1,25 @@
-"""Apache Kafka: one node that is broker and controller, from Maven's jars."""
+"""Apache Kafka, from Maven's jars: one node that is broker and controller, or several as a cluster."""
 
 import base64
 import secrets
+import shutil
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from .maven import find_java, jars
-from .ports import HOST
+from .ports import HOST, free_ports
 from .processes import run
-from .server import Report, Server, ServerFailed
+from .server import Record, Report, Server, ServerFailed
 
 VERSION = "4.1.1"
 JARS = [("org.apache.kafka", "kafka_2.13", VERSION), ("org.slf4j", "slf4j-simple", "1.7.36")]
-HEAP = "-Xmx512m"
+HEAP, SMALL_HEAP = "-Xmx512m", "-Xmx256m"
+"""Of one node alone, and of one of several."""
 QUICK = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """Starts with half the work. A benchmark, which runs for longer, is better off without."""
 PROPERTIES = "server.properties"
@@ -37,6 +41,7 @@ class Kafka(Server):
 
     kind = "kafka"
     port_count = 2
+    heap = HEAP
 
     def __init__(self, home: Path, *, options: Sequence[str] = QUICK, **how: Any) -> None:
         super().__init__(home, **how)
@@ -57,7 +62,7 @@ class Kafka(Server):
         """Find Java, and fetch Kafka if this machine has not got it yet."""
         java, libraries = find_java(), jars(f"kafka-{VERSION}", JARS, report)
         logging = [f"-Dorg.slf4j.simpleLogger.{name}={value}" for name, value in LOGGING.items()]
-        self._java = [java, HEAP, *self._options, "-Dfile.encoding=UTF-8", *logging, "-cp", f"{libraries}/*"]
+        self._java = [java, self.heap, *self._options, "-Dfile.encoding=UTF-8", *logging, "-cp", f"{libraries}/*"]
         return VERSION
 
     def command(self) -> Sequence[str | Path]:
@@ -70,7 +75,7 @@ class Kafka(Server):
 
     def properties(self) -> dict[str, object]:
         """How it runs, in Kafka's words."""
-        return _properties(*self.record.ports[: Kafka.port_count])
+        return _properties(1, [self.record.ports])
 
     def answers(self) -> bool:
         """It says in its log that it has started, and it answers."""
@@ -88,34 +93,130 @@ class Kafka(Server):
         """Give the data directory the identity of its cluster."""
         name = self.home / CLUSTER_ID
         if not name.exists():
-            # A leading hyphen would be taken for an option.
-            name.write_text("r" + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode()[1:22])
+            name.write_text(_new_id())
         words = ["kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", name.read_text(), "-c", PROPERTIES]
         done = run([*self._java, *words], directory=self.home)
         if done.returncode:
             raise ServerFailed(f"kafka: the data directory cannot be made: {(done.stderr or done.stdout).strip()}")
 
 
-def _properties(port: int, controller_port: int) -> dict[str, object]:
-    """One node alone: every topic has one replica, and consumers need not wait for others to join."""
-    alone = {
-        f"{topic}.{name}": 1
-        for topic in ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
-        for name in ("replication.factor", "num.partitions")
-    }
+def _new_id() -> str:
+    """Of a cluster. A leading hyphen would be taken for an option."""
+    return "r" + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode()[1:22]
+
+
+class KafkaNode(Kafka):
+    """One node of several."""
+
+    heap = SMALL_HEAP
+
+    def __init__(self, home: Path, number: int, ports: Callable[[], Sequence[Sequence[int]]], **how: Any) -> None:
+        super().__init__(home, **how)
+        self.number = number
+        self._all_ports = ports
+
+    def properties(self) -> dict[str, object]:
+        """How it runs, in Kafka's words."""
+        return _properties(self.number, self._all_ports())
+
+
+class KafkaCluster:
+    """Nodes that are broker and controller each: Kafka runs while most of them do. A node can be killed alone."""
+
+    kind = "kafka"
+
+    def __init__(
+        self, home: Path, *, brokers: int = 3, record_of: Callable[[str], Record] = lambda _: Record(), **how: Any
+    ) -> None:
+        self.home = home.absolute()
+        self.nodes = [
+            KafkaNode(
+                self.home / str(number),
+                number,
+                self._ports,
+                name=(name := f"kafka-{number}"),
+                record=record_of(name),
+                **how,
+            )
+            for number in range(1, brokers + 1)
+        ]
+
+    @property
+    def members(self) -> Sequence[KafkaNode]:
+        """The processes it is made of."""
+        return self.nodes
+
+    @property
+    def url(self) -> str:
+        """All brokers, any of which tells a client about the others."""
+        return ",".join(node.url for node in self.nodes)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether all nodes run."""
+        return all(node.is_running for node in self.nodes)
+
+    def start(self, report: Report = lambda _: None) -> Self:
+        """Start the nodes that do not run and return when all of them answer. None can before most of them run."""
+        self._prepare(report)
+        with ThreadPoolExecutor(len(self.nodes)) as pool:
+            list(pool.map(lambda node: node.start(report), self.nodes))
+        return self
+
+    def stop(self) -> None:
+        """Stop all nodes cleanly."""
+        with ThreadPoolExecutor(len(self.nodes)) as pool:
+            list(pool.map(KafkaNode.stop, self.nodes))
+
+    def wipe(self) -> None:
+        """Stop all nodes and remove all that they have stored."""
+        self.stop()
+        for node in self.nodes:
+            node.wipe()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.wipe()
+
+    def _prepare(self, report: Report) -> None:
+        """Every node knows the ports of all, and the name of their cluster, before the first one starts."""
+        jars(f"kafka-{VERSION}", JARS, report)  # fetched once, not by all of them
+        fresh = iter(free_ports(KafkaNode.port_count * len(self.nodes)))
+        name = next((read for node in self.nodes if (read := node.home / CLUSTER_ID).exists()), None)
+        identity = _new_id() if name is None else name.read_text()
+        for node in self.nodes:
+            node.record.ports = node.record.ports or [next(fresh) for _ in range(KafkaNode.port_count)]
+            node.home.mkdir(parents=True, exist_ok=True)
+            (node.home / CLUSTER_ID).write_text(identity)
+
+    def _ports(self) -> list[list[int]]:
+        return [node.record.ports for node in self.nodes]
+
+
+def _properties(number: int, ports: Sequence[Sequence[int]]) -> dict[str, object]:
+    """Of one node, given the ports of all (broker, controller). Consumers need not wait for others to join."""
+    port, controller_port, *_ = ports[number - 1]
+    voters = ",".join(f"{node}@{HOST}:{of[1]}" for node, of in enumerate(ports, 1))
+    topics = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
     return {
         "process.roles": "broker,controller",
-        "node.id": 1,
-        "controller.quorum.voters": f"1@{HOST}:{controller_port}",
+        "node.id": number,
+        "controller.quorum.voters": voters,
         "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}",
         "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "inter.broker.listener.name": "PLAINTEXT",
         "controller.listener.names": "CONTROLLER",
         "log.dirs": DATA,
-        **alone,
-        "transaction.state.log.min.isr": 1,
-        "share.coordinator.state.topic.min.isr": 1,
+        **{f"{topic}.replication.factor": len(ports) for topic in topics},
+        **{f"{topic}.num.partitions": 1 for topic in topics},
+        "transaction.state.log.min.isr": min(2, len(ports)),
+        "share.coordinator.state.topic.min.isr": min(2, len(ports)),
         "group.initial.rebalance.delay.ms": 0,
         # After a crash the node waits until its former self is given up: 9 s by default.
         "broker.session.timeout.ms": 2_000,

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from ..errors import ConfigurationError, ReadstateError
 from .cluster import ValkeyCluster
-from .kafka import Kafka
+from .kafka import Kafka, KafkaCluster
 from .postgres import Postgres
 from .server import Record, Server, ServerFailed
 from .valkey import Valkey
@@ -36,7 +36,7 @@ CLUSTER = frozenset({"READSTATE_HOT_URL", "READSTATE_DATABASE_URL", "READSTATE_K
 """With all of these there can be many processes."""
 USUAL = ("valkey", "postgres", "kafka")
 
-Unit = Server | ValkeyCluster
+Unit = Server | ValkeyCluster | KafkaCluster
 """What a name stands for: one process, or several as one."""
 Report = Callable[[str, str], None]
 """Is told the name of a server and what happens to it."""
@@ -49,6 +49,8 @@ class State(Struct):
     """The servers that are wanted, in the order in which they were named."""
     servers: dict[str, Record] = {}
     """Every process by its name."""
+    brokers: int = 1
+    """How many nodes its Kafka has."""
 
 
 class Status(Struct, frozen=True):
@@ -80,12 +82,20 @@ class Stack:
         """The servers that it has, running or not."""
         return tuple(self._state.names)
 
-    def up(self, names: Sequence[str] = (), report: Report = lambda _name, _what: None) -> dict[str, ReadstateError]:
+    def up(
+        self,
+        names: Sequence[str] = (),
+        report: Report = lambda _name, _what: None,
+        *,
+        brokers: int | None = None,
+    ) -> dict[str, ReadstateError]:
         """Start what does not run, all at once, and return the errors of those that cannot be started.
 
-        Without names: what the directory has had before, else the usual ones.
+        Without names: what the directory has had before, else the usual ones. `brokers`: how many nodes Kafka has;
+        None: as many as before, else one.
         """
         check_names(names)
+        self._set_brokers(brokers)
         wanted = list(names or self._state.names or USUAL)
         self.directory.mkdir(parents=True, exist_ok=True)
         if names or not self._state.names:
@@ -96,6 +106,16 @@ class Stack:
         with ThreadPoolExecutor(len(wanted)) as pool:
             errors = list(pool.map(lambda name: self._start(name, report), wanted))
         return {name: error for name, error in zip(wanted, errors, strict=True) if error is not None}
+
+    def _set_brokers(self, brokers: int | None) -> None:
+        if brokers is None or brokers == self._state.brokers:
+            return
+        if "kafka" in self._units:
+            raise ConfigurationError(
+                f"this Kafka has {self._state.brokers} brokers, and its topics their replicas: to have {brokers}, "
+                "give up its data first (readstate stack down --wipe)"
+            )
+        self._state.brokers = brokers
 
     def down(self, *, wipe: bool = False, report: Report = lambda _name, _what: None) -> list[str]:
         """Stop all servers, and with `wipe` remove their data; return the names of those that ran."""
@@ -154,6 +174,8 @@ class Stack:
         home, tied, changed = self.directory / name, self._tied, self._save
         if name == "valkey-cluster":
             return ValkeyCluster(home, record_of=self._record, tied=tied, changed=changed)
+        if name == "kafka" and self._state.brokers > 1:
+            return KafkaCluster(home, brokers=self._state.brokers, record_of=self._record, tied=tied, changed=changed)
         kinds: dict[str, type[Server]] = {"valkey": Valkey, "replica": Valkey, "postgres": Postgres, "kafka": Kafka}
         return kinds[name](home, name=name, tied=tied, record=self._record(name), changed=changed)
 

@@ -241,7 +241,7 @@ class Fleet:
                 raise_if_lasting(fault)
             repeated = repeated or any(map(_may_have_been_sent, faults))
             if monotonic() + wait > end:
-                raise HotStoreUnavailable(f"the hot store does not answer: {faults[0]}") from faults[0]
+                raise HotStoreUnavailable("the hot store does not answer", reason=str(faults[0])) from faults[0]
             if self._guard is not None and any(map(_is_outdated, faults)):
                 await self._guard.confirm()
             at_once = all(isinstance(fault, NoScriptError | MovedError) or _is_outdated(fault) for fault in faults)
@@ -346,7 +346,7 @@ class Fleet:
         """Where a slot is on its way to another server, ask that one; where it has gone, learn where."""
         for index, error in list(errors.items()):
             if isinstance(error, AskError) and not isinstance(error, MovedError):
-                address = f"{error.host}:{error.port}"
+                address = server_name(error.host, error.port, self._owners[calls[index].slot])
                 [value] = await self._send(address, script, calls, [index], generation, asking=True)
                 if isinstance(value, Exception):
                     errors[index] = value
@@ -397,4 +397,4 @@ def raise_if_lasting(error: Exception) -> None:
     if isinstance(error, AuthenticationError) or not isinstance(error, (*_PASSING, AskError, OSError)):
         if isinstance(error, ResponseError) and str(error).startswith(("LOADING", "MASTERDOWN", "CLUSTERDOWN")):
             return
-        raise HotStoreUnavailable(f"the hot store refuses: {error}") from error
+        raise HotStoreUnavailable("the hot store refuses", reason=str(error)) from error

@@ -166,7 +166,7 @@ class Generation:
                 except (RedisError, OSError) as error:
                     raise_if_lasting(error)
                     if monotonic() + wait > end:
-                        raise HotStoreUnavailable(f"the hot store does not answer: {error}") from error
+                        raise HotStoreUnavailable("the hot store does not answer", reason=str(error)) from error
                 await asyncio.sleep(wait)
                 wait = min(2 * wait, 0.5)
         finally:

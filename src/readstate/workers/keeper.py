@@ -70,7 +70,7 @@ class Keeper:
             self._trouble = ""
         except Unavailable as error:
             if not self._trouble:
-                log.warning("waiting until it can go on", action=self.name, job=job.name, reason=error.detail)
+                log.warning("waiting until it can go on", action=self.name, job=job.name, reason=error.explained)
             self._trouble = error.detail
         except Exception as error:
             self._trouble = f"{job.name}: {type(error).__name__}"

@@ -151,7 +151,7 @@ class Runner(Generic[R]):
             log.info("a batch is left to whoever takes over", action=self.name, reason=self._trouble)
         except Unavailable as error:
             self._trouble = error.detail
-            log.warning("the log can't be read", action=self.name, reason=error.detail)
+            log.warning("the log can't be read", action=self.name, reason=error.explained)
             await self._stopping_within(LONGEST_BACK_OFF)
         self._turned_at = time.monotonic()
 
@@ -228,7 +228,7 @@ class Runner(Generic[R]):
             except Unavailable as error:
                 self._count_retry("dependency")
                 if not self._trouble:
-                    log.warning("waiting until it can go on", action=self.name, reason=error.detail)
+                    log.warning("waiting until it can go on", action=self.name, reason=error.explained)
                 self._trouble = error.detail
             if await self._stopping_within(pause):
                 raise Stopping

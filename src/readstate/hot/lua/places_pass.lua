@@ -1,4 +1,5 @@
--- Notes up to where each part of the log is applied. A place that is not further than the known one is ignored.
+-- Notes up to where each part of the log is applied. A place before the known one is ignored. Offsets follow positions: they
+-- fall where a log was made anew or has lost its end.
 -- KEYS  1 places
 -- ARGV  1 generation   2.. for each part: its number, position, next offset
 -- Returns how many were new
@@ -11,11 +12,10 @@ end
 for at = 2, #ARGV, 3 do
   local part, position, offset = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
   local before = redis.call('HGET', places, part)
-  local was, next_offset = string.match(before or '0 0', '^(%d+) (%d+)$')
-  if not before or position > tonumber(was) or offset > tonumber(next_offset) then
+  local was, place = string.match(before or '0 0', '^(%d+) '), text(position) .. ' ' .. text(offset)
+  if place ~= before and position >= tonumber(was) then
     taken = taken + 1
-    redis.call('HSET', places, part,
-      text(math.max(position, tonumber(was))) .. ' ' .. text(math.max(offset, tonumber(next_offset))))
+    redis.call('HSET', places, part, place)
   end
 end
 return taken

@@ -625,8 +625,8 @@ WHERE channel_id > :first AND channel_id < :last;
 
 -- name: begin_log_places
 -- Up to where these parts of a log are applied; nobody else moves on in them until the end of the transaction.
-SELECT coalesce(json_agg(json_build_array(part, base, position)), '[]')
-FROM (SELECT part, base, position FROM log_places
+SELECT coalesce(json_agg(json_build_array(part, base, position, epoch)), '[]')
+FROM (SELECT part, base, position, CASE epoch_position WHEN position THEN epoch ELSE -1 END AS epoch FROM log_places
       WHERE log = :source AND part IN (SELECT k::int FROM jsonb_array_elements_text(:parts::jsonb) AS k)
       ORDER BY part FOR UPDATE) AS p;
 
@@ -641,13 +641,20 @@ ORDER BY k::int
 ON CONFLICT DO NOTHING;
 
 -- name: move_log_places
--- Everything up to these places is applied; who had a connection meanwhile.
-UPDATE log_places AS p SET position = (k ->> 1)::bigint, reached = k -> 2
+-- Everything up to these places is applied: (part, base, position, leader epoch, who had a connection meanwhile).
+UPDATE log_places AS p SET base = (k ->> 1)::bigint, position = (k ->> 2)::bigint, epoch = (k ->> 3)::int,
+    epoch_position = (k ->> 2)::bigint, reached = k -> 4
 FROM jsonb_array_elements(:places::jsonb) AS k WHERE p.log = :source AND p.part = (k ->> 0)::int;
 
 -- name: log_places
 -- Up to where the parts of a log are applied.
-SELECT coalesce(json_agg(json_build_array(part, base, position)), '[]') FROM log_places WHERE log = :source;
+SELECT coalesce(json_agg(json_build_array(part, base, position, -1)), '[]') FROM log_places WHERE log = :source;
+
+-- name: cut_log_place
+-- A part of a log ends at an offset below what is applied: what comes there is new, and gets the next places. Not if
+-- another process has noticed it since.
+UPDATE log_places SET base = position - :offset::bigint, epoch_position = -1, reached = '[]'
+WHERE log = :source AND part = :part::int AND base = :base::bigint AND position - base > :offset::bigint;
 
 -- name: undelivered_of
 -- To whom messages (channel, id) were undelivered.

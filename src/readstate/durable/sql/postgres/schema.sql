@@ -164,13 +164,16 @@ $$;
 
 -- Up to where the partitions of a log are applied. `base`: what is added to an offset to make it a place that no event
 -- of an earlier log has. `reached`: [offset, user] for each receiver of the last batch who had a connection then. Should
--- it come again, it is made sure that it gets through to them.
+-- it come again, it is made sure that it gets through to them. `epoch`: the leader epoch of the last event, if
+-- `epoch_position` is its position; a process of an older version moves on without it.
 CREATE TABLE log_places (
     log text COLLATE "C" NOT NULL,
     part integer NOT NULL,
     base bigint NOT NULL,
     position bigint NOT NULL,
     reached jsonb NOT NULL DEFAULT '[]',
+    epoch integer NOT NULL DEFAULT -1,
+    epoch_position bigint NOT NULL DEFAULT -1,
     PRIMARY KEY (log, part)
 );
 

@@ -600,8 +600,8 @@ WHERE channel_id > :first AND channel_id < :last;
 
 -- name: begin_log_places
 -- Up to where these parts of a log are applied.
-SELECT json_group_array(json_array(part, base, position)) FROM log_places
-WHERE log = :source AND part IN (SELECT value FROM json_each(:parts));
+SELECT json_group_array(json_array(part, base, position, CASE epoch_position WHEN position THEN epoch ELSE -1 END))
+FROM log_places WHERE log = :source AND part IN (SELECT value FROM json_each(:parts));
 
 -- name: open_log_places
 -- Parts of a log that nothing was applied of yet: their places come after all that ever were.
@@ -614,13 +614,20 @@ WHERE true
 ON CONFLICT DO NOTHING;
 
 -- name: move_log_places
--- Everything up to these places is applied; who had a connection meanwhile.
-UPDATE log_places SET position = k.value ->> 1, reached = k.value -> 2
+-- Everything up to these places is applied: (part, base, position, leader epoch, who had a connection meanwhile).
+UPDATE log_places SET base = k.value ->> 1, position = k.value ->> 2, epoch = k.value ->> 3,
+    epoch_position = k.value ->> 2, reached = k.value -> 4
 FROM json_each(:places) AS k WHERE log = :source AND part = k.value ->> 0;
 
 -- name: log_places
 -- Up to where the parts of a log are applied.
-SELECT json_group_array(json_array(part, base, position)) FROM log_places WHERE log = :source;
+SELECT json_group_array(json_array(part, base, position, -1)) FROM log_places WHERE log = :source;
+
+-- name: cut_log_place
+-- A part of a log ends at an offset below what is applied: what comes there is new, and gets the next places. Not if
+-- another process has noticed it since.
+UPDATE log_places SET base = position - :offset, epoch_position = -1, reached = '[]'
+WHERE log = :source AND part = :part AND base = :base AND position - base > :offset;
 
 -- name: undelivered_of
 -- To whom messages (channel, id) were undelivered.

@@ -1,0 +1,82 @@
+"""Servers that are away: answers say which dependency it is, and never where it is."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from readstate import Readstate
+from readstate.events import ChannelEvent, Delivery, MembersEvent
+from readstate.gateway import asgi_app
+from readstate.stack import Kafka, Postgres, Valkey
+from readstate.stack.ports import HOST, free_ports
+from tests.conftest import Chat, eventually
+from tests.online import nobody
+
+from .fleet import Machines, Stores, make_database
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Iterator[Machines]:
+    """A Valkey and a PostgreSQL of their own, and a Kafka that is not there."""
+    [nobody] = free_ports(1)
+    with Valkey(tmp_path / "valkey", persistent=False) as hot, Postgres(tmp_path / "postgres") as durable:
+        database = durable.url.rpartition("/")[0]
+        yield Machines(hot, Kafka(tmp_path / "kafka"), durable, hot.url, f"{HOST}:{nobody}", database)
+
+
+@pytest.fixture
+async def http(machines: Machines, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    """Of a service in which bob is in a channel."""
+    stores = Stores.new()
+    await make_database(machines, stores.database)
+    async with Readstate.open(**stores.settings(machines), data_dir=str(tmp_path / "data")) as rs:
+        channel = ChannelEvent(channel_id="general", created_at=1, type="group")
+        members = MembersEvent(channel_id="general", created_at=1, add=("alice", "bob"))
+        await rs.durable.apply([Delivery(channel, 1), Delivery(members, 2)], nobody)
+        transport = httpx.ASGITransport(app=asgi_app(rs))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+            yield http
+
+
+CALLS: list[tuple[str, str, Any]] = [
+    ("POST", "/v1/messages", {"channel_id": "general", "sender_id": "alice", "id": "m1"}),
+    ("PUT", "/v1/channels/general", {"type": "group", "members": ["alice", "bob"]}),
+    ("POST", "/v1/users/bob/channels/general/read", {"all": True}),
+    ("POST", "/v1/users/bob/badge/tap", {}),
+    ("GET", "/v1/users/bob/unread", None),
+    ("GET", "/readyz", None),
+]
+
+
+async def test_answers_do_not_say_where_servers_are(machines: Machines, http: httpx.AsyncClient) -> None:
+    chat = Chat(http)
+    ports = [machines.bootstrap.rpartition(":")[2], str(machines.valkey.port), str(machines.postgres.port)]
+    codes: set[str] = set()
+
+    async def look(dependency: str) -> None:
+        """Everything is asked until this dependency is known to be down."""
+
+        async def is_down() -> bool:
+            answer = None
+            for method, path, body in CALLS:
+                answer = await chat.call(method, path, body)
+                if answer.status_code >= 500:
+                    assert answer.status_code == 503, answer.text
+                    codes.add(answer.json()["code"])
+                    for where in (HOST, "localhost", *ports):
+                        assert where not in answer.text, answer.text
+            assert answer is not None
+            return answer.status_code == 503 and answer.json()["dependencies"][dependency] != "ok"
+
+        await eventually(is_down, f"{dependency} is down")
+
+    await look("log")
+    await asyncio.to_thread(machines.valkey.stop)
+    await look("hot_store")
+    await asyncio.to_thread(machines.postgres.stop)
+    await look("database")
+    assert codes >= {"log_unavailable", "unavailable", "storage_unavailable"}

@@ -1,0 +1,143 @@
+"""Three brokers: how the topics are made there, and what a chat notices when one of them dies."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
+
+from readstate.cli.doctor_kafka import kafka as doctor
+from readstate.log.kafka import RETENTION_MS, make_topics
+from readstate.log.topics import Topics
+from readstate.settings import make_settings
+from readstate.stack import Kafka, KafkaCluster
+from readstate.workers import MESSAGE_WRITER, RECEIPT_PERSISTER
+from tests.contract import kafka
+
+from .fleet import PARTITIONS, Stores, shared_machines
+from .hard import SMALL, City, Instance, a_city
+
+BEFORE, AFTER = 40, 40
+"""Messages that are accepted before a broker dies, and after."""
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    cluster = KafkaCluster(tmp_path_factory.mktemp("brokers") / "kafka")
+    try:
+        yield kafka.started(cluster)
+    finally:
+        cluster.wipe()
+
+
+@pytest.fixture
+async def city(brokers: KafkaCluster, tmp_path: Path) -> AsyncIterator[City]:
+    await asyncio.to_thread(brokers.start)
+    machines = await asyncio.to_thread(shared_machines, brokers.nodes[0])
+    async with a_city(tmp_path, machines._replace(bootstrap=brokers.url)) as city:
+        yield city
+
+
+def config_of(admin: AdminClient, topic: str) -> dict[str, Any]:
+    [answer] = admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)]).values()
+    return {name: entry.value for name, entry in answer.result(30).items()}
+
+
+def check_topics(bootstrap: str, replicas: int, least_in_sync: str) -> None:
+    """Every topic is made as it should be."""
+    topics = Topics(Stores.new().topic_prefix)
+    make_topics({"bootstrap.servers": bootstrap}, topics.all, PARTITIONS)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    known = admin.list_topics(timeout=30).topics
+    for topic in topics.all:
+        partitions = known[topic].partitions
+        assert len(partitions) == PARTITIONS
+        assert {len(set(one.replicas)) for one in partitions.values()} == {replicas}
+        config = config_of(admin, topic)
+        assert config["retention.ms"] == str(RETENTION_MS)
+        assert config["cleanup.policy"] == "delete"
+        assert config["min.insync.replicas"] == least_in_sync
+        assert config["unclean.leader.election.enable"] == "false"
+
+
+def test_topics_on_three_brokers_survive_the_loss_of_one(brokers: KafkaCluster) -> None:
+    check_topics(brokers.start().url, 3, "2")
+
+
+def test_topics_on_one_broker(tmp_path: Path) -> None:
+    with kafka.started(Kafka(tmp_path / "kafka")) as alone:
+        check_topics(alone.url, 1, "1")
+
+
+def test_doctor_tells_of_topics_that_one_broker_may_lose(brokers: KafkaCluster) -> None:
+    stores = Stores.new()
+    bootstrap, topics = brokers.start().url, stores.topics
+    options: dict[str, Any] = {"bootstrap.servers": bootstrap}
+    servers = {
+        "hot_url": "redis://h:1",
+        "database_url": "postgresql://u@h/d",
+        "kafka_bootstrap": tuple(bootstrap.split(",")),
+    }
+    settings = make_settings(profile="cluster", partitions=PARTITIONS, topic_prefix=stores.topic_prefix, **servers)
+    make_topics(options, topics.all, PARTITIONS)
+    assert {one.state for one in doctor(settings) if one.check == "kafka topics"} == {"ok"}
+
+    risky = ConfigResource(
+        ConfigResource.Type.TOPIC,
+        topics.messages,
+        set_config={"min.insync.replicas": "1", "unclean.leader.election.enable": "true"},
+    )
+    [altered] = AdminClient(options).alter_configs([risky]).values()
+    altered.result(30)
+
+    [found] = [one for one in doctor(settings) if one.state == "warn" and one.check == "kafka topics"]
+    assert topics.messages in found.detail
+    assert "min.insync.replicas=2,unclean.leader.election.enable=false" in found.advice
+    make_topics(options, topics.all, PARTITIONS)
+    admin = AdminClient(options)
+    assert config_of(admin, topics.messages)["min.insync.replicas"] == "1", "the service has altered it by itself"
+
+
+class Talk:
+    """A chat under load: each message is sent until it is accepted."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._chat = instance.chat
+        self.accepted: list[str] = []
+
+    async def go_on(self, count: int) -> None:
+        """So many more are accepted, one after another, and bob reads all the while."""
+        end = len(self.accepted) + count
+        async with asyncio.timeout(120):
+            while len(self.accepted) < end:
+                name = f"m{len(self.accepted)}"
+                body = {"channel_id": SMALL, "sender_id": "alice", "id": name}
+                answer = await self._chat.call("POST", "/v1/messages", body, headers={"prefer": ""})
+                assert answer.status_code in {202, 503}, answer.text
+                if answer.status_code == 202:
+                    self.accepted.append(name)
+                read = await self._chat.call("POST", f"/v1/users/bob/channels/{SMALL}/read", {"all": True})
+                assert read.status_code == 200, read.text
+
+
+async def test_a_broker_dies_under_load_and_nothing_is_lost(city: City, brokers: KafkaCluster) -> None:
+    worker = await city.open("worker", MESSAGE_WRITER, RECEIPT_PERSISTER)
+    one = await city.open("one")
+    await one.chat.open_channel("alice", "bob", channel=SMALL)
+    talk = Talk(one)
+    await talk.go_on(BEFORE)
+    going_on = asyncio.create_task(talk.go_on(AFTER))
+    await asyncio.to_thread(brokers.nodes[2].kill)
+    await going_on
+    await city.all_done(worker, MESSAGE_WRITER, RECEIPT_PERSISTER)
+
+    written = await city.sql("SELECT id FROM messages WHERE seq IS NOT NULL ORDER BY seq")
+    assert [name for (name,) in written] == talk.accepted
+    await one.chat.read("bob", SMALL, all=True)
+    assert await one.chat.count("bob", SMALL) == 0
+    await one.chat.send("alice", "last", channel=SMALL)
+    assert await one.chat.count("bob", SMALL) == 1
+    await city.all_done(worker, MESSAGE_WRITER, RECEIPT_PERSISTER)
+    assert (await city.receipts())["bob", SMALL][1] == len(talk.accepted)
