@@ -140,6 +140,8 @@ class Preferences(Struct, frozen=True, gc=False, array_like=True):
     pinned: bool = False
     archived_seq: int = -1
     """Archived until somebody else writes after this seq; -1: not archived."""
+    change: int = 0
+    """The user's change number that set them: older preferences never replace newer ones."""
 
 
 NO_PREFERENCES = Preferences()

@@ -303,7 +303,7 @@ async def test_activity_is_kept_apart_from_each_other(durable: Durable) -> None:
     assert await durable.activity("bob") == Activity()
     await durable.save_seen("bob", 50)
     await durable.save_seen("bob", 40)
-    await durable.save_receipts("bob", "private")
+    await durable.save_receipts("bob", "private", 1)
     await durable.tap("bob", 60, 10)
     assert await durable.activity("bob") == Activity(60, 50, "private")
 
@@ -345,7 +345,7 @@ async def test_private_readers_and_those_who_left_are_in_no_answer(durable: Dura
     await durable.merge([read("bob", 1), read("carol", 1)])
     await durable.save_preferences("bob", "c", Preferences(receipts="private"), 1)
     assert await durable.seen_by("c", "alice", 1) == [("carol", NOW)]
-    await durable.save_receipts("carol", "private")
+    await durable.save_receipts("carol", "private", 1)
     assert await durable.seen_by("c", "alice", 1) == []
     assert await durable.seen_count("c", "alice", 1) == 0
     assert [user for user, _, _ in await durable.receipts("c")] == ["alice"]
@@ -370,5 +370,25 @@ async def test_preferences_outlive_leaving(durable: Durable) -> None:
     await durable.save_preferences("bob", "c", wanted, 1)
     await apply(durable, members(remove=("bob",)), members("bob"))
     [seat] = await durable.load_user("bob")
-    assert seat.preferences == wanted
+    assert seat.preferences == structs.replace(wanted, change=1)
     assert seat.pointer.state == ReadState()
+
+
+async def test_an_older_change_number_never_replaces_newer_preferences(durable: Durable) -> None:
+    newer = Preferences(5, "mentions", "private", True, 5)
+    await durable.save_preferences("bob", "c", newer, 8)
+    await durable.save_preferences("bob", "c", Preferences(), 7)
+    [seat] = await durable.load_user("bob")
+    assert seat.preferences == structs.replace(newer, change=8)
+    await durable.save_preferences("bob", "c", Preferences(pinned=True), 9)
+    [seat] = await durable.load_user("bob")
+    assert seat.preferences == Preferences(pinned=True, change=9)
+
+
+async def test_an_older_change_number_never_replaces_a_newer_wish_for_all_channels(durable: Durable) -> None:
+    await durable.save_receipts("bob", "private", 8)
+    await durable.save_receipts("bob", "public", 7)
+    assert (await durable.activity("bob")).receipts == "private"
+    await durable.save_seen("bob", 50)
+    await durable.save_receipts("bob", "public", 9)
+    assert await durable.activity("bob") == Activity(0, 50, "public")

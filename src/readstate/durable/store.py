@@ -141,7 +141,7 @@ class SqlStore(SqlLetters, SqlUpkeep):
         return await self._database.write(work)
 
     async def save_preferences(self, user: str, channel: str, preferences: Preferences, change: int) -> None:
-        """Keep a member's preferences."""
+        """Keep a member's preferences, unless newer ones are kept."""
         await self._run(
             "put_preferences",
             user,
@@ -308,9 +308,9 @@ class SqlStore(SqlLetters, SqlUpkeep):
         """When a user was last online."""
         await self._run("save_seen", user=user, at=at)
 
-    async def save_receipts(self, user: str, receipts: ReceiptsPreference) -> None:
-        """Whether a user's receipts are public."""
-        await self._run("save_receipts", user, user=user, receipts=receipts)
+    async def save_receipts(self, user: str, receipts: ReceiptsPreference, change: int) -> None:
+        """Whether a user's receipts are public, unless something newer is kept."""
+        await self._run("save_receipts", user, user=user, receipts=receipts, change=change)
 
     async def badge_count(self, user: str) -> int:
         """How many different people wrote to a user while away, since the last tap: one scan of an index."""

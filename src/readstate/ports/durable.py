@@ -103,7 +103,7 @@ class DurableWrites(Protocol):
         """
 
     async def save_preferences(self, user: str, channel: str, preferences: Preferences, change: int) -> None:
-        """Keep a member's preferences."""
+        """Keep a member's preferences; `change` is the user's change number. Does nothing if newer ones are kept."""
 
     async def save_undo(self, token: str, user: str, expires_at: int, now: int, items: Sequence[UndoItem]) -> None:
         """Keep what an undo needs; drops what is over."""
@@ -180,8 +180,8 @@ class DurableUsers(Protocol):
     async def save_seen(self, user: str, at: int) -> None:
         """When a user was last online."""
 
-    async def save_receipts(self, user: str, receipts: ReceiptsPreference) -> None:
-        """Whether a user's receipts are public."""
+    async def save_receipts(self, user: str, receipts: ReceiptsPreference, change: int) -> None:
+        """Whether a user's receipts are public; `change` as in `save_preferences`."""
 
     async def badge_count(self, user: str) -> int:
         """How many different people wrote to a user while away, since the last tap."""

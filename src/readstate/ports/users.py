@@ -232,8 +232,15 @@ class HotUsers(Protocol):
         None: not loaded.
         """
 
-    async def prefer(self, user: str, channel: str, preferences: Preferences) -> int | None:
-        """Set preferences; returns the user's change number."""
+    async def prefer(self, user: str, channel: str, preferences: Preferences, known: int | None = None) -> int | None:
+        """Set a member's preferences; returns the user's change number, which they carry from then on.
+
+        `known`: only if no newer ones stand than those of this change number. None: nothing was set, because newer
+        ones stand, the user is not loaded or is not a member.
+        """
+
+    async def take_number(self, user: str) -> int | None:
+        """Raise the user's change number and return it; None: not loaded."""
 
     async def generation(self) -> int:
         """A moment, for `dropped`."""

@@ -168,10 +168,10 @@ WHERE excluded.epoch > epoch
     OR (excluded.epoch = epoch AND (excluded.last_read_seq > last_read_seq OR excluded.apart <> '[]'));
 
 -- name: put_preferences
--- What a member wants of a channel.
+-- What a member wants of a channel. A late write that a newer one has overtaken does nothing.
 UPDATE members SET muted_until = :muted_until, count = :count, receipts = :receipts, pinned = :pinned,
-    archived_seq = :archived_seq, user_change = max(user_change, :change)
-WHERE user_id = :user AND channel_id = :channel;
+    archived_seq = :archived_seq, user_change = :change
+WHERE user_id = :user AND channel_id = :channel AND user_change <= :change;
 
 -- name: load_user
 -- Every channel that a user is in, has left, or has a pointer in.
@@ -181,7 +181,7 @@ SELECT json_group_array(json_array(
         coalesce(r.epoch, 0), coalesce(r.last_read_seq, 0), json(coalesce(r.apart, '[]')), r.last_read_id,
         r.last_read_at, coalesce(r.read_at, 0), max(coalesce(m.user_change, 0), coalesce(r.user_change, 0))),
     json_array(coalesce(m.muted_until, 0), coalesce(m.count, 'all'), coalesce(m.receipts, 'public'),
-        coalesce(m.pinned, 0), coalesce(m.archived_seq, -1)),
+        coalesce(m.pinned, 0), coalesce(m.archived_seq, -1), coalesce(m.user_change, 0)),
     coalesce(c.latest_at, 0), c.archived))
 FROM (SELECT channel_id FROM members WHERE user_id = :user
       UNION
@@ -475,9 +475,10 @@ INSERT INTO user_activity (user_id, last_seen) VALUES (:user, :at)
 ON CONFLICT (user_id) DO UPDATE SET last_seen = max(last_seen, excluded.last_seen);
 
 -- name: save_receipts
--- Whether a user's receipts are public.
-INSERT INTO user_activity (user_id, receipts) VALUES (:user, :receipts)
-ON CONFLICT (user_id) DO UPDATE SET receipts = excluded.receipts;
+-- Whether a user's receipts are public. A late write that a newer one has overtaken does nothing.
+INSERT INTO user_activity (user_id, receipts, user_change) VALUES (:user, :receipts, :change)
+ON CONFLICT (user_id) DO UPDATE SET receipts = excluded.receipts, user_change = excluded.user_change
+WHERE user_activity.user_change <= excluded.user_change;
 
 -- name: begin_tap
 -- The tap that stands.
