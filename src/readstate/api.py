@@ -290,6 +290,8 @@ class Sync(Struct, frozen=True, gc=False):
     removed: list[str]
     cursor: str | None
     sync: str
+    exact: bool = True
+    reason: Literal["capped", "stale"] | UnsetType = UNSET
 
 
 class UnreadMessages(Struct, frozen=True, gc=False):
@@ -310,6 +312,7 @@ class UserTotals(Struct, frozen=True, gc=False):
     badge: int
     """How many different people wrote while the user was away."""
     exact: bool
+    reason: Literal["capped", "stale"] | UnsetType = UNSET
 
 
 class PreferencesView(Struct, frozen=True, gc=False):
@@ -354,6 +357,8 @@ class Inbox(Struct, frozen=True, gc=False):
     conversations: list[Conversation]
     cursor: str | None
     sync: str
+    exact: bool = True
+    reason: Literal["capped", "stale"] | UnsetType = UNSET
 
 
 class ThreadView(Struct, frozen=True, gc=False):
@@ -374,6 +379,8 @@ class Threads(Struct, frozen=True, gc=False):
     totals: ThreadTotals
     threads: list[ThreadView]
     cursor: str | None
+    exact: bool = True
+    reason: Literal["capped", "stale"] | UnsetType = UNSET
 
 
 class Badge(Struct, frozen=True, gc=False):
@@ -416,6 +423,8 @@ class Seen(Struct, frozen=True, gc=False):
     of: int
     users: list[Reader] | None
     """Null in large channels."""
+    exact: bool = True
+    reason: Literal["stale"] | UnsetType = UNSET
 
 
 class Receipt(Struct, frozen=True, gc=False):
@@ -424,12 +433,16 @@ class Receipt(Struct, frozen=True, gc=False):
     user_id: str
     last_read_seq: int
     read_at: int
+    last_read_id: str | None = None
+    """Null where it isn't known."""
 
 
 class Receipts(Struct, frozen=True, gc=False):
     """How far the members of a channel have read; empty in large channels."""
 
     receipts: list[Receipt]
+    exact: bool = True
+    reason: Literal["stale"] | UnsetType = UNSET
 
 
 class PresenceView(Struct, frozen=True, gc=False):
@@ -466,6 +479,7 @@ class Explanation(Struct, frozen=True, gc=False):
     durable: int
     agrees: bool
     answered_by: Literal["hot", "durable"]
+    reason: Literal["capped", "stale"] | UnsetType = UNSET
 
 
 class Recount(Struct, frozen=True, gc=False):

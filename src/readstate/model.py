@@ -160,6 +160,14 @@ class Member(Struct, frozen=True, gc=False):
     """(after, up to): ranges of seqs that joins alone marked as read, and that are no receipts."""
 
 
+class Reading(Struct, frozen=True, gc=False, array_like=True):
+    """How far a member has read, and what of it joins alone marked: ranges (after, up to)."""
+
+    user_id: str
+    pointer: Pointer
+    skipped: tuple[tuple[int, int], ...] = ()
+
+
 class SeenPlace(Struct, frozen=True, gc=False):
     """How far somebody has read in a channel, as others may see it."""
 

@@ -358,6 +358,22 @@ async def test_what_changed_since_a_number_is_found_and_nothing_else(users: HotU
     assert nothing.seats == []
 
 
+async def test_pointers_of_many_in_one_channel(users: HotUsers) -> None:
+    await load(users)
+    await load(users, "carol")
+    await users.apply([fan(seq, None, "bob", "carol") for seq in (1, 2, 3)])
+    await users.move([Read("bob", "c", place(1), (3,)), Read("carol", "c", place(2))])
+
+    bob, dave, carol = await users.pointers_in("c", ["bob", "dave", "carol"])
+
+    assert dave is None
+    assert bob is not None
+    assert (bob.state, bob.place) == (ReadState(0, 1, frozenset({3})), place(1))
+    assert carol is not None
+    assert (carol.state, carol.place) == (ReadState(0, 2), place(2))
+    assert await users.pointers_in("elsewhere", ["bob", "dave"]) == [Pointer(), None]
+
+
 async def test_newer_preferences_stay(users: HotUsers) -> None:
     await load(users)
     first = await users.prefer("bob", "c", Preferences(pinned=True), 0)

@@ -16,6 +16,7 @@ from ..model import (
     Mode,
     Position,
     Preferences,
+    Reading,
     ReadState,
     ReceiptsPreference,
     SeenPlace,
@@ -219,14 +220,11 @@ class DurableUsers(Protocol):
 class DurableReceipts(Protocol):
     """Who has read what. Leaves out what joins alone marked as read, and who keeps receipts private."""
 
-    async def seen_by(self, channel: str, sender: str, seq: int) -> list[tuple[str, int]]:
-        """(user, read at) of the members other than the sender who have read a place."""
+    async def readers(self, channel: str) -> list[Reading]:
+        """The members whose receipts others may see, also those who have read nothing."""
 
     async def seen_count(self, channel: str, sender: str, seq: int) -> int:
-        """How many they are."""
-
-    async def receipts(self, channel: str) -> list[tuple[str, int, int]]:
-        """(user, seq, read at) of the members who have read anything."""
+        """How many members other than the sender have read a place."""
 
     async def public_readers(
         self, keys: Sequence[tuple[str, str]]

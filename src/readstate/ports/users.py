@@ -232,6 +232,12 @@ class HotUsers(Protocol):
         None: not loaded.
         """
 
+    async def pointers_in(self, channel: str, users: Sequence[str]) -> list[Pointer | None]:
+        """The pointers of these users in one channel, an empty one where there is none. No use, as in `pointers`.
+
+        `read_at` is 0 where the store doesn't keep it. None: the user is not loaded.
+        """
+
     async def prefer(self, user: str, channel: str, preferences: Preferences, known: int | None = None) -> int | None:
         """Set a member's preferences; returns the user's change number, which they carry from then on.
 

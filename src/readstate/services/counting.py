@@ -1,8 +1,9 @@
 """From hot state to the figures that callers see."""
 
 from collections.abc import Sequence
+from typing import Literal
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from ..api import LastRead, Place, Unread
 from ..model import Channel, Mode, Pointer, Position, Preferences
@@ -24,6 +25,20 @@ def shown(preferences: Preferences, unread: int, mentions: int) -> int:
     if preferences.count == "all":
         return unread
     return mentions if preferences.count == "mentions" else 0
+
+
+Reason = Literal["capped", "stale"] | UnsetType
+
+
+def reason_of(*, stale: bool, capped: bool) -> Reason:
+    """Why a count is not exact; UNSET: it is."""
+    return "stale" if stale else "capped" if capped else UNSET
+
+
+def worst_reason(counts: Sequence[Unread], *, stale: bool) -> Reason:
+    """Why an answer with these counts is not exact; UNSET: it is."""
+    reasons = {count.reason for count in counts}
+    return reason_of(stale=stale or "stale" in reasons, capped="capped" in reasons)
 
 
 class Counting:
@@ -78,18 +93,19 @@ class Counting:
 
     def _unread(self, seat: Seat, channel: Channel, count: Count, first: Position | None, stale: bool) -> Unread:
         unread = shown(seat.preferences, count.count, count.mentions)
+        reason = reason_of(stale=stale, capped=count.capped)
         return Unread(
             channel_id=seat.channel_id,
             unread=unread,
             label=self.label(unread),
             has_unread=count.count > 0 or count.capped,
-            exact=not count.capped and not stale,
+            exact=reason is UNSET,
             mentions=count.mentions,
             first_unread=None if first is None else Place(first.id, first.seq, first.at),
             last_read=last_read(seat.pointer),
             latest=channel.latest,
             muted=self.muted(seat.preferences),
-            reason="stale" if stale else "capped" if count.capped else UNSET,
+            reason=reason,
             archived=True if channel.archived else UNSET,
         )
 

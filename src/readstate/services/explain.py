@@ -2,10 +2,12 @@
 
 import asyncio
 
+from msgspec import UNSET
+
 from ..announcements import SeatTouched
 from ..api import Explanation, Recount
 from ..ports import Bus, DurableQueries, HotChannels, HotUsers
-from .counting import Counting, last_read
+from .counting import Counting, last_read, reason_of
 from .loading import Loader
 from .under_way import UnderWay
 from .unread import UnreadCounts
@@ -44,6 +46,7 @@ class Explain:
 
         They differ only if the difference stood while nothing moved.
         """
+        stale = self._counting.stale
         seen = set()
         for look in range(MAX_LOOKS):
             await asyncio.sleep(0.01 * look)
@@ -57,11 +60,12 @@ class Explain:
             seen.add((found.change, info.change, found.unread, count.count, seat.pointer))
         else:
             quiet = len(seen) == 1  # not the same, but nothing moves
+        reason = reason_of(stale=stale or self._counting.stale, capped=count.capped)
         return Explanation(
             channel_id=channel,
             user_id=user,
             unread=count.count,
-            exact=not count.capped,
+            exact=reason is UNSET,
             mode=seat.mode.value,
             pointer=last_read(seat.pointer),
             joined_seq=found.joined_seq,
@@ -72,6 +76,7 @@ class Explain:
             durable=found.unread,
             agrees=not quiet or count.count == found.unread or (count.capped and count.count < found.unread),
             answered_by="hot",
+            reason=reason,
         )
 
     async def recount(self, user: str, channel: str) -> Recount:

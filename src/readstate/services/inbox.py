@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from ..api import Conversation, Inbox, Unread
 from ..errors import Invalid
 from ..model import MAX_NUMBER, Channel
 from ..ports import Count, Seat
 from ..rules import check_user_id
-from .counting import Counting
+from .counting import Counting, worst_reason
 from .cursors import InboxAfter, decode, encode, page_size
 from .loading import Loader
 from .preferences import ChannelPreferences
@@ -81,12 +81,14 @@ class UserInbox:
         start = None if cursor is None else decode(cursor, InboxAfter, user)
         if start is not None and (start.order, start.filter) != (order, filter):
             raise Invalid("the cursor was made for another order or filter", field="cursor")
+        stale = self._counting.stale
         sync = await self._unread.moment(user) if start is None else start.sync
         after = None if start is None else (start.pinned, start.read, start.at, start.channel_id)
         keys = await self._keys(user, after, limit + 1, order, filter)
-        rows = await self.rows(user, [key[3] for key in keys[:limit]])
+        rows, counts = await self._rows(user, [key[3] for key in keys[:limit]])
         more = encode(InboxAfter(order, filter, sync, *keys[limit - 1]), user) if len(keys) > limit else None
-        return Inbox(rows, more, sync)
+        reason = worst_reason(counts, stale=stale or self._counting.stale)
+        return Inbox(rows, more, sync, reason is UNSET, reason)
 
     async def _keys(self, user: str, after: Key | None, limit: int, order: Order, filter_: Filter) -> list[Key]:
         """The keys of the next conversations, in order: pinned, then perhaps unread, then the rest."""
@@ -142,10 +144,13 @@ class UserInbox:
 
     async def rows(self, user: str, names: Sequence[str]) -> list[Conversation]:
         """The conversations by name: one batched fetch of just these."""
+        return (await self._rows(user, names))[0]
+
+    async def _rows(self, user: str, names: Sequence[str]) -> tuple[list[Conversation], list[Unread]]:
         seats, channels = await self._unread.seats(user, names)
         counts = await self._counting.unread(user, seats, channels)
         rows = zip(seats, channels, counts, strict=True)
-        return [_conversation(user, seat, channel, count) for seat, channel, count in rows]
+        return [_conversation(user, seat, channel, count) for seat, channel, count in rows], counts
 
 
 def _any(count: Count) -> bool:

@@ -1,5 +1,7 @@
 """Threads: follow, unread replies, the panel, mark read."""
 
+from msgspec import UNSET
+
 from ..api import ReadResult, ThreadRead, Threads, ThreadTotals, ThreadView
 from ..errors import Invalid, MessageNotFound, ReplyToReply, ThreadNotFound
 from ..events import MembersEvent
@@ -7,7 +9,7 @@ from ..model import Latest, Position
 from ..ports import Clock, Log, Seat
 from ..rooms import channel_and_thread, is_thread, thread_room
 from ..rules import check_id, check_user_id
-from .counting import Counting, last_read
+from .counting import Counting, last_read, reason_of
 from .cursors import ThreadsAfter, decode, encode, page_size
 from .effects import done
 from .loading import Loader
@@ -81,6 +83,7 @@ class ThreadPanel:
         if channel is not None:
             await self._loader.seat(user, channel)
         after = None if cursor is None else decode(cursor, ThreadsAfter, user)
+        stale = self._counting.stale
         seats = await self.followed(user)
         rooms = await self._loader.channels([seat.channel_id for seat in seats])
         rows = []
@@ -95,7 +98,9 @@ class ThreadPanel:
         rows.sort(key=lambda row: row[0])
         page = rows[:limit]
         more = encode(ThreadsAfter(*page[-1][0]), user) if len(rows) > limit else None
-        return Threads(_totals(seats), [view for _, view in page], more)
+        capped = any(seat.ledger is not None and seat.ledger.capped for seat in seats)
+        reason = reason_of(stale=stale or self._counting.stale, capped=capped)
+        return Threads(_totals(seats), [view for _, view in page], more, reason is UNSET, reason)
 
     async def totals(self, user: str) -> ThreadTotals:
         """Unread replies over all followed threads."""

@@ -11,7 +11,7 @@ from ..model import NO_PREFERENCES, Channel, Preferences
 from ..ports import Clock, HotChannels, HotUsers, Seat, Survey
 from ..rooms import channel_and_thread, is_thread
 from ..rules import check_id, check_user_id
-from .counting import Counting, shown
+from .counting import Counting, reason_of, shown, worst_reason
 from .cursors import SyncCursor, SyncPage, decode, encode, in_doubt, page_size
 from .loading import MAX_TRIES, Loader, overtaken
 from .under_way import UnderWay
@@ -99,23 +99,19 @@ class UnreadCounts:
         for user in users:
             stale = self._counting.stale  # looked at twice: what is said to be exact must be so at both moments
             survey = await self._loader.survey(check_user_id(user, "users"))
-            sums, exact = await self._sums(user, survey)
+            sums, capped = await self._sums(user, survey)
             threads = await self._thread_totals(user, survey)
             badge = await self._badge(user)
+            reason = reason_of(stale=stale or self._counting.stale, capped=capped)
             answer[user] = UserTotals(
-                sums.unread,
-                sums.mentions,
-                sums.channels,
-                threads.unread,
-                badge,
-                exact and not (stale or self._counting.stale),
+                sums.unread, sums.mentions, sums.channels, threads.unread, badge, reason is UNSET, reason
             )
         return answer
 
     # ------------------------------------------------------------ sums
 
     async def _sums(self, user: str, survey: Survey) -> tuple[Totals, bool]:
-        """Sums over the channels that are not muted or archived, and whether they are exact."""
+        """Sums over the channels that are not muted or archived, and whether there is more than is counted."""
         unread, mentions, channels, capped = survey.plain
         view = await self._loader.view(user, [])
         lines = [Line(*count, view.preferences.get(count[0], NO_PREFERENCES)) for count in survey.special]
@@ -126,7 +122,7 @@ class UnreadCounts:
                 mentions += line.mentions
                 channels += 1
                 capped = capped or line.capped
-        return Totals(unread, mentions, channels), not capped
+        return Totals(unread, mentions, channels), capped
 
     async def _timeline_lines(self, user: str, names: Sequence[str]) -> list[Line]:
         """Timeline channels with anything unread, but for archived ones."""
@@ -240,6 +236,7 @@ class UnreadCounts:
         return (await self._loader.view(user, [])).change, await self._channels.positions()
 
     async def _answer(self, q: _Question) -> Sync:
+        stale = self._counting.stale
         survey = await self._loader.survey(q.user)
         removed: list[str] = []
         if q.start is None and q.wanted is None and q.only_unread:
@@ -247,7 +244,7 @@ class UnreadCounts:
             names = [name for _, name in await self.unread_keys(q.user, after, q.limit + 1)]
             seats, channels = await self.seats(q.user, names)
             rows = await self._counting.unread(q.user, seats, channels)
-            return await self._made(q, survey, [row for row in rows if row.has_unread], removed)
+            return await self._made(q, survey, [row for row in rows if row.has_unread], removed, stale)
         if q.start is not None:
             found = await self.changed(q.user, q.start)
             names = found.channels
@@ -255,18 +252,24 @@ class UnreadCounts:
         else:
             names = await self._member_of(q.user, q.wanted)
             removed = sorted(q.wanted - set(names)) if q.wanted is not None else []
-        return await self._made(q, survey, await self._rows(q, names), removed)
+        return await self._made(q, survey, await self._rows(q, names), removed, stale)
 
-    async def _made(self, q: _Question, survey: Survey, rows: list[Unread], removed: list[str]) -> Sync:
+    async def _made(self, q: _Question, survey: Survey, rows: list[Unread], removed: list[str], stale: bool) -> Sync:
         everything = q.start is None and q.after is None and q.wanted is None and len(rows) <= q.limit
-        stale = any(row.reason == "stale" for row in rows)
+        totals, capped = (_totals(rows), False) if everything else await self._sums(q.user, survey)
+        threads = await self._thread_totals(q.user, survey)
+        reason = worst_reason(rows, stale=stale or self._counting.stale)
+        if reason is UNSET and capped:
+            reason = "capped"
         return Sync(
-            totals=_totals(rows) if everything else (await self._sums(q.user, survey))[0],
-            threads=await self._thread_totals(q.user, survey),
+            totals=totals,
+            threads=threads,
             channels=rows[: q.limit],
             removed=removed,
             cursor=_cursor(q, rows[q.limit - 1]) if len(rows) > q.limit else None,
-            sync=in_doubt(q.sync, q.user) if stale else q.sync,
+            sync=in_doubt(q.sync, q.user) if reason == "stale" else q.sync,
+            exact=reason is UNSET,
+            reason=reason,
         )
 
     async def _rows(self, q: _Question, names: Sequence[str]) -> list[Unread]:

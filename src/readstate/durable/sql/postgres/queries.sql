@@ -443,20 +443,9 @@ CROSS JOIN LATERAL (
     WHERE m.channel_id = k ->> 0 AND m.seq > (k ->> 1)::bigint AND m.sender_id <> :user
     ORDER BY m.seq LIMIT 1) AS written;
 
--- name: seen_by
--- Members other than the sender who have read a place, unless a join alone marked it or they keep it private.
-SELECT coalesce(json_agg(json_build_array(m.user_id, r.read_at) ORDER BY r.read_at, m.user_id), '[]')
-FROM members AS m
-JOIN read_receipts AS r ON r.user_id = m.user_id AND r.channel_id = m.channel_id
-LEFT JOIN user_activity AS u ON u.user_id = m.user_id
-WHERE m.channel_id = :channel AND m.active AND m.user_id <> :sender
-    AND m.receipts = 'public' AND coalesce(u.receipts, 'public') = 'public'
-    AND (r.last_read_seq >= :seq OR :seq = ANY (r.apart))
-    AND NOT EXISTS (SELECT FROM jsonb_array_elements(m.skipped) AS s
-                    WHERE (s ->> 0)::bigint < :seq AND (s ->> 1)::bigint >= :seq);
-
 -- name: seen_count
--- How many that are.
+-- How many members other than the sender have read a place, without those for whom a join alone marked it and those
+-- who keep it private.
 SELECT count(*)
 FROM members AS m
 JOIN read_receipts AS r ON r.user_id = m.user_id AND r.channel_id = m.channel_id
@@ -467,11 +456,13 @@ WHERE m.channel_id = :channel AND m.active AND m.user_id <> :sender
     AND NOT EXISTS (SELECT FROM jsonb_array_elements(m.skipped) AS s
                     WHERE (s ->> 0)::bigint < :seq AND (s ->> 1)::bigint >= :seq);
 
--- name: receipts
+-- name: readers
 -- The pointers of a channel's members, without those who keep theirs private, and what joins alone marked.
-SELECT coalesce(json_agg(json_build_array(m.user_id, r.last_read_seq, r.read_at, m.skipped)), '[]')
+SELECT coalesce(json_agg(json_build_array(m.user_id, json_build_array(
+    coalesce(r.epoch, 0), coalesce(r.last_read_seq, 0), coalesce(r.apart, '{}'), r.last_read_id, r.last_read_at,
+    coalesce(r.read_at, 0)), m.skipped)), '[]')
 FROM members AS m
-JOIN read_receipts AS r ON r.user_id = m.user_id AND r.channel_id = m.channel_id
+LEFT JOIN read_receipts AS r ON r.user_id = m.user_id AND r.channel_id = m.channel_id
 LEFT JOIN user_activity AS u ON u.user_id = m.user_id
 WHERE m.channel_id = :channel AND m.active
     AND m.receipts = 'public' AND coalesce(u.receipts, 'public') = 'public';

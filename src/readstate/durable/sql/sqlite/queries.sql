@@ -424,22 +424,9 @@ FROM json_each(:keys) AS k
 WHERE EXISTS (SELECT 1 FROM messages AS m
               WHERE m.channel_id = k.value ->> 0 AND m.seq > k.value ->> 1 AND m.sender_id <> :user);
 
--- name: seen_by
--- Members other than the sender who have read a place, unless a join alone marked it or they keep it private.
-SELECT json_group_array(json_array(user_id, read_at))
-FROM (SELECT m.user_id, r.read_at
-      FROM members AS m
-      JOIN read_receipts AS r ON r.user_id = m.user_id AND r.channel_id = m.channel_id
-      LEFT JOIN user_activity AS u ON u.user_id = m.user_id
-      WHERE m.channel_id = :channel AND m.active = 1 AND m.user_id <> :sender
-          AND m.receipts = 'public' AND coalesce(u.receipts, 'public') = 'public'
-          AND (r.last_read_seq >= :seq OR :seq IN (SELECT value FROM json_each(r.apart)))
-          AND NOT EXISTS (SELECT 1 FROM json_each(m.skipped) AS s
-                          WHERE s.value ->> 0 < :seq AND s.value ->> 1 >= :seq)
-      ORDER BY r.read_at, m.user_id);
-
 -- name: seen_count
--- How many that are.
+-- How many members other than the sender have read a place, without those for whom a join alone marked it and those
+-- who keep it private.
 SELECT count(*)
 FROM members AS m
 JOIN read_receipts AS r ON r.user_id = m.user_id AND r.channel_id = m.channel_id
@@ -449,11 +436,13 @@ WHERE m.channel_id = :channel AND m.active = 1 AND m.user_id <> :sender
     AND (r.last_read_seq >= :seq OR :seq IN (SELECT value FROM json_each(r.apart)))
     AND NOT EXISTS (SELECT 1 FROM json_each(m.skipped) AS s WHERE s.value ->> 0 < :seq AND s.value ->> 1 >= :seq);
 
--- name: receipts
+-- name: readers
 -- The pointers of a channel's members, without those who keep theirs private, and what joins alone marked.
-SELECT json_group_array(json_array(m.user_id, r.last_read_seq, r.read_at, json(m.skipped)))
+SELECT json_group_array(json_array(m.user_id, json_array(
+    coalesce(r.epoch, 0), coalesce(r.last_read_seq, 0), json(coalesce(r.apart, '[]')), r.last_read_id, r.last_read_at,
+    coalesce(r.read_at, 0)), json(m.skipped)))
 FROM members AS m
-JOIN read_receipts AS r ON r.user_id = m.user_id AND r.channel_id = m.channel_id
+LEFT JOIN read_receipts AS r ON r.user_id = m.user_id AND r.channel_id = m.channel_id
 LEFT JOIN user_activity AS u ON u.user_id = m.user_id
 WHERE m.channel_id = :channel AND m.active = 1
     AND m.receipts = 'public' AND coalesce(u.receipts, 'public') = 'public';
