@@ -407,6 +407,10 @@ class MemoryUsers(UserViews):
         elif (known := self._users.get(user)) is not None and (flags := known.row(channel).flags) & MEMBER:
             known.shelf(flags).unload(channel)
 
+    async def erase(self, user: str, rooms: Collection[str]) -> None:
+        """Drop a user: everything that is kept of them is in one place."""
+        await self.forget(user)
+
     # ------------------------------------------------------------ memory
 
     def bytes(self) -> int:

@@ -189,6 +189,15 @@ class ValkeyUsers(ValkeyViews):
                     answers[index] = bool(value)
         return answers
 
+    async def erase(self, user: str, rooms: Collection[str]) -> None:
+        """Drop a user, with the ledgers in these rooms and in those that the hot state knows."""
+        every = sorted({*rooms, *(await self.pointers(user) or ())})
+        ledgers = [self._calls.keys.ledger(user, room) for room in every]
+        self._drops.user(user)
+        for start in range(0, max(1, len(ledgers)), STAGE):
+            call = self._calls.once(FORGET, user, "", more=ledgers[start : start + STAGE])
+            await once_or_reload(self._generation, call)
+
     async def forget(self, user: str, channel: str | None = None) -> None:
         """Drop a user, also one that is being loaded, or one ledger; loaded again on use."""
         if channel == "":

@@ -263,5 +263,8 @@ class HotUsers(Protocol):
     async def install_ledgers(self, loads: Sequence[LedgerLoad]) -> list[bool]:
         """Take loaded ledgers; False where a newer change or another epoch has passed: load again."""
 
+    async def erase(self, user: str, rooms: Collection[str]) -> None:
+        """Drop a user with everything that is kept of them in these rooms; only the change number goes on."""
+
     async def forget(self, user: str, channel: str | None = None) -> None:
         """Drop a user (or one ledger); loaded again on use. A load of the user that is under way fails."""
