@@ -366,6 +366,9 @@ class Inbox(Struct, frozen=True, gc=False):
     conversations: list[Conversation]
     cursor: str | None
     sync: str
+    exact: bool | UnsetType = UNSET
+    """Only there if it is false: conversations may be missing."""
+    reason: Reason | UnsetType = UNSET
 
 
 class ThreadView(Struct, frozen=True, gc=False):
@@ -431,6 +434,8 @@ class Seen(Struct, frozen=True, gc=False):
     of: int
     users: list[Reader] | None
     """Null in large channels."""
+    exact: bool = True
+    reason: Literal["stale"] | UnsetType = UNSET
 
 
 class Receipt(Struct, frozen=True, gc=False):
@@ -439,12 +444,16 @@ class Receipt(Struct, frozen=True, gc=False):
     user_id: str
     last_read_seq: int
     read_at: int
+    last_read_id: str | None = None
+    """Null where it isn't known."""
 
 
 class Receipts(Struct, frozen=True, gc=False):
     """How far the members of a channel have read; empty in large channels."""
 
     receipts: list[Receipt]
+    exact: bool = True
+    reason: Literal["stale"] | UnsetType = UNSET
 
 
 class PresenceView(Struct, frozen=True, gc=False):

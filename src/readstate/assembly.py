@@ -153,7 +153,9 @@ class Services:
             max_batch=s.max_batch,
         )
         self.threads = ThreadPanel(log, loader, places, self.reads, counting, clock, cursors, max_page=s.max_page)
-        self.receipts = ReadReceipts(durable, loader, receipts_max_members=s.receipts_max_members)
+        self.receipts = ReadReceipts(
+            hot.users, durable, loader, freshness, clock, receipts_max_members=s.receipts_max_members
+        )
         self.presence = UserPresence(hot.presence, loader, durable, hot.badges, bus, clock)
         self.preferences = ChannelPreferences(hot.users, durable, loader, bus, under_way, clock, alone=parts.alone)
         self.inbox = UserInbox(loader, counting, self.unread, self.preferences, cursors, max_page=s.max_page)

@@ -140,6 +140,8 @@ class Preferences(Struct, frozen=True, gc=False, array_like=True):
     pinned: bool = False
     archived_seq: int = -1
     """Archived until somebody else writes after this seq; -1: not archived."""
+    change: int = 0
+    """The user's change number that set them: older preferences never replace newer ones."""
 
 
 NO_PREFERENCES = Preferences()
@@ -158,6 +160,14 @@ class Member(Struct, frozen=True, gc=False):
     """(after, up to): ranges of seqs that joins alone marked as read, and that are no receipts."""
     joined_position: int = 0
     """Where in the log the join stands; 0: it was imported, or is from before this was kept."""
+
+
+class Reading(Struct, frozen=True, gc=False, array_like=True):
+    """How far a member has read, and what of it joins alone marked: ranges (after, up to)."""
+
+    user_id: str
+    pointer: Pointer
+    skipped: tuple[tuple[int, int], ...] = ()
 
 
 class SeenPlace(Struct, frozen=True, gc=False):

@@ -81,6 +81,20 @@ def receipt_seq(seq: int, skipped: Sequence[Sequence[int]]) -> int:
     return seq
 
 
+def has_seen(state: ReadState, seq: int, skipped: Sequence[Sequence[int]]) -> bool:
+    """Whether a message is read, and not by a join alone."""
+    return (seq <= state.seq or seq in state.apart) and not any(after < seq <= up_to for after, up_to in skipped)
+
+
+def merged_pointer(one: Pointer, other: Pointer) -> Pointer:
+    """Two states of one user in one channel merged, with the place and the time of the one that is ahead."""
+    state = merge(one.state, other.state)
+    if state == one.state:
+        return one
+    ahead = other if (other.epoch, other.seq) >= (one.epoch, one.seq) else one
+    return pointer_at(state, ahead.place, max(one.read_at, other.read_at))
+
+
 def seen_place(user: str, channel: str, place: Position, read_at: int, skipped: Sequence[Sequence[int]]) -> SeenPlace:
     """A pointer as others see it."""
     seq = receipt_seq(place.seq, skipped)

@@ -264,8 +264,7 @@ class ErasedRows(Struct, frozen=True, gc=False):
     """What an erase removed, and whose hot state is no longer right."""
 
     erased: Erased
-    rooms: dict[str, int]
+    rooms: dict[str, Channel]
+    """The channels and threads that the user was in, as they stand now."""
     receivers: list[str]
     """Whose badges counted the user."""
-    peers: list[str]
-    """Who is left alone in a direct channel."""

@@ -13,6 +13,7 @@ from readstate.facts import Effect
 from readstate.model import Mode, Preferences, ReadState
 from readstate.ports import Activity, Durable, TapPlace
 from readstate.rooms import thread_room
+from readstate.rules import has_seen, receipt_seq
 from tests.online import nobody, only
 
 from .conftest import CAP
@@ -303,7 +304,7 @@ async def test_activity_is_kept_apart_from_each_other(durable: Durable) -> None:
     assert await durable.activity("bob") == Activity()
     await durable.save_seen("bob", 50)
     await durable.save_seen("bob", 40)
-    await durable.save_receipts("bob", "private")
+    await durable.save_receipts("bob", "private", 1)
     await durable.tap("bob", 60, 10)
     assert await durable.activity("bob") == Activity(60, 50, "private")
 
@@ -311,12 +312,26 @@ async def test_activity_is_kept_apart_from_each_other(durable: Durable) -> None:
 # ---------------------------------------------------------------- receipts
 
 
+async def seen_by(durable: Durable, seq: int) -> list[tuple[str, int]]:
+    """(user, read at) of those other than alice who have read a place, by time."""
+    found = [one for one in await durable.readers("c") if one.user_id != "alice"]
+    seen = [(one.user_id, one.pointer.read_at) for one in found if has_seen(one.pointer, seq, one.skipped)]
+    assert await durable.seen_count("c", "alice", seq) == len(seen)
+    return sorted(seen, key=lambda reader: reader[1])
+
+
+async def readers(durable: Durable) -> dict[str, int]:
+    """How far those have read who have read anything."""
+    found = {one.user_id: receipt_seq(one.pointer.seq, one.skipped) for one in await durable.readers("c")}
+    return {user: seq for user, seq in found.items() if seq}
+
+
 async def test_readers_by_the_time_they_read_without_the_sender(durable: Durable) -> None:
     await apply(durable, say("m1"), say("m2"), say("m3"))
     await durable.merge([read("bob", 2, (), read_at=NOW + 9), read("carol", 1, (3,), read_at=NOW + 5)])
-    assert await durable.seen_by("c", "alice", 1) == [("carol", NOW + 5), ("bob", NOW + 9)]
-    assert await durable.seen_by("c", "alice", 2) == [("bob", NOW + 9)]
-    assert await durable.seen_by("c", "alice", 3) == [("carol", NOW + 5)]
+    assert await seen_by(durable, 1) == [("carol", NOW + 5), ("bob", NOW + 9)]
+    assert await seen_by(durable, 2) == [("bob", NOW + 9)]
+    assert await seen_by(durable, 3) == [("carol", NOW + 5)]
     assert [await durable.seen_count("c", "alice", seq) for seq in (1, 2, 3)] == [2, 1, 1]
 
 
@@ -324,11 +339,11 @@ async def test_what_joins_alone_marked_is_no_receipt(durable: Durable) -> None:
     await apply(durable, say("m1"), say("m2"), members("dave"), members(remove=("dave",)))
     await apply(durable, say("m3"), members("dave"))
     assert [await durable.seen_count("c", "alice", seq) for seq in (1, 2, 3)] == [0, 0, 0]
-    assert "dave" not in [user for user, _, _ in await durable.receipts("c")]
+    assert "dave" not in await readers(durable)
     await apply(durable, say("m4"))
     await durable.merge([read("dave", 4)])
     assert [await durable.seen_count("c", "alice", seq) for seq in (1, 3, 4)] == [0, 0, 1]
-    assert ("dave", 4) in [(user, seq) for user, seq, _ in await durable.receipts("c")]
+    assert (await readers(durable))["dave"] == 4
 
 
 async def test_what_is_marked_unread_and_read_again_is_a_receipt(durable: Durable) -> None:
@@ -344,13 +359,13 @@ async def test_private_readers_and_those_who_left_are_in_no_answer(durable: Dura
     await apply(durable, say("m1"))
     await durable.merge([read("bob", 1), read("carol", 1)])
     await durable.save_preferences("bob", "c", Preferences(receipts="private"), 1)
-    assert await durable.seen_by("c", "alice", 1) == [("carol", NOW)]
-    await durable.save_receipts("carol", "private")
-    assert await durable.seen_by("c", "alice", 1) == []
+    assert await seen_by(durable, 1) == [("carol", NOW)]
+    await durable.save_receipts("carol", "private", 1)
+    assert await seen_by(durable, 1) == []
     assert await durable.seen_count("c", "alice", 1) == 0
-    assert [user for user, _, _ in await durable.receipts("c")] == ["alice"]
+    assert list(await readers(durable)) == ["alice"]
     await apply(durable, members(remove=("alice",)))
-    assert await durable.receipts("c") == []
+    assert await readers(durable) == {}
 
 
 # ---------------------------------------------------------------- archives
@@ -370,5 +385,25 @@ async def test_preferences_outlive_leaving(durable: Durable) -> None:
     await durable.save_preferences("bob", "c", wanted, 1)
     await apply(durable, members(remove=("bob",)), members("bob"))
     [seat] = await durable.load_user("bob")
-    assert seat.preferences == wanted
+    assert seat.preferences == structs.replace(wanted, change=1)
     assert seat.pointer.state == ReadState()
+
+
+async def test_an_older_change_number_never_replaces_newer_preferences(durable: Durable) -> None:
+    newer = Preferences(5, "mentions", "private", True, 5)
+    await durable.save_preferences("bob", "c", newer, 8)
+    await durable.save_preferences("bob", "c", Preferences(), 7)
+    [seat] = await durable.load_user("bob")
+    assert seat.preferences == structs.replace(newer, change=8)
+    await durable.save_preferences("bob", "c", Preferences(pinned=True), 9)
+    [seat] = await durable.load_user("bob")
+    assert seat.preferences == Preferences(pinned=True, change=9)
+
+
+async def test_an_older_change_number_never_replaces_a_newer_wish_for_all_channels(durable: Durable) -> None:
+    await durable.save_receipts("bob", "private", 8)
+    await durable.save_receipts("bob", "public", 7)
+    assert (await durable.activity("bob")).receipts == "private"
+    await durable.save_seen("bob", 50)
+    await durable.save_receipts("bob", "public", 9)
+    assert await durable.activity("bob") == Activity(0, 50, "public")

@@ -65,7 +65,7 @@ async def a_life(durable: SqlStore) -> None:
     await durable.merge([ReadEvent("alice", "c", 1, 1, (3,), "m1", NOW, NOW, 1, NOW)])
     await durable.save_preferences("bob", "c", Preferences(2**53 - 1, "mentions", "private", True, 2), 1)
     await durable.save_seen("alice", NOW)
-    await durable.save_receipts("bob", "private")
+    await durable.save_receipts("bob", "private", 1)
 
 
 async def exported(durable: SqlStore) -> list[Record]:

@@ -358,6 +358,58 @@ async def test_what_changed_since_a_number_is_found_and_nothing_else(users: HotU
     assert nothing.seats == []
 
 
+async def test_pointers_of_many_in_one_channel(users: HotUsers) -> None:
+    await load(users)
+    await load(users, "carol")
+    await users.apply([fan(seq, None, "bob", "carol") for seq in (1, 2, 3)])
+    await users.move([Read("bob", "c", place(1), (3,)), Read("carol", "c", place(2))])
+
+    bob, dave, carol = await users.pointers_in("c", ["bob", "dave", "carol"])
+
+    assert dave is None
+    assert bob is not None
+    assert (bob.state, bob.place) == (ReadState(0, 1, frozenset({3})), place(1))
+    assert carol is not None
+    assert (carol.state, carol.place) == (ReadState(0, 2), place(2))
+    assert await users.pointers_in("elsewhere", ["bob", "dave"]) == [Pointer(), None]
+
+
+async def test_newer_preferences_stay(users: HotUsers) -> None:
+    await load(users)
+    first = await users.prefer("bob", "c", Preferences(pinned=True), 0)
+    assert first is not None
+    assert (await seat(users)).preferences == Preferences(pinned=True, change=first)
+    second = await users.prefer("bob", "c", Preferences(), first)
+    assert second is not None
+    assert second > first
+    assert await users.prefer("bob", "c", Preferences(pinned=True), first) is None
+    assert (await seat(users)).preferences == Preferences(change=second)
+
+
+async def test_preferences_carry_the_number_they_were_loaded_with(users: HotUsers) -> None:
+    wanted = Preferences(muted_until=9, change=7)
+    loaded = SeatLoad("c", True, Mode.LEDGER, NO_CHANGE, True, Pointer(), wanted, 0, False)
+    assert await users.install("bob", await users.begin("bob"), [loaded])
+    assert (await seat(users)).preferences == wanted
+    assert await users.prefer("bob", "c", Preferences(), 6) is None
+    assert await users.prefer("bob", "c", Preferences(), 7) is not None
+
+
+async def test_who_has_left_sets_no_preferences(users: HotUsers) -> None:
+    await load(users)
+    await users.apply([Left("c", 1, ("bob",))])
+    assert await users.prefer("bob", "c", Preferences(pinned=True)) is None
+
+
+async def test_numbers_are_taken_in_order(users: HotUsers) -> None:
+    assert await users.take_number("bob") is None
+    await load(users)
+    numbers = [await users.take_number("bob") for _ in range(3)]
+    assert numbers == sorted(numbers, key=lambda number: number or 0)
+    assert len(set(numbers)) == 3
+    assert await users.changes(["bob"]) == numbers[-1:]
+
+
 async def test_a_survey_costs_nothing_for_what_is_read(users: HotUsers) -> None:
     await load(users)
     await users.apply([fan(1), fan(2, None, "bob", named=("bob",))])

@@ -173,7 +173,7 @@ async def test_private_readers_are_left_out_and_joins_are_no_receipts(durable: D
     await put(durable, say("m1"), say("m2"))
     await put(durable, MembersEvent(channel_id="c", created_at=NOW, add=("dave",)))
     await durable.save_preferences("bob", "c", Preferences(receipts="private"), 1)
-    await durable.save_receipts("carol", "private")
+    await durable.save_receipts("carol", "private", 1)
     keys = [(user, "c") for user in ("alice", "bob", "carol", "dave", "stranger")]
     assert await durable.public_readers(keys) == {("alice", "c"): (), ("dave", "c"): ((0, 2),)}
 

@@ -4,7 +4,7 @@ Change numbers differ in value and must agree in order. Valkey may lack two thin
 first unread message, and a ledger after a step that names messages by their seqs only.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import structs
@@ -12,7 +12,7 @@ from msgspec import structs
 from readstate.hot.memory_users import MemoryUsers
 from readstate.hot.valkey_calls import UserCalls
 from readstate.hot.valkey_users import ValkeyUsers
-from readstate.model import Mode, Pointer, Position, Preferences
+from readstate.model import NO_PREFERENCES, Mode, Pointer, Position, Preferences
 from readstate.ports import Absent, HotUsers, LedgerLoad, LedgerView, Move, Moved, Seat, SeatLoad, Standing, UserView
 from readstate.steps import UserStep
 from tests.contract.valkey import HotStore
@@ -128,14 +128,15 @@ class Twins:
         for room, seat in ours.items():
             self._compare_seats(user, seat, theirs[room])
         assert sorted(here.timelines) == sorted(there.timelines)
-        assert here.preferences == there.preferences
+        assert _asked_for(here.preferences) == _asked_for(there.preferences)
         lacks = {room for room in ours if (user, room) in self.lacking and ours[room].mode is Mode.LEDGER}
         assert _unloaded(here) | lacks == _unloaded(there)
 
     def _compare_seats(self, user: str, ours: Seat, theirs: Seat) -> None:
         room, context = ours.channel_id, f"{user}: {ours}\n{theirs}"
-        same = (ours.member, ours.mode, _numberless(ours.pointer), ours.preferences)
-        assert same == (theirs.member, theirs.mode, _numberless(theirs.pointer), theirs.preferences), context
+        same = (ours.member, ours.mode, _numberless(ours.pointer), _unnumbered(ours.preferences))
+        they = (theirs.member, theirs.mode, _numberless(theirs.pointer), _unnumbered(theirs.preferences))
+        assert same == they, context
         if theirs.ledger is None and ours.ledger is not None:
             empty = (user, room) in self.hollow and ours.ledger == LedgerView()
             assert empty or self._may_lack(user, room), f"lacks a ledger: {context}"
@@ -227,7 +228,22 @@ def _plain(moved: Moved | Absent) -> Any:
     """Without what is a value of each store's own."""
     if isinstance(moved, Absent):
         return moved
-    return structs.replace(moved, before=_numberless(moved.before), pointer=_numberless(moved.pointer))
+    return structs.replace(
+        moved,
+        before=_numberless(moved.before),
+        pointer=_numberless(moved.pointer),
+        preferences=_unnumbered(moved.preferences),
+    )
+
+
+def _unnumbered(preferences: Preferences) -> Preferences:
+    return structs.replace(preferences, change=0)
+
+
+def _asked_for(preferences: Mapping[str, Preferences]) -> dict[str, Preferences]:
+    """Without those that are the default again, which keep only their change number."""
+    plain = {room: _unnumbered(wanted) for room, wanted in preferences.items()}
+    return {room: wanted for room, wanted in plain.items() if wanted != NO_PREFERENCES}
 
 
 def _ledger(seat: Seat, other: LedgerView | None) -> LedgerView | None:

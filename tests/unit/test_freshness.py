@@ -102,3 +102,61 @@ async def test_but_not_for_ever(log: Log, trailing: Trailing, monkeypatch: pytes
 async def test_without_a_shared_log_it_is_known_at_once() -> None:
     assert await AlwaysFresh().passed()
     assert not await NeverFresh().passed()
+
+
+# ---------------------------------------------------------------- for callers who wait
+
+
+async def test_what_is_stored_is_known_at_once(trailing: Trailing) -> None:
+    assert await trailing.stored_soon()
+    assert await AlwaysFresh().stored_soon()
+    assert not await NeverFresh().stored_soon()
+
+
+@pytest.mark.parametrize("behind", ["the persister", "a spool"])
+async def test_what_is_not_stored_is_waited_for_but_not_for_long(
+    log: Log, trailing: Trailing, behind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(freshness, "SOON_SECONDS", 0.05)
+    if behind == "a spool":
+        log.in_spools = 1
+    else:
+        log.end = 11
+    assert not await trailing.stored_soon()
+    monkeypatch.setattr(freshness, "SOON_SECONDS", 30.0)
+    waiting = asyncio.create_task(trailing.stored_soon())
+    await looked_again(log)
+    assert not waiting.done()
+    log.in_spools, log.committed = 0, 11
+    assert await waiting
+
+
+async def test_what_comes_from_a_spool_is_waited_for(log: Log, trailing: Trailing) -> None:
+    log.in_spools = 1
+    waiting = asyncio.create_task(trailing.stored_soon())
+    await looked_again(log)
+    log.in_spools, log.end = 0, 11
+    await looked_again(log)
+    assert not waiting.done()
+    log.committed = 11
+    assert await waiting
+
+
+async def test_many_share_their_looks(log: Log, trailing: Trailing, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(freshness, "LOOK_SECONDS", 30.0)
+    assert all(await asyncio.gather(*(trailing.stored_soon() for _ in range(100))))
+    assert log.looks == 2  # at the spools and at the persister
+
+
+async def test_who_comes_later_waits_for_a_later_end(log: Log, trailing: Trailing) -> None:
+    log.end = 11
+    first = asyncio.create_task(trailing.stored_soon())
+    await looked_again(log)
+    log.end = 12
+    second = asyncio.create_task(trailing.stored_soon())
+    log.committed = 11
+    assert await first
+    await looked_again(log)
+    assert not second.done()
+    log.committed = 12
+    assert await second

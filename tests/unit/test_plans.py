@@ -51,9 +51,8 @@ def test_whether_somebody_is_rightly_on_a_badge_is_one_look_at_its_index(db: sql
         "living_messages",
         "receivers_of_gone",
         "expire_undelivered",
-        "seen_by",
         "seen_count",
-        "receipts",
+        "readers",
         "purge_receipts",
     ],
 )

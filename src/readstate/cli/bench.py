@@ -31,8 +31,8 @@ HELP = (
     "One process asks. Where its own CPU is near 100%, it is the limit and the service may be faster: run several at "
     "once, from other machines.\n\n"
     "Of a deleted channel the service keeps the id and the last seq for good: one small row for each channel of a run. "
-    "In the cluster profile the users are not erased, since that drops the hot state of everybody each time; it says "
-    "how to do it at a quiet hour (--remove)."
+    "In the cluster profile the users are not erased, since each one waits until the database has all reads; "
+    "it says how to do it later (--remove)."
 )
 
 
@@ -158,7 +158,7 @@ def _what_is_left(run: Run, world: World, *, kept: bool) -> str:
     elif kept:
         why = f"kept: {left}. To take them away:"
     elif run.shared and not world.left.channels:
-        why = f"{left} are left: to erase users drops the hot state of all users. When that does no harm:"
+        why = f"{left} are left: to erase users takes about a second for each. To do it:"
     else:
         why = f"{left} are left. To take them away:"
     again = f"readstate bench --remove {world.prefix} --users {len(world.readers)} --channels {len(world.channels)}"

@@ -21,6 +21,7 @@ from ..model import (
     Mode,
     Position,
     Preferences,
+    Reading,
     ReadState,
     ReceiptsPreference,
     SeenPlace,
@@ -57,6 +58,7 @@ _ledger_entries = msgspec.json.Decoder(list[tuple[int, Entry]], strict=False)
 _timeline_entries = msgspec.json.Decoder(list[Entry], strict=False)
 _undo_items = msgspec.json.Decoder(list[UndoItem])
 _names = msgspec.json.Decoder(list[str])
+_readings = msgspec.json.Decoder(list[Reading])
 _anything = msgspec.json.Decoder()
 
 
@@ -154,7 +156,7 @@ class SqlStore(SqlLetters, SqlUpkeep):
         return await self._database.write(work)
 
     async def save_preferences(self, user: str, channel: str, preferences: Preferences, change: int) -> None:
-        """Keep a member's preferences."""
+        """Keep a member's preferences, unless newer ones are kept."""
         await self._run(
             "put_preferences",
             user,
@@ -326,9 +328,9 @@ class SqlStore(SqlLetters, SqlUpkeep):
         """When a user was last online."""
         await self._run("save_seen", user=user, at=at)
 
-    async def save_receipts(self, user: str, receipts: ReceiptsPreference) -> None:
-        """Whether a user's receipts are public."""
-        await self._run("save_receipts", user, user=user, receipts=receipts)
+    async def save_receipts(self, user: str, receipts: ReceiptsPreference, change: int) -> None:
+        """Whether a user's receipts are public, unless something newer is kept."""
+        await self._run("save_receipts", user, user=user, receipts=receipts, change=change)
 
     async def erased_until(self, user: str) -> int:
         """When the user was erased; at the least, up to when that is not known any more."""
@@ -414,22 +416,15 @@ class SqlStore(SqlLetters, SqlUpkeep):
 
     # ------------------------------------------------------------ receipts
 
-    async def seen_by(self, channel: str, sender: str, seq: int) -> list[tuple[str, int]]:
-        """(user, read at) of the members who have read a place, the sender and private readers left out."""
-        text = await self._text("seen_by", channel=channel, sender=sender, seq=seq)
-        return [(user, read_at) for user, read_at in _anything.decode(text)]
+    async def readers(self, channel: str) -> list[Reading]:
+        """The members whose receipts others may see, also those who have read nothing."""
+        return _readings.decode(await self._text("readers", channel=channel))
 
     async def seen_count(self, channel: str, sender: str, seq: int) -> int:
-        """How many they are."""
+        """How many members other than the sender have read a place."""
         values = {"channel": channel, "sender": sender, "seq": seq}
         count: int = await self._database.value("seen_count", **values)
         return count
-
-    async def receipts(self, channel: str) -> list[tuple[str, int, int]]:
-        """(user, seq, read at) of the members who have read anything and don't keep it private."""
-        rows = _anything.decode(await self._text("receipts", channel=channel))
-        found = [(user, receipt_seq(seq, skipped), read_at) for user, seq, read_at, skipped in rows]
-        return sorted(receipt for receipt in found if receipt[1] > 0)
 
     async def cut_skipped(self, user: str, channel: str, seq: int) -> None:
         """The user marks unread from a seq on: what comes after it is no longer marked by a join."""

@@ -461,5 +461,4 @@ async def _erase(session: Session, user: str) -> ErasedRows:
     await _put_rooms(session, names, known.rooms, position)
     threads = sum(is_thread(room) for room, _ in seats)
     erased = Erased(len(seats) - threads, threads, counts["receipts"], counts["undelivered"])
-    peers = sorted({peer for name in names for peer in known.rooms[name].peers})
-    return ErasedRows(erased, {name: known.rooms[name].change for name in names}, receivers, peers)
+    return ErasedRows(erased, {name: known.rooms[name] for name in sorted(names)}, receivers)

@@ -218,7 +218,7 @@ _VALUES: tuple[Struct, ...] = (
     Threads(ThreadTotals(1, 1), [_THREAD], None),
     Following("msg_42", "general", following=True),
     Seen(count=1, of=2, users=[Reader("bob", _NOW)]),
-    Receipts([Receipt("bob", 42, _NOW)]),
+    Receipts([Receipt("bob", 42, _NOW, "msg_42")]),
     PresenceView(online=True, last_seen=_NOW, devices=["phone"]),
     _PREFERENCES,
     UserPreferencesView("private"),

@@ -254,8 +254,9 @@ GROUPS = (
                 _MESSAGE + "/seen",
                 do.seen,
                 errors=(*_NO_MESSAGE, MessageDeleted, MessageWithoutSeq),
+                without_hot_store=True,
             ),
-            Route("GET", _CHANNEL + "/receipts", do.receipts, errors=_NO_CHANNEL),
+            Route("GET", _CHANNEL + "/receipts", do.receipts, errors=_NO_CHANNEL, without_hot_store=True),
         ),
     ),
     Group(

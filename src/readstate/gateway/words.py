@@ -119,6 +119,7 @@ FIELDS = {
     "line": Word("The number of the line."),
     "label": Word('The number as a badge shows it: "", "1" … "99", "99+".'),
     "last_message": Word("The newest message that is not deleted."),
+    "last_read_id": Word("The message that the pointer stands at; null where it is not known."),
     "last_read": Word("The read pointer: the message up to which everything is read."),
     "last_read_seq": Word("How far the user has read."),
     "last_seen": Word("When a device was last connected; null if never."),

@@ -308,17 +308,25 @@ class MemoryUsers(UserViews):
             self._loading.pop(user_id, None)
         return user
 
-    async def prefer(self, user: str, channel: str, preferences: Preferences) -> int | None:
-        """Set preferences; returns the user's change number."""
-        known = self._loaded(user)
-        if known is None or channel not in known.seats:
+    async def prefer(self, user: str, channel: str, preferences: Preferences, known: int | None = None) -> int | None:
+        """Set a member's preferences; returns the user's change number."""
+        found = self._loaded(user)
+        if found is None or not found.row(channel).flags & MEMBER:
             return None
-        known.preferences.pop(channel, None)
-        if preferences != NO_PREFERENCES:
-            known.preferences[intern(channel)] = preferences
-        row = known.row(channel)
-        known.put(channel, row, next(self._numbers))
+        if known is not None and found.preferences.get(channel, NO_PREFERENCES).change > known:
+            return None
+        row = found.row(channel)
+        found.put(channel, row, next(self._numbers))
+        found.preferences[intern(channel)] = replace(preferences, change=row.number)
         return row.number
+
+    async def take_number(self, user: str) -> int | None:
+        """Raise the user's change number and return it; None: not loaded."""
+        known = self._users.get(user)
+        if known is None:
+            return None
+        known.change = next(self._numbers)
+        return known.change
 
     # ------------------------------------------------------------ loading
 
@@ -398,6 +406,10 @@ class MemoryUsers(UserViews):
             self._loading.pop(user, None)
         elif (known := self._users.get(user)) is not None and (flags := known.row(channel).flags) & MEMBER:
             known.shelf(flags).unload(channel)
+
+    async def erase(self, user: str, rooms: Collection[str]) -> None:
+        """Drop a user: everything that is kept of them is in one place."""
+        await self.forget(user)
 
     # ------------------------------------------------------------ memory
 

@@ -121,6 +121,11 @@ class UserViews:
         rows = ((name, unpack(raw)) for name, raw in known.seats.items())
         return {name: self._pointer(known, name, row) for name, row in rows}
 
+    async def pointers_in(self, channel: str, users: Sequence[str]) -> list[Pointer | None]:
+        """The pointers of these users in one channel; None: not loaded."""
+        found = [self._users.get(user) for user in users]
+        return [None if known is None else self._pointer(known, channel, known.row(channel)) for known in found]
+
     @staticmethod
     def _pointer(user: User, channel: str, row: Row) -> Pointer:
         apart = user.apart.get(channel, _NOTHING)

@@ -23,6 +23,7 @@ from .valkey_seats import (
     THREAD,
     TIMELINE,
     UserScript,
+    encode,
     pack_missing,
     pack_preferences,
     pack_seat,
@@ -47,6 +48,7 @@ MOVE, STEPS = UserScript.named("move", "late", width=4), UserScript.named("steps
 LEDGERS = UserScript.named("ledgers", width=5)
 BEGIN, INSTALL, STAGED = UserScript.named("begin"), UserScript.named("install", "steps"), UserScript.named("stage")
 PREFER, FORGET = UserScript.named("prefer", "late"), UserScript.named("forget", "late")
+NUMBER = UserScript.named("number")
 
 _HEAD = Packing(">iB")
 
@@ -104,10 +106,15 @@ class ValkeyUsers(ValkeyViews):
         step = steps[packet.indexes[index - 1]]
         return Moved(user, step.channel_id, pointer_of(was, was_apart), pointer_of(raw, apart, now), True)
 
-    async def prefer(self, user: str, channel: str, preferences: Preferences) -> int | None:
-        """Set preferences; returns the user's change number."""
-        call = self._calls.once(PREFER, user, channel, pack_preferences(preferences))
+    async def prefer(self, user: str, channel: str, preferences: Preferences, known: int | None = None) -> int | None:
+        """Set a member's preferences; returns the user's change number."""
+        call = self._calls.once(PREFER, user, channel, encode(preferences), -1 if known is None else known)
         number, _ = await once_or_reload(self._generation, call)
+        return None if number < 0 else int(number)
+
+    async def take_number(self, user: str) -> int | None:
+        """Raise the user's change number and return it; None: not loaded."""
+        number = await self._calls.one(NUMBER, user)
         return None if number < 0 else int(number)
 
     # ------------------------------------------------------------ loading
@@ -181,6 +188,15 @@ class ValkeyUsers(ValkeyViews):
                 for index, value in zip(packet.indexes, values, strict=True):
                     answers[index] = bool(value)
         return answers
+
+    async def erase(self, user: str, rooms: Collection[str]) -> None:
+        """Drop a user, with the ledgers in these rooms and in those that the hot state knows."""
+        every = sorted({*rooms, *(await self.pointers(user) or ())})
+        ledgers = [self._calls.keys.ledger(user, room) for room in every]
+        self._drops.user(user)
+        for start in range(0, max(1, len(ledgers)), STAGE):
+            call = self._calls.once(FORGET, user, "", more=ledgers[start : start + STAGE])
+            await once_or_reload(self._generation, call)
 
     async def forget(self, user: str, channel: str | None = None) -> None:
         """Drop a user, also one that is being loaded, or one ledger; loaded again on use."""

@@ -26,7 +26,7 @@ from .valkey_seats import (
 SURVEY, INBOX, ROOMS, TEND = map(UserScript.named, ("survey", "inbox", "rooms", "tend"))
 VIEW, SEATS = UserScript.named("view", "seats"), UserScript.named("seats", "seats", width=3)
 STANDING, CHANGES = UserScript.named("standing", width=4), UserScript.named("changes", width=1)
-POINTERS = UserScript.named("pointers", width=2)
+POINTERS, PLACES = UserScript.named("pointers", width=2), UserScript.named("places", width=2)
 
 PART = 1_000
 """Rooms that one call looks at."""
@@ -160,6 +160,11 @@ class ValkeyViews:
             return None
         aparts = pairs(found[1])
         return {room: pointer_of(raw, aparts.get(room, b"")) for room, raw in pairs(found[0]).items() if room}
+
+    async def pointers_in(self, channel: str, users: Sequence[str]) -> list[Pointer | None]:
+        """The pointers of these users in one channel; None: not loaded."""
+        found = await self._calls.each(PLACES, users, None, channel)
+        return [None if raw is None else pointer_of(raw, apart) if raw else Pointer() for raw, apart in found]
 
     async def changes(self, users: Sequence[str]) -> list[int | None]:
         """The change numbers of users; None: not loaded."""

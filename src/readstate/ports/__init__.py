@@ -127,6 +127,9 @@ class Freshness(Protocol):
     async def passed(self) -> bool:
         """Return when every read that is acknowledged now is in the durable store; False if that takes too long."""
 
+    async def stored_soon(self) -> bool:
+        """The same for a caller who waits for the answer: False after 2 s."""
+
 
 class Log(Protocol):
     """Acknowledged is durable; ordered per channel; at least once."""

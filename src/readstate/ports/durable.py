@@ -16,6 +16,7 @@ from ..model import (
     Mode,
     Position,
     Preferences,
+    Reading,
     ReadState,
     ReceiptsPreference,
     SeenPlace,
@@ -109,7 +110,7 @@ class DurableWrites(Protocol):
         """
 
     async def save_preferences(self, user: str, channel: str, preferences: Preferences, change: int) -> None:
-        """Keep a member's preferences."""
+        """Keep a member's preferences; `change` is the user's change number. Does nothing if newer ones are kept."""
 
     async def save_undo(self, token: str, user: str, expires_at: int, now: int, items: Sequence[UndoItem]) -> None:
         """Keep what an undo needs; drops what is over."""
@@ -192,8 +193,8 @@ class DurableUsers(Protocol):
     async def save_seen(self, user: str, at: int) -> None:
         """When a user was last online."""
 
-    async def save_receipts(self, user: str, receipts: ReceiptsPreference) -> None:
-        """Whether a user's receipts are public."""
+    async def save_receipts(self, user: str, receipts: ReceiptsPreference, change: int) -> None:
+        """Whether a user's receipts are public; `change` as in `save_preferences`."""
 
     async def badge_count(self, user: str) -> int:
         """How many different people wrote to a user while away, since the last tap."""
@@ -234,14 +235,11 @@ class DurableUsers(Protocol):
 class DurableReceipts(Protocol):
     """Who has read what. Leaves out what joins alone marked as read, and who keeps receipts private."""
 
-    async def seen_by(self, channel: str, sender: str, seq: int) -> list[tuple[str, int]]:
-        """(user, read at) of the members other than the sender who have read a place."""
+    async def readers(self, channel: str) -> list[Reading]:
+        """The members whose receipts others may see, also those who have read nothing."""
 
     async def seen_count(self, channel: str, sender: str, seq: int) -> int:
-        """How many they are."""
-
-    async def receipts(self, channel: str) -> list[tuple[str, int, int]]:
-        """(user, seq, read at) of the members who have read anything."""
+        """How many members other than the sender have read a place."""
 
     async def public_readers(
         self, keys: Sequence[tuple[str, str]]

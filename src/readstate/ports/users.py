@@ -232,8 +232,21 @@ class HotUsers(Protocol):
         None: not loaded.
         """
 
-    async def prefer(self, user: str, channel: str, preferences: Preferences) -> int | None:
-        """Set preferences; returns the user's change number."""
+    async def pointers_in(self, channel: str, users: Sequence[str]) -> list[Pointer | None]:
+        """The pointers of these users in one channel, an empty one where there is none. No use, as in `pointers`.
+
+        `read_at` is 0 where the store doesn't keep it. None: the user is not loaded.
+        """
+
+    async def prefer(self, user: str, channel: str, preferences: Preferences, known: int | None = None) -> int | None:
+        """Set a member's preferences; returns the user's change number, which they carry from then on.
+
+        `known`: only if no newer ones stand than those of this change number. None: nothing was set, because newer
+        ones stand, the user is not loaded or is not a member.
+        """
+
+    async def take_number(self, user: str) -> int | None:
+        """Raise the user's change number and return it; None: not loaded."""
 
     async def generation(self) -> int:
         """A moment, for `dropped`."""
@@ -249,6 +262,9 @@ class HotUsers(Protocol):
 
     async def install_ledgers(self, loads: Sequence[LedgerLoad]) -> list[bool]:
         """Take loaded ledgers; False where a newer change or another epoch has passed: load again."""
+
+    async def erase(self, user: str, rooms: Collection[str]) -> None:
+        """Drop a user with everything that is kept of them in these rooms; only the change number goes on."""
 
     async def forget(self, user: str, channel: str | None = None) -> None:
         """Drop a user (or one ledger); loaded again on use. A load of the user that is under way fails."""

@@ -27,6 +27,8 @@ LATE_SECONDS = 15.0
 """A read that was on its way to the log when the hot store was lost is there, or was refused, after so long."""
 PASS_SECONDS = 60.0
 """Whoever looks for differences waits so long for the persister."""
+SOON_SECONDS = 2.0
+"""A caller who waits for an answer waits so long for the persister."""
 
 
 class AlwaysFresh:
@@ -45,6 +47,10 @@ class AlwaysFresh:
         """It is."""
         return True
 
+    async def stored_soon(self) -> bool:
+        """It is."""
+        return True
+
 
 class NeverFresh:
     """What is made from the durable store alone, while the hot store is away."""
@@ -60,6 +66,10 @@ class NeverFresh:
         raise HotStoreUnavailable
 
     async def passed(self) -> bool:
+        """Nobody knows."""
+        return False
+
+    async def stored_soon(self) -> bool:
         """Nobody knows."""
         return False
 
@@ -113,6 +123,7 @@ class Trailing:
         self._fresh = 0
         self._fresh_at = 0.0
         self._news = asyncio.Condition()
+        self._looks = _SharedLooks(spooled, ends, committed)
 
     @property
     def behind(self) -> bool:
@@ -146,6 +157,10 @@ class Trailing:
                     await asyncio.sleep(LOOK_SECONDS)
         except TimeoutError:
             return False
+
+    async def stored_soon(self) -> bool:
+        """Wait until the persister has passed the end that the log has now; False after 2 s."""
+        return await self._looks.passed(SOON_SECONDS)
 
     async def must_merge(self) -> bool:
         """Whether what is in the database now may be missing in what was loaded before."""
@@ -203,3 +218,66 @@ class _Look:
             self._end = end
         done = await self._committed()
         return all(done.get(part, 0) >= end for part, end in self._end.items())
+
+
+class _Waiting:
+    """A caller who waits until the persister has passed an end of the log that was seen after the call."""
+
+    def __init__(self) -> None:
+        self.end: Mapping[int, int] | None = None
+        self.done = asyncio.get_running_loop().create_future()
+
+
+class _SharedLooks:
+    """Looks at the log for all who wait at the same time: five times a second, however many they are."""
+
+    def __init__(self, spooled: Spooled, ends: Offsets, committed: Offsets) -> None:
+        self._spooled = spooled
+        self._ends = ends
+        self._committed = committed
+        self._waiting: list[_Waiting] = []
+        self._looking: asyncio.Task[None] | None = None
+        self._looked_at = 0.0
+
+    async def passed(self, patience: float) -> bool:
+        """Whether the persister passes what is acknowledged now, within this many seconds."""
+        one = _Waiting()
+        self._waiting.append(one)
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look())
+        try:
+            async with asyncio.timeout(patience):
+                await one.done
+        except TimeoutError:
+            return False
+        finally:
+            self._waiting.remove(one)
+        return True
+
+    async def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._waiting:
+                await asyncio.sleep(self._looked_at + LOOK_SECONDS - loop.time())
+                self._looked_at = loop.time()
+                with contextlib.suppress(ReadstateError):  # a server is away
+                    await self._look_once()
+                await asyncio.sleep(0)  # those who are done leave
+        finally:
+            self._looking = None
+
+    async def _look_once(self) -> None:
+        waiting = list(self._waiting)
+        if await self._spooled():
+            for one in waiting:
+                one.end = None  # what is sent from a spool comes after the end that was seen
+            return
+        new = [one for one in waiting if one.end is None]
+        if new:
+            end = await self._ends()
+            for one in new:
+                one.end = end
+        done = await self._committed()
+        for one in waiting:
+            if all(done.get(part, 0) >= end for part, end in (one.end or {}).items()) and not one.done.done():
+                one.done.set_result(None)

@@ -11,7 +11,7 @@ from ..model import MAX_NUMBER, Channel
 from ..ports import Count, Seat
 from ..rooms import is_thread
 from ..rules import check_user_id
-from .counting import Counting
+from .counting import Counting, reason
 from .cursors import Cursors, InboxAfter, page_size
 from .loading import Loader
 from .preferences import ChannelPreferences
@@ -84,6 +84,7 @@ class UserInbox:
         start = None if cursor is None else self._cursors.decode(cursor, InboxAfter, user)
         if start is not None and (start.order, start.filter) != (order, filter):
             raise Invalid("the cursor was made for another order or filter", field="cursor")
+        before = self._counting.stale()
         sync = await self._unread.moment(user) if start is None else start.sync
         after = None if start is None else (start.pinned, start.read, start.at, start.channel_id)
         keys = await self._keys(user, after, limit + 1, order, filter)
@@ -91,7 +92,8 @@ class UserInbox:
         more = None
         if len(keys) > limit:
             more = self._cursors.encode(InboxAfter(order, filter, sync, *keys[limit - 1]), user)
-        return Inbox(rows, more, sync)
+        why = reason(before.or_by(self._counting.stale()).everything, False)
+        return Inbox(rows, more, sync, UNSET if why is UNSET else False, why)
 
     async def _keys(self, user: str, after: Key | None, limit: int, order: Order, filter_: Filter) -> list[Key]:
         """The keys of the next conversations, in order: pinned, then perhaps unread, then the rest."""

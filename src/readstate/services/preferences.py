@@ -10,7 +10,7 @@ from ..errors import Unavailable
 from ..model import FOREVER, Preferences
 from ..ports import Bus, Clock, Durable, DurableReceipts, DurableUsers, DurableWrites, HotUsers, Seat
 from ..rules import check_id, check_user_id, parse_time
-from .loading import Loader
+from .loading import MAX_TRIES, Loader
 from .under_way import UnderWay
 
 
@@ -59,10 +59,17 @@ class ChannelPreferences:
         )
 
     async def put(self, user: str, channel: str, request: PutPreferences) -> PreferencesView:
-        """Change what is given."""
+        """Change what is given. What another request changes at the same time stays."""
         check_user_id(user, "user")
         check_id(channel, "channel")
-        known = (await self._loader.seat(user, channel)).preferences
+        for _ in range(MAX_TRIES):
+            known = (await self._loader.seat(user, channel)).preferences
+            wanted = await self._changed(channel, known, request)
+            if await self._save(user, channel, known, wanted):
+                return await self.get(user, channel)
+        raise _overtaken()
+
+    async def _changed(self, channel: str, known: Preferences, request: PutPreferences) -> Preferences:
         muted_until = known.muted_until
         if isinstance(request.muted, bool):
             muted_until = FOREVER if request.muted else 0
@@ -73,42 +80,41 @@ class ChannelPreferences:
             archived_seq = (await self._loader.channel(channel)).last_seq
         elif request.archived is False:
             archived_seq = -1
-        wanted = Preferences(
+        return Preferences(
             muted_until,
             known.count if request.count is UNSET else request.count,
             known.receipts if request.receipts is UNSET else request.receipts,
             known.pinned if request.pinned is UNSET else request.pinned,
             archived_seq,
         )
-        await self._save(user, channel, wanted)
-        return await self.get(user, channel)
 
-    async def _save(self, user: str, channel: str, wanted: Preferences) -> None:
-        """Keep preferences: hot state, then durable store."""
-        before = (await self._loader.seat(user, channel)).preferences
+    async def _save(self, user: str, channel: str, known: Preferences, wanted: Preferences) -> bool:
+        """Replace the known preferences: hot state, then durable store. False: others stand by now."""
         generation = await self._users.generation()
-        change = await self._users.prefer(user, channel, wanted)
+        change = await self._users.prefer(user, channel, wanted, known.change)
         if change is None:
-            raise Unavailable("the user's state changed meanwhile; try again")
+            return False
         try:
             with self._under_way.of({user}):
                 await self._durable.save_preferences(user, channel, wanted, change)
                 if await self._users.dropped(generation, [user]):
-                    await self._look_again(user, channel, wanted)
+                    await self._look_again(user, channel, wanted, change)
         except BaseException:
-            await self._look_again(user, channel, before)
+            await self._look_again(user, channel, known, change)
             raise
         await self._bus.publish([SeatTouched(user, channel, conversation=True)])
+        return True
 
-    async def _look_again(self, user: str, channel: str, preferences: Preferences) -> None:
+    async def _look_again(self, user: str, channel: str, preferences: Preferences, change: int) -> None:
         """The hot state may differ from what is durable: it is loaded again.
 
-        A shared one may know of reads that only the log has yet. There it is only told what holds.
+        A shared one may know of reads that only the log has yet. So it takes these preferences instead, unless newer
+        ones than those of `change` stand.
         """
         if self._alone:
             await self._users.forget(user)
         else:
-            await self._users.prefer(user, channel, preferences)
+            await self._users.prefer(user, channel, preferences, change)
 
     async def get_user(self, user: str) -> UserPreferencesView:
         """What a user wants of all channels."""
@@ -118,8 +124,18 @@ class ChannelPreferences:
         """Change what is given, for all channels."""
         check_user_id(user, "user")
         if request.receipts is not UNSET:
-            await self._activity.save_receipts(user, request.receipts)
+            change = await self._take_number(user)
+            with self._under_way.of({user}):
+                await self._activity.save_receipts(user, request.receipts, change)
         return await self.get_user(user)
+
+    async def _take_number(self, user: str) -> int:
+        for _ in range(MAX_TRIES):
+            change = await self._users.take_number(user)
+            if change is not None:
+                return change
+            await self._loader.load_users([user])
+        raise _overtaken()
 
     async def archived(self, user: str, seats: Sequence[Seat]) -> set[str]:
         """Those of these seats that are archived: nobody else has written since."""
@@ -135,3 +151,7 @@ class ChannelPreferences:
         ]
         back = set(await self._receipts.wrote_since(user, moved)) if moved else set()
         return set(names) - back
+
+
+def _overtaken() -> Unavailable:
+    return Unavailable("the user's state changed meanwhile; try again")

@@ -1,22 +1,45 @@
-"""Read receipts: who has seen what."""
+"""Read receipts: who has seen what.
+
+A read is acknowledged when the log has it, and is in the durable store a moment later. So the pointers of the hot store
+are looked at first, then the durable store: whatever has left the first is in the second. The other way round a read
+could be missed by both. States are merged before anything is decided: a mark-unread that only the hot store has takes a
+receipt back that the durable store still shows.
+
+In large channels only the durable store counts. It is waited for, but not for long.
+"""
 
 from collections.abc import Sequence
+
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from ..announcements import PointerMoved
 from ..api import Reader, Receipt, Receipts, Seen
 from ..errors import MessageDeleted, MessageNotFound, MessageWithoutSeq
-from ..model import SeenPlace
-from ..ports import Durable
-from ..rules import check_id, seen_place
+from ..model import Message, Reading, SeenPlace
+from ..ports import Clock, Durable, Freshness, HotUsers
+from ..rules import check_id, has_seen, merged_pointer, seen_place
 from .loading import Loader
 
 
 class ReadReceipts:
     """Answers leave out readers who keep their receipts private, and what a join alone marked as read."""
 
-    def __init__(self, durable: Durable, loader: Loader, *, receipts_max_members: int) -> None:
+    def __init__(
+        self,
+        users: HotUsers,
+        durable: Durable,
+        loader: Loader,
+        freshness: Freshness,
+        clock: Clock,
+        *,
+        receipts_max_members: int,
+    ) -> None:
+        self._users = users
         self._durable = durable
         self._loader = loader
+        self._freshness = freshness
+        self._clock = clock
         self._limit = receipts_max_members
 
     async def seen(self, channel: str, message_id: str) -> Seen:
@@ -24,19 +47,48 @@ class ReadReceipts:
         check_id(channel, "channel")
         id_ = check_id(message_id, "id")
         info = await self._loader.channel(channel)
+        message = await self._message(channel, id_)
+        sender, seq = message.sender_id, message.seq
+        if seq is None:
+            raise MessageWithoutSeq(field="id")
+        seats = (await self._loader.view(sender, [channel])).seats
+        of = info.member_count - bool(seats and seats[0].member)
+        if info.member_count > self._limit:
+            exact = await self._freshness.stored_soon()
+            count = await self._durable.seen_count(channel, sender, seq)
+            return Seen(count, of, None, exact, UNSET if exact else "stale")
+        readings, exact = await self._readings(channel)
+        seen = [one for one in readings if one.user_id != sender and has_seen(one.pointer, seq, one.skipped)]
+        readers = sorted((one.pointer.read_at, one.user_id) for one in seen)
+        users = [Reader(user, read_at) for read_at, user in readers]
+        return Seen(len(users), of, users, exact, UNSET if exact else "stale")
+
+    async def _message(self, channel: str, id_: str) -> Message:
         message = (await self._durable.by_id([(channel, id_)])).get((channel, id_))
         if message is None or not message.sender_id:
             raise MessageNotFound(f"there is no message {id_!r} in channel {channel!r}", field="id")
         if message.deleted:
             raise MessageDeleted(f"message {id_!r} is deleted", field="id")
-        if message.seq is None:
-            raise MessageWithoutSeq(field="id")
-        seats = (await self._loader.view(message.sender_id, [channel])).seats
-        of = info.member_count - bool(seats and seats[0].member)
-        if info.member_count > self._limit:
-            return Seen(await self._durable.seen_count(channel, message.sender_id, message.seq), of, None)
-        readers = await self._durable.seen_by(channel, message.sender_id, message.seq)
-        return Seen(len(readers), of, [Reader(user, read_at) for user, read_at in readers])
+        return message
+
+    async def _readings(self, channel: str) -> tuple[list[Reading], bool]:
+        """How far members have read, and whether every read that was acknowledged before is in it."""
+        stale = self._freshness.behind
+        members = [member.user_id for member in await self._durable.members(channel, "", 2 * self._limit)]
+        pointers = dict(zip(members, await self._users.pointers_in(channel, members), strict=True))
+        if None in pointers.values():
+            await self._users.generation()  # a look: they may be missing because everything was lost
+            stale = stale or self._freshness.behind
+        now = self._clock()
+        readings = []
+        for one in await self._durable.readers(channel):
+            hot = pointers.get(one.user_id)
+            if hot is not None:
+                ahead = replace(hot, read_at=hot.read_at or now)
+                readings.append(replace(one, pointer=merged_pointer(one.pointer, ahead)))
+            else:
+                readings.append(one)
+        return readings, not (stale or self._freshness.behind)
 
     async def visible(self, moved: Sequence[PointerMoved]) -> list[SeenPlace]:
         """How far these have read, as the other members may see it: not above the limit, not if it is private."""
@@ -58,5 +110,11 @@ class ReadReceipts:
         info = await self._loader.channel(check_id(channel, "channel"))
         if info.member_count > self._limit:
             return Receipts([])
-        rows = await self._durable.receipts(channel)
-        return Receipts([Receipt(user, seq, read_at) for user, seq, read_at in rows])
+        readings, exact = await self._readings(channel)
+        places = [seen_place(r.user_id, channel, r.pointer.place, r.pointer.read_at, r.skipped) for r in readings]
+        receipts = [
+            Receipt(one.user_id, one.last_read_seq, one.read_at, one.last_read_id)
+            for one in sorted(places, key=lambda place: place.user_id)
+            if one.last_read_seq > 0
+        ]
+        return Receipts(receipts, exact, UNSET if exact else "stale")

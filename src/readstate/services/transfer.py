@@ -10,9 +10,11 @@ import structlog
 from ..announcements import BadgeChanged, ChannelTouched, StateReplaced
 from ..errors import Invalid
 from ..events import MembersEvent
+from ..model import Channel
 from ..ports import Bus, Clock, DurableTransfer, Freshness, Hot, Log
 from ..rooms import channel_and_thread, is_thread
 from ..rules import check_user_id
+from ..steps import ChannelStep, Fan
 from ..transfer_records import VERSION, Erased, ErasedRows, Header, ImportReport, Numbered, Refused
 from .acceptance import Acceptance
 from .places import Places
@@ -111,7 +113,8 @@ class Transfer:
     async def erase_user(self, user: str) -> Erased:
         """Remove every trace of a user's read state; what the user wrote belongs to its channels and stays.
 
-        Twice: what was under way meanwhile (a read, a message) would otherwise leave something behind.
+        Twice: what was under way meanwhile (a read, a message) would otherwise leave something behind. After the first
+        time nobody can read as this user. So what the log has then is all that can still come to the durable store.
         """
         check_user_id(user, "user")
         async with self._turn:
@@ -119,13 +122,15 @@ class Transfer:
             first = await self._erase(user)
             await self._under_way.settled(user)
             await self._pass("any channel will do")
+            if not await self._freshness.stored_soon():
+                log.warning("reads of an erased user may still be in the log", action="erase")
             await self._erase(user, first.receivers)  # a message that was under way may just have come to a badge
         await self._bus.publish([StateReplaced((user,), "erased")])
         return first.erased
 
     async def _erase(self, user: str, told: Iterable[str] = ()) -> ErasedRows:
         gone = await self._durable.erase(user, self._acceptance.cut())
-        await self._look_again(gone.rooms, [user, *gone.peers])
+        await self._drop_erased(user, gone.rooms)
         for receiver in {*gone.receivers, *told}:
             await self._badges.forget(receiver)
         touched = [ChannelTouched(room, "conversation") for room in gone.rooms if not is_thread(room)]
@@ -133,6 +138,22 @@ class Transfer:
         return gone
 
     # ------------------------------------------------------------ hot state
+
+    async def _drop_erased(self, user: str, rooms: dict[str, Channel]) -> None:
+        """Drop what the hot state has of an erased user, and nothing else: it may know reads that only the log has yet.
+
+        The channels that the user was in have fewer members; in a direct one those who stay have another peer, or none.
+        """
+        if self._alone:  # one log position stands for all changes: a step would take the position of the next event
+            for name in rooms:
+                await self._channels.forget(name)
+        else:
+            await self._channels.apply([ChannelStep(room, room.change) for room in rooms.values()])
+        await self._users.apply([_look_at(room) for room in rooms.values() if room.peers])
+        await self._users.erase(user, rooms)
+        await self._badges.forget(user)
+        if self._alone and rooms:
+            await self._pass(channel_and_thread(next(iter(rooms)))[0])
 
     async def _look_again(self, rooms: dict[str, int], users: Iterable[str]) -> None:
         """The durable store has changed behind the hot state: what that holds is dropped, and loaded on use.
@@ -172,3 +193,9 @@ class Transfer:
         So the next change of a channel comes after them. When it is answered, so is all that was under way.
         """
         await self._log.channel_events([MembersEvent(channel_id=channel, created_at=self._clock())])
+
+
+def _look_at(room: Channel) -> Fan:
+    """To those who are left in a direct channel: look again."""
+    latest_at = room.latest.at if room.latest else 0
+    return Fan(room.channel_id, room.change, room.peers, latest_at=latest_at, archived=room.archived)

@@ -292,7 +292,7 @@ class UnreadCounts:
         totals, capped = _totals(rows) if everything else await self._sums(q.user, survey)
         threads = await self._thread_totals(q.user, survey)
         stale_channels, stale_threads = await self._stale_sums(q.user, before)
-        stale = any(row.reason == "stale" for row in rows)
+        stale = before.everything or self._counting.behind or any(row.reason == "stale" for row in rows)
         return Sync(
             totals=flagged(totals, reason(stale_channels, capped)),
             threads=flagged(threads, reason(stale_threads, False)),

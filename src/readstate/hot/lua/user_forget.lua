@@ -1,9 +1,11 @@
--- Drops one user (also one that is being loaded), or one ledger. ARGV[6]: room, '' for the user.
+-- Drops one user (also one that is being loaded), or one ledger. ARGV[6]: room, '' for the user. After the user's keys
+-- come ledgers that go with it.
 -- The change number stays, so that it never goes back.
 local user = 1
 open(user)
 if ARGV[6] == '' then
   call('DEL', key_of(user, LOADING))
+  for index = WIDTH + 1, #KEYS do call('UNLINK', KEYS[index]) end
   if number[user] > 0 then
     for family = SEATS, TIMELINES do call('UNLINK', key_of(user, family)) end
     call('HSET', key_of(user, SEATS), '', pack(USER, 0, number[user], 0, 0, used[user]))

@@ -1,20 +1,20 @@
--- Sets one user's preferences for a room. ARGV[6]: room, ARGV[7]: preferences, '' for none.
--- Returns the user's change number; -1: not loaded, or no such seat.
-local room = ARGV[6]
+-- Sets a member's preferences for a room. ARGV[6]: room, ARGV[7]: preferences (MessagePack; the sixth is the change number
+-- that set them), ARGV[8]: only if those that stand are not newer than this change number; -1: in any case.
+-- Returns the user's change number; -1: newer ones stand, the user is not loaded, or is not a member.
+local room, known = ARGV[6], tonumber(ARGV[8])
 local user = 1
 if not open(user, room) then
   call('DEL', key_of(user, LOADING)) -- a load that is under way is too old
   return -1
 end
 local seat = seat_of(user, room)
-if not seat then return -1 end
-if ARGV[7] == '' then
-  call('HDEL', key_of(user, PREFERENCES), room)
-  seat.flags = band(seat.flags, bnot(PREFERS))
-else
-  put_field(user, PREFERENCES, room, ARGV[7])
-  seat.flags = bor(seat.flags, PREFERS)
-end
+if not seat or band(seat.flags, MEMBER) == 0 then return -1 end
+local standing = known >= 0 and call('HGET', key_of(user, PREFERENCES), room)
+if standing and (cmsgpack.unpack(standing)[6] or 0) > known then return -1 end
+seat.flags = bor(seat.flags, PREFERS)
 put_seat(user, seat)
+local wanted = cmsgpack.unpack(ARGV[7])
+wanted[6] = number[user]
+put_field(user, PREFERENCES, room, cmsgpack.pack(wanted))
 close()
 return number[user]

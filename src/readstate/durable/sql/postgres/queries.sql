@@ -202,10 +202,10 @@ WHERE excluded.epoch > r.epoch
     OR (excluded.epoch = r.epoch AND (excluded.last_read_seq > r.last_read_seq OR excluded.apart <> '{}'));
 
 -- name: put_preferences
--- What a member wants of a channel.
+-- What a member wants of a channel. A late write that a newer one has overtaken does nothing.
 UPDATE members SET muted_until = :muted_until, count = :count, receipts = :receipts, pinned = :pinned,
-    archived_seq = :archived_seq, user_change = greatest(user_change, :change)
-WHERE user_id = :user AND channel_id = :channel;
+    archived_seq = :archived_seq, user_change = :change
+WHERE user_id = :user AND channel_id = :channel AND user_change <= :change;
 
 -- name: load_user
 -- Every channel that a user is in, has left, or has a pointer in.
@@ -215,7 +215,7 @@ SELECT coalesce(json_agg(json_build_array(
         coalesce(r.epoch, 0), coalesce(r.last_read_seq, 0), coalesce(r.apart, '{}'), r.last_read_id, r.last_read_at,
         coalesce(r.read_at, 0), greatest(m.user_change, r.user_change)),
     json_build_array(coalesce(m.muted_until, 0), coalesce(m.count, 'all'), coalesce(m.receipts, 'public'),
-        coalesce(m.pinned, false), coalesce(m.archived_seq, -1)),
+        coalesce(m.pinned, false), coalesce(m.archived_seq, -1), coalesce(m.user_change, 0)),
     coalesce(c.latest_at, 0), c.archived)), '[]')
 FROM (SELECT * FROM members WHERE user_id = :user) AS m
 FULL JOIN (SELECT * FROM read_receipts WHERE user_id = :user) AS r ON r.channel_id = m.channel_id
@@ -458,20 +458,9 @@ CROSS JOIN LATERAL (
     WHERE m.channel_id = k ->> 0 AND m.seq > (k ->> 1)::bigint AND m.sender_id <> :user
     ORDER BY m.seq LIMIT 1) AS written;
 
--- name: seen_by
--- Members other than the sender who have read a place, unless a join alone marked it or they keep it private.
-SELECT coalesce(json_agg(json_build_array(m.user_id, r.read_at) ORDER BY r.read_at, m.user_id), '[]')
-FROM members AS m
-JOIN read_receipts AS r ON r.user_id = m.user_id AND r.channel_id = m.channel_id
-LEFT JOIN user_activity AS u ON u.user_id = m.user_id
-WHERE m.channel_id = :channel AND m.active AND m.user_id <> :sender
-    AND m.receipts = 'public' AND coalesce(u.receipts, 'public') = 'public'
-    AND (r.last_read_seq >= :seq OR :seq = ANY (r.apart))
-    AND NOT EXISTS (SELECT FROM jsonb_array_elements(m.skipped) AS s
-                    WHERE (s ->> 0)::bigint < :seq AND (s ->> 1)::bigint >= :seq);
-
 -- name: seen_count
--- How many that are.
+-- How many members other than the sender have read a place, without those for whom a join alone marked it and those
+-- who keep it private.
 SELECT count(*)
 FROM members AS m
 JOIN read_receipts AS r ON r.user_id = m.user_id AND r.channel_id = m.channel_id
@@ -482,11 +471,13 @@ WHERE m.channel_id = :channel AND m.active AND m.user_id <> :sender
     AND NOT EXISTS (SELECT FROM jsonb_array_elements(m.skipped) AS s
                     WHERE (s ->> 0)::bigint < :seq AND (s ->> 1)::bigint >= :seq);
 
--- name: receipts
+-- name: readers
 -- The pointers of a channel's members, without those who keep theirs private, and what joins alone marked.
-SELECT coalesce(json_agg(json_build_array(m.user_id, r.last_read_seq, r.read_at, m.skipped)), '[]')
+SELECT coalesce(json_agg(json_build_array(m.user_id, json_build_array(
+    coalesce(r.epoch, 0), coalesce(r.last_read_seq, 0), coalesce(r.apart, '{}'), r.last_read_id, r.last_read_at,
+    coalesce(r.read_at, 0)), m.skipped)), '[]')
 FROM members AS m
-JOIN read_receipts AS r ON r.user_id = m.user_id AND r.channel_id = m.channel_id
+LEFT JOIN read_receipts AS r ON r.user_id = m.user_id AND r.channel_id = m.channel_id
 LEFT JOIN user_activity AS u ON u.user_id = m.user_id
 WHERE m.channel_id = :channel AND m.active
     AND m.receipts = 'public' AND coalesce(u.receipts, 'public') = 'public';
@@ -509,9 +500,10 @@ INSERT INTO user_activity AS u (user_id, last_seen) VALUES (:user, :at)
 ON CONFLICT (user_id) DO UPDATE SET last_seen = greatest(u.last_seen, excluded.last_seen);
 
 -- name: save_receipts
--- Whether a user's receipts are public.
-INSERT INTO user_activity (user_id, receipts) VALUES (:user, :receipts)
-ON CONFLICT (user_id) DO UPDATE SET receipts = excluded.receipts;
+-- Whether a user's receipts are public. A late write that a newer one has overtaken does nothing.
+INSERT INTO user_activity AS u (user_id, receipts, user_change) VALUES (:user, :receipts, :change)
+ON CONFLICT (user_id) DO UPDATE SET receipts = excluded.receipts, user_change = excluded.user_change
+WHERE u.user_change <= excluded.user_change;
 
 -- name: begin_tap
 -- The tap that stands; nobody else taps until this is over.

@@ -137,7 +137,8 @@ CREATE TABLE user_activity (
     user_id text COLLATE "C" PRIMARY KEY,
     last_tap bigint NOT NULL DEFAULT 0,
     last_seen bigint NOT NULL DEFAULT 0,
-    receipts text NOT NULL DEFAULT 'public'
+    receipts text NOT NULL DEFAULT 'public',
+    user_change bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 80);
 
 -- Which process writes, where only one may: its name, a number that grows with every change of hands, and until when

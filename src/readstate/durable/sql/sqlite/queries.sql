@@ -168,10 +168,10 @@ WHERE excluded.epoch > epoch
     OR (excluded.epoch = epoch AND (excluded.last_read_seq > last_read_seq OR excluded.apart <> '[]'));
 
 -- name: put_preferences
--- What a member wants of a channel.
+-- What a member wants of a channel. A late write that a newer one has overtaken does nothing.
 UPDATE members SET muted_until = :muted_until, count = :count, receipts = :receipts, pinned = :pinned,
-    archived_seq = :archived_seq, user_change = max(user_change, :change)
-WHERE user_id = :user AND channel_id = :channel;
+    archived_seq = :archived_seq, user_change = :change
+WHERE user_id = :user AND channel_id = :channel AND user_change <= :change;
 
 -- name: load_user
 -- Every channel that a user is in, has left, or has a pointer in.
@@ -181,7 +181,7 @@ SELECT json_group_array(json_array(
         coalesce(r.epoch, 0), coalesce(r.last_read_seq, 0), json(coalesce(r.apart, '[]')), r.last_read_id,
         r.last_read_at, coalesce(r.read_at, 0), max(coalesce(m.user_change, 0), coalesce(r.user_change, 0))),
     json_array(coalesce(m.muted_until, 0), coalesce(m.count, 'all'), coalesce(m.receipts, 'public'),
-        coalesce(m.pinned, 0), coalesce(m.archived_seq, -1)),
+        coalesce(m.pinned, 0), coalesce(m.archived_seq, -1), coalesce(m.user_change, 0)),
     coalesce(c.latest_at, 0), c.archived))
 FROM (SELECT channel_id FROM members WHERE user_id = :user
       UNION
@@ -437,22 +437,9 @@ FROM json_each(:keys) AS k
 WHERE EXISTS (SELECT 1 FROM messages AS m
               WHERE m.channel_id = k.value ->> 0 AND m.seq > k.value ->> 1 AND m.sender_id <> :user);
 
--- name: seen_by
--- Members other than the sender who have read a place, unless a join alone marked it or they keep it private.
-SELECT json_group_array(json_array(user_id, read_at))
-FROM (SELECT m.user_id, r.read_at
-      FROM members AS m
-      JOIN read_receipts AS r ON r.user_id = m.user_id AND r.channel_id = m.channel_id
-      LEFT JOIN user_activity AS u ON u.user_id = m.user_id
-      WHERE m.channel_id = :channel AND m.active = 1 AND m.user_id <> :sender
-          AND m.receipts = 'public' AND coalesce(u.receipts, 'public') = 'public'
-          AND (r.last_read_seq >= :seq OR :seq IN (SELECT value FROM json_each(r.apart)))
-          AND NOT EXISTS (SELECT 1 FROM json_each(m.skipped) AS s
-                          WHERE s.value ->> 0 < :seq AND s.value ->> 1 >= :seq)
-      ORDER BY r.read_at, m.user_id);
-
 -- name: seen_count
--- How many that are.
+-- How many members other than the sender have read a place, without those for whom a join alone marked it and those
+-- who keep it private.
 SELECT count(*)
 FROM members AS m
 JOIN read_receipts AS r ON r.user_id = m.user_id AND r.channel_id = m.channel_id
@@ -462,11 +449,13 @@ WHERE m.channel_id = :channel AND m.active = 1 AND m.user_id <> :sender
     AND (r.last_read_seq >= :seq OR :seq IN (SELECT value FROM json_each(r.apart)))
     AND NOT EXISTS (SELECT 1 FROM json_each(m.skipped) AS s WHERE s.value ->> 0 < :seq AND s.value ->> 1 >= :seq);
 
--- name: receipts
+-- name: readers
 -- The pointers of a channel's members, without those who keep theirs private, and what joins alone marked.
-SELECT json_group_array(json_array(m.user_id, r.last_read_seq, r.read_at, json(m.skipped)))
+SELECT json_group_array(json_array(m.user_id, json_array(
+    coalesce(r.epoch, 0), coalesce(r.last_read_seq, 0), json(coalesce(r.apart, '[]')), r.last_read_id, r.last_read_at,
+    coalesce(r.read_at, 0)), json(m.skipped)))
 FROM members AS m
-JOIN read_receipts AS r ON r.user_id = m.user_id AND r.channel_id = m.channel_id
+LEFT JOIN read_receipts AS r ON r.user_id = m.user_id AND r.channel_id = m.channel_id
 LEFT JOIN user_activity AS u ON u.user_id = m.user_id
 WHERE m.channel_id = :channel AND m.active = 1
     AND m.receipts = 'public' AND coalesce(u.receipts, 'public') = 'public';
@@ -488,9 +477,10 @@ INSERT INTO user_activity (user_id, last_seen) VALUES (:user, :at)
 ON CONFLICT (user_id) DO UPDATE SET last_seen = max(last_seen, excluded.last_seen);
 
 -- name: save_receipts
--- Whether a user's receipts are public.
-INSERT INTO user_activity (user_id, receipts) VALUES (:user, :receipts)
-ON CONFLICT (user_id) DO UPDATE SET receipts = excluded.receipts;
+-- Whether a user's receipts are public. A late write that a newer one has overtaken does nothing.
+INSERT INTO user_activity (user_id, receipts, user_change) VALUES (:user, :receipts, :change)
+ON CONFLICT (user_id) DO UPDATE SET receipts = excluded.receipts, user_change = excluded.user_change
+WHERE user_activity.user_change <= excluded.user_change;
 
 -- name: begin_tap
 -- The tap that stands.

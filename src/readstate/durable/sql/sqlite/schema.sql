@@ -120,7 +120,8 @@ CREATE TABLE user_activity (
     user_id TEXT PRIMARY KEY,
     last_tap INTEGER NOT NULL DEFAULT 0,
     last_seen INTEGER NOT NULL DEFAULT 0,
-    receipts TEXT NOT NULL DEFAULT 'public'
+    receipts TEXT NOT NULL DEFAULT 'public',
+    user_change INTEGER NOT NULL DEFAULT 0
 ) STRICT, WITHOUT ROWID;
 
 -- Up to where the partitions of a log are applied. `base`: what is added to an offset to make it a place that no event

@@ -1,0 +1,6 @@
+-- Raises a user's change number. Returns it; -1: not loaded.
+local user = 1
+if not open(user) then return -1 end
+number[user], dirty[user] = number[user] + 1, true
+close()
+return number[user]

@@ -1,0 +1,13 @@
+-- The pointers of users in one room, without noting a use. ARGV[6]: room.
+-- Returns {seat, apart, ...}: empty where a user has none there, false where a user is not loaded.
+local answers, room = {}, ARGV[6]
+for user = 1, user_count do
+  local seat, apart = false, false
+  if open(user, room) then
+    seat, apart = look_at(user, room) or '', ''
+    if seat ~= '' and band(byte(seat), APART) ~= 0 then apart = call('HGET', key_of(user, ASIDE), room) or '' end
+  end
+  answers[#answers + 1] = seat
+  answers[#answers + 1] = apart
+end
+return answers
