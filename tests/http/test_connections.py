@@ -420,9 +420,11 @@ def read_in_steps(wire: Wire, enough: Callable[[], bool]) -> int:
 
 def test_one_connection_too_many_gets_503_until_another_one_ends(tmp_path: Path) -> None:
     with serving(tmp_path / "data", max_connections=4) as server, wires(server.url, 4) as held:
-        for wire in held:
+        for wire in held[:3]:
             wire.send(request("GET", "/healthz"))
             assert wire.reply().status == 200
+        held[3].send(request("GET", "/v1/ws", *UPGRADE, key=None))
+        assert held[3].reply_without_body().status == 101
         for _ in range(3):
             with wire_to(server.url) as wire:
                 wire.send(request("GET", "/healthz"))
@@ -430,7 +432,7 @@ def test_one_connection_too_many_gets_503_until_another_one_ends(tmp_path: Path)
                 assert reply.refusal(503, "too_many_connections")["retry"] is True
                 assert int(reply.headers["retry-after"]) >= 1
                 assert wire.ended() == b""
-        for wire in held:
+        for wire in held[:3]:
             wire.send(request("GET", "/healthz"))
             assert wire.reply().status == 200
         held[0].close()

@@ -107,6 +107,23 @@ def test_commands_on_the_same_machine_find_it(server: Secure) -> None:
     assert f"ready at {server.url}" in doctor.stdout.replace("\n", "")
 
 
+def test_a_command_watches_over_wss(server: Secure) -> None:
+    watching = subprocess.Popen(
+        [sys.executable, "-m", "readstate", "watch", "bob", "--json", "--data-dir", str(server.data_dir)],
+        env=server.environ,
+        cwd=server.data_dir.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        assert watching.stdout is not None
+        assert "watching bob" in watching.stdout.readline()
+    finally:
+        watching.kill()
+        watching.communicate()
+
+
 def test_a_command_does_not_trust_another_certificate(server: Secure, tmp_path: Path) -> None:
     other = make_certificate(tmp_path, "other")
     environ = server.environ
