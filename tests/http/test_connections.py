@@ -325,6 +325,13 @@ def test_a_head_that_does_not_end_is_given_up(hasty: Server, half: bytes) -> Non
         wire.ended()
 
 
+def test_a_pipelined_head_that_does_not_end_is_given_up(hasty: Server) -> None:
+    with wire_to(hasty.url) as wire:
+        wire.send(request("GET", "/healthz") + b"GET /heal")
+        assert wire.reply().status == 200
+        wire.reply().refusal(408, "request_timeout")
+
+
 def test_a_head_that_drips_is_given_up(hasty: Server) -> None:
     with wire_to(hasty.url) as wire:
         wire.drip(b"GET /healthz HTTP/1.1\r\nX: " + b"y" * 10_000)

@@ -47,7 +47,11 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 def server(tmp_path_factory: pytest.TempPathFactory, pair: Pair) -> Iterator[Secure]:
     server = Secure(tmp_path_factory.mktemp("secure") / "data", pair, header_timeout=HASTE)
     try:
-        yield server.start()
+        server.start()
+        channel = {"type": "group", "members": ["alice", "bob"]}
+        url = f"{server.url}/v1/channels/general"
+        assert httpx.put(url, json=channel, headers=BEARER, verify=server.trust).is_success
+        yield server
     finally:
         server.close()
 
@@ -76,9 +80,7 @@ def command(server: Secure, *words: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_it_speaks_https_and_wss(server: Secure) -> None:
-    channel = {"type": "group", "members": ["alice", "bob"]}
     with httpx.Client(base_url=server.url, headers=BEARER, verify=server.trust) as http:
-        assert http.put("/v1/channels/general", json=channel).is_success
         target = f"ws{server.url.removeprefix('http')}/v1/ws"
         with connect(
             target, ssl=server.trust, additional_headers={"authorization": f"Bearer {token_for('bob')}"}
