@@ -325,6 +325,13 @@ def test_a_head_that_does_not_end_is_given_up(hasty: Server, half: bytes) -> Non
         wire.ended()
 
 
+def test_a_pipelined_head_that_does_not_end_is_given_up(hasty: Server) -> None:
+    with wire_to(hasty.url) as wire:
+        wire.send(request("GET", "/healthz") + b"GET /heal")
+        assert wire.reply().status == 200
+        wire.reply().refusal(408, "request_timeout")
+
+
 def test_a_head_that_drips_is_given_up(hasty: Server) -> None:
     with wire_to(hasty.url) as wire:
         wire.drip(b"GET /healthz HTTP/1.1\r\nX: " + b"y" * 10_000)
@@ -420,9 +427,11 @@ def read_in_steps(wire: Wire, enough: Callable[[], bool]) -> int:
 
 def test_one_connection_too_many_gets_503_until_another_one_ends(tmp_path: Path) -> None:
     with serving(tmp_path / "data", max_connections=4) as server, wires(server.url, 4) as held:
-        for wire in held:
+        for wire in held[:3]:
             wire.send(request("GET", "/healthz"))
             assert wire.reply().status == 200
+        held[3].send(request("GET", "/v1/ws", *UPGRADE, key=None))
+        assert held[3].reply_without_body().status == 101
         for _ in range(3):
             with wire_to(server.url) as wire:
                 wire.send(request("GET", "/healthz"))
@@ -430,7 +439,7 @@ def test_one_connection_too_many_gets_503_until_another_one_ends(tmp_path: Path)
                 assert reply.refusal(503, "too_many_connections")["retry"] is True
                 assert int(reply.headers["retry-after"]) >= 1
                 assert wire.ended() == b""
-        for wire in held:
+        for wire in held[:3]:
             wire.send(request("GET", "/healthz"))
             assert wire.reply().status == 200
         held[0].close()

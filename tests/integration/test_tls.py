@@ -47,7 +47,11 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 def server(tmp_path_factory: pytest.TempPathFactory, pair: Pair) -> Iterator[Secure]:
     server = Secure(tmp_path_factory.mktemp("secure") / "data", pair, header_timeout=HASTE)
     try:
-        yield server.start()
+        server.start()
+        channel = {"type": "group", "members": ["alice", "bob"]}
+        url = f"{server.url}/v1/channels/general"
+        assert httpx.put(url, json=channel, headers=BEARER, verify=server.trust).is_success
+        yield server
     finally:
         server.close()
 
@@ -76,9 +80,7 @@ def command(server: Secure, *words: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_it_speaks_https_and_wss(server: Secure) -> None:
-    channel = {"type": "group", "members": ["alice", "bob"]}
     with httpx.Client(base_url=server.url, headers=BEARER, verify=server.trust) as http:
-        assert http.put("/v1/channels/general", json=channel).is_success
         target = f"ws{server.url.removeprefix('http')}/v1/ws"
         with connect(
             target, ssl=server.trust, additional_headers={"authorization": f"Bearer {token_for('bob')}"}
@@ -105,6 +107,23 @@ def test_commands_on_the_same_machine_find_it(server: Secure) -> None:
 
     assert json.loads(asked.stdout)["totals"]["unread"] >= 1, asked.stderr
     assert f"ready at {server.url}" in doctor.stdout.replace("\n", "")
+
+
+def test_a_command_watches_over_wss(server: Secure) -> None:
+    watching = subprocess.Popen(
+        [sys.executable, "-m", "readstate", "watch", "bob", "--json", "--data-dir", str(server.data_dir)],
+        env=server.environ,
+        cwd=server.data_dir.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        assert watching.stdout is not None
+        assert "watching bob" in watching.stdout.readline()
+    finally:
+        watching.kill()
+        watching.communicate()
 
 
 def test_a_command_does_not_trust_another_certificate(server: Secure, tmp_path: Path) -> None:

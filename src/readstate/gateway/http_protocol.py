@@ -360,7 +360,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._body_is_late(now + limits.body_timeout)
 
     def _head_is_late(self) -> None:
-        if self._size:
+        if self._size or not self._counted:
             seconds = self.guard.limits.header_timeout
             self._refuse(RequestTimeout(f"The headers did not arrive within {seconds} seconds."), "header_timeout")
             return
