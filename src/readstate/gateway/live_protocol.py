@@ -209,14 +209,17 @@ class LiveProtocol(WebSocketsSansIOProtocol):
             self.transport.write_eof()
 
     def handle_ping(self) -> None:
-        """A ping is answered with what the parser has written."""
-        if not self._deaf:
+        """A ping is answered with what the parser has written, unless the connection ends."""
+        if not self.close_sent:
             self.frame_came()
+        if self.close_sent:
+            self.conn.data_to_send()
+        else:
             super().handle_ping()
 
     def handle_pong(self, event: Frame) -> None:
         """A pong counts as a frame, whether a ping was sent or not."""
-        if not self._deaf:
+        if not self.close_sent:
             self.frame_came()
             super().handle_pong(event)
 
