@@ -1,6 +1,7 @@
 """Group commit, isolation of faults, and migrations of the SQLite store."""
 
 import asyncio
+import re
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -84,7 +85,7 @@ async def test_closing_finishes_what_was_asked_for(tmp_path: Path) -> None:
 
 def _shape(connection: sqlite3.Connection) -> list[tuple[str, str]]:
     rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name")
-    return [(name, " ".join(sql.split())) for name, sql in rows]
+    return [(name, re.sub(r"\s*([(),])\s*", r"\1", " ".join(sql.split()))) for name, sql in rows]
 
 
 def test_the_schema_file_is_what_the_migrations_make(tmp_path: Path) -> None:
