@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,6 +100,31 @@ async def test_threads_of_a_channel_that_was_left_are_in_no_frame_and_come_back_
         told = await device.first("thread.updated")
         assert (told["thread_id"], told["unread"], told["followed"]) == ("mine", 2, True)
         assert told["latest"]["id"] == "r3"
+
+
+async def test_who_leaves_while_it_is_looked_up_what_was_missed_hears_nothing_of_after_that(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bob = await town.fresh("bob")
+    await bob.close()
+    await town.chat.send("alice", "before")
+    look_up, left = town.rs.durable.messages_since, False
+
+    async def after_leaving(*args: Any) -> Any:
+        nonlocal left
+        if not left:
+            left = True
+            await town.chat.leave("bob")
+            await town.chat.send("alice", "after")
+        return await look_up(*args)
+
+    monkeypatch.setattr(town.rs.durable, "messages_since", after_leaving)
+    back = await town.device("bob", resume=bob.resume)
+
+    told = {event["type"] for event in await back.heard()}
+    assert left
+    assert "this is after" not in str(back.frames)
+    assert "sync.required" in told
 
 
 async def test_a_tap_shows_a_device_nothing_of_a_channel_that_was_left(either: Town) -> None:
