@@ -65,7 +65,7 @@ class Stores(NamedTuple):
             "database_url": f"{machines.database}/{self.database}",
             "hot_url": machines.hot_url,
             "key_prefix": self.key_prefix,
-            "kafka_bootstrap": (machines.bootstrap,),
+            "kafka_bootstrap": tuple(machines.bootstrap.split(",")),
             "topic_prefix": self.topic_prefix,
             "partitions": partitions,
             "produce_timeout": 10_000,  # a busy machine is not one without Kafka

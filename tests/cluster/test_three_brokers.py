@@ -6,7 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+)
 
 from readstate.cli.doctor_kafka import kafka as doctor
 from readstate.log.kafka import RETENTION_MS, make_topics
@@ -84,19 +89,17 @@ def test_doctor_tells_of_topics_that_one_broker_may_lose(brokers: KafkaCluster) 
     make_topics(options, topics.all, PARTITIONS)
     assert {one.state for one in doctor(settings) if one.check == "kafka topics"} == {"ok"}
 
-    risky = ConfigResource(
-        ConfigResource.Type.TOPIC,
-        topics.messages,
-        set_config={"min.insync.replicas": "1", "unclean.leader.election.enable": "true"},
-    )
-    [altered] = AdminClient(options).alter_configs([risky]).values()
+    risky = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
+    entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in risky.items()]
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topics.messages, incremental_configs=entries)
+    admin = AdminClient(options)
+    [altered] = admin.incremental_alter_configs([resource]).values()
     altered.result(30)
 
     [found] = [one for one in doctor(settings) if one.state == "warn" and one.check == "kafka topics"]
     assert topics.messages in found.detail
     assert "min.insync.replicas=2,unclean.leader.election.enable=false" in found.advice
     make_topics(options, topics.all, PARTITIONS)
-    admin = AdminClient(options)
     assert config_of(admin, topics.messages)["min.insync.replicas"] == "1", "the service has altered it by itself"
 
 
