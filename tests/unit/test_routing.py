@@ -51,7 +51,7 @@ async def test_a_bad_id_in_a_path_is_refused_before_the_service_is_asked(chat: C
     method = "POST" if path.endswith("/read") else "GET"
     answer = await chat.ask(method, path.format(bad))
 
-    assert (answer.status, answer.json["code"]) == (422, "invalid_id")
+    assert (answer.status, answer.json["code"]) == (400, "invalid_id")
     assert chat.service.calls == []
 
 
@@ -116,7 +116,12 @@ async def test_a_server_may_leave_the_raw_path_out(chat: Chat) -> None:
 async def test_an_answer_is_json_with_its_length(chat: Chat) -> None:
     answer = await chat.ask("POST", "/v1/users/bob/channels/general/read", b'{"up_to_seq": 5}')
 
-    assert answer.headers == {"content-type": "application/json", "content-length": str(len(answer.body))}
+    assert answer.headers == {
+        "content-type": "application/json",
+        "content-length": str(len(answer.body)),
+        "cache-control": "no-store",
+        "x-content-type-options": "nosniff",
+    }
     assert answer.json["last_read"] == {"id": "m5", "seq": 5, "at": 1_700_000_000_000, "epoch": 0}
 
 

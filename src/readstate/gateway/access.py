@@ -11,6 +11,7 @@ from ..api import NewMessage, SendResult
 from ..errors import Forbidden, Invalid, InvalidId
 from ..rules import check_id, check_user_id
 from .auth import ME
+from .decoding import id_in_url
 
 if TYPE_CHECKING:
     from ..assembly import Services
@@ -29,7 +30,7 @@ def resolve_user(named: str, own: str | None) -> str:
         if own is None:
             raise Invalid("A service key has no 'me': name the user by its id.", field="user")
         return own
-    check_user_id(named, "user")
+    id_in_url(named, "user", check_user_id)
     if own not in {None, named}:
         raise Forbidden(NOT_THE_USER)
     return named

@@ -8,9 +8,10 @@ from urllib.parse import parse_qsl
 from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType, ValidationError, json
 
 from ..api import Id, NewMessage, Request, UserRead
-from ..errors import BadRequest, BrokenJson, Invalid, ReadstateError, TooLarge, WrongContentType
+from ..errors import BadRequest, BrokenJson, Invalid, InvalidId, ReadstateError, TooLarge, WrongContentType
 from ..rules import check_id
 from .asgi import Disconnected, Receive
+from .problems import BadIdInUrl
 
 Decode = Callable[[bytes], Any]
 """Makes a value of a body; raises what msgspec raises."""
@@ -215,9 +216,17 @@ def one_of(*choices: str) -> Callable[[str], str]:
     return choose
 
 
+def id_in_url(value: str, field: str, check: Callable[[str, str], str] = check_id) -> str:
+    """An id of a path or query; BadIdInUrl if it is none."""
+    try:
+        return check(value, field)
+    except InvalidId as error:
+        raise BadIdInUrl(error.detail, field=error.field) from None
+
+
 def channel(value: str) -> str:
     """The id of a channel."""
-    return check_id(value, "channel")
+    return id_in_url(value, "channel")
 
 
 def channels(value: str) -> list[str]:
@@ -226,7 +235,7 @@ def channels(value: str) -> list[str]:
 
 
 def _checked(names: list[str]) -> list[str]:
-    return [check_id(name, "channels") for name in names]
+    return [id_in_url(name, "channels") for name in names]
 
 
 def parse_query(query: Query, raw: bytes) -> dict[str, Any]:

@@ -14,13 +14,12 @@ from msgspec import json
 
 from .. import telemetry
 from ..errors import ChannelNotFound, Forbidden, HotStoreUnavailable, NotAMember, ReadstateError, Unavailable
-from ..rules import check_id
 from . import access
 from .asgi import API_HEADERS, Answer, ASGIApp, Disconnected, Header, Receive, Scope, Send, Stream, content_type
 from .auth import Authenticator, load_secrets, require_jwks_file
 from .calls import Call, For, Route
 from .cors import Cors
-from .decoding import parse_query, read_body
+from .decoding import id_in_url, parse_query, read_body
 from .demo import routes as demo_routes
 from .problems import problem, storage_fault
 from .ratelimit import UserLimits
@@ -247,7 +246,7 @@ async def _allow(route: Route, call: Call, path: dict[str, str]) -> None:
         raise Forbidden(access.SERVICE_ONLY)
     for name, value in path.items():
         if name != "user":
-            check_id(value, name)
+            id_in_url(value, name)
     if "user" in path:
         call.user = access.resolve_user(call.user, call.own)
     if call.own is not None and "channel" in path:

@@ -40,7 +40,7 @@ from ..errors import (
 from ..settings import Settings
 from . import examples, schemas
 from .calls import JSON, JSON_LINES, LINES, Body, For, Handler, Parameter, Route
-from .problems import PROBLEM, Problem, problem
+from .problems import PROBLEM, BadIdInUrl, Problem, problem
 from .words import ABOUT, PATH
 
 Json = dict[str, Any]
@@ -249,7 +249,7 @@ def errors_of(route: Route) -> list[type[ReadstateError]]:
     if route.open_to is not For.ANYONE:
         found += _ALWAYS
         if "{" in route.pattern:
-            found += (BadPath, InvalidId)
+            found += (BadPath, BadIdInUrl)
         if {"cursor", "since"} & set(route.query):
             found.append(InvalidCursor)
         if route.body is not None:

@@ -9,7 +9,7 @@ from http import HTTPStatus
 import structlog
 from msgspec import UNSET, MsgspecError, Struct, UnsetType, json
 
-from ..errors import MethodNotAllowed, RateLimited, ReadstateError, StorageUnavailable, Unavailable, by_code
+from ..errors import InvalidId, MethodNotAllowed, RateLimited, ReadstateError, StorageUnavailable, Unavailable, by_code
 from .answers import Readiness
 from .asgi import Answer, Header, content_type
 
@@ -66,6 +66,12 @@ def readiness(states: dict[str, str]) -> Readiness:
     if any(state != "ok" for name, state in states.items() if name not in behind):
         raise NotReady(states)
     return Readiness(states, "behind" if behind else "ok")
+
+
+class BadIdInUrl(InvalidId):
+    """An id in a path or query is 1 to 128 bytes of printable UTF-8, percent-encoded."""
+
+    status = 400
 
 
 class WrongMethod(MethodNotAllowed):
