@@ -1,5 +1,6 @@
 """What every adapter of the hot state of users promises."""
 
+from readstate.hot.memory_users import MemoryUsers
 from readstate.model import START, Entry, Mode, Pointer, Position, Preferences, ReadState
 from readstate.ports import Absent, HotUsers, LedgerLoad, LedgerView, Moved, Read, Restore, Rewind, Seat, SeatLoad
 from readstate.steps import Fan, Gone, Joined, Left, OwnRead, Switched
@@ -372,6 +373,24 @@ async def test_pointers_of_many_in_one_channel(users: HotUsers) -> None:
     assert carol is not None
     assert (carol.state, carol.place) == (ReadState(0, 2), place(2))
     assert await users.pointers_in("elsewhere", ["bob", "dave"]) == [Pointer(), None]
+
+
+async def test_a_pointer_tells_when_it_moved_or_that_it_does_not_know(users: HotUsers, clock: ManualClock) -> None:
+    await load(users)
+    await users.apply([fan(seq) for seq in (1, 2, 3)])
+    [pointer] = await users.pointers_in("c", ["bob"])
+    assert pointer is not None
+    assert pointer.read_at == 0
+    for move in (Read("bob", "c", place(1)), Read("bob", "c", START, (3,)), Rewind("bob", "c", 1, START, ())):
+        clock.now += 1_000
+        moved_at = clock.now
+        await users.move([move])
+        clock.now += 5_000
+        await users.apply([fan(4, 4)])
+        [pointer] = await users.pointers_in("c", ["bob"])
+        assert pointer is not None
+        assert pointer.read_at in {0, moved_at}
+        assert pointer.read_at == moved_at or isinstance(users, MemoryUsers)
 
 
 async def test_newer_preferences_stay(users: HotUsers) -> None:

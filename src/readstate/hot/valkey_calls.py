@@ -62,7 +62,7 @@ class UserCalls:
     ) -> tuple[Any, bool]:
         """The same, and whether it was sent twice."""
         slot, keys = self.keys.of(user)
-        call = Call(slot, [*keys[: script.width], *more], [self.clock(), self.ttl, self._cap, 1, *arguments])
+        call = Call(slot, [*script.keys(keys), *more], [self.clock(), self.ttl, self._cap, 1, *arguments])
         values, repeated = await self._fleet.run(script, [call])
         return values[0], repeated
 
@@ -70,7 +70,7 @@ class UserCalls:
         """A script for one user, once for each argument, in one round trip; others may come between them."""
         slot, keys = self.keys.of(user)
         head = (self.clock(), self.ttl, self._cap, 1)
-        calls = [Call(slot, keys[: script.width], [*head, argument]) for argument in arguments]
+        calls = [Call(slot, script.keys(keys), [*head, argument]) for argument in arguments]
         return (await self._fleet.run(script, calls)).values
 
     async def put(self, script: UserScript, user: str, key: bytes, *arguments: str | bytes | int) -> None:
@@ -120,8 +120,7 @@ class UserCalls:
         return answers
 
     def _call(self, script: UserScript, packet: Packet, arguments: Sequence[str | bytes | int]) -> Call:
-        width = script.width
-        keys = [key for user in packet.users for key in self.keys.of(user)[1][:width]]
+        keys = [key for user in packet.users for key in script.keys(self.keys.of(user)[1])]
         keys += [self.keys.ledger(user, room) for user, room in packet.ledgers]
         return Call(packet.slot, keys, [self.clock(), self.ttl, self._cap, len(packet.users), *arguments])
 

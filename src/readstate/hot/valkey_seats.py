@@ -7,6 +7,7 @@ from struct import pack
 from struct import unpack as unpack_all
 
 import msgspec
+from msgspec.structs import replace
 
 from ..model import NO_PREFERENCES, Mode, Pointer, Position, Preferences
 from ..ports import LedgerView, Seat
@@ -19,11 +20,14 @@ USER = Packing(">QQQII")
 SEAT = Packing(">BQIQIQ")
 COUNT = Packing(">BIIIIQQIQB")
 NAMED = Packing(">IQ")
+MOVED = Packing(">QIQ")
 
 FAMILIES = (
-    "read-pointer", "read-apart", "unread-counts", "preferences", "inbox", "timelines", "loading",
+    "read-pointer", "read-apart", "unread-counts", "preferences", "inbox", "timelines", "loading", "read-at",
 )  # fmt: skip
 """The keys of a user, in the order in which scripts get them."""
+LOADED = FAMILIES[:6]
+"""Those that a load brings."""
 
 _EMPTY = LedgerView()
 _NOTHING: frozenset[int] = frozenset()
@@ -32,17 +36,22 @@ encode = msgspec.msgpack.Encoder().encode
 
 
 class UserScript(Script):
-    """A script of users; it gets the first `width` keys of each."""
+    """A script of users; it gets the first `width` keys of each. If it is `timed`, `read-at` stands for the last."""
 
     width = len(FAMILIES)
+    timed = False
 
     @classmethod
-    def named(cls, name: str, *shared: str, width: int = len(FAMILIES)) -> "UserScript":
+    def named(cls, name: str, *shared: str, width: int = len(FAMILIES), timed: bool = False) -> "UserScript":
         """With what all of them share, and more that some do."""
         named = cls(f"local WIDTH = {width}", script("user", *shared, f"user_{name}").text)
-        named.width = width
+        named.width, named.timed = width, timed
         named.expires = "late" in shared
         return named
+
+    def keys(self, keys: Sequence[bytes]) -> Sequence[bytes]:
+        """Those of a user's keys that it gets."""
+        return [*keys[: self.width - 1], keys[-1]] if self.timed else keys[: self.width]
 
 
 class UserKeys:
@@ -66,8 +75,8 @@ class UserKeys:
         return f"{self._prefix}unread:{tag_of(user)}:".encode()
 
     def staged(self, user: str, load: str) -> list[bytes]:
-        """Where a load is put together: one key for each of the families but the last."""
-        return [f"{self._prefix}staged:{tag_of(user)}:{load}:{family}".encode() for family in FAMILIES[:-1]]
+        """Where a load is put together: one key for each of the families that it brings."""
+        return [f"{self._prefix}staged:{tag_of(user)}:{load}:{family}".encode() for family in LOADED]
 
 
 # ---------------------------------------------------------------- to Valkey
@@ -118,6 +127,12 @@ def pointer_of(raw: bytes, apart: bytes, read_at: int = 0) -> Pointer:
     """The pointer of a packed seat."""
     _, epoch, seq, at, _, number = SEAT.unpack_from(raw)
     return Pointer(epoch, seq, seqs_of(apart), raw[SEAT.size :].decode() or None, at or None, read_at, number)
+
+
+def read_at_of(pointer: Pointer, moved: bytes) -> Pointer:
+    """With the time of its last move, if that is noted of this place."""
+    epoch, seq, at = MOVED.unpack(moved) if moved else (0, 0, 0)
+    return replace(pointer, read_at=at) if (epoch, seq) == (pointer.epoch, pointer.seq) else pointer
 
 
 def seat_of(room: str, raw: bytes, apart: bytes, row: bytes | None, preferences: Preferences, oldest: int) -> Seat:

@@ -44,7 +44,7 @@ _KINDS = {Left: 4, Switched: 5, Gone: 6}
 _ABSENT = (Absent.NOT_LOADED, Absent.NOT_A_MEMBER)
 
 
-MOVE, STEPS = UserScript.named("move", "late", width=4), UserScript.named("steps", "steps")
+MOVE, STEPS = UserScript.named("move", "late", width=5, timed=True), UserScript.named("steps", "steps")
 LEDGERS = UserScript.named("ledgers", width=5)
 BEGIN, INSTALL, STAGED = UserScript.named("begin"), UserScript.named("install", "steps"), UserScript.named("stage")
 PREFER, FORGET = UserScript.named("prefer", "late"), UserScript.named("forget", "late")

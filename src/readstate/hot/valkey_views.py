@@ -20,13 +20,14 @@ from .valkey_seats import (
     pairs,
     pointer_of,
     preferences_of,
+    read_at_of,
     seat_of,
 )
 
 SURVEY, INBOX, ROOMS, TEND = map(UserScript.named, ("survey", "inbox", "rooms", "tend"))
 VIEW, SEATS = UserScript.named("view", "seats"), UserScript.named("seats", "seats", width=3)
 STANDING, CHANGES = UserScript.named("standing", width=4), UserScript.named("changes", width=1)
-POINTERS, PLACES = UserScript.named("pointers", width=2), UserScript.named("places", width=2)
+POINTERS, PLACES = UserScript.named("pointers", width=2), UserScript.named("places", width=3, timed=True)
 
 PART = 1_000
 """Rooms that one call looks at."""
@@ -164,7 +165,10 @@ class ValkeyViews:
     async def pointers_in(self, channel: str, users: Sequence[str]) -> list[Pointer | None]:
         """The pointers of these users in one channel; None: not loaded."""
         found = await self._calls.each(PLACES, users, None, channel)
-        return [None if raw is None else pointer_of(raw, apart) if raw else Pointer() for raw, apart in found]
+        return [
+            None if raw is None else read_at_of(pointer_of(raw, apart), moved) if raw else Pointer()
+            for raw, apart, moved in found
+        ]
 
     async def changes(self, users: Sequence[str]) -> list[int | None]:
         """The change numbers of users; None: not loaded."""

@@ -9,6 +9,8 @@
 --   5 inbox         sorted set: channels counted by ledger, score = time of the latest message
 --   6 timelines     set: channels counted by timeline
 --   7 loading       list: the ticket of a load under way, its generation, and the messages that have come meanwhile
+--   8 read-at       hash: room -> when the pointer last moved (epoch, seq, ms). Kept until the durable store has it, at
+--                   most an hour. Where a script gets it, it is the last of a user's keys
 -- Then come ledgers (unread:{user}:room), sorted sets: id of the message, score = its time.
 -- ARGV[1] generation, [2] now in ms, [3] time to live in ms, [4] most ids in a ledger, [5] how many users.
 
@@ -22,6 +24,8 @@ local USER = '>I8I8I8I4I4'
 local SEAT, SEAT_HEAD = '>BI8I4I8I4I8', 33
 local COUNT, COUNT_HEAD = '>BI4I4I4I4I8I8I4I8B', 46
 local NAMED = 12 -- bytes of a mention: seq and time
+local MOVED = '>I8I4I8'
+local MOVED_MS = 3600000
 
 local generation, now, ttl = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local cap, user_count = tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -375,6 +379,14 @@ end
 
 -- ------------------------------------------------------------ read states
 
+-- Notes when a pointer has moved.
+local function note_move(user, room, epoch, seq)
+  local times = KEYS[user * WIDTH]
+  if call('HSET', times, room, pack(MOVED, epoch, seq, now)) == 1 and call('PTTL', times) == -1 then
+    call('PEXPIRE', times, MOVED_MS)
+  end
+end
+
 -- Sets what is read. `ids`: of the messages read one by one by this, if they are known.
 local function set_state(user, room, seat, ledger, was_apart, epoch, seq, apart, at, id, ids)
   if band(seat.flags, MEMBER) ~= 0 then -- whoever has left has no ledger
@@ -395,6 +407,7 @@ local function set_state(user, room, seat, ledger, was_apart, epoch, seq, apart,
     end
   end
   seat.epoch, seat.seq, seat.at, seat.id = epoch, seq, at, id
+  note_move(user, room, epoch, seq)
   if apart ~= was_apart then put_apart(user, room, seat, apart) end
   put_seat(user, seat)
 end

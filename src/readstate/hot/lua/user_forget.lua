@@ -8,6 +8,7 @@ if ARGV[6] == '' then
   for index = WIDTH + 1, #KEYS do call('UNLINK', KEYS[index]) end
   if number[user] > 0 then
     for family = SEATS, TIMELINES do call('UNLINK', key_of(user, family)) end
+    call('UNLINK', KEYS[WIDTH])
     call('HSET', key_of(user, SEATS), '', pack(USER, 0, number[user], 0, 0, used[user]))
     call('PEXPIRE', key_of(user, SEATS), ttl)
   end

@@ -1,5 +1,5 @@
 -- Takes a loaded user. After the user's keys come six that were staged: one for each of
--- them but the last. ARGV[6]: ticket, ARGV[7]: how many ledgers must be loaded.
+-- the first six. ARGV[6]: ticket, ARGV[7]: how many ledgers must be loaded.
 -- Returns 1, or 0 if something has happened since the ticket was given: load again.
 local user = 1
 open(user)

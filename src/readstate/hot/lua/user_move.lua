@@ -107,6 +107,7 @@ local function plain(move)
   local changed = number[user] + 1
   local new = pack(SEAT, flags, epoch, move[5], move[6], change, changed) .. move[7]
   number[user], dirty[user], seat_at_hand[user], unsaved[user] = changed, true, new, true
+  note_move(user, room, epoch, move[5])
   return head .. raw .. new
 end
 
