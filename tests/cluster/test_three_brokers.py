@@ -121,7 +121,7 @@ class Talk:
                 assert answer.status_code in {202, 503}, answer.text
                 if answer.status_code == 202:
                     self.accepted.append(name)
-                read = await self._chat.call("POST", f"/v1/users/bob/channels/{SMALL}/read", {"all": True})
+                read = await self._chat.call("POST", f"/v1/users/bob/channels/{SMALL}/read", {})
                 assert read.status_code == 200, read.text
 
 
@@ -138,7 +138,7 @@ async def test_a_broker_dies_under_load_and_nothing_is_lost(city: City, brokers:
 
     written = await city.sql("SELECT id FROM messages WHERE seq IS NOT NULL ORDER BY seq")
     assert [name for (name,) in written] == talk.accepted
-    await one.chat.read("bob", SMALL, all=True)
+    await one.chat.read("bob", SMALL)
     assert await one.chat.count("bob", SMALL) == 0
     await one.chat.send("alice", "last", channel=SMALL)
     assert await one.chat.count("bob", SMALL) == 1
