@@ -23,8 +23,9 @@ VERSION = 1
 
 Seq = Annotated[int, Meta(ge=0)]
 """Bounded where it comes in (`services.transfer_lines`): an export tells whatever is stored."""
-MAX_SEQ = 2**52
-"""The largest seq or epoch that an import may bring: all that follow it stay below 2^53, exact in any JSON reader."""
+MAX_SEQ = 2**46
+"""The largest seq or epoch that an import may bring: there is room for what follows. Scripts in Valkey write numbers
+below 10^14 exactly, JSON readers those below 2^53."""
 Skipped = tuple[tuple[Seq, Seq], ...]
 """(after, up to): seqs that joins alone marked as read."""
 

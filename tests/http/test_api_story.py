@@ -502,3 +502,18 @@ async def test_undo_is_good_for_ten_minutes_and_for_its_user_only(chat: Chat, cl
     late = await chat.call("POST", "/v1/users/bob/read/undo", {"undo": token})
     check_problem(late, 404, "undo_not_found")
     assert (await chat.totals("bob"))["unread"] == 0
+
+
+async def test_the_largest_numbers_that_may_be_given_do_no_harm(chat: Chat) -> None:
+    most = 2**53 - 1
+    await chat.open_channel("alice", "bob")
+    await chat.post("alice", id="m1", at=most)
+    assert (await chat.prefer("bob", muted=most - 1))["muted"] is not False
+    assert (await chat.unread("bob"))["muted"] is not False
+    assert (await chat.read("bob", up_to_seq=1, epoch=most))["changed"] is False
+    assert (await chat.read("bob", up_to_time=most))["unread"] == 0
+    await chat.send("alice", "m2")
+    await chat.read("bob", up_to_seq=most)
+    await chat.join("carol", history=1_000_000)
+    await chat.evict()
+    assert [await chat.count(user) for user in ("alice", "bob", "carol")] == [0, 0, 2]

@@ -438,6 +438,8 @@ def explained() -> Iterator[None]:
         yield
     except _WRONG as error:
         raise ConfigurationError(f"DATABASE_URL does not lead to a usable database: {error}") from error
+    except asyncpg.SyntaxOrAccessError:
+        raise  # a migration is at fault
     except _DOWN as error:
         raise _unavailable("reached", error, str(error)) from error
 

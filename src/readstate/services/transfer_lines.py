@@ -299,7 +299,7 @@ def _time(value: Time | None, field: str) -> int | None:
 
 def _check_seqs(field: str, *seqs: int) -> None:
     if any(seq > MAX_SEQ for seq in seqs):
-        raise Invalid(f"{field} must be at most 2^52, so that there is room for what follows")
+        raise Invalid(f"{field} must be at most 2^46, so that there is room for what follows")
 
 
 def _plain(error: DecodeError | UnicodeDecodeError | RecursionError) -> str:
