@@ -23,9 +23,10 @@ VERSION = 1
 
 Seq = Annotated[int, Meta(ge=0)]
 """Bounded where it comes in (`services.transfer_lines`): an export tells whatever is stored."""
-MAX_SEQ = 2**46
-"""The largest seq or epoch that an import may bring: there is room for what follows. Scripts in Valkey write numbers
-below 10^14 exactly, JSON readers those below 2^53."""
+MAX_SEQ = 2**31
+"""The largest seq that an import may bring: as many may follow. The hot state in Valkey keeps seqs in 32 bits."""
+MAX_EPOCH = 2**46
+"""The largest epoch: scripts in Valkey write numbers below 10^14 exactly, JSON readers those below 2^53."""
 Skipped = tuple[tuple[Seq, Seq], ...]
 """(after, up to): seqs that joins alone marked as read."""
 

@@ -14,6 +14,7 @@ from ..ports import Clock
 from ..rooms import thread_room
 from ..rules import HERE, MAX_AHEAD_MS, check_id, check_mention, check_user_id, parse_time, preview_of
 from ..transfer_records import (
+    MAX_EPOCH,
     MAX_SEQ,
     VERSION,
     ChannelLine,
@@ -263,7 +264,8 @@ class Checks:
             raise Invalid("last_read needs a seq, the id of a message, or a time (at)")
         if len(line.apart) > MAX_APART:
             raise TooLarge(f"at most {MAX_APART} seqs in last_read.apart")
-        _check_seqs("last_read.epoch", line.epoch)
+        if line.epoch > MAX_EPOCH:
+            raise Invalid("last_read.epoch must be at most 2^46, so that there is room for what follows")
         _check_seqs("last_read.seq", line.seq or 0)
         _check_seqs("last_read.apart", *line.apart)
         return GivenRead(
@@ -299,7 +301,7 @@ def _time(value: Time | None, field: str) -> int | None:
 
 def _check_seqs(field: str, *seqs: int) -> None:
     if any(seq > MAX_SEQ for seq in seqs):
-        raise Invalid(f"{field} must be at most 2^46, so that there is room for what follows")
+        raise Invalid(f"{field} must be at most 2^31, so that there is room for what follows")
 
 
 def _plain(error: DecodeError | UnicodeDecodeError | RecursionError) -> str:
