@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import asyncpg  # type: ignore[import-untyped]
 
-from readstate.durable.postgres import migrate
-from readstate.log.topics import Topics
-from readstate.log.watcher import Watcher
+from readstate.adapters.kafka.topics import Topics
+from readstate.adapters.kafka.watcher import Watcher
+from readstate.adapters.sql.postgres.store import migrate
 from readstate.stack import Kafka, Postgres, Valkey
 from readstate.workers import MESSAGE_WRITER, RECEIPT_PERSISTER, ROLES
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import hiredis
 
-from readstate.hot.valkey import ValkeyHot
+from readstate.adapters.valkey.hot import ValkeyHot
 from readstate.stack import Valkey
 
 from .load import HOST, PATIENCE, BenchmarkError

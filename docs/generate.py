@@ -20,9 +20,13 @@ from prometheus_client.metrics import MetricWrapperBase
 from rich.text import Text
 from typer.models import ArgumentInfo, CommandInfo, OptionInfo
 
-from readstate import errors, frames, settings, telemetry
+from readstate import settings, telemetry
+from readstate.api import frames
 from readstate.cli import app
-from readstate.gateway import schemas, websocket, words
+from readstate.domain import errors
+from readstate.gateway.openapi import schemas
+from readstate.gateway.openapi import texts as words
+from readstate.gateway.ws import endpoint as websocket
 
 DOCS = Path(__file__).parent
 NOTE = "<!-- Written by docs/generate.py from the code. Change it there, then run: python docs/generate.py -->\n\n"

@@ -22,7 +22,7 @@ from pydantic import BaseModel
 
 from readstate import Readstate, asgi_app
 from readstate.api import NewMessage, PutChannel
-from readstate.gateway.auth import load_secrets, make_token
+from readstate.gateway.auth.authenticator import load_secrets, make_token
 
 
 class Post(BaseModel):

@@ -23,7 +23,7 @@ from starlette.routing import Route
 
 from readstate import Readstate, asgi_app
 from readstate.api import ChangeMembers, NewMessage, PutChannel
-from readstate.errors import ReadstateError
+from readstate.domain.errors import ReadstateError
 
 
 async def join(request: Request) -> JSONResponse:

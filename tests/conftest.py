@@ -374,7 +374,7 @@ async def in_process(data_dir: Path, **settings: Any) -> AsyncIterator[Chat]:
     # Imported late: tests of single modules share this file and need no whole service.
     from readstate import Readstate
     from readstate.gateway import asgi_app
-    from readstate.gateway.demo import is_on as demo_is_on
+    from readstate.gateway.demo.sandbox import is_on as demo_is_on
 
     options: dict[str, Any] = {"service_keys": (SERVICE_KEY,), "jwt_secret": JWT_SECRET, "data_dir": str(data_dir)}
     options |= stores.UNLIMITED | stores.settings_of(data_dir) | settings

@@ -117,7 +117,7 @@ def give_back(below: Path) -> None:
 
 
 def _remove_topics(prefix: str) -> None:
-    from readstate.log.topics import Topics
+    from readstate.adapters.kafka.topics import Topics
     from tests.cluster.fleet import remove_topics
     from tests.contract import kafka
 
@@ -136,7 +136,7 @@ def _collect_sockets() -> None:
 
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cluster of one process, which is made anew for every test, need not wait long for others."""
-    from readstate.hot.valkey_presence import ValkeyPresence
+    from readstate.adapters.valkey.presence import ValkeyPresence
     from readstate.services import freshness
 
     defaults = ValkeyPresence.__init__.__kwdefaults__
@@ -152,7 +152,7 @@ async def staffed(rs: "Readstate") -> AsyncIterator[None]:
     if rs.settings.profile != "cluster":
         yield
         return
-    from readstate import staff
+    from readstate.profiles import roles as staff
     from readstate.workers import ROLES
 
     stopping = asyncio.Event()

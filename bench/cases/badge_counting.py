@@ -6,8 +6,8 @@ from statistics import median
 import asyncpg  # type: ignore[import-untyped]
 import uvloop
 
-from readstate.durable.postgres import PostgresStore
-from readstate.hot.valkey import ValkeyHot
+from readstate.adapters.sql.postgres.store import PostgresStore
+from readstate.adapters.valkey.hot import ValkeyHot
 from readstate.stack import Postgres
 
 from ..load import BenchmarkError

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 import uvloop
 
-from readstate.bus.local import LocalBus
-from readstate.durable.postgres import PostgresStore
-from readstate.durable.session import as_json
-from readstate.events import UnsentEvent
-from readstate.hot.valkey import ValkeyHot
-from readstate.model import Undelivered
+from readstate.adapters.memory.bus import LocalBus
+from readstate.adapters.sql.postgres.store import PostgresStore
+from readstate.adapters.sql.session import as_json
+from readstate.adapters.valkey.hot import ValkeyHot
+from readstate.domain.events import UnsentEvent
+from readstate.domain.model import Undelivered
 from readstate.stack import Postgres
 from readstate.workers.status_update import StatusUpdate
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from readstate.hot.memory_users import MemoryUsers
-from readstate.model import Mode, Pointer, Position, Preferences
+from readstate.adapters.memory.users import MemoryUsers
+from readstate.domain.model import Mode, Pointer, Position, Preferences
 from readstate.ports import Moved, Read, SeatLoad
 
 from ..world import channel_id, message_id, user_id

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from readstate.durable.sqlite import SqliteStore
-from readstate.events import ReadEvent
-from readstate.hot.memory_users import MemoryUsers
+from readstate.adapters.memory.users import MemoryUsers
+from readstate.adapters.sql.sqlite.store import SqliteStore
+from readstate.domain.events import ReadEvent
 from readstate.ports import Moved, Read
 
 from ..world import channel_id, user_id

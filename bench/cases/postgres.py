@@ -9,9 +9,9 @@ from typing import Any
 import asyncpg  # type: ignore[import-untyped]
 import uvloop
 
-from readstate.durable.postgres import STATEMENT_SECONDS, PostgresStore
-from readstate.durable.postgres_engine import IDLE_SECONDS, SQL, settings
-from readstate.events import ReadEvent
+from readstate.adapters.sql.postgres.engine import IDLE_SECONDS, SQL, settings
+from readstate.adapters.sql.postgres.store import STATEMENT_SECONDS, PostgresStore
+from readstate.domain.events import ReadEvent
 from readstate.stack import Postgres
 
 from ..load import BenchmarkError

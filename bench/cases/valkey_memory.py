@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import uvloop
 
-from readstate.hot.valkey import ValkeyHot
-from readstate.model import Entry, Mode, Pointer, Preferences
+from readstate.adapters.valkey.hot import ValkeyHot
+from readstate.domain.hot_updates import Fan
+from readstate.domain.model import Entry, Mode, Pointer, Preferences
 from readstate.ports import SeatLoad
-from readstate.steps import Fan
 
 from ..baselines import pairs
 from ..load import BenchmarkError

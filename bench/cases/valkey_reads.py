@@ -10,13 +10,13 @@ import msgspec
 import uvloop
 from redis.asyncio import Redis
 
-from readstate.hot.valkey import ValkeyHot
-from readstate.hot.valkey_calls import MAX_ITEMS
-from readstate.model import Entry, Mode, Pointer, Position, Preferences
+from readstate.adapters.valkey import Script
+from readstate.adapters.valkey.calls import MAX_ITEMS
+from readstate.adapters.valkey.client import ask
+from readstate.adapters.valkey.hot import ValkeyHot
+from readstate.domain.hot_updates import Fan
+from readstate.domain.model import Entry, Mode, Pointer, Position, Preferences
 from readstate.ports import Moved, Read, SeatLoad
-from readstate.steps import Fan
-from readstate.valkey import Script
-from readstate.valkey.fleet import ask
 
 from ..baselines import pairs
 from ..load import BenchmarkError

@@ -13,11 +13,13 @@ import uvloop
 from redis.asyncio import Redis
 
 from readstate import Readstate
+from readstate.adapters.valkey import Call, Fleet, Script
+from readstate.adapters.valkey import channels as valkey_channels
+from readstate.adapters.valkey import users as valkey_users
+from readstate.adapters.valkey import views as valkey_views
+from readstate.adapters.valkey.client import Answers
 from readstate.api import NewMessage, UserRead
 from readstate.cli.serve import GC_THRESHOLDS
-from readstate.hot import valkey_channels, valkey_users, valkey_views
-from readstate.valkey import Call, Fleet, Script
-from readstate.valkey.fleet import Answers
 
 from .. import seed
 from ..baselines import pairs

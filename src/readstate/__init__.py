@@ -4,7 +4,8 @@
 served or mounted in another application.
 """
 
-from .app import Readstate
+from readstate.profiles.service import Readstate
+
 from .gateway import asgi_app
 from .settings import Settings
 

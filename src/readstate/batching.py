@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from .errors import Stopping
+from readstate.domain.errors import Stopping
 
 T = TypeVar("T")
 R = TypeVar("R")

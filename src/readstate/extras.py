@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 
-from .errors import ConfigurationError
+from readstate.domain.errors import ConfigurationError
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
 
-from .errors import ConfigurationError
+from readstate.domain.errors import ConfigurationError
 
 PREFIX = "READSTATE_"
 CONFIG_FILE = "readstate.toml"

@@ -26,8 +26,9 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.trace import Span, SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from readstate.domain.errors import ConfigurationError
+
 from .batching import Batcher
-from .errors import ConfigurationError
 
 if TYPE_CHECKING:
     from .ports import Hot

@@ -9,8 +9,8 @@ from typing import Any
 import asyncpg  # type: ignore[import-untyped]
 import httpx
 
-from readstate.durable.postgres import PostgresStore
-from readstate.errors import LogUnavailable
+from readstate.adapters.sql.postgres.store import PostgresStore
+from readstate.domain.errors import LogUnavailable
 from tests.cluster.fleet import Fleet, lags
 from tests.conftest import Chat, segment
 

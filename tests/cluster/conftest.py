@@ -12,9 +12,9 @@ import pytest
 from msgspec import json
 
 from readstate import Readstate
+from readstate.adapters.kafka.producer import KafkaProducer, Record
+from readstate.domain.rooms import partition_of
 from readstate.gateway import asgi_app
-from readstate.log.kafka import KafkaProducer, Record
-from readstate.rooms import partition_of
 from readstate.workers import MESSAGE_WRITER
 from readstate.workers.runner import Runner
 from tests import stores

@@ -11,9 +11,9 @@ import asyncpg  # type: ignore[import-untyped]
 import httpx
 from confluent_kafka.admin import AdminClient
 
-from readstate.durable.postgres import migrate
-from readstate.log.topics import Topics
-from readstate.log.watcher import Watcher
+from readstate.adapters.kafka.topics import Topics
+from readstate.adapters.kafka.watcher import Watcher
+from readstate.adapters.sql.postgres.store import migrate
 from readstate.stack import Kafka, Postgres, Valkey
 from readstate.stack.ports import free_ports
 from tests.conftest import JWT_SECRET, SERVICE_KEY, WAIT, Chat

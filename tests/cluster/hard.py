@@ -14,12 +14,12 @@ import httpx
 import pytest
 
 from readstate import Readstate
-from readstate.errors import LogUnavailable
+from readstate.adapters.kafka.consumer import Consumed, KafkaConsumer
+from readstate.adapters.kafka.producer import Record
+from readstate.adapters.kafka.watcher import Watcher
+from readstate.domain.errors import LogUnavailable
 from readstate.gateway import asgi_app
-from readstate.log.kafka import Record
-from readstate.log.kafka_consumer import Consumed, KafkaConsumer
-from readstate.log.watcher import Watcher
-from readstate.staff import Staff, _Writer
+from readstate.profiles.roles import Staff, _Writer
 from readstate.tasks import cancel
 from readstate.workers import MESSAGE_WRITER, RECEIPT_PERSISTER, STATUS_UPDATE
 from tests.conftest import WAIT, Chat, eventually

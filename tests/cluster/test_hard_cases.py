@@ -31,8 +31,8 @@ from pathlib import Path
 import pytest
 
 from readstate import Readstate
-from readstate.errors import ConfigurationError
-from readstate.hot.valkey_presence import ValkeyPresence
+from readstate.adapters.valkey.presence import ValkeyPresence
+from readstate.domain.errors import ConfigurationError
 from readstate.services import freshness
 from readstate.tasks import cancel
 from readstate.workers import MESSAGE_WRITER, STATUS_UPDATE

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from readstate.events import DeadLetter
-from readstate.log.kafka_consumer import Consumed
-from readstate.rooms import partition_of
+from readstate.adapters.kafka.consumer import Consumed
+from readstate.domain.events import DeadLetter
+from readstate.domain.rooms import partition_of
 from readstate.telemetry import WORKER_RETRIES
 from readstate.workers import DEAD_LETTERS, MESSAGE_WRITER, RECEIPT_PERSISTER
 from tests.conftest import check_problem, eventually, of

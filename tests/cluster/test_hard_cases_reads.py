@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from readstate.errors import LogUnavailable
-from readstate.events import ReadEvent
+from readstate.domain.errors import LogUnavailable
+from readstate.domain.events import ReadEvent
 from readstate.workers import MESSAGE_WRITER, RECEIPT_PERSISTER
 from tests.conftest import check_problem, eventually, of
 from tests.integration.on_servers import Held

@@ -9,10 +9,10 @@ import httpx
 import pytest
 
 from readstate import Readstate
+from readstate.adapters.kafka.producer import make_topics
+from readstate.adapters.kafka.topics import Topics
+from readstate.adapters.kafka.watcher import Watcher
 from readstate.gateway import asgi_app
-from readstate.log.kafka import make_topics
-from readstate.log.topics import Topics
-from readstate.log.watcher import Watcher
 from readstate.stack import Kafka
 from readstate.workers import RECEIPT_PERSISTER
 from tests.conftest import Chat, check_problem

@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx
 
-from readstate.errors import StorageUnavailable
+from readstate.domain.errors import StorageUnavailable
 from tests.integration.on_servers import Held
 
 from .hard import SMALL, City, Instance

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from readstate import cluster
-from readstate.errors import HotStoreUnavailable
+from readstate.domain.errors import HotStoreUnavailable
+from readstate.domain.hot_updates import UserStep
+from readstate.profiles import cluster
 from readstate.services import freshness
-from readstate.steps import UserStep
 from readstate.workers import RECEIPT_PERSISTER
 from tests.conftest import eventually
 

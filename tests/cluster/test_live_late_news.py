@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from readstate.announcements import MessageCame
+from readstate.domain.announcements import MessageCame
 from tests.conftest import eventually
 
 from .hard import ROOMS, Instance

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from readstate.announcements import PointerMoved
+from readstate.domain.announcements import PointerMoved
 from readstate.workers import RECEIPT_PERSISTER
 from tests.conftest import eventually
 

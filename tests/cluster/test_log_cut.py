@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from readstate.rooms import partition_of
+from readstate.domain.rooms import partition_of
 from readstate.stack import Kafka
 from readstate.workers import MESSAGE_WRITER, RECEIPT_PERSISTER
 from tests.conftest import eventually

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from readstate import Readstate
-from readstate.events import ChannelEvent, Delivery, MembersEvent
+from readstate.domain.events import ChannelEvent, Delivery, MembersEvent
 from readstate.gateway import asgi_app
 from readstate.stack import Kafka, Postgres, Valkey
 from readstate.stack.ports import HOST, free_ports

@@ -5,7 +5,7 @@ from collections import defaultdict
 
 import pytest
 
-from readstate.events import ReadEvent
+from readstate.domain.events import ReadEvent
 
 from .conftest import Town
 

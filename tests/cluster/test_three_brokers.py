@@ -13,9 +13,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ConfigResource,
 )
 
-from readstate.cli.doctor_kafka import kafka as doctor
-from readstate.log.kafka import RETENTION_MS, make_topics
-from readstate.log.topics import Topics
+from readstate.adapters.kafka.doctor import kafka as doctor
+from readstate.adapters.kafka.producer import RETENTION_MS, make_topics
+from readstate.adapters.kafka.topics import Topics
 from readstate.settings import make_settings
 from readstate.stack import Kafka, KafkaCluster
 from readstate.workers import MESSAGE_WRITER, RECEIPT_PERSISTER

@@ -5,8 +5,8 @@ from contextlib import suppress
 
 from confluent_kafka.admin import AdminClient
 
-from readstate.errors import LogUnavailable
-from readstate.log.kafka import Options, make_topics
+from readstate.adapters.kafka.producer import Options, make_topics
+from readstate.domain.errors import LogUnavailable
 from tests.conftest import eventually
 
 from .fleet import PARTITIONS

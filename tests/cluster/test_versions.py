@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from readstate.log.kafka_consumer import KafkaConsumer
+from readstate.adapters.kafka.consumer import KafkaConsumer
 from tests.conftest import eventually
 from tests.contract import kafka
 

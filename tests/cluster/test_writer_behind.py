@@ -7,9 +7,9 @@ import pytest
 from prometheus_client import generate_latest
 
 from readstate import telemetry
-from readstate.log.kafka_consumer import Consumed
-from readstate.rooms import partition_of
-from readstate.staff import _Writer
+from readstate.adapters.kafka.consumer import Consumed
+from readstate.domain.rooms import partition_of
+from readstate.profiles.roles import _Writer
 from readstate.workers import MESSAGE_WRITER
 from tests.conftest import check_problem, eventually
 

@@ -4,9 +4,9 @@ import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from readstate.announcements import Hear
-from readstate.bus.local import LocalBus
-from readstate.bus.valkey import ValkeyBus
+from readstate.adapters.memory.bus import LocalBus
+from readstate.adapters.valkey.bus.bus import ValkeyBus
+from readstate.domain.announcements import Hear
 from readstate.ports.people import Bus
 
 from ..conftest import eventually

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from readstate.durable.sqlite import SqliteStore
-from readstate.hot.memory_badges import MemoryBadges
-from readstate.hot.memory_channels import MemoryChannels
-from readstate.hot.memory_presence import MemoryPresence
-from readstate.hot.memory_users import MemoryUsers
-from readstate.hot.valkey_badges import ValkeyBadges
-from readstate.hot.valkey_calls import UserCalls
-from readstate.hot.valkey_channels import ValkeyChannels
-from readstate.hot.valkey_presence import ValkeyPresence
-from readstate.hot.valkey_users import ValkeyUsers
-from readstate.hot.write_replica import ReplicatedBadges, WriteReplica
+from readstate.adapters.memory.badges import MemoryBadges
+from readstate.adapters.memory.channels import MemoryChannels
+from readstate.adapters.memory.presence import MemoryPresence
+from readstate.adapters.memory.users import MemoryUsers
+from readstate.adapters.sql.sqlite.store import SqliteStore
+from readstate.adapters.valkey.badges import ValkeyBadges
+from readstate.adapters.valkey.calls import UserCalls
+from readstate.adapters.valkey.channels import ValkeyChannels
+from readstate.adapters.valkey.presence import ValkeyPresence
+from readstate.adapters.valkey.users import ValkeyUsers
+from readstate.adapters.valkey.write_replica import ReplicatedBadges, WriteReplica
 from readstate.ports import Clock, Durable, HotBadges, HotChannels, HotPresence, HotUsers
 
 from .postgres import postgres as postgres_store

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import asyncpg  # type: ignore[import-untyped]
 
-from readstate.durable.postgres import PostgresStore, migrate
+from readstate.adapters.sql.postgres.store import PostgresStore, migrate
 from readstate.stack import Postgres
 
 from ..folder import folder

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 
 import pytest
 
-from readstate.announcements import Announcement, BadgeChanged, Hear, SeatTouched
+from readstate.domain.announcements import Announcement, BadgeChanged, Hear, SeatTouched
 from readstate.ports.people import Bus
 
 from .buses import local_bus, valkey_bus, valkey_cluster_bus

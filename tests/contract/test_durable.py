@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from readstate.errors import ChannelNotFound, MessageDeleted, MessageNotFound, ReplyToReply, ThreadNotFound
-from readstate.events import (
+from readstate.domain.errors import ChannelNotFound, MessageDeleted, MessageNotFound, ReplyToReply, ThreadNotFound
+from readstate.domain.events import (
     AnyChannelEvent,
     ChannelEvent,
     DeleteEvent,
@@ -18,8 +18,8 @@ from readstate.events import (
     MessageEvent,
     ReadEvent,
 )
-from readstate.facts import Effect
-from readstate.model import Mode, Position, Preferences, ReadState
+from readstate.domain.facts import Effect
+from readstate.domain.model import Mode, Position, Preferences, ReadState
 from readstate.ports import Durable, SeatLoad, UndoItem, UnreadSource
 from tests.online import nobody
 

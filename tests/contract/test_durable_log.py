@@ -2,8 +2,8 @@
 
 import pytest
 
-from readstate.events import AnyChannelEvent, ChannelEvent, Delivery, MembersEvent, MessageEvent
-from readstate.facts import Effect
+from readstate.domain.events import AnyChannelEvent, ChannelEvent, Delivery, MembersEvent, MessageEvent
+from readstate.domain.facts import Effect
 from readstate.ports import Durable
 from tests.online import nobody
 

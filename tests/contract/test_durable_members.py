@@ -4,8 +4,8 @@ from itertools import count
 
 import pytest
 
-from readstate.errors import DirectChannelFull, NotAMember
-from readstate.events import ChannelEvent, Delivery, MembersEvent, MessageEvent
+from readstate.domain.errors import DirectChannelFull, NotAMember
+from readstate.domain.events import ChannelEvent, Delivery, MembersEvent, MessageEvent
 from readstate.ports import Durable
 from tests.online import nobody
 

@@ -6,14 +6,22 @@ from collections.abc import Sequence
 import pytest
 from msgspec import structs
 
-from readstate.durable.store import SqlStore
-from readstate.errors import StorageUnavailable
-from readstate.events import AnyChannelEvent, ChannelEvent, DeleteEvent, Delivery, MembersEvent, MessageEvent, ReadEvent
-from readstate.facts import Effect
-from readstate.model import Mode, Preferences, ReadState
+from readstate.adapters.sql.store import SqlStore
+from readstate.domain.errors import StorageUnavailable
+from readstate.domain.events import (
+    AnyChannelEvent,
+    ChannelEvent,
+    DeleteEvent,
+    Delivery,
+    MembersEvent,
+    MessageEvent,
+    ReadEvent,
+)
+from readstate.domain.facts import Effect
+from readstate.domain.model import Mode, Preferences, ReadState
+from readstate.domain.rooms import thread_room
+from readstate.domain.rules import has_seen, receipt_seq
 from readstate.ports import Activity, Durable, TapPlace
-from readstate.rooms import thread_room
-from readstate.rules import has_seen, receipt_seq
 from tests.online import nobody, only
 
 from .conftest import CAP

@@ -9,13 +9,21 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from readstate.durable.sqlite import SqliteStore
-from readstate.durable.store import SqlStore
-from readstate.events import AnyChannelEvent, ChannelEvent, DeleteEvent, Delivery, MembersEvent, MessageEvent, ReadEvent
-from readstate.model import Message, Preferences, Undelivered
-from readstate.rooms import thread_room
-from readstate.services.transfer_lines import Checks
-from readstate.transfer_records import ChannelLine, MemberLine, MessageLine, Numbered, Record, Refused
+from readstate.adapters.sql.sqlite.store import SqliteStore
+from readstate.adapters.sql.store import SqlStore
+from readstate.domain.events import (
+    AnyChannelEvent,
+    ChannelEvent,
+    DeleteEvent,
+    Delivery,
+    MembersEvent,
+    MessageEvent,
+    ReadEvent,
+)
+from readstate.domain.model import Message, Preferences, Undelivered
+from readstate.domain.rooms import thread_room
+from readstate.transfer.lines import Checks
+from readstate.transfer.records import ChannelLine, MemberLine, MessageLine, Numbered, Record, Refused
 from tests.online import nobody
 
 from .conftest import FANOUT

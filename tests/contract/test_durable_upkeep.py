@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from readstate.events import ChannelEvent, DeadLetter
-from readstate.model import Pointer
+from readstate.domain.events import ChannelEvent, DeadLetter
+from readstate.domain.model import Pointer
 from readstate.ports import Durable
 
 from .test_durable import NOW, apply, channel, join, leave, read, say

@@ -1,6 +1,6 @@
 """What every adapter of the hot state of badges promises."""
 
-from readstate.model import Undelivered
+from readstate.domain.model import Undelivered
 from readstate.ports import HotBadges
 
 NOBODY: frozenset[str] = frozenset()

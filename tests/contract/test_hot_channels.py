@@ -1,8 +1,8 @@
 """What every adapter of the hot state of channels promises."""
 
-from readstate.model import Channel, Entry, Latest, Mode, ReadState
+from readstate.domain.hot_updates import ChannelStep
+from readstate.domain.model import Channel, Entry, Latest, Mode, ReadState
 from readstate.ports import Count, CountQuery, HotChannels, TimelineLoad
-from readstate.steps import ChannelStep
 
 from .conftest import CAP
 

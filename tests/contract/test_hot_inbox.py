@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from readstate.model import START, Entry, Mode, Pointer, Position, Preferences
+from readstate.domain.hot_updates import Fan, Gone, Joined, Left
+from readstate.domain.model import START, Entry, Mode, Pointer, Position, Preferences
+from readstate.domain.rooms import thread_room
 from readstate.ports import HotUsers, LedgerLoad, Moved, Read, Rewind, SeatLoad
-from readstate.rooms import thread_room
-from readstate.steps import Fan, Gone, Joined, Left
 
 THREAD = thread_room("a", "root")
 

@@ -1,9 +1,9 @@
 """What every adapter of the hot state of users promises."""
 
-from readstate.hot.memory_users import MemoryUsers
-from readstate.model import START, Entry, Mode, Pointer, Position, Preferences, ReadState
+from readstate.adapters.memory.users import MemoryUsers
+from readstate.domain.hot_updates import Fan, Gone, Joined, Left, OwnRead, Switched
+from readstate.domain.model import START, Entry, Mode, Pointer, Position, Preferences, ReadState
 from readstate.ports import Absent, HotUsers, LedgerLoad, LedgerView, Moved, Read, Restore, Rewind, Seat, SeatLoad
-from readstate.steps import Fan, Gone, Joined, Left, OwnRead, Switched
 
 from .conftest import CAP, ManualClock
 

@@ -2,10 +2,10 @@
 
 import itertools
 
-from readstate.events import ChannelEvent, DeleteEvent, Delivery, MembersEvent, MessageEvent, ReadEvent
-from readstate.model import Mode, Pointer, Preferences, SeenPlace, Undelivered
+from readstate.domain.events import ChannelEvent, DeleteEvent, Delivery, MembersEvent, MessageEvent, ReadEvent
+from readstate.domain.hot_updates import Fan, Left
+from readstate.domain.model import Mode, Pointer, Preferences, SeenPlace, Undelivered
 from readstate.ports import Durable, HotUsers, Read, Rewind, SeatLoad, Standing
-from readstate.steps import Fan, Left
 from tests.online import nobody, only
 
 from .conftest import CAP, ManualClock

@@ -1,6 +1,6 @@
 """Presence, as every adapter promises it: who is there, with what open, and what has got through."""
 
-from readstate.model import FOREVER, Undelivered
+from readstate.domain.model import FOREVER, Undelivered
 from readstate.ports import MAX_UNPROVEN, Departure, HotPresence
 from tests.conftest import eventually
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
+from readstate.adapters.valkey import Fleet, Generation
 from readstate.stack import Valkey, ValkeyCluster
-from readstate.valkey import Fleet, Generation
 
 from ..folder import folder
 

@@ -13,9 +13,9 @@ import jwt
 import pytest
 
 from readstate import Readstate
-from readstate.errors import RateLimited
-from readstate.gateway.calls import Call
-from readstate.gateway.demo import SESSIONS_PER_DAY, TOKEN_SECONDS, Session, Sessions
+from readstate.domain.errors import RateLimited
+from readstate.gateway.demo.sandbox import SESSIONS_PER_DAY, TOKEN_SECONDS, Session, Sessions
+from readstate.gateway.http.calls import Call
 from tests.conftest import JWT_SECRET, Chat, check_problem, in_process
 
 WEB = files("readstate").joinpath("web")
@@ -129,7 +129,7 @@ async def make(sessions: Sessions, rs: Readstate) -> Session:
 
 
 async def test_a_day_has_a_bounded_number_of_sandboxes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("readstate.gateway.demo.SESSIONS_PER_DAY", 3)
+    monkeypatch.setattr("readstate.gateway.demo.sandbox.SESSIONS_PER_DAY", 3)
     assert SESSIONS_PER_DAY == 200
     wall = Wall()
     sessions = Sessions(wall)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from readstate import Readstate, Settings
-from readstate.errors import ConfigurationError, ReadstateError
+from readstate.domain.errors import ConfigurationError, ReadstateError
 from tests.conftest import Chat, check_problem, in_process, of, three_channels
 from tests.servers import Server
 from tests.stores import not_in_a_cluster

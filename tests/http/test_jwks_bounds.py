@@ -16,9 +16,9 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from readstate.errors import ConfigurationError, Unavailable
-from readstate.gateway import jwks as module
-from readstate.gateway.jwks import MAX_BYTES, Jwks, fetch
+from readstate.domain.errors import ConfigurationError, Unavailable
+from readstate.gateway.auth import jwks as module
+from readstate.gateway.auth.jwks import MAX_BYTES, Jwks, fetch
 from tests.conftest import check_problem, eventually, in_process
 from tests.servers import environ_of, serving, wait_until
 

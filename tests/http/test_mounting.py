@@ -12,7 +12,7 @@ import pytest
 
 from readstate import Readstate
 from readstate.api import PutChannel
-from readstate.gateway.auth import load_secrets, make_token
+from readstate.gateway.auth.authenticator import load_secrets, make_token
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FRAMEWORKS = ("fastapi", "starlette")

@@ -16,9 +16,9 @@ import httpx
 import pytest
 
 from readstate import Readstate, asgi_app
-from readstate import errors as served
 from readstate.api import ChannelRead, NewMessage, UserRead
 from readstate.client import ApiError, Client, Retries, SyncClient, errors
+from readstate.domain import errors as served
 from tests import stores
 from tests.conftest import JWT_SECRET, SERVICE_KEY, eventually, token_for
 from tests.servers import serving

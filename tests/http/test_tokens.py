@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from readstate import Readstate
-from readstate.errors import ConfigurationError
+from readstate.domain.errors import ConfigurationError
 from readstate.gateway import asgi_app
 from tests.conftest import JWT_SECRET, SERVICE_KEY, Chat, check_problem, eventually, in_process, of, token_for
 from tests.servers import Server, serving

@@ -12,23 +12,23 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from readstate.announcements import Announcement, BadgeChanged
+from readstate.adapters.memory.bus import LocalBus
+from readstate.adapters.memory.presence import MemoryPresence
+from readstate.adapters.sql.postgres.store import PostgresStore
+from readstate.adapters.valkey import Fleet
+from readstate.adapters.valkey import hot as hot_valkey
+from readstate.adapters.valkey.hot import ValkeyHot
+from readstate.adapters.valkey.write_replica import WriteReplica
 from readstate.api import NewMessage, PutChannel, PutPreferences, PutPresence, Tap
-from readstate.assembly import Parts, Services
-from readstate.bus.local import LocalBus
-from readstate.durable.postgres import PostgresStore
-from readstate.events import AnyChannelEvent, Delivery, MessageEvent, ReadEvent, UnsentEvent
-from readstate.facts import Effect
-from readstate.hot import valkey as hot_valkey
-from readstate.hot.memory_presence import MemoryPresence
-from readstate.hot.valkey import ValkeyHot
-from readstate.hot.write_replica import WriteReplica
+from readstate.domain.announcements import Announcement, BadgeChanged
+from readstate.domain.events import AnyChannelEvent, Delivery, MessageEvent, ReadEvent, UnsentEvent
+from readstate.domain.facts import Effect
+from readstate.profiles.wiring import Parts, Services
 from readstate.services.cursors import Cursors
 from readstate.services.freshness import AlwaysFresh
-from readstate.services.under_way import Writing
+from readstate.services.pending_writes import Writing
 from readstate.settings import make_settings
 from readstate.stack import Valkey
-from readstate.valkey import Fleet
 from readstate.workers.message_writer import MessageWriter
 from readstate.workers.receipt_persister import ReceiptPersister
 from readstate.workers.status_update import StatusUpdate

@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 import pytest
 
 from readstate import Readstate
+from readstate.adapters.valkey import client as fleet
+from readstate.adapters.valkey import hot as hot_valkey
+from readstate.adapters.valkey.hot import ValkeyHot
 from readstate.api import ChangeMembers, MarkUnread, NewMessage, PutChannel, ReadTarget, UserTotals
-from readstate.errors import Unavailable
-from readstate.hot import valkey as hot_valkey
-from readstate.hot.valkey import ValkeyHot
-from readstate.valkey import fleet
+from readstate.domain.errors import Unavailable
 from tests.conftest import eventually
 from tests.contract import valkey
 from tests.contract.postgres import database

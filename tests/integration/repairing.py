@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from readstate import Readstate
-from readstate.events import ReadEvent
-from readstate.model import Pointer, Position, ReadState
+from readstate.domain.events import ReadEvent
+from readstate.domain.model import Pointer, Position, ReadState
 from readstate.ports import Read
 from tests.contract import valkey
 

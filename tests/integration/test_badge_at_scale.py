@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from readstate.announcements import MessageCame
 from readstate.api import NewMessage
-from readstate.errors import StorageUnavailable
+from readstate.domain.announcements import MessageCame
+from readstate.domain.errors import StorageUnavailable
 from readstate.workers.status_update import fold_unsent
 from tests.conftest import Clock
 from tests.contract.valkey import single

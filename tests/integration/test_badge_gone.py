@@ -10,10 +10,10 @@ import pytest
 
 from readstate import Readstate
 from readstate.api import NewMessage, PutChannel
-from readstate.assembly import Services
-from readstate.errors import StorageUnavailable
-from readstate.model import Undelivered
+from readstate.domain.errors import StorageUnavailable
+from readstate.domain.model import Undelivered
 from readstate.ports import HotBadges
+from readstate.profiles.wiring import Services
 from tests.conftest import Clock
 from tests.contract.valkey import single
 

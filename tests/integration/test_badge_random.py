@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from readstate.api import ChangeMembers
-from readstate.events import MessageEvent
+from readstate.domain.events import MessageEvent
 from tests.conftest import Clock
 from tests.contract.valkey import single
 

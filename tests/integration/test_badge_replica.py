@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from readstate.durable.session import as_json
-from readstate.events import UnsentEvent
-from readstate.hot.valkey_badges import ValkeyBadges
-from readstate.hot.write_replica import ReplicatedBadges, WriteReplica
-from readstate.model import Undelivered
+from readstate.adapters.sql.session import as_json
+from readstate.adapters.valkey.badges import ValkeyBadges
+from readstate.adapters.valkey.write_replica import ReplicatedBadges, WriteReplica
+from readstate.domain.events import UnsentEvent
+from readstate.domain.model import Undelivered
 from readstate.stack import Valkey
 from readstate.telemetry import BADGE_REPLICA_UP, BADGE_WRITES_SAVED
 from tests.conftest import Clock

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import redis
 
-from readstate.announcements import Announcement, BadgeChanged, PointerMoved
-from readstate.bus.valkey import ValkeyBus
-from readstate.bus.wire import encode
-from readstate.model import Pointer
+from readstate.adapters.valkey.bus.bus import ValkeyBus
+from readstate.adapters.valkey.bus.wire import encode
+from readstate.domain.announcements import Announcement, BadgeChanged, PointerMoved
+from readstate.domain.model import Pointer
 from tests.contract.buses import fresh_prefix
 from tests.contract.valkey import cluster, single
 

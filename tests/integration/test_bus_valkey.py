@@ -12,7 +12,12 @@ import pytest
 from redis.asyncio import Redis
 from redis.crc import key_slot
 
-from readstate.announcements import (
+from readstate.adapters.valkey.bus import listener as valkey_listener
+from readstate.adapters.valkey.bus import numbers
+from readstate.adapters.valkey.bus import sender as valkey_sender
+from readstate.adapters.valkey.bus.bus import Channels, ValkeyBus
+from readstate.adapters.valkey.bus.wire import encode
+from readstate.domain.announcements import (
     Announcement,
     BadgeChanged,
     MessageCame,
@@ -20,10 +25,7 @@ from readstate.announcements import (
     SeatTouched,
     StateReplaced,
 )
-from readstate.bus import numbers, valkey_listener, valkey_sender
-from readstate.bus.valkey import Channels, ValkeyBus
-from readstate.bus.wire import encode
-from readstate.model import Message, Pointer
+from readstate.domain.model import Message, Pointer
 from readstate.stack import Valkey, ValkeyCluster
 from readstate.telemetry import REGISTRY
 

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from readstate import Readstate
+from readstate.adapters.kafka.producer import MOST_BYTES_OF_ALL, Record
+from readstate.adapters.kafka.wire import channel_record
 from readstate.api import NewMessage, PutChannel, ReadTarget
-from readstate.events import DeadLetter, MessageEvent
-from readstate.log.kafka import MOST_BYTES_OF_ALL, Record
-from readstate.log.wire import channel_record
-from readstate.model import ReadState
+from readstate.domain.events import DeadLetter, MessageEvent
+from readstate.domain.model import ReadState
+from readstate.profiles.roles import Staff
 from readstate.settings import Settings, make_settings
-from readstate.staff import Staff
 from readstate.telemetry import AUDITED, DLT_FAILED, DLT_RECONCILED, DRIFT
 from readstate.workers import AUDITOR, DEAD_LETTERS, MESSAGE_WRITER, RECEIPT_PERSISTER, RECONCILER, runner
 from tests.conftest import eventually

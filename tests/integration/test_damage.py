@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from readstate import Readstate
-from readstate.errors import StorageUnavailable
+from readstate.domain.errors import StorageUnavailable
 from readstate.gateway import asgi_app
 from tests.conftest import GENERAL, JWT_SECRET, SERVICE_KEY, Chat, check_problem, eventually, of
 from tests.integration.test_cli import Shell

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from readstate import Readstate
+from readstate.adapters.kafka.topics import Topics
+from readstate.adapters.kafka.wire import channel_record, decode_read, decode_whose, read_record, unsent_record
 from readstate.api import NewMessage, ReadTarget
-from readstate.errors import StorageUnavailable
-from readstate.events import DeadLetter, MessageEvent, ReadEvent, UnsentEvent
-from readstate.log.topics import Topics
-from readstate.log.wire import channel_record, decode_read, decode_whose, read_record, unsent_record
-from readstate.model import ReadState
-from readstate.rooms import thread_room
+from readstate.domain.errors import StorageUnavailable
+from readstate.domain.events import DeadLetter, MessageEvent, ReadEvent, UnsentEvent
+from readstate.domain.model import ReadState
+from readstate.domain.rooms import thread_room
 from readstate.telemetry import DLT_FAILED, DLT_RECONCILED
 from readstate.workers.dead_letters import DeadLetters
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from readstate import Readstate
-from readstate.durable.sqlite import SqliteStore
+from readstate.adapters.sql.sqlite.store import SqliteStore
 from readstate.gateway import asgi_app
 from tests.conftest import SERVICE_KEY, Chat, check_problem, eventually, of
 from tests.servers import Server, serving

@@ -7,11 +7,11 @@ from pathlib import Path
 import asyncpg  # type: ignore[import-untyped]
 import pytest
 
+from readstate.adapters.findings import Finding, clock, encryption, latency
+from readstate.adapters.sql.postgres.doctor import postgres
+from readstate.adapters.sql.postgres.lease import open_alone
+from readstate.adapters.valkey.doctor import _server, valkey
 from readstate.cli.doctor import servers as servers_of
-from readstate.cli.doctor_postgres import postgres
-from readstate.cli.doctor_valkey import _server, valkey
-from readstate.cli.findings import Finding, clock, encryption, latency
-from readstate.durable.lease import open_alone
 from readstate.settings import make_settings
 from readstate.stack import Postgres, Valkey, ValkeyCluster
 
@@ -381,7 +381,7 @@ def test_the_command_tells_all_of_it_without_passwords(start: Start, tmp_path: P
 def test_a_missing_library_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    for name in ("readstate.cli.doctor_postgres", "readstate.cli.doctor_valkey"):
+    for name in ("readstate.adapters.sql.postgres.doctor", "readstate.adapters.valkey.doctor"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     for name in ("asyncpg", "redis", "redis.asyncio"):
         monkeypatch.setitem(sys.modules, name, None)

@@ -7,8 +7,8 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as LostConnection
 
-from readstate.valkey.fleet import ask
-from readstate.valkey.pool import FairPool
+from readstate.adapters.valkey.client import ask
+from readstate.adapters.valkey.pool import FairPool
 from tests.contract import valkey
 
 PLACES = 2

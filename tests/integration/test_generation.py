@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from readstate.errors import HotStoreUnavailable
+from readstate.adapters.valkey import Generation
+from readstate.domain.errors import HotStoreUnavailable
 from readstate.stack import Valkey
-from readstate.valkey import Generation
 
 
 class Counter:

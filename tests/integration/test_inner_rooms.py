@@ -8,6 +8,7 @@ import pytest
 from msgspec import json
 
 from readstate import Readstate
+from readstate.adapters.sql.transfer import _line
 from readstate.api import (
     ChangeMembers,
     ChannelRead,
@@ -22,14 +23,13 @@ from readstate.api import (
     ThreadRead,
     UserRead,
 )
-from readstate.durable.transfer import _line
-from readstate.errors import ChannelNotFound, InvalidId
-from readstate.events import ChannelEvent, Delivery, MembersEvent
-from readstate.facts import Facts
-from readstate.fold import fold
-from readstate.model import Channel, Preferences
-from readstate.rooms import thread_room
-from readstate.transfer_records import FollowLine, ThreadLine
+from readstate.domain.errors import ChannelNotFound, InvalidId
+from readstate.domain.events import ChannelEvent, Delivery, MembersEvent
+from readstate.domain.facts import Facts
+from readstate.domain.folding.messages import fold
+from readstate.domain.model import Channel, Preferences
+from readstate.domain.rooms import thread_room
+from readstate.transfer.records import FollowLine, ThreadLine
 
 ROOM = thread_room("c", "root")
 

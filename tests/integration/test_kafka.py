@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from readstate.errors import ConfigurationError, LogUnavailable
-from readstate.log.kafka import KafkaProducer, Options, Record, make_topics
-from readstate.log.kafka_consumer import Consumed, KafkaConsumer
-from readstate.log.watcher import Watcher
+from readstate.adapters.kafka.consumer import Consumed, KafkaConsumer
+from readstate.adapters.kafka.producer import KafkaProducer, Options, Record, make_topics
+from readstate.adapters.kafka.watcher import Watcher
+from readstate.domain.errors import ConfigurationError, LogUnavailable
 from readstate.stack import Kafka
 from tests.conftest import eventually
 from tests.contract import kafka

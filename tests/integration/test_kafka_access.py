@@ -13,11 +13,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # they are the
     UserScramCredentialUpsertion,
 )
 
-from readstate.errors import ConfigurationError, LogUnavailable
-from readstate.log.kafka import KafkaProducer, Options, Record, make_topics
-from readstate.log.kafka_consumer import KafkaConsumer
-from readstate.log.topics import kafka_options
-from readstate.log.watcher import Watcher
+from readstate.adapters.kafka.consumer import KafkaConsumer
+from readstate.adapters.kafka.producer import KafkaProducer, Options, Record, make_topics
+from readstate.adapters.kafka.topics import kafka_options
+from readstate.adapters.kafka.watcher import Watcher
+from readstate.domain.errors import ConfigurationError, LogUnavailable
 from readstate.settings import Settings
 from readstate.stack import Kafka
 from readstate.stack.ports import HOST

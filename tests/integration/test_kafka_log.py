@@ -7,8 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from readstate.announcements import Outcome
-from readstate.errors import (
+from readstate.adapters.kafka.backlog import Backlog, Sources
+from readstate.adapters.kafka.consumer import Consumed, KafkaConsumer
+from readstate.adapters.kafka.log import KafkaLog
+from readstate.adapters.kafka.producer import KafkaProducer, Options, make_topics
+from readstate.adapters.kafka.spool import Spool
+from readstate.adapters.kafka.topics import Topics
+from readstate.adapters.kafka.watcher import Watcher
+from readstate.adapters.kafka.wire import NotAnEvent, decode_channel_event, decode_letter, decode_read, decode_unsent
+from readstate.domain.announcements import Outcome
+from readstate.domain.errors import (
     ChannelArchived,
     Invalid,
     LogUnavailable,
@@ -17,17 +25,9 @@ from readstate.errors import (
     TooLarge,
     Unavailable,
 )
-from readstate.events import AnyChannelEvent, DeadLetter, MessageEvent, ReadEvent, UnsentEvent
-from readstate.facts import Effect
-from readstate.log.backlog import Backlog, Sources
-from readstate.log.kafka import KafkaProducer, Options, make_topics
-from readstate.log.kafka_consumer import Consumed, KafkaConsumer
-from readstate.log.kafka_log import KafkaLog
-from readstate.log.spool import Spool
-from readstate.log.topics import Topics
-from readstate.log.watcher import Watcher
-from readstate.log.wire import NotAnEvent, decode_channel_event, decode_letter, decode_read, decode_unsent
-from readstate.rooms import partition_of, thread_room
+from readstate.domain.events import AnyChannelEvent, DeadLetter, MessageEvent, ReadEvent, UnsentEvent
+from readstate.domain.facts import Effect
+from readstate.domain.rooms import partition_of, thread_room
 from tests.conftest import eventually
 from tests.contract import kafka
 

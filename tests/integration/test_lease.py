@@ -13,10 +13,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from readstate import Readstate
-from readstate.durable.lease import Lease
-from readstate.durable.postgres_engine import PostgresEngine
-from readstate.durable.session import Session
-from readstate.errors import ConfigurationError, StorageUnavailable
+from readstate.adapters.sql.postgres.engine import PostgresEngine
+from readstate.adapters.sql.postgres.lease import Lease
+from readstate.adapters.sql.session import Session
+from readstate.domain.errors import ConfigurationError, StorageUnavailable
 from readstate.stack import Postgres
 
 from ..conftest import JWT_SECRET, SERVICE_KEY, Chat, check_problem, eventually, in_process

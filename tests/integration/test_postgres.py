@@ -10,15 +10,15 @@ import asyncpg  # type: ignore[import-untyped]
 import pytest
 from msgspec import structs
 
-from readstate.durable import postgres_engine
-from readstate.durable.postgres import PostgresStore
-from readstate.durable.postgres_engine import PostgresEngine
-from readstate.durable.session import Session, as_json
-from readstate.errors import ConfigurationError, Invalid, StorageUnavailable
-from readstate.events import AnyChannelEvent, ChannelEvent, Delivery, MembersEvent, MessageEvent, ReadEvent
-from readstate.facts import Effect
-from readstate.model import Preferences, ReadState
-from readstate.rules import merge_all
+from readstate.adapters.sql.postgres import engine as postgres_engine
+from readstate.adapters.sql.postgres.engine import PostgresEngine
+from readstate.adapters.sql.postgres.store import PostgresStore
+from readstate.adapters.sql.session import Session, as_json
+from readstate.domain.errors import ConfigurationError, Invalid, StorageUnavailable
+from readstate.domain.events import AnyChannelEvent, ChannelEvent, Delivery, MembersEvent, MessageEvent, ReadEvent
+from readstate.domain.facts import Effect
+from readstate.domain.model import Preferences, ReadState
+from readstate.domain.rules import merge_all
 from tests.online import nobody
 
 from ..contract.postgres import command, database

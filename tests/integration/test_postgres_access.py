@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from readstate.durable.postgres import PostgresStore
-from readstate.durable.postgres_engine import is_pooled
-from readstate.errors import ConfigurationError, StorageUnavailable
-from readstate.events import AnyChannelEvent, ChannelEvent, Delivery, MembersEvent, MessageEvent, ReadEvent
+from readstate.adapters.sql.postgres.engine import is_pooled
+from readstate.adapters.sql.postgres.store import PostgresStore
+from readstate.domain.errors import ConfigurationError, StorageUnavailable
+from readstate.domain.events import AnyChannelEvent, ChannelEvent, Delivery, MembersEvent, MessageEvent, ReadEvent
 from readstate.stack import Postgres
 from readstate.stack.ports import free_ports
 from tests.online import nobody

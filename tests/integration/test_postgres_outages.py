@@ -8,11 +8,11 @@ from enum import Enum
 
 import pytest
 
-from readstate.durable import postgres_engine
-from readstate.durable.postgres import PostgresStore
-from readstate.errors import ConfigurationError, StorageUnavailable
-from readstate.events import ChannelEvent, Delivery, MembersEvent, MessageEvent
-from readstate.facts import Effect
+from readstate.adapters.sql.postgres import engine as postgres_engine
+from readstate.adapters.sql.postgres.store import PostgresStore
+from readstate.domain.errors import ConfigurationError, StorageUnavailable
+from readstate.domain.events import ChannelEvent, Delivery, MembersEvent, MessageEvent
+from readstate.domain.facts import Effect
 from readstate.stack import Postgres
 from tests.online import nobody
 

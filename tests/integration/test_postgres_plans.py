@@ -11,8 +11,8 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from readstate.durable.postgres_engine import SQL, begin, settings
-from readstate.durable.session import as_json
+from readstate.adapters.sql.postgres.engine import SQL, begin, settings
+from readstate.adapters.sql.session import as_json
 
 from ..contract.postgres import database
 

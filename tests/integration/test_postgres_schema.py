@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 import asyncpg  # type: ignore[import-untyped]
 import pytest
 
-from readstate.durable import postgres_migrations
-from readstate.durable.postgres import PostgresStore, migrate
-from readstate.durable.postgres_engine import SQL
-from readstate.durable.sql import migrations, numbered, queries, schema
-from readstate.errors import ConfigurationError, StorageUnavailable
+from readstate.adapters.sql.files import migrations, numbered, queries, schema
+from readstate.adapters.sql.postgres import migrations as postgres_migrations
+from readstate.adapters.sql.postgres.engine import SQL
+from readstate.adapters.sql.postgres.store import PostgresStore, migrate
+from readstate.domain.errors import ConfigurationError, StorageUnavailable
 
 from ..contract.postgres import command, database
 

@@ -6,12 +6,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from readstate.hot.valkey_presence import LEAVE, ValkeyPresence
-from readstate.model import FOREVER, Undelivered
+from readstate.adapters.valkey import Fleet, Generation
+from readstate.adapters.valkey.presence import LEAVE, ValkeyPresence
+from readstate.domain.model import FOREVER, Undelivered
 from readstate.ports import Departure
 from readstate.stack import Valkey, ValkeyCluster
 from readstate.tasks import cancel
-from readstate.valkey import Fleet, Generation
 from tests.conftest import eventually
 from tests.contract.valkey import PATIENCE, HotStore, cluster, hot_store, single
 

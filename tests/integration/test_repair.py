@@ -7,8 +7,8 @@ import pytest
 
 from readstate import Readstate
 from readstate.api import MarkUnread, ReadTarget
-from readstate.events import Delivery, MessageEvent
-from readstate.model import ReadState, Undelivered
+from readstate.domain.events import Delivery, MessageEvent
+from readstate.domain.model import ReadState, Undelivered
 from readstate.services.freshness import AlwaysFresh
 from readstate.services.repair import Drift
 from readstate.telemetry import AUDITED, DRIFT, RECONCILED

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from readstate.adapters.valkey import Fleet
+from readstate.adapters.valkey.channels import shard_of
 from readstate.api import PutChannel, ReadTarget
-from readstate.hot.valkey_channels import shard_of
 from readstate.stack import ValkeyCluster
 from readstate.stack.cluster import ClusterNode
-from readstate.valkey import Fleet
 from tests.conftest import eventually
 
 from .on_servers import BIG, SMALL, Insistence, count, crowd, hot, impatient, message, on_servers, two_channels

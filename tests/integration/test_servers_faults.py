@@ -12,11 +12,11 @@ import httpx
 import pytest
 
 from readstate import Readstate
+from readstate.adapters.valkey import Fleet
+from readstate.adapters.valkey.client import ask
 from readstate.api import ReadTarget
 from readstate.gateway import asgi_app
 from readstate.stack import Postgres, Valkey
-from readstate.valkey import Fleet
-from readstate.valkey.fleet import ask
 from tests.conftest import SERVICE_KEY, WAIT, Chat, check_problem, eventually, of
 from tests.contract import postgres, valkey
 

@@ -9,7 +9,7 @@ import pytest
 
 from readstate import Readstate
 from readstate.api import ChangeMembers, MarkUnread, PutChannel, ReadAll, ReadTarget
-from readstate.errors import ReadstateError
+from readstate.domain.errors import ReadstateError
 from tests.contract import valkey
 
 from .on_servers import BIG, SMALL, Held, count, crowd, hot, message, on_servers, two_channels

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from redis.crc import key_slot
 
+from readstate.adapters.valkey import Fleet, slot_of, tag_of
+from readstate.adapters.valkey.channels import _Keys, shard_of
+from readstate.adapters.valkey.user_rooms import UserKeys
 from readstate.api import PutChannel, PutPreferences, ReadTarget, UserRead
-from readstate.hot.valkey_channels import _Keys, shard_of
-from readstate.hot.valkey_seats import UserKeys
 from readstate.stack import Valkey, ValkeyCluster
-from readstate.valkey import Fleet, slot_of, tag_of
 from tests.conftest import eventually
 from tests.contract import valkey
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from readstate import Readstate
+from readstate.adapters.valkey import Script
+from readstate.adapters.valkey.users import INSTALL, LEDGERS, MOVE, PREFER, STEPS
 from readstate.api import MarkUnread, PutPreferences, ReadTarget
-from readstate.errors import HotStoreUnavailable
-from readstate.hot.valkey_users import INSTALL, LEDGERS, MOVE, PREFER, STEPS
+from readstate.domain.errors import HotStoreUnavailable
 from readstate.stack import Valkey
-from readstate.valkey import Script
 from tests.conftest import eventually
 
 from .on_servers import SMALL, asks_again, count, hot, message, on_servers, two_channels

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import pytest
 
-from readstate.hot.memory_users import MemoryUsers
-from readstate.model import NO_PREFERENCES, START, Entry, Mode, Pointer, Position, ReadState
+from readstate.adapters.memory.users import MemoryUsers
+from readstate.domain.hot_updates import Fan, Joined, Left, OwnRead, UserStep
+from readstate.domain.model import NO_PREFERENCES, START, Entry, Mode, Pointer, Position, ReadState
 from readstate.ports import HotUsers, LedgerLoad, Moved, Read, SeatLoad
-from readstate.steps import Fan, Joined, Left, OwnRead, UserStep
 from tests.contract.conftest import ManualClock, users_over
 from tests.contract.valkey import cluster, hot_store, single
 

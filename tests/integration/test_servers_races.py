@@ -9,7 +9,7 @@ import pytest
 
 from readstate import Readstate
 from readstate.api import MarkUnread, ReadTarget
-from readstate.errors import StorageUnavailable
+from readstate.domain.errors import StorageUnavailable
 from readstate.stack import Valkey
 from tests.contract import postgres
 

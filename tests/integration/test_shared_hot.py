@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from readstate.errors import HotStoreUnavailable
-from readstate.hot.valkey import ValkeyHot
-from readstate.hot.valkey_calls import UserCalls
-from readstate.hot.valkey_users import MOVE, PREFER, ValkeyUsers
-from readstate.model import Preferences
+from readstate.adapters.valkey import Fleet, Generation
+from readstate.adapters.valkey.calls import UserCalls
+from readstate.adapters.valkey.hot import ValkeyHot
+from readstate.adapters.valkey.users import MOVE, PREFER, ValkeyUsers
+from readstate.domain.errors import HotStoreUnavailable
+from readstate.domain.hot_updates import ChannelStep
+from readstate.domain.model import Preferences
 from readstate.ports import Read, Rewind
 from readstate.stack import Valkey, ValkeyCluster
-from readstate.steps import ChannelStep
-from readstate.valkey import Fleet, Generation
 from tests.conftest import eventually
 from tests.contract.test_hot_channels import channel
 from tests.contract.test_hot_users import fan, load, moved, place, seat
@@ -233,8 +233,8 @@ async def lane(valkey: Valkey) -> AsyncIterator[Lane]:
 
 @pytest.fixture
 async def shared_users(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ValkeyUsers]:
-    monkeypatch.setattr("readstate.valkey.fleet.ANSWER_SECONDS", 0.2)
-    monkeypatch.setattr("readstate.valkey.fleet.LATE_SECONDS", 0.5)
+    monkeypatch.setattr("readstate.adapters.valkey.client.ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr("readstate.adapters.valkey.client.LATE_SECONDS", 0.5)
     generation = Generation(lane.url, "", 10.0, 1, Counter(), shared=True)
     fleet = Fleet(lane.url, patience=10.0, guard=generation)
     yield ValkeyUsers(UserCalls(fleet, "", 5, lambda: NOW, ttl=60), generation)

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from msgspec import json
 from msgspec.structs import replace
 
-from readstate.errors import ConfigurationError, Unavailable
-from readstate.events import ReadEvent
-from readstate.log import spool as module
-from readstate.log.spool import Spool
+from readstate.adapters.kafka import spool as module
+from readstate.adapters.kafka.spool import Spool
+from readstate.domain.errors import ConfigurationError, Unavailable
+from readstate.domain.events import ReadEvent
 from tests.unit.test_spool import ROOM, Log, left_in, line_of, read, reads, segments, waiting
 
 REPOSITORY = Path(__file__).parents[2]

@@ -15,16 +15,7 @@ import pytest
 from redis import Redis, RedisError
 from redis.cluster import RedisCluster
 
-from readstate.stack import (
-    Postgres,
-    ServerFailed,
-    SoftwareMissing,
-    Valkey,
-    ValkeyCluster,
-    postgres,
-    server,
-    servers,
-)
+from readstate.stack import Postgres, ServerFailed, SoftwareMissing, Valkey, ValkeyCluster, postgres, server, servers
 from readstate.stack.ports import HOST, free_ports
 from readstate.stack.processes import birth
 from readstate.stack.server import Record

@@ -17,9 +17,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import SpanKind
 
 from readstate import Readstate, tracing
+from readstate.adapters.kafka.consumer import Consumed
 from readstate.batching import Batcher
-from readstate.errors import ConfigurationError
-from readstate.log.kafka_consumer import Consumed
+from readstate.domain.errors import ConfigurationError
 from readstate.tracing import Tracing
 from readstate.workers.runner import Runner
 from tests import stores
@@ -154,7 +154,7 @@ async def test_a_failure_is_told_by_its_class_and_not_by_what_it_says(
         async def fail(*_: object) -> None:
             raise ValueError("it was bob-id")
 
-        from readstate.durable.store import SqlStore
+        from readstate.adapters.sql.store import SqlStore
 
         monkeypatch.setattr(SqlStore, "activity", fail)
         assert (await chat.call("GET", "/v1/users/bob-id/preferences")).status_code == 500
@@ -371,7 +371,7 @@ async def main():
             assert answer.status_code == 200, answer.text
 
 asyncio.run(main())
-import readstate.cli, readstate.staff
+import readstate.cli, readstate.profiles.roles
 print(sorted(name for name in sys.modules if name.partition(".")[0] in {"opentelemetry", "google"}))
 print("readstate.tracing" in sys.modules)
 """

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from readstate.hot.memory_badges import MemoryBadges
-from readstate.hot.memory_channels import MemoryChannels
-from readstate.hot.valkey_badges import ValkeyBadges
-from readstate.hot.valkey_channels import ValkeyChannels
-from readstate.model import Channel, Entry, Latest, Mode, ReadState, Undelivered
+from readstate.adapters.memory.badges import MemoryBadges
+from readstate.adapters.memory.channels import MemoryChannels
+from readstate.adapters.valkey import Call, Fleet, Script
+from readstate.adapters.valkey.badges import ValkeyBadges
+from readstate.adapters.valkey.channels import ValkeyChannels
+from readstate.adapters.valkey.client import Answers
+from readstate.domain.hot_updates import ChannelStep
+from readstate.domain.model import Channel, Entry, Latest, Mode, ReadState, Undelivered
 from readstate.ports import CountQuery, HotBadges, HotChannels, TimelineLoad
-from readstate.steps import ChannelStep
-from readstate.valkey import Call, Fleet, Script
-from readstate.valkey.fleet import Answers
 from tests.conftest import Clock
 from tests.contract.conftest import badges_over, channels_over
 from tests.contract.valkey import PATIENCE, HotStore, hot_store, single

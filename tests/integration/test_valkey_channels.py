@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from readstate.durable.sqlite import SqliteStore
-from readstate.errors import HotStoreUnavailable
-from readstate.events import AnyChannelEvent, ChannelEvent, DeleteEvent, Delivery, MembersEvent, MessageEvent
-from readstate.hot.memory_users import MemoryUsers
-from readstate.hot.valkey_channels import ValkeyChannels, decode_channel, encode_channel, shard_of
-from readstate.model import Channel, Entry, Latest, Mode, Position, ReadState, Undelivered
+from readstate.adapters.memory.users import MemoryUsers
+from readstate.adapters.sql.sqlite.store import SqliteStore
+from readstate.adapters.valkey import slot_of
+from readstate.adapters.valkey.channels import ValkeyChannels, decode_channel, encode_channel, shard_of
+from readstate.domain.errors import HotStoreUnavailable
+from readstate.domain.events import AnyChannelEvent, ChannelEvent, DeleteEvent, Delivery, MembersEvent, MessageEvent
+from readstate.domain.hot_updates import ChannelStep
+from readstate.domain.model import Channel, Entry, Latest, Mode, Position, ReadState, Undelivered
 from readstate.ports import Count, CountQuery, TimelineLoad
 from readstate.services.loading import Loader
 from readstate.stack import Valkey, ValkeyCluster
-from readstate.steps import ChannelStep
-from readstate.valkey import slot_of
 from tests.conftest import Clock
 from tests.contract.conftest import badges_over, channels_over
 from tests.contract.test_hot_badges import begin

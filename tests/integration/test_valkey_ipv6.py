@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from readstate.cli.doctor_valkey import valkey
+from readstate.adapters.valkey import Call, Fleet, Script, slot_of
+from readstate.adapters.valkey.doctor import valkey
 from readstate.stack import ValkeyCluster
-from readstate.valkey import Call, Fleet, Script, slot_of
 
 SIXTH = {"bind": "127.0.0.1 ::1", "cluster-announce-ip": "::1"}
 PUT = Script("redis.call('SET', KEYS[1], ARGV[2]) return redis.call('GET', KEYS[1])")

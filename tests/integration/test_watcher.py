@@ -8,11 +8,11 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from readstate.errors import LogUnavailable
-from readstate.log import watcher as module
-from readstate.log.kafka import KafkaProducer, Options, Record, make_topics
-from readstate.log.kafka_consumer import Consumed, KafkaConsumer
-from readstate.log.watcher import Watcher
+from readstate.adapters.kafka import watcher as module
+from readstate.adapters.kafka.consumer import Consumed, KafkaConsumer
+from readstate.adapters.kafka.producer import KafkaProducer, Options, Record, make_topics
+from readstate.adapters.kafka.watcher import Watcher
+from readstate.domain.errors import LogUnavailable
 from tests.conftest import eventually
 from tests.contract import kafka
 

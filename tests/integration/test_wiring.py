@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from readstate import Readstate
-from readstate.durable.sql import migrations
-from readstate.errors import ConfigurationError, StorageUnavailable
+from readstate.adapters.sql.files import migrations
+from readstate.domain.errors import ConfigurationError, StorageUnavailable
 from readstate.stack import Valkey, ValkeyCluster
 
 from ..conftest import Chat, check_problem, eventually, in_process

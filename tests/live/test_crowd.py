@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from readstate.services.crowd import LiveUser
+from readstate.live.sessions import LiveUser
 from tests.conftest import JWT_SECRET, SERVICE_KEY, WAIT, Chat, eventually, token_for
 from tests.servers import Server, serving
 

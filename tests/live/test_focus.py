@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from readstate.errors import HotStoreUnavailable, StorageUnavailable
-from readstate.model import Position
+from readstate.domain.errors import HotStoreUnavailable, StorageUnavailable
+from readstate.domain.model import Position
 from readstate.ports import Seen
 from tests.conftest import GENERAL
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from readstate.announcements import MessageCame
-from readstate.services import live_receipts
+from readstate.domain.announcements import MessageCame
+from readstate.live import receipts as live_receipts
 from tests.conftest import GENERAL, eventually
 
 from .conftest import Town
@@ -105,7 +105,7 @@ async def test_a_ping_waits_for_receipts_from_before_it_and_for_none_after_it(
 
 
 async def test_a_ping_is_answered_while_figures_cannot_be_rendered(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("readstate.services.live.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("readstate.live.updates.RETRY_SECONDS", 0.01)
     bob = await town.fresh("bob")
     away = Away(town.rs.figures, "render", 1_000_000, monkeypatch)
 

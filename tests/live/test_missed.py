@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from readstate.announcements import Announcement, Outcome
-from readstate.bus.local import LocalBus
-from readstate.errors import StorageUnavailable
+from readstate.adapters.memory.bus import LocalBus
+from readstate.domain.announcements import Announcement, Outcome
+from readstate.domain.errors import StorageUnavailable
+from readstate.live.cursor_history import APART_MS, Moments
+from readstate.live.updates import MAX_CATCHING_UP
 from readstate.services.cursors import SyncCursor
-from readstate.services.live import MAX_CATCHING_UP
-from readstate.services.moments import APART_MS, Moments
 from tests.conftest import GENERAL
 
 from .actions import ACTIONS, FEW, Scene, a_lively_place
@@ -326,7 +326,7 @@ async def test_a_store_that_fails_is_asked_again(
         failed.set()
         raise StorageUnavailable
 
-    monkeypatch.setattr("readstate.services.live.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("readstate.live.updates.RETRY_SECONDS", 0.01)
     monkeypatch.setattr(either.rs.live._missed, "since", failing)
     deafness.total = True
     await either.chat.send("alice", "m1")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from readstate.errors import StorageUnavailable
-from readstate.frames import Event
+from readstate.api.frames import Event
+from readstate.domain.errors import StorageUnavailable
 from readstate.services.cursors import SyncCursor
 from tests.conftest import GENERAL, Chat, Clock
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from readstate.errors import HotStoreUnavailable
-from readstate.services import unmuting
+from readstate.domain.errors import HotStoreUnavailable
+from readstate.live import unmuting
 
 from .conftest import Town
 

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant
 
 from readstate import Readstate
 from readstate.api import Explanation, Sync, Unread
-from readstate.errors import ReadstateError
+from readstate.domain.errors import ReadstateError
 from readstate.settings import make_settings
 
 from .conducting import Conductor

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from readstate.api import ChangeMembers, MarkUnread, NewMessage, PutPreferences, ReadTarget
-from readstate.errors import ReadstateError
+from readstate.domain.errors import ReadstateError
 
 from .comparing import CHANNELS, USERS, attempt
 from .picking import Picking

@@ -11,11 +11,11 @@ from hypothesis import strategies as some
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec import structs
 
-from readstate.model import Position, Preferences
+from readstate.domain.hot_updates import Fan, Joined, OwnRead, Switched, UserStep
+from readstate.domain.model import Position, Preferences
+from readstate.domain.rooms import is_thread, thread_room
+from readstate.domain.rules import EVERYONE
 from readstate.ports import LedgerLoad, Move, Moved, Read, Restore, Rewind, SeatLoad
-from readstate.rooms import is_thread, thread_room
-from readstate.rules import EVERYONE
-from readstate.steps import Fan, Joined, OwnRead, Switched, UserStep
 from tests.contract.valkey import hot_store, single
 
 from .comparing import START, Clock

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from readstate.model import ReadState
-from readstate.rules import label, merge, merge_all
+from readstate.domain.model import ReadState
+from readstate.domain.rules import label, merge, merge_all
 
 from .naive import NaiveChat
 from .values import Refused

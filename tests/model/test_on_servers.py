@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import settings
 
-from readstate.hot.valkey import ValkeyHot
+from readstate.adapters.valkey.hot import ValkeyHot
 from tests.contract import postgres, valkey
 
 from .comparing import SideBySide

@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
-from readstate.assembly import Parts, Services
-from readstate.bus.local import LocalBus
-from readstate.durable.sqlite import SqliteStore
-from readstate.durable.store import SqlStore
-from readstate.errors import ReadstateError
-from readstate.events import (
+from readstate.adapters.memory.bus import LocalBus
+from readstate.adapters.memory.hot import MemoryHot
+from readstate.adapters.memory.log import LocalLog
+from readstate.adapters.sql.sqlite.store import SqliteStore
+from readstate.adapters.sql.store import SqlStore
+from readstate.adapters.valkey.hot import ValkeyHot
+from readstate.domain.errors import ReadstateError
+from readstate.domain.events import (
     AnyChannelEvent,
     ChannelEvent,
     DeleteEvent,
@@ -27,14 +29,12 @@ from readstate.events import (
     MessageEvent,
     ReadEvent,
 )
-from readstate.facts import Effect
-from readstate.hot.memory import MemoryHot
-from readstate.hot.valkey import ValkeyHot
-from readstate.log.local import LocalLog
+from readstate.domain.facts import Effect
 from readstate.ports import Hot, Online, Seen
+from readstate.profiles.wiring import Parts, Services
 from readstate.services.cursors import Cursors
 from readstate.services.freshness import AlwaysFresh
-from readstate.services.under_way import Writing
+from readstate.services.pending_writes import Writing
 from readstate.settings import make_settings
 from readstate.workers.message_writer import MessageWriter
 from readstate.workers.receipt_persister import ReceiptPersister

@@ -6,11 +6,11 @@ from itertools import count
 
 from msgspec import structs
 
-from readstate.model import NO_PREFERENCES, Entry, Mode, Pointer, Position, Preferences, ReadState
+from readstate.domain.hot_updates import Fan, Gone, Joined, Left, OwnRead, Switched, UserStep
+from readstate.domain.model import NO_PREFERENCES, Entry, Mode, Pointer, Position, Preferences, ReadState
+from readstate.domain.rooms import is_thread
+from readstate.domain.rules import EVERYONE, advance, merge, pointer_at
 from readstate.ports import LedgerLoad, SeatLoad
-from readstate.rooms import is_thread
-from readstate.rules import EVERYONE, advance, merge, pointer_at
-from readstate.steps import Fan, Gone, Joined, Left, OwnRead, Switched, UserStep
 
 NOWHERE = Position(0, None, 0)
 

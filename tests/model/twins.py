@@ -9,12 +9,12 @@ from typing import Any
 
 from msgspec import structs
 
-from readstate.hot.memory_users import MemoryUsers
-from readstate.hot.valkey_calls import UserCalls
-from readstate.hot.valkey_users import ValkeyUsers
-from readstate.model import NO_PREFERENCES, Mode, Pointer, Position, Preferences
+from readstate.adapters.memory.users import MemoryUsers
+from readstate.adapters.valkey.calls import UserCalls
+from readstate.adapters.valkey.users import ValkeyUsers
+from readstate.domain.hot_updates import UserStep
+from readstate.domain.model import NO_PREFERENCES, Mode, Pointer, Position, Preferences
 from readstate.ports import Absent, HotUsers, LedgerLoad, LedgerView, Move, Moved, Seat, SeatLoad, Standing, UserView
-from readstate.steps import UserStep
 from tests.contract.valkey import HotStore
 
 from .comparing import Clock

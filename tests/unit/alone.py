@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from readstate.api import LastRead, ReadResult
 from readstate.gateway import asgi_app
 from readstate.gateway.asgi import Event
-from readstate.gateway.auth import make_token
+from readstate.gateway.auth.authenticator import make_token
 from readstate.settings import make_settings
 
 if TYPE_CHECKING:
-    from readstate.app import Readstate
+    from readstate.profiles.service import Readstate
 
 KEY = "a-service-key-of-good-length"
 SECRET = "a secret of at least thirty-two bytes"

@@ -15,9 +15,9 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from readstate.errors import InvalidToken, TokenExpired, Unauthenticated, Unavailable
-from readstate.gateway.auth import Authenticator, Principal, Secrets, make_token
-from readstate.gateway.jwks import MAX_AGE, UNKNOWN_KEY_PAUSE, Jwks, parse
+from readstate.domain.errors import InvalidToken, TokenExpired, Unauthenticated, Unavailable
+from readstate.gateway.auth.authenticator import Authenticator, Principal, Secrets, make_token
+from readstate.gateway.auth.jwks import MAX_AGE, UNKNOWN_KEY_PAUSE, Jwks, parse
 from readstate.settings import make_settings
 
 SECRET = "a secret of at least thirty-two bytes"
@@ -193,7 +193,7 @@ async def test_a_token_is_verified_once_and_known_until_it_expires() -> None:
 
 
 async def test_only_so_many_tokens_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("readstate.gateway.auth.MAX_CACHED_TOKENS", 2)
+    monkeypatch.setattr("readstate.gateway.auth.authenticator.MAX_CACHED_TOKENS", 2)
     who = authenticator()
     first, second, third = (bearer(token({"sub": name})) for name in ("first", "second", "third"))
     await who.verify(first)

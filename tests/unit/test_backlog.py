@@ -2,10 +2,10 @@
 
 import pytest
 
-from readstate.errors import HotStoreUnavailable, LogUnavailable, MessagesBehind
-from readstate.log.backlog import MAX_MARKS, Backlog, Sources
+from readstate.adapters.kafka.backlog import MAX_MARKS, Backlog, Sources
+from readstate.domain.errors import HotStoreUnavailable, LogUnavailable, MessagesBehind
+from readstate.domain.rooms import partition_of, thread_room
 from readstate.ports import Stale
-from readstate.rooms import partition_of, thread_room
 
 STALE_AFTER, MAX_LAG = 5, 60
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from readstate.batching import Batcher
-from readstate.errors import Stopping
+from readstate.domain.errors import Stopping
 
 
 class Handler:

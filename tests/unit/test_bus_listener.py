@@ -5,9 +5,9 @@ from typing import Any, cast
 
 import pytest
 
-from readstate.announcements import Announcement
-from readstate.bus.valkey_listener import Listener
-from readstate.errors import StorageUnavailable
+from readstate.adapters.valkey.bus.listener import Listener
+from readstate.domain.announcements import Announcement
+from readstate.domain.errors import StorageUnavailable
 
 
 @pytest.mark.parametrize("trouble", [StorageUnavailable(), ValueError("a fault")])

@@ -2,8 +2,8 @@
 
 import pytest
 
-from readstate.bus.numbers import SILENT_SECONDS, Numbers
-from readstate.bus.wire import VERSION, Batch, Received
+from readstate.adapters.valkey.bus.numbers import SILENT_SECONDS, Numbers
+from readstate.adapters.valkey.bus.wire import VERSION, Batch, Received
 
 
 def batch(number: int, *, after: int | None = None, publisher: str = "p", bye: bool = False) -> Received:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
-from readstate import announcements, model
-from readstate.bus import wire
-from readstate.bus.valkey import Channels
+from readstate.adapters.valkey.bus import wire
+from readstate.adapters.valkey.bus.bus import Channels
+from readstate.domain import announcements, model
 
 PAGE = (Path(__file__).parents[2] / "docs" / "bus.md").read_text()
 OTHERS: Mapping[str, type[Struct]] = {str(kind.__struct_config__.tag): kind for kind in wire.Other.__args__}

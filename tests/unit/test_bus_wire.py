@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 
-from readstate.announcements import (
+from readstate.adapters.valkey.bus.bus import Channels
+from readstate.adapters.valkey.bus.connections import Lines
+from readstate.adapters.valkey.bus.wire import VERSION, decode, encode, runs, said, without_text
+from readstate.domain.announcements import (
     Announcement,
     BadgeChanged,
     ChannelTouched,
@@ -16,12 +19,9 @@ from readstate.announcements import (
     StateReplaced,
     ThreadTouched,
 )
-from readstate.bus.valkey import Channels
-from readstate.bus.valkey_lines import Lines
-from readstate.bus.wire import VERSION, decode, encode, runs, said, without_text
-from readstate.errors import ConfigurationError
-from readstate.model import Message, Pointer, Undelivered
-from readstate.rooms import thread_room
+from readstate.domain.errors import ConfigurationError
+from readstate.domain.model import Message, Pointer, Undelivered
+from readstate.domain.rooms import thread_room
 
 MESSAGE = Message("größe", "m\u20ac", 3, "алиса", 1_700_000_000_000, preview="привет", mentions=("@channel", "боб"))
 KINDS: list[Announcement] = [

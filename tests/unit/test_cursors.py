@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from readstate.errors import InvalidCursor
+from readstate.domain.errors import InvalidCursor
 from readstate.services.cursors import Cursors, MembersAfter, SyncCursor, ThreadsAfter
 
 KEY = bytes(range(32))

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from readstate.api import NewMessage, ReadTarget
-from readstate.errors import BadRequest, BrokenJson, Invalid, TooLarge, WrongContentType
+from readstate.domain.errors import BadRequest, BrokenJson, Invalid, TooLarge, WrongContentType
 from readstate.gateway.asgi import Disconnected, Event
-from readstate.gateway.decoding import (
+from readstate.gateway.http.decoding import (
     Messages,
     Query,
     Reads,

@@ -3,11 +3,11 @@
 import pytest
 from msgspec import UNSET
 
-from readstate.errors import DirectChannelFull
-from readstate.events import ChannelEvent, Delivery, MembersEvent
-from readstate.facts import Effect, Facts
-from readstate.fold import fold
-from readstate.model import Channel, Member
+from readstate.domain.errors import DirectChannelFull
+from readstate.domain.events import ChannelEvent, Delivery, MembersEvent
+from readstate.domain.facts import Effect, Facts
+from readstate.domain.folding.messages import fold
+from readstate.domain.model import Channel, Member
 
 NOW = 1_700_000_000_000
 PEOPLE = ("ann", "bob", "cid")

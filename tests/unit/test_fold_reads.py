@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from readstate.events import ReadEvent
-from readstate.fold_reads import fold_reads
-from readstate.model import ReadState
-from readstate.rules import merge_all
+from readstate.domain.events import ReadEvent
+from readstate.domain.folding.reads import fold_reads
+from readstate.domain.model import ReadState
+from readstate.domain.rules import merge_all
 
 events = st.builds(
     lambda user, epoch, seq, apart, at: ReadEvent(

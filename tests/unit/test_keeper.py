@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from readstate.errors import StorageUnavailable
-from readstate.workers import keeper
-from readstate.workers.keeper import Job, Keeper
+from readstate.domain.errors import StorageUnavailable
+from readstate.workers import periodic as keeper
+from readstate.workers.periodic import Job, Keeper
 
 
 @pytest.fixture(autouse=True)

@@ -3,10 +3,10 @@
 import pytest
 from msgspec import json
 
-from readstate.events import ChannelEvent, MessageEvent, ReadEvent
-from readstate.log.topics import Topics, kafka_options
-from readstate.log.wire import NotAnEvent, decode_channel_event, decode_read, decode_unsent, read_record
-from readstate.rooms import thread_room
+from readstate.adapters.kafka.topics import Topics, kafka_options
+from readstate.adapters.kafka.wire import NotAnEvent, decode_channel_event, decode_read, decode_unsent, read_record
+from readstate.domain.events import ChannelEvent, MessageEvent, ReadEvent
+from readstate.domain.rooms import thread_room
 from readstate.settings import Settings
 
 STATE = ReadEvent("bob", "general", 1, 7, (9, 12), "m7", 70, 80, 3, 90)

@@ -11,12 +11,12 @@ from typing import Any
 import httpx
 import pytest
 
-from readstate.errors import ReadstateError
-from readstate.gateway import words
-from readstate.gateway.calls import JSON, LINES
-from readstate.gateway.openapi import Limits, document
-from readstate.gateway.problems import all_codes
-from readstate.gateway.routes import GROUPS, routes
+from readstate.domain.errors import ReadstateError
+from readstate.gateway.http.calls import JSON, LINES
+from readstate.gateway.http.problems import all_codes
+from readstate.gateway.http.routes import GROUPS, routes
+from readstate.gateway.openapi import texts as words
+from readstate.gateway.openapi.document import Limits, document
 from tests.conftest import Chat, in_process, segment
 
 Json = dict[str, Any]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from readstate.durable.sql import queries
-from readstate.durable.sqlite_engine import connect, migrate
+from readstate.adapters.sql.files import queries
+from readstate.adapters.sql.sqlite.engine import connect, migrate
 
 SQL = queries("sqlite")
 VALUES = {"user": "bob", "channel": "c", "sender": "alice", "seq": 1, "at": 1, "limit": 1, "before": 1, "keys": "[]"}

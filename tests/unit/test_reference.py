@@ -9,9 +9,11 @@ from types import ModuleType
 
 import pytest
 
-from readstate import api, errors, settings, telemetry, transfer_records
+from readstate import api, settings, telemetry
 from readstate.client import Client
 from readstate.client import errors as raised
+from readstate.domain import errors
+from readstate.transfer import records as transfer_records
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from readstate.api import PutPreferences, PutPresence, PutUserPreferences, ThreadRead
-from readstate.errors import StorageUnavailable
+from readstate.domain.errors import StorageUnavailable
 from tests.unit.alone import KEY, Chat, user
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from readstate import telemetry
 from readstate.api import LastRead, MessageView, SendResult, Unread, UserTotals
-from readstate.errors import BadPath, MessageNotFound, NotAMember, StorageUnavailable
-from readstate.gateway.routing import segments_of
+from readstate.domain.errors import BadPath, MessageNotFound, NotAMember, StorageUnavailable
+from readstate.gateway.http.routing import segments_of
 from tests.unit.alone import KEY, Chat, user
 
 

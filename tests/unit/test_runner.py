@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from readstate.errors import LogUnavailable, StorageUnavailable
-from readstate.events import ReadEvent
-from readstate.log.kafka_consumer import Consumed
+from readstate.adapters.kafka.consumer import Consumed
+from readstate.domain.errors import LogUnavailable, StorageUnavailable
+from readstate.domain.events import ReadEvent
 from readstate.workers import runner as loop
 from readstate.workers.receipt_persister import ReceiptPersister, SharedPersister
 from readstate.workers.runner import Runner

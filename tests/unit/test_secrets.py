@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from readstate.errors import ConfigurationError
-from readstate.gateway.auth import Secrets, load_secrets
+from readstate.domain.errors import ConfigurationError
+from readstate.gateway.auth.authenticator import Secrets, load_secrets
 from readstate.settings import make_settings
 
 SECRET = "a secret of at least thirty-two bytes"

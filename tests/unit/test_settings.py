@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from readstate.errors import ConfigurationError
+from readstate.domain.errors import ConfigurationError
 from readstate.settings import Settings, describe, load_settings, make_settings, without_password
 from readstate.stack import VARIABLES
 

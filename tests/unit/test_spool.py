@@ -10,10 +10,10 @@ import pytest
 from msgspec import json
 from msgspec.structs import replace
 
-from readstate.errors import ConfigurationError, Stopping, Unavailable
-from readstate.events import ReadEvent
-from readstate.fold_reads import fold_reads
-from readstate.log.spool import Spool
+from readstate.adapters.kafka.spool import Spool
+from readstate.domain.errors import ConfigurationError, Stopping, Unavailable
+from readstate.domain.events import ReadEvent
+from readstate.domain.folding.reads import fold_reads
 from tests.conftest import eventually
 
 ROOM = 2**24
@@ -131,7 +131,7 @@ async def test_callers_that_come_together_share_syncs(spool: Spool, monkeypatch:
         syncs += 1
         os.fsync(file)
 
-    monkeypatch.setattr("readstate.log.spool._sync_data", sync)
+    monkeypatch.setattr("readstate.adapters.kafka.spool._sync_data", sync)
 
     await asyncio.gather(*(spool.append(reads(number)) for number in range(500)))
 

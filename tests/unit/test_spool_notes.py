@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from readstate.errors import StorageUnavailable
-from readstate.events import ReadEvent
-from readstate.log.spool import Spool
-from readstate.log.spool_notes import AGAIN_MS, COUNTS_MS, PAUSE_MS, SpoolNotes
+from readstate.adapters.kafka.spool import Spool
+from readstate.adapters.kafka.spool_notes import AGAIN_MS, COUNTS_MS, PAUSE_MS, SpoolNotes
+from readstate.domain.errors import StorageUnavailable
+from readstate.domain.events import ReadEvent
 
 READ = ReadEvent("bob", "general", 0, 1, (), "m1", 1, 1, 1, 1)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from readstate.durable.sql import migrations, queries, schema
-from readstate.durable.sqlite_engine import SqliteEngine, connect, migrate
-from readstate.errors import ConfigurationError, StorageUnavailable
+from readstate.adapters.sql.files import migrations, queries, schema
+from readstate.adapters.sql.sqlite.engine import SqliteEngine, connect, migrate
+from readstate.domain.errors import ConfigurationError, StorageUnavailable
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 import pytest
 
-from readstate.errors import Invalid, InvalidId, TooLarge
-from readstate.rules import check_id, check_text
+from readstate.domain.errors import Invalid, InvalidId, TooLarge
+from readstate.domain.rules import check_id, check_text
 
 
 @pytest.mark.parametrize("field", ["text", "preview", "name", "avatar"])

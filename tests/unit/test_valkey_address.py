@@ -1,6 +1,6 @@
 """What the URL of a hot store says."""
 
-from readstate.valkey.address import Address, member_name, server_name
+from readstate.adapters.valkey.address import Address, member_name, server_name
 
 
 def urls(url: str) -> list[str]:

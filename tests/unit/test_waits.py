@@ -1,8 +1,8 @@
 """Requests that wait for what becomes of their events."""
 
-from readstate.announcements import BadgeChanged, Outcome
-from readstate.errors import ChannelNotFound
-from readstate.log.waits import Waits
+from readstate.adapters.kafka.waits import Waits
+from readstate.domain.announcements import BadgeChanged, Outcome
+from readstate.domain.errors import ChannelNotFound
 
 
 def test_each_event_gets_its_own_outcome_once() -> None:

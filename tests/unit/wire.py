@@ -12,12 +12,15 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from readstate import announcements, api, errors, events, frames, model, settings, telemetry, transfer_records
-from readstate.bus import wire
-from readstate.durable import sql
-from readstate.gateway.routes import routes
-from readstate.hot.valkey_seats import FAMILIES
-from readstate.log.topics import Topics
+from readstate import api, settings, telemetry
+from readstate.adapters.kafka.topics import Topics
+from readstate.adapters.sql import files as sql
+from readstate.adapters.valkey.bus import wire
+from readstate.adapters.valkey.user_rooms import FAMILIES
+from readstate.api import frames
+from readstate.domain import announcements, errors, events, model
+from readstate.gateway.http.routes import routes
+from readstate.transfer import records as transfer_records
 
 GOLDEN = Path(__file__).with_name("wire.json")
 

@@ -6,10 +6,12 @@ from typing import Annotated
 
 import typer
 
-from ..client import ApiError
-from ..errors import ReadstateError
-from ..telemetry import setup_logging
-from . import backup, bench, chat, doctor, inbox, inspect, letters, move, operate, repair, serve, stack, watch, worker
+from readstate.client import ApiError
+from readstate.domain.errors import ReadstateError
+from readstate.telemetry import setup_logging
+
+from . import backup, bench, chat, doctor, inbox, inspect, move, operate, repair, serve, stack, watch, worker
+from . import dead_letters as letters
 from .help import examples
 from .output import fail
 from .process import exit_code

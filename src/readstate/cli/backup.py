@@ -9,14 +9,15 @@ import typer
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from ..app import store_held
-from ..durable.sqlite_file import Progress, back_up
-from ..durable.sqlite_file import restore as restore_store
-from ..embedded import LOCK_FILE
-from ..errors import ConfigurationError
-from ..gateway.auth import JWT_SECRET_FILE, SERVICE_KEY_FILE
-from ..settings import Settings
-from .findings import MIB
+from readstate.adapters.findings import MIB
+from readstate.adapters.sql.sqlite.file import Progress, back_up
+from readstate.adapters.sql.sqlite.file import restore as restore_store
+from readstate.domain.errors import ConfigurationError
+from readstate.gateway.auth.authenticator import JWT_SECRET_FILE, SERVICE_KEY_FILE
+from readstate.profiles.embedded import LOCK_FILE
+from readstate.profiles.service import store_held
+from readstate.settings import Settings
+
 from .help import examples
 from .output import console, show
 from .place import Config, DataDir, Place, no_store

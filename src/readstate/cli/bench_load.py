@@ -14,12 +14,13 @@ import httpx
 from msgspec import Struct
 from rich.progress import Progress
 
-from .. import api
-from ..api import NewMessage, UserRead
-from ..client import ApiError, Client, Retries
-from ..client.errors import Forbidden, NotFound, NotReadstate, NotYet, RateLimited, Unavailable
-from ..errors import ReadstateError
-from ..errors import Unavailable as OutOfOrder
+from readstate import api
+from readstate.api import NewMessage, UserRead
+from readstate.client import ApiError, Client, Retries
+from readstate.client.errors import Forbidden, NotFound, NotReadstate, NotYet, RateLimited, Unavailable
+from readstate.domain.errors import ReadstateError
+from readstate.domain.errors import Unavailable as OutOfOrder
+
 from .place import Place
 
 T = TypeVar("T")

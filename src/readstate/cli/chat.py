@@ -7,8 +7,9 @@ from msgspec import UNSET
 from rich.table import Table
 from rich.text import Text
 
-from .. import api
-from ..model import ChannelType, Latest
+from readstate import api
+from readstate.domain.model import ChannelType, Latest
+
 from .help import examples
 from .output import fields, moment, plain, show, show_json, table
 from .place import Json, Place, at_a_place

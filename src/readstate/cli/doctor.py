@@ -16,13 +16,14 @@ import httpx
 import typer
 from rich.text import Text
 
-from ..app import migrate
-from ..client import ApiError, Client, Retries
-from ..errors import ReadstateError
-from ..gateway.auth import JWT_SECRET_FILE, SERVICE_KEY_FILE
-from ..settings import Settings, without_password
+from readstate.adapters.findings import MIB, MISSING_EXTRA, Finding, State, graded
+from readstate.client import ApiError, Client, Retries
+from readstate.domain.errors import ReadstateError
+from readstate.gateway.auth.authenticator import JWT_SECRET_FILE, SERVICE_KEY_FILE
+from readstate.profiles.service import migrate
+from readstate.settings import Settings, without_password
+
 from .doctor_exposure import exposure
-from .findings import MIB, MISSING_EXTRA, Finding, State, graded
 from .help import examples
 from .output import plain, show, show_json, table
 from .place import Json, Place, at_a_place, is_running, local_transport, running_url
@@ -179,7 +180,7 @@ def servers(settings: Settings) -> Iterator[Finding]:
 
 def _postgres(settings: Settings) -> list[Finding]:
     try:
-        from .doctor_postgres import postgres  # noqa: PLC0415 - an extra
+        from readstate.adapters.sql.postgres.doctor import postgres  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
         return [Finding("database", "fail", f"the library {error.name} is missing", MISSING_EXTRA)]
     return asyncio.run(postgres(settings))
@@ -187,7 +188,7 @@ def _postgres(settings: Settings) -> list[Finding]:
 
 def _valkey(name: str, setting: str, url: str) -> list[Finding]:
     try:
-        from .doctor_valkey import valkey  # noqa: PLC0415 - an extra
+        from readstate.adapters.valkey.doctor import valkey  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
         return [Finding(name, "fail", f"the library {error.name} is missing", MISSING_EXTRA)]
     return asyncio.run(valkey(name, setting, url))
@@ -195,7 +196,7 @@ def _valkey(name: str, setting: str, url: str) -> list[Finding]:
 
 def _kafka(settings: Settings) -> list[Finding]:
     try:
-        from .doctor_kafka import kafka  # noqa: PLC0415 - an extra
+        from readstate.adapters.kafka.doctor import kafka  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
         return [Finding("kafka", "fail", f"the library {error.name} is missing", MISSING_EXTRA)]
     return kafka(settings)

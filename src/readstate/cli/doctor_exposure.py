@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterator
 
-from ..gateway.demo import is_on as demo_is_on
-from ..settings import Settings
-from .findings import Finding, hosts, is_local
+from readstate.adapters.findings import Finding, hosts, is_local
+from readstate.gateway.demo.sandbox import is_on as demo_is_on
+from readstate.settings import Settings
 
 ENOUGH_KEY = 32
 """Characters of a service key that can't be guessed, if they are random."""

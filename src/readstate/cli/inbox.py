@@ -6,7 +6,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from .. import api
+from readstate import api
+
 from .chat import Channel, Message, User, count, shown
 from .help import examples
 from .output import fields, moment, plain, show, show_json, table

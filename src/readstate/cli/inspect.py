@@ -4,7 +4,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from .. import api
+from readstate import api
+
 from .chat import Channel, User
 from .help import examples
 from .output import fields, plain, show, show_json

@@ -13,9 +13,10 @@ import msgspec
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from ..app import Readstate
-from ..settings import Settings
-from ..transfer_records import Erased, ImportReport, Refused
+from readstate.profiles.service import Readstate
+from readstate.settings import Settings
+from readstate.transfer.records import Erased, ImportReport, Refused
+
 from .chat import User
 from .help import examples
 from .output import console, plain, show, show_json

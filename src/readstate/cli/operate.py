@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from ..app import migrate as migrate_store
-from ..errors import ConfigurationError, Invalid
-from ..gateway.auth import ME, load_secrets, make_token
-from ..rules import check_user_id
-from ..settings import Settings
+from readstate.domain.errors import ConfigurationError, Invalid
+from readstate.domain.rules import check_user_id
+from readstate.gateway.auth.authenticator import ME, load_secrets, make_token
+from readstate.profiles.service import migrate as migrate_store
+from readstate.settings import Settings
+
 from .chat import User
 from .help import examples
 from .output import show, show_json

@@ -14,12 +14,13 @@ from typing import Annotated, Any, TypeVar
 import httpx
 import typer
 
-from ..app import Readstate, store_exists, store_is_locked
-from ..client import Client, Retries
-from ..errors import ConfigurationError, Unavailable
-from ..gateway import asgi_app
-from ..gateway.auth import load_secrets
-from ..settings import Settings, load_settings, without_password
+from readstate.client import Client, Retries
+from readstate.domain.errors import ConfigurationError, Unavailable
+from readstate.gateway import asgi_app
+from readstate.gateway.auth.authenticator import load_secrets
+from readstate.profiles.service import Readstate, store_exists, store_is_locked
+from readstate.settings import Settings, load_settings, without_password
+
 from .running import announced, is_alive
 from .tls import local_context
 

@@ -12,8 +12,8 @@ from types import FrameType
 
 import structlog
 
-from ..errors import ConfigurationError
-from ..settings import Settings
+from readstate.domain.errors import ConfigurationError
+from readstate.settings import Settings
 
 log = structlog.get_logger("readstate")
 

@@ -9,10 +9,11 @@ import typer
 from msgspec import Struct
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ..app import Readstate, require_cluster
-from ..services.repair import PATIENCE, Audited, Rebuilt, Reconciled, Repair
-from ..services.repair import Progress as Tell
-from ..settings import Settings
+from readstate.profiles.service import Readstate, require_cluster
+from readstate.services.repair import PATIENCE, Audited, Rebuilt, Reconciled, Repair
+from readstate.services.repair import Progress as Tell
+from readstate.settings import Settings
+
 from .help import examples
 from .output import console, fields, plain, show, show_json, table
 from .place import Config, DataDir, Json, Place, require_store

@@ -22,20 +22,21 @@ import uvicorn
 import uvloop
 from rich.text import Text
 
-from ..app import Readstate, make_tracing
-from ..errors import ConfigurationError, ReadstateError
-from ..gateway import asgi_app
-from ..gateway.asgi import ASGIApp
-from ..gateway.auth import SERVICE_KEY_FILE, load_secrets, require_jwks_file
-from ..gateway.connections import Limits
-from ..gateway.demo import is_on as demo_is_on
-from ..gateway.health import metrics_app
-from ..gateway.http import Gateway
-from ..gateway.http_protocol import http_protocol
-from ..gateway.listener import BACKLOG, Listener
-from ..gateway.live_protocol import LiveProtocol
-from ..settings import Settings, load_settings, without_password
-from ..telemetry import setup_logging
+from readstate.domain.errors import ConfigurationError, ReadstateError
+from readstate.gateway import asgi_app
+from readstate.gateway.asgi import ASGIApp
+from readstate.gateway.auth.authenticator import SERVICE_KEY_FILE, load_secrets, require_jwks_file
+from readstate.gateway.demo.sandbox import is_on as demo_is_on
+from readstate.gateway.http.app import Gateway
+from readstate.gateway.http.connections import Limits
+from readstate.gateway.http.health import metrics_app
+from readstate.gateway.http.listener import BACKLOG, Listener
+from readstate.gateway.http.protocol import http_protocol
+from readstate.gateway.ws.protocol import LiveProtocol
+from readstate.profiles.service import Readstate, make_tracing
+from readstate.settings import Settings, load_settings, without_password
+from readstate.telemetry import setup_logging
+
 from .help import examples
 from .output import console, fields
 from .place import Config

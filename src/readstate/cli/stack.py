@@ -9,8 +9,9 @@ import typer
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn
 from rich.text import Text
 
-from ..errors import ConfigurationError, ReadstateError
-from ..stack import PROFILE, VARIABLES, SoftwareMissing, Stack, Status, check_names, locked, read_state
+from readstate.domain.errors import ConfigurationError, ReadstateError
+from readstate.stack import PROFILE, VARIABLES, SoftwareMissing, Stack, Status, check_names, locked, read_state
+
 from .help import examples
 from .output import console, show, show_json, table
 from .place import Json

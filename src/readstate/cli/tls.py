@@ -3,8 +3,8 @@
 import ssl
 from pathlib import Path
 
-from ..errors import ConfigurationError
-from ..settings import Settings
+from readstate.domain.errors import ConfigurationError
+from readstate.settings import Settings
 
 
 def server_context(settings: Settings) -> ssl.SSLContext | None:

@@ -16,11 +16,12 @@ from rich.text import Text
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
-from .. import frames
-from ..client import ApiError
-from ..client.errors import Forbidden, Interrupted, InvalidToken, NotReadstate, TokenExpired, Unreachable
-from ..errors import Invalid, ReadstateError
-from ..rules import check_user_id
+from readstate.api import frames
+from readstate.client import ApiError
+from readstate.client.errors import Forbidden, Interrupted, InvalidToken, NotReadstate, TokenExpired, Unreachable
+from readstate.domain.errors import Invalid, ReadstateError
+from readstate.domain.rules import check_user_id
+
 from .chat import User
 from .chat import count as number_of
 from .help import examples

@@ -10,14 +10,15 @@ import structlog
 import typer
 import uvloop
 
-from ..app import Readstate, make_tracing, require_cluster
-from ..errors import ReadstateError
-from ..extras import extra
-from ..gateway.health import health_app
-from ..settings import Settings, load_settings
-from ..tasks import cancel
-from ..telemetry import setup_logging
-from ..workers import ROLES
+from readstate.domain.errors import ReadstateError
+from readstate.extras import extra
+from readstate.gateway.http.health import health_app
+from readstate.profiles.service import Readstate, make_tracing, require_cluster
+from readstate.settings import Settings, load_settings
+from readstate.tasks import cancel
+from readstate.telemetry import setup_logging
+from readstate.workers import ROLES
+
 from .help import examples
 from .place import Config
 from .process import as_copy, copies, number
@@ -78,7 +79,7 @@ def _checked(roles: list[str]) -> list[str]:
 async def _work(settings: Settings, roles: list[str]) -> None:
     """Work until a signal says stop; then finish what was taken, and leave the groups."""
     with extra("confluent_kafka", "Kafka"):
-        from ..staff import Staff  # noqa: PLC0415 - an extra
+        from readstate.profiles.roles import Staff  # noqa: PLC0415 - an extra
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for sign in (signal.SIGINT, signal.SIGTERM):

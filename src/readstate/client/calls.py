@@ -7,10 +7,11 @@ from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType, structs
 
-from .. import api
-from ..ids import ulid
-from ..model import ChannelType, CountPreference, ReceiptsPreference
-from ..transfer_records import Erased, ImportReport
+from readstate import api
+from readstate.domain.ids import ulid
+from readstate.domain.model import ChannelType, CountPreference, ReceiptsPreference
+from readstate.transfer.records import Erased, ImportReport
+
 from .calling import JSON_LINES, Caller, path
 
 

@@ -23,7 +23,7 @@ also catches what a newer service has come to tell apart.
 
 from collections.abc import Iterator
 
-from .. import errors as served
+from readstate.domain import errors as served
 
 
 class ApiError(Exception):

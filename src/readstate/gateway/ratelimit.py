@@ -3,11 +3,11 @@
 import time
 from collections.abc import Callable
 
-from .. import telemetry
-from ..errors import TooManyDevices
-from ..settings import Settings
-from .auth import Principal
-from .problems import TooOften
+from readstate import telemetry
+from readstate.domain.errors import TooManyDevices
+from readstate.gateway.auth.authenticator import Principal
+from readstate.gateway.http.problems import TooOften
+from readstate.settings import Settings
 
 BURST = 4
 """Seconds' worth that may come at once."""

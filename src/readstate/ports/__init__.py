@@ -7,9 +7,10 @@ no step spans both, and nothing here asks for it.
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from ..events import AnyChannelEvent, ReadEvent
-from ..facts import Effect
-from ..rooms import partition_of
+from readstate.domain.events import AnyChannelEvent, ReadEvent
+from readstate.domain.facts import Effect
+from readstate.domain.rooms import partition_of
+
 from .channels import AppliedPlaces, Count, CountQuery, HotChannels, TimelineLoad
 from .durable import (
     Activity,

@@ -5,8 +5,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from ..model import Channel, Entry, Position, ReadState
-from ..steps import ChannelStep
+from readstate.domain.hot_updates import ChannelStep
+from readstate.domain.model import Channel, Entry, Position, ReadState
 
 
 class Count(Struct, frozen=True, gc=False):

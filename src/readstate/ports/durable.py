@@ -6,10 +6,10 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from ..api import Minus
-from ..events import Delivery, ReadEvent
-from ..facts import Effect
-from ..model import (
+from readstate.api import Minus
+from readstate.domain.events import Delivery, ReadEvent
+from readstate.domain.facts import Effect
+from readstate.domain.model import (
     Channel,
     Member,
     Message,
@@ -22,7 +22,8 @@ from ..model import (
     SeenPlace,
     Undelivered,
 )
-from ..transfer_records import ErasedRows, Numbered, Record, Taken
+from readstate.transfer.records import ErasedRows, Numbered, Record, Taken
+
 from .channels import TimelineLoad
 from .people import Present
 from .upkeep import DurableLetters, DurableUpkeep

@@ -5,8 +5,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from ..announcements import Announcement
-from ..model import Undelivered
+from readstate.domain.announcements import Announcement
+from readstate.domain.model import Undelivered
 
 
 class HotBadges(Protocol):

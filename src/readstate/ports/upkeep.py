@@ -5,9 +5,9 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from ..events import DeadLetter
-from ..facts import Key
-from ..model import Pointer
+from readstate.domain.events import DeadLetter
+from readstate.domain.facts import Key
+from readstate.domain.model import Pointer
 
 
 class ListedLetter(Struct, frozen=True, gc=False, array_like=True):

@@ -6,8 +6,8 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from ..model import NO_PREFERENCES, Entry, Mode, Pointer, Position, Preferences, ReadState
-from ..steps import UserStep
+from readstate.domain.hot_updates import UserStep
+from readstate.domain.model import NO_PREFERENCES, Entry, Mode, Pointer, Position, Preferences, ReadState
 
 
 class Read(Struct, frozen=True, gc=False):

@@ -1,6 +1,6 @@
 """The moment of acceptance: what a message's time is compared by with a tap on the badge, or an erase."""
 
-from ..ports import Clock
+from readstate.ports import Clock
 
 
 class Acceptance:

@@ -12,12 +12,13 @@ from typing import Literal
 
 import structlog
 
-from ..announcements import BadgeChanged
-from ..api import Badge, FromSender, Tap
-from ..errors import InvalidCursor, StorageUnavailable, Unavailable
-from ..model import Message
-from ..ports import Bus, DurableUsers, HotBadges, Tapped, TapPlace
-from ..rules import MAX_AHEAD_MS, check_user_id
+from readstate.api import Badge, FromSender, Tap
+from readstate.domain.announcements import BadgeChanged
+from readstate.domain.errors import InvalidCursor, StorageUnavailable, Unavailable
+from readstate.domain.model import Message
+from readstate.domain.rules import MAX_AHEAD_MS, check_user_id
+from readstate.ports import Bus, DurableUsers, HotBadges, Tapped, TapPlace
+
 from .acceptance import Acceptance
 from .counting import Counting
 from .cursors import Cursors, TapAfter

@@ -7,8 +7,8 @@ then is seen, and what goes later takes the badge with it.
 
 from collections.abc import Sequence
 
-from ..model import Undelivered
-from ..ports import DurableUsers, HotBadges
+from readstate.domain.model import Undelivered
+from readstate.ports import DurableUsers, HotBadges
 
 
 class BadgeNotes:

@@ -5,17 +5,18 @@ from collections.abc import Sequence
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from ..api import ChangeMembers, ChannelView, MembersChanged, MembersPage, MemberView, PutChannel
-from ..errors import DirectChannelFull, Invalid
-from ..events import AnyChannelEvent, ChannelEvent, MembersEvent
-from ..facts import Effect
-from ..model import Channel
-from ..ports import Clock, DurableQueries, Freshness, Log
-from ..rules import MAX_IN_DIRECT, check_id, check_size, check_text, check_user_id, direct_error
+from readstate.api import ChangeMembers, ChannelView, MembersChanged, MembersPage, MemberView, PutChannel
+from readstate.domain.errors import DirectChannelFull, Invalid
+from readstate.domain.events import AnyChannelEvent, ChannelEvent, MembersEvent
+from readstate.domain.facts import Effect
+from readstate.domain.model import Channel
+from readstate.domain.rules import MAX_IN_DIRECT, check_id, check_size, check_text, check_user_id, direct_error
+from readstate.ports import Clock, DurableQueries, Freshness, Log
+
 from .cursors import Cursors, MembersAfter, page_size
 from .effects import done
 from .loading import Loader
-from .places import Places
+from .positions import Places
 
 
 class Channels:

@@ -6,12 +6,13 @@ from typing import TypeVar
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from ..api import LastRead, Place, Reason, ThreadTotals, ThreadView, Totals, Unread
-from ..model import Channel, Mode, Pointer, Position, Preferences
-from ..ports import Clock, Count, CountQuery, Freshness, Seat, Stale
-from ..rules import label
+from readstate.api import LastRead, Place, Reason, ThreadTotals, ThreadView, Totals, Unread
+from readstate.domain.model import Channel, Mode, Pointer, Position, Preferences
+from readstate.domain.rules import label
+from readstate.ports import Clock, Count, CountQuery, Freshness, Seat, Stale
+
 from .loading import Loader
-from .places import Places
+from .positions import Places
 
 T = TypeVar("T", Totals, ThreadTotals, ThreadView)
 _NOTHING = Count(0, 0, None, False)

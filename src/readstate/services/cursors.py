@@ -14,8 +14,8 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta
 
-from ..errors import Invalid, InvalidCursor
-from ..rooms import partition_of
+from readstate.domain.errors import Invalid, InvalidCursor
+from readstate.domain.rooms import partition_of
 
 C = TypeVar("C", bound=msgspec.Struct)
 

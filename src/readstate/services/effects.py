@@ -1,7 +1,7 @@
 """What became of an event that was put into a channel's order."""
 
-from ..errors import NotYet
-from ..facts import Effect
+from readstate.domain.errors import NotYet
+from readstate.domain.facts import Effect
 
 
 def done(effect: Effect | None) -> Effect:

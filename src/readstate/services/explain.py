@@ -4,13 +4,14 @@ import asyncio
 
 from msgspec import UNSET
 
-from ..announcements import SeatTouched
-from ..api import Explanation, Recount
-from ..ports import Bus, DurableQueries, HotChannels, HotUsers
-from ..rules import check_id, check_user_id
+from readstate.api import Explanation, Recount
+from readstate.domain.announcements import SeatTouched
+from readstate.domain.rules import check_id, check_user_id
+from readstate.ports import Bus, DurableQueries, HotChannels, HotUsers
+
 from .counting import Counting, last_read, reason
 from .loading import Loader
-from .under_way import UnderWay
+from .pending_writes import UnderWay
 from .unread import UnreadCounts
 
 MAX_LOOKS = 20

@@ -15,8 +15,8 @@ from typing import Protocol
 
 import structlog
 
-from ..errors import HotStoreUnavailable, ReadstateError, Unavailable
-from ..ports import FRESH, Stale
+from readstate.domain.errors import HotStoreUnavailable, ReadstateError, Unavailable
+from readstate.ports import FRESH, Stale
 
 log = structlog.get_logger()
 

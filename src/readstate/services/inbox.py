@@ -5,12 +5,13 @@ from typing import Literal
 
 from msgspec import UNSET, Struct
 
-from ..api import Conversation, Inbox, Unread
-from ..errors import Invalid
-from ..model import MAX_NUMBER, Channel
-from ..ports import Count, Seat
-from ..rooms import is_thread
-from ..rules import check_user_id
+from readstate.api import Conversation, Inbox, Unread
+from readstate.domain.errors import Invalid
+from readstate.domain.model import MAX_NUMBER, Channel
+from readstate.domain.rooms import is_thread
+from readstate.domain.rules import check_user_id
+from readstate.ports import Count, Seat
+
 from .counting import Counting, reason
 from .cursors import Cursors, InboxAfter, page_size
 from .loading import Loader

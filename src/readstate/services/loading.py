@@ -7,11 +7,11 @@ or left meanwhile does not come back.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-from ..errors import ChannelNotFound, NotAMember, Unavailable
-from ..model import Channel, Mode, Position, ReadState
-from ..ports import Count, CountQuery, DurableLoads, HotChannels, HotUsers, Seat, Survey, UserView, Which
-from ..rules import check_id, check_user_id
-from ..telemetry import LOADS
+from readstate.domain.errors import ChannelNotFound, NotAMember, Unavailable
+from readstate.domain.model import Channel, Mode, Position, ReadState
+from readstate.domain.rules import check_id, check_user_id
+from readstate.ports import Count, CountQuery, DurableLoads, HotChannels, HotUsers, Seat, Survey, UserView, Which
+from readstate.telemetry import LOADS
 
 MAX_TRIES = 100
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from ..api import MessageEdit, MessageView, NewMessage, SendResult
-from ..errors import (
+from readstate.api import MessageEdit, MessageView, NewMessage, SendResult
+from readstate.domain.errors import (
     ChannelArchived,
     Invalid,
     MessageNotFound,
@@ -15,18 +15,27 @@ from ..errors import (
     TooLarge,
     Unavailable,
 )
-from ..events import DeleteEvent, EditEvent, MessageEvent
-from ..facts import Effect
-from ..fold import root_error
-from ..ids import ulid
-from ..model import Message
-from ..ports import DurableQueries, Freshness, Log
-from ..rules import check_id, check_mention, check_size, check_text, check_user_id, parse_time, preview_of
-from ..telemetry import MESSAGES
+from readstate.domain.events import DeleteEvent, EditEvent, MessageEvent
+from readstate.domain.facts import Effect
+from readstate.domain.folding.messages import root_error
+from readstate.domain.ids import ulid
+from readstate.domain.model import Message
+from readstate.domain.rules import (
+    check_id,
+    check_mention,
+    check_size,
+    check_text,
+    check_user_id,
+    parse_time,
+    preview_of,
+)
+from readstate.ports import DurableQueries, Freshness, Log
+from readstate.telemetry import MESSAGES
+
 from .acceptance import Acceptance
 from .effects import done
 from .loading import Loader
-from .places import Places
+from .positions import Places
 
 
 def message_view(message: Message) -> MessageView:

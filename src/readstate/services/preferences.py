@@ -4,14 +4,15 @@ from collections.abc import Sequence
 
 from msgspec import UNSET
 
-from ..announcements import SeatTouched
-from ..api import PreferencesView, PutPreferences, PutUserPreferences, UserPreferencesView
-from ..errors import Unavailable
-from ..model import FOREVER, Preferences
-from ..ports import Bus, Clock, Durable, DurableReceipts, DurableUsers, DurableWrites, HotUsers, Seat
-from ..rules import check_id, check_user_id, parse_time
+from readstate.api import PreferencesView, PutPreferences, PutUserPreferences, UserPreferencesView
+from readstate.domain.announcements import SeatTouched
+from readstate.domain.errors import Unavailable
+from readstate.domain.model import FOREVER, Preferences
+from readstate.domain.rules import check_id, check_user_id, parse_time
+from readstate.ports import Bus, Clock, Durable, DurableReceipts, DurableUsers, DurableWrites, HotUsers, Seat
+
 from .loading import MAX_TRIES, Loader
-from .under_way import UnderWay
+from .pending_writes import UnderWay
 
 
 class ChannelPreferences:

@@ -5,11 +5,12 @@ from contextlib import suppress
 
 import structlog
 
-from ..api import PresenceView, PutPresence
-from ..errors import Invalid, ReadstateError
-from ..model import FOREVER, Undelivered
-from ..ports import Bus, Clock, Departure, Devices, DurableUsers, HotBadges
-from ..rules import check_id, check_user_id
+from readstate.api import PresenceView, PutPresence
+from readstate.domain.errors import Invalid, ReadstateError
+from readstate.domain.model import FOREVER, Undelivered
+from readstate.domain.rules import check_id, check_user_id
+from readstate.ports import Bus, Clock, Departure, Devices, DurableUsers, HotBadges
+
 from .loading import Loader
 from .undelivered import LateBadges
 

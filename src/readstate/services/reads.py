@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import structlog
 from msgspec.structs import replace
 
-from ..announcements import PointerMoved, SeatTouched
-from ..api import (
+from readstate.api import (
     AllRead,
     ChannelRead,
     Id,
@@ -21,8 +20,9 @@ from ..api import (
     Undone,
     UserRead,
 )
-from ..batching import Batcher, Batchers
-from ..errors import (
+from readstate.batching import Batcher, Batchers
+from readstate.domain.announcements import PointerMoved, SeatTouched
+from readstate.domain.errors import (
     Invalid,
     MessageDeleted,
     MessageNotFound,
@@ -31,9 +31,11 @@ from ..errors import (
     Unavailable,
     UndoNotFound,
 )
-from ..events import read_event
-from ..model import START, Channel, Mode, Position
-from ..ports import (
+from readstate.domain.events import read_event
+from readstate.domain.model import START, Channel, Mode, Position
+from readstate.domain.rooms import is_thread
+from readstate.domain.rules import advance, check_id, check_size, check_user_id, parse_time
+from readstate.ports import (
     Absent,
     Bus,
     Clock,
@@ -51,14 +53,13 @@ from ..ports import (
     Seen,
     UndoItem,
 )
-from ..rooms import is_thread
-from ..rules import advance, check_id, check_size, check_user_id, parse_time
-from ..telemetry import RECEIPTS
+from readstate.telemetry import RECEIPTS
+
 from .counting import Counting, last_read, shown
 from .loading import MAX_TRIES, Loader
-from .places import Places
+from .pending_writes import UnderWay
+from .positions import Places
 from .together import Together
-from .under_way import UnderWay
 
 log = structlog.get_logger()
 

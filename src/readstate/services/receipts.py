@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from ..announcements import PointerMoved
-from ..api import Reader, Receipt, Receipts, Seen
-from ..errors import MessageDeleted, MessageNotFound, MessageWithoutSeq
-from ..model import Message, Reading, SeenPlace
-from ..ports import Clock, Durable, Freshness, HotUsers
-from ..rules import check_id, has_seen, merged_pointer, seen_place
+from readstate.api import Reader, Receipt, Receipts, Seen
+from readstate.domain.announcements import PointerMoved
+from readstate.domain.errors import MessageDeleted, MessageNotFound, MessageWithoutSeq
+from readstate.domain.model import Message, Reading, SeenPlace
+from readstate.domain.rules import check_id, has_seen, merged_pointer, seen_place
+from readstate.ports import Clock, Durable, Freshness, HotUsers
+
 from .loading import Loader
 
 

@@ -13,18 +13,19 @@ from typing import NamedTuple, TypeVar
 
 from msgspec import Struct
 
-from ..announcements import BadgeChanged, SeatTouched
-from ..errors import NotFound
-from ..events import ReadEvent, read_event
-from ..facts import Key
-from ..model import Mode, Pointer
-from ..ports import Bus, Clock, Durable, Freshness, Hot
-from ..rules import merge
-from ..steps import Merged
-from ..telemetry import AUDITED, DRIFT, RECONCILED
+from readstate.domain.announcements import BadgeChanged, SeatTouched
+from readstate.domain.errors import NotFound
+from readstate.domain.events import ReadEvent, read_event
+from readstate.domain.facts import Key
+from readstate.domain.hot_updates import Merged
+from readstate.domain.model import Mode, Pointer
+from readstate.domain.rules import merge
+from readstate.ports import Bus, Clock, Durable, Freshness, Hot
+from readstate.telemetry import AUDITED, DRIFT, RECONCILED
+
 from .explain import Explain
 from .loading import Loader
-from .under_way import UnderWay
+from .pending_writes import UnderWay
 
 PAGE = 200
 AT_ONCE = 16

@@ -1,17 +1,18 @@
 """Threads: follow, unread replies, the panel, mark read."""
 
-from ..api import ReadResult, ThreadRead, Threads, ThreadTotals, ThreadView
-from ..errors import Invalid, MessageNotFound, ReplyToReply, ThreadNotFound
-from ..events import MembersEvent
-from ..model import Latest, Position
-from ..ports import Clock, Log, Seat, Stale
-from ..rooms import channel_and_thread, is_thread, thread_room
-from ..rules import check_id, check_user_id
+from readstate.api import ReadResult, ThreadRead, Threads, ThreadTotals, ThreadView
+from readstate.domain.errors import Invalid, MessageNotFound, ReplyToReply, ThreadNotFound
+from readstate.domain.events import MembersEvent
+from readstate.domain.model import Latest, Position
+from readstate.domain.rooms import channel_and_thread, is_thread, thread_room
+from readstate.domain.rules import check_id, check_user_id
+from readstate.ports import Clock, Log, Seat, Stale
+
 from .counting import Counting, flagged, last_read, reason
 from .cursors import Cursors, ThreadsAfter, page_size
 from .effects import done
 from .loading import Loader
-from .places import Places
+from .positions import Places
 from .reads import Reads
 
 

@@ -5,9 +5,10 @@ A question of its own for each read costs four times as much as the read.
 
 from collections.abc import Sequence
 
-from ..batching import Batcher, Batchers
-from ..model import Channel
-from ..ports import Count, CountQuery
+from readstate.batching import Batcher, Batchers
+from readstate.domain.model import Channel
+from readstate.ports import Count, CountQuery
+
 from .loading import Loader
 
 MAX_QUESTIONS = 1_000

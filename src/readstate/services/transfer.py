@@ -7,19 +7,20 @@ from contextlib import aclosing
 import msgspec
 import structlog
 
-from ..announcements import BadgeChanged, ChannelTouched, StateReplaced
-from ..errors import Invalid
-from ..events import MembersEvent
-from ..model import Channel
-from ..ports import Bus, Clock, DurableTransfer, Freshness, Hot, Log
-from ..rooms import channel_and_thread, is_thread
-from ..rules import check_user_id
-from ..steps import ChannelStep, Fan
-from ..transfer_records import VERSION, Erased, ErasedRows, Header, ImportReport, Numbered, Refused
+from readstate.domain.announcements import BadgeChanged, ChannelTouched, StateReplaced
+from readstate.domain.errors import Invalid
+from readstate.domain.events import MembersEvent
+from readstate.domain.hot_updates import ChannelStep, Fan
+from readstate.domain.model import Channel
+from readstate.domain.rooms import channel_and_thread, is_thread
+from readstate.domain.rules import check_user_id
+from readstate.ports import Bus, Clock, DurableTransfer, Freshness, Hot, Log
+from readstate.transfer.lines import Checks, count_lines, lines_of, wrong_header
+from readstate.transfer.records import VERSION, Erased, ErasedRows, Header, ImportReport, Numbered, Refused
+
 from .acceptance import Acceptance
-from .places import Places
-from .transfer_lines import Checks, count_lines, lines_of, wrong_header
-from .under_way import UnderWay
+from .pending_writes import UnderWay
+from .positions import Places
 
 log = structlog.get_logger()
 

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 import structlog
 
-from ..announcements import BadgeChanged
-from ..errors import ReadstateError
-from ..model import Undelivered
-from ..ports import Bus, DurableUsers, HotBadges
+from readstate.domain.announcements import BadgeChanged
+from readstate.domain.errors import ReadstateError
+from readstate.domain.model import Undelivered
+from readstate.ports import Bus, DurableUsers, HotBadges
+
 from .badge_notes import BadgeNotes
 
 log = structlog.get_logger()

@@ -5,16 +5,17 @@ from typing import NamedTuple
 
 from msgspec import UNSET, Struct
 
-from ..api import Sync, ThreadTotals, Totals, Unread, UserTotals
-from ..errors import InvalidCursor
-from ..model import NO_PREFERENCES, Channel, Preferences
-from ..ports import Clock, Durable, HotChannels, HotUsers, Seat, Stale, Survey
-from ..rooms import channel_and_thread, is_thread
-from ..rules import check_id, check_size, check_user_id
+from readstate.api import Sync, ThreadTotals, Totals, Unread, UserTotals
+from readstate.domain.errors import InvalidCursor
+from readstate.domain.model import NO_PREFERENCES, Channel, Preferences
+from readstate.domain.rooms import channel_and_thread, is_thread
+from readstate.domain.rules import check_id, check_size, check_user_id
+from readstate.ports import Clock, Durable, HotChannels, HotUsers, Seat, Stale, Survey
+
 from .counting import Counting, flagged, reason, shown
 from .cursors import Cursors, SyncCursor, SyncPage, page_size
 from .loading import MAX_TRIES, Loader, overtaken
-from .under_way import UnderWay
+from .pending_writes import UnderWay
 
 MAX_LOOKS = 5
 """An answer is made again if something moved while it was made: totals and rows are of one moment."""

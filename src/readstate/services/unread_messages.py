@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from ..api import UnreadMessages
-from ..errors import Invalid
-from ..model import MAX_NUMBER, Message
-from ..ports import Seat, UnreadSource
-from ..rules import check_id, check_user_id
+from readstate.api import UnreadMessages
+from readstate.domain.errors import Invalid
+from readstate.domain.model import MAX_NUMBER, Message
+from readstate.domain.rules import check_id, check_user_id
+from readstate.ports import Seat, UnreadSource
+
 from .cursors import MessagesAfter, page_size
 from .messages import message_view
 from .unread import UnreadCounts

@@ -14,7 +14,8 @@ from typing import Literal, cast
 import msgspec
 from msgspec import Struct
 
-from ..errors import ConfigurationError, ReadstateError
+from readstate.domain.errors import ConfigurationError, ReadstateError
+
 from .cluster import ValkeyCluster
 from .kafka import Kafka, KafkaCluster
 from .postgres import Postgres

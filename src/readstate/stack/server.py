@@ -11,7 +11,8 @@ from typing import ClassVar, Self
 
 from msgspec import Struct
 
-from ..errors import ConfigurationError, Unavailable
+from readstate.domain.errors import ConfigurationError, Unavailable
+
 from .ports import free_ports, is_free
 from .processes import MOMENT, Guard, Process, User, launch
 

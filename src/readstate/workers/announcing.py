@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ..announcements import (
+from readstate.domain.announcements import (
     Announcement,
     BadgeChanged,
     ChannelTouched,
@@ -11,10 +11,10 @@ from ..announcements import (
     Outcome,
     ThreadTouched,
 )
-from ..events import AnyChannelEvent, ChannelEvent, DeleteEvent, EditEvent, MembersEvent, MessageEvent
-from ..facts import Effect
-from ..rooms import is_thread
-from ..steps import Fan, Gone, Joined, Left, UserStep
+from readstate.domain.events import AnyChannelEvent, ChannelEvent, DeleteEvent, EditEvent, MembersEvent, MessageEvent
+from readstate.domain.facts import Effect
+from readstate.domain.hot_updates import Fan, Gone, Joined, Left, UserStep
+from readstate.domain.rooms import is_thread
 
 
 def announcements(event: AnyChannelEvent, effect: Effect, instance_id: str) -> Iterator[Announcement]:

@@ -2,9 +2,10 @@
 
 import structlog
 
-from ..services.repair import Repair
+from readstate.services.repair import Repair
+
 from . import AUDITOR
-from .keeper import Job, Keeper
+from .periodic import Job, Keeper
 
 log = structlog.get_logger()
 

@@ -14,15 +14,16 @@ from typing import Protocol
 
 import structlog
 
-from ..errors import Invalid, Unavailable
-from ..events import DeadLetter, ReadEvent, read_event
-from ..facts import Key
-from ..model import MAX_NUMBER, Pointer
-from ..ports import Clock, DurableLetters, DurableWrites, HotUsers
-from ..rooms import channel_and_thread, is_thread
-from ..rules import check_id, check_user_id, merge
-from ..steps import Merged
-from ..telemetry import DLT_FAILED, DLT_RECONCILED
+from readstate.domain.errors import Invalid, Unavailable
+from readstate.domain.events import DeadLetter, ReadEvent, read_event
+from readstate.domain.facts import Key
+from readstate.domain.hot_updates import Merged
+from readstate.domain.model import MAX_NUMBER, Pointer
+from readstate.domain.rooms import channel_and_thread, is_thread
+from readstate.domain.rules import check_id, check_user_id, merge
+from readstate.ports import Clock, DurableLetters, DurableWrites, HotUsers
+from readstate.telemetry import DLT_FAILED, DLT_RECONCILED
+
 from .receipt_persister import pointer_of
 
 log = structlog.get_logger()

@@ -5,14 +5,15 @@ from contextlib import suppress
 
 import structlog
 
-from ..errors import StorageUnavailable, Unavailable
-from ..events import Delivery, ReadEvent, read_event
-from ..facts import Effect
-from ..model import Position, Undelivered
-from ..ports import Bus, Clock, Durable, HotBadges, HotChannels, HotUsers, Moved, Presence, Seen, Standing
-from ..services.undelivered import LateBadges
-from ..services.under_way import Writing
-from ..steps import Gone
+from readstate.domain.errors import StorageUnavailable, Unavailable
+from readstate.domain.events import Delivery, ReadEvent, read_event
+from readstate.domain.facts import Effect
+from readstate.domain.hot_updates import Gone
+from readstate.domain.model import Position, Undelivered
+from readstate.ports import Bus, Clock, Durable, HotBadges, HotChannels, HotUsers, Moved, Presence, Seen, Standing
+from readstate.services.pending_writes import Writing
+from readstate.services.undelivered import LateBadges
+
 from .announcing import announcements, outcome
 
 log = structlog.get_logger()

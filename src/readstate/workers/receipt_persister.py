@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter
 
-from ..events import ReadEvent
-from ..fold_reads import fold_reads
-from ..model import Pointer
-from ..ports import Clock, DurableWrites, HotUsers
-from ..steps import Merged
-from ..telemetry import DEDUP_RATIO, PERSIST_BATCH, PERSIST_LAG, PERSIST_SECONDS
+from readstate.domain.events import ReadEvent
+from readstate.domain.folding.reads import fold_reads
+from readstate.domain.hot_updates import Merged
+from readstate.domain.model import Pointer
+from readstate.ports import Clock, DurableWrites, HotUsers
+from readstate.telemetry import DEDUP_RATIO, PERSIST_BATCH, PERSIST_LAG, PERSIST_SECONDS
 
 
 class ReceiptPersister:

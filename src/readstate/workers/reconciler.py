@@ -2,10 +2,11 @@
 
 import structlog
 
-from ..services.badge import OfflineBadge
-from ..services.repair import Repair
+from readstate.services.badge import OfflineBadge
+from readstate.services.repair import Repair
+
 from . import RECONCILER
-from .keeper import Job, Keeper
+from .periodic import Job, Keeper
 
 log = structlog.get_logger()
 

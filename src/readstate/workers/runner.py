@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import structlog
 
-from ..errors import Stopping, Unavailable
-from ..tasks import cancel
-from ..telemetry import CONSUMER_LAG, DEAD_LETTERS, WORKER_RETRIES
+from readstate.domain.errors import Stopping, Unavailable
+from readstate.tasks import cancel
+from readstate.telemetry import CONSUMER_LAG, DEAD_LETTERS, WORKER_RETRIES
 
 if TYPE_CHECKING:
-    from ..tracing import Tracing
+    from readstate.tracing import Tracing
 
 log = structlog.get_logger()
 

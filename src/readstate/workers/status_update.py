@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 
-from ..announcements import BadgeChanged
-from ..events import UnsentEvent
-from ..model import Undelivered
-from ..ports import Bus, DurableUsers, HotBadges
-from ..services.badge_notes import BadgeNotes
+from readstate.domain.announcements import BadgeChanged
+from readstate.domain.events import UnsentEvent
+from readstate.domain.model import Undelivered
+from readstate.ports import Bus, DurableUsers, HotBadges
+from readstate.services.badge_notes import BadgeNotes
 
 
 class StatusUpdate:

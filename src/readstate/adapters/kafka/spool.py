@@ -1,0 +1,542 @@
+"""Keeps read states on the local disk while the log does not take them.
+
+A directory of numbered segments. Each is a file of lines, a checksum (CRC-32) and the event that it is of:
+
+    9a0bc1f5 {"user_id":"bob","channel_id":"general","epoch":0,"last_read_seq":12,"apart":[],…}
+
+Lines, because a damaged one takes none of its neighbours with it. The events are those of the log, so what holds for
+other versions there holds here: readers ignore what they don't know.
+
+Events are appended to the newest segment and answered when they are synced. A drain seals the oldest one, sends it as
+one batch and removes it. A crash in between means that it is sent again, which is harmless: states merge. For the same
+reason a segment is never written to again after a restart or a fault: a new one is begun, and no order is lost.
+
+What an earlier process has left is not sent: it may be missing wherever its callers' reads were shown before, and the
+log alone does not bring it back there. It goes to whoever restores it (`restore`), also oldest first.
+
+What is synced and cannot be read afterwards (damaged, or of a version that this one does not understand) is skipped,
+and its segment is not removed but renamed: `000000000007.damaged`. Renamed back, it is read again at the next start.
+"""
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import secrets
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+from zlib import crc32
+
+import structlog
+from msgspec import Struct, json
+
+from readstate.batching import Batcher
+from readstate.domain.errors import ConfigurationError, ReadstateError, Stopping, Unavailable
+from readstate.domain.events import ReadEvent
+from readstate.domain.folding.reads import fold_reads
+from readstate.tasks import cancel
+from readstate.telemetry import FALLBACK_SUCCESS, SPOOL_DEPTH
+
+T = TypeVar("T")
+Send = Callable[[Sequence[ReadEvent]], Awaitable[None]]
+
+SEGMENT_BYTES = 2**20
+"""A segment of this size is sealed: about 5,000 events, which are sent at once."""
+MAX_CALLERS = 256
+"""So many callers share one sync."""
+LOCK_FILE = "lock"
+WAITING, DAMAGED = ".spool", ".damaged"
+
+_NAME = re.compile(r"(\d{12})(\.spool|\.damaged)")
+_encode = json.Encoder().encode
+_decode = json.Decoder(ReadEvent).decode
+_sync_data = getattr(os, "fdatasync", os.fsync)  # not every system has the cheaper one
+
+log = structlog.get_logger()
+
+
+class Spool:
+    """A durable queue of read states in a directory that one process has to itself."""
+
+    def __init__(self, segments: "_Segments", restore: Send | None = None) -> None:
+        self._segments = segments
+        self._restore = restore
+        self._found = segments.last
+        """The number of the newest segment of earlier processes."""
+        # One thread for all that touches files: each step of it is whole, even if nobody waits for it any more.
+        self._thread = ThreadPoolExecutor(1, "readstate-spool")
+        self._appends: Batcher[_Entry, Unavailable | None] = Batcher(self._write, max_items=MAX_CALLERS)
+        self._one_drain = asyncio.Lock()
+        self._keeping: asyncio.Task[None] | None = None
+        self._closed = False
+        self._told = 0
+        self._tell_depth()
+
+    @classmethod
+    def open(
+        cls, directory: Path, *, max_bytes: int, segment_bytes: int = SEGMENT_BYTES, restore: Send | None = None
+    ) -> "Spool":
+        """Take the directory, and find what an earlier process left there. Reads all of it: needs no event loop.
+
+        With `restore`, a drain gives it that, instead of sending it.
+        """
+        return cls(_Segments.open(directory, max_bytes, segment_bytes), restore)
+
+    @property
+    def name(self) -> str:
+        """Its own for ever, whichever process has it."""
+        return self._segments.name
+
+    @property
+    def depth(self) -> int:
+        """Events that wait."""
+        return self._segments.depth
+
+    @property
+    def bytes(self) -> int:
+        """What they take on the disk."""
+        return self._segments.bytes
+
+    @property
+    def damaged(self) -> int:
+        """Lines that could not be read and were skipped, since the start."""
+        return self._segments.damaged
+
+    def _tell_depth(self) -> None:
+        """A process may have several spools open: each adds its own."""
+        SPOOL_DEPTH.inc(self.depth - self._told)
+        self._told = self.depth
+
+    async def append(self, events: Sequence[ReadEvent]) -> None:
+        """Keep them all, or none: returns when they are on the disk.
+
+        Raises Unavailable when the bound is reached or the disk refuses.
+        """
+        if not events:
+            return
+        [refusal] = await self._appends.submit([_Entry(b"".join(map(_line, events)), len(events))])
+        self._tell_depth()
+        if refusal is not None:
+            raise refusal
+
+    async def drain(self, send: Send) -> int:
+        """Send what waits now, oldest first, each user and channel once a batch; returns how many events went.
+
+        What was sent is removed when `send` returns. When it raises, so does this, and the rest stays. The same holds
+        for what is restored.
+        """
+        sent = 0
+        async with self._one_drain:
+            last = self._segments.last
+            while (batch := await self._run(partial(self._segments.oldest, last))) is not None:
+                if batch.states:
+                    await self._taker(batch.segment, send)(batch.states)
+                await self._run(partial(self._segments.retire, batch.segment))
+                sent += batch.events
+                FALLBACK_SUCCESS.inc(batch.events)
+                self._tell_depth()
+        return sent
+
+    def _taker(self, segment: "_Segment", send: Send) -> Send:
+        is_inherited = segment.number <= self._found
+        return self._restore if is_inherited and self._restore is not None else send
+
+    async def pending(self) -> AsyncIterator[list[ReadEvent]]:
+        """All that waits when this begins, in batches that each have a user and channel once.
+
+        A batch that is drained meanwhile may be left out: it is in the log by then.
+        """
+        for segment in await self._run(self._segments.all):
+            if states := await self._run(partial(self._segments.states, segment)):
+                yield states
+
+    # ------------------------------------------------------------ in the background
+
+    def keep_draining(self, send: Send, every: float = 5.0) -> None:
+        """Drain now and again every so many seconds, until it is stopped."""
+        if self._keeping is not None:
+            raise RuntimeError("it is being drained already")
+        self._keeping = asyncio.create_task(self._keep_draining(send, every))
+
+    async def stop_draining(self) -> None:
+        """Send nothing more. What was being sent stays, and may be sent twice. Appends go on."""
+        if self._keeping is None:
+            return
+        task, self._keeping = self._keeping, None
+        await cancel(task)
+
+    async def close(self) -> None:
+        """Take nothing more, finish the appends, stop draining, and let another process have the directory."""
+        await self._appends.close()
+        await self.stop_draining()
+        if not self._closed:
+            closing = self._run(self._segments.close)
+            self._closed = True
+            SPOOL_DEPTH.dec(self._told)
+            await closing
+            self._thread.shutdown()
+
+    async def _keep_draining(self, send: Send, every: float) -> None:
+        failures = 0
+        while True:
+            try:
+                sent = await self.drain(send) if self.depth else 0
+                if sent:
+                    log.info("what waited in the spool has been sent", action="spool", events=sent)
+                failures = 0
+            except Exception as error:
+                failures += 1
+                if failures == 1:  # the others of one outage say the same
+                    _tell_unsent(error, self.depth)
+            await asyncio.sleep(every)
+
+    # ------------------------------------------------------------ to the thread
+
+    async def _write(self, entries: "Sequence[_Entry]") -> "list[Unavailable | None]":
+        return await self._run(partial(self._segments.append, entries))
+
+    def _run(self, work: Callable[[], T]) -> "asyncio.Future[T]":
+        if self._closed:
+            raise Stopping
+        return asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+
+def _tell_unsent(error: Exception, depth: int) -> None:
+    trace = None if isinstance(error, ReadstateError) else "".join(traceback.format_exception(error))
+    log.warning("the spool can't be sent", action="spool", events=depth, reason=str(error), traceback=trace)
+
+
+class _Entry(NamedTuple):
+    """What one caller appends."""
+
+    lines: bytes
+    events: int
+
+
+class _Segment(Struct, eq=False):
+    """A file, and what of it counts."""
+
+    number: int
+    path: Path
+    size: int = 0
+    events: int = 0
+    damaged: int = 0
+
+
+class _Batch(NamedTuple):
+    """What is sent at once."""
+
+    segment: _Segment
+    states: list[ReadEvent]
+    events: int
+
+
+class _Segments:
+    """The files. Not safe for threads: after it is opened, one thread calls it, and others read its figures."""
+
+    def __init__(self, directory: Path, lock: int, max_bytes: int, segment_bytes: int) -> None:
+        self.depth = self.bytes = self.damaged = 0
+        self.last = 0
+        """The number of the newest segment there ever was."""
+        self.name = _name(lock)
+        self._directory = directory
+        self._lock = lock
+        self._max_bytes = max_bytes
+        self._segment_bytes = segment_bytes
+        self._waiting: list[_Segment] = []
+        self._newest: tuple[_Segment, int] | None = None
+        """The one that is appended to, and its file; it waits like the others."""
+        self._refusing = False
+
+    @classmethod
+    def open(cls, directory: Path, max_bytes: int, segment_bytes: int) -> "_Segments":
+        """Lock the directory and look at every segment in it."""
+        try:
+            _make_directory(directory)
+            lock = _take(directory)
+        except OSError as error:
+            raise ConfigurationError(f"the spool can't be kept in {str(directory)!r}: {error.strerror}") from error
+        segments = cls(directory, lock, max_bytes, segment_bytes)
+        try:
+            segments._find()
+        except OSError as error:
+            os.close(lock)
+            where = error.filename or str(directory)
+            raise ConfigurationError(f"the spool can't be read ({where}: {error.strerror})") from error
+        return segments
+
+    def close(self) -> None:
+        """Everything is on the disk already."""
+        self._seal()
+        os.close(self._lock)
+
+    # ------------------------------------------------------------ appending
+
+    def append(self, entries: Sequence[_Entry]) -> list[Unavailable | None]:
+        """Write what there is room for, with one sync; answers each with its refusal, or None."""
+        room = self._max_bytes - self.bytes
+        taken: list[_Entry] = []
+        answers: list[Unavailable | None] = []
+        for entry in entries:
+            fits = len(entry.lines) <= room
+            answers.append(None if fits else self._full())
+            if fits:
+                taken.append(entry)
+                room -= len(entry.lines)
+        if taken:
+            try:
+                self._write(b"".join(entry.lines for entry in taken), sum(entry.events for entry in taken))
+            except OSError as error:
+                reason = f"the spool can't be written ({error.strerror}); nothing was kept"
+                answers = [Unavailable(reason) for _ in entries]
+        self._tell(next(filter(None, answers), None))
+        return answers
+
+    def _full(self) -> Unavailable:
+        return Unavailable(
+            "the log takes no reads right now, and the spool that keeps them meanwhile is full "
+            f"({self.bytes} of {self._max_bytes} bytes)"
+        )
+
+    def _write(self, lines: bytes, events: int) -> None:
+        segment, file = self._newest = self._newest or self._begin()
+        try:
+            left = memoryview(lines)
+            while left:
+                left = left[os.write(file, left) :]
+            _sync_data(file)
+        except BaseException:
+            self._take_back(segment, file)
+            raise
+        segment.size += len(lines)
+        segment.events += events
+        self.bytes += len(lines)
+        self.depth += events
+        if segment.size >= self._segment_bytes:
+            self._seal()
+
+    def _begin(self) -> tuple[_Segment, int]:
+        self.last += 1  # never twice, even if it fails
+        segment = _Segment(self.last, self._directory / f"{self.last:012}{WAITING}")
+        file = os.open(segment.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+        try:
+            _sync_directory(self._directory)
+        except OSError:
+            os.close(file)
+            segment.path.unlink(missing_ok=True)
+            raise
+        self._waiting.append(segment)
+        return segment, file
+
+    def _take_back(self, segment: _Segment, file: int) -> None:
+        """What is refused must not count later, not even after a crash."""
+        try:
+            os.ftruncate(file, segment.size)
+            os.fsync(file)
+        except OSError as error:
+            # Then it counts after a crash: more than was promised, and harmless.
+            log.error("a refused write can't be taken back", action="spool", file=segment.path.name, error=str(error))
+        self._seal()  # what the system holds of a file whose sync has failed is not to be trusted
+        if not segment.size:
+            with contextlib.suppress(OSError):  # then a drain removes it
+                self._remove(segment)
+
+    def _seal(self) -> None:
+        newest, self._newest = self._newest, None
+        if newest is not None:
+            with contextlib.suppress(OSError):  # it is synced, or taken back
+                os.close(newest[1])
+
+    def _tell(self, refusal: Unavailable | None) -> None:
+        """Once when it begins, and once when it is over: there may be thousands a second."""
+        if refusal is not None and not self._refusing:
+            log.error("reads are refused", action="spool", reason=refusal.explained, events=self.depth)
+        elif refusal is None and self._refusing:
+            log.info("the spool takes reads again", action="spool", events=self.depth)
+        self._refusing = refusal is not None
+
+    # ------------------------------------------------------------ reading and removing
+
+    def all(self) -> list[_Segment]:
+        """What waits, oldest first."""
+        return list(self._waiting)
+
+    def states(self, segment: _Segment) -> list[ReadEvent]:
+        """What a segment holds, folded; nothing, if it is gone."""
+        return fold_reads(self._events(segment)) if segment in self._waiting else []
+
+    def oldest(self, last: int) -> _Batch | None:
+        """The next to be sent, unless it is newer than `last`; nothing is appended to it any more."""
+        if not self._waiting or self._waiting[0].number > last:
+            return None
+        segment = self._waiting[0]
+        if self._newest is not None and self._newest[0] is segment:
+            self._seal()
+        events = self._events(segment)
+        return _Batch(segment, fold_reads(events), len(events))
+
+    def retire(self, segment: _Segment) -> None:
+        """Remove what was sent."""
+        try:
+            self._remove(segment)
+        except OSError as error:
+            reason = f"the spool can't remove {segment.path.name} ({error.strerror}); it will be sent again"
+            raise Unavailable(reason) from error
+
+    def _remove(self, segment: _Segment) -> None:
+        """What has lines that could not be read is kept, under another name."""
+        with contextlib.suppress(FileNotFoundError):
+            if segment.damaged:
+                segment.path.rename(segment.path.with_suffix(DAMAGED))
+            else:
+                segment.path.unlink()
+        if segment in self._waiting:
+            self._waiting.remove(segment)
+            self.bytes -= segment.size
+            self.depth -= segment.events
+        with contextlib.suppress(OSError):  # a file that comes back after a power cut is sent again
+            _sync_directory(self._directory)
+
+    def _events(self, segment: _Segment) -> list[ReadEvent]:
+        """What can be read of it: it may have been damaged since it was written."""
+        try:
+            content = _content(segment.path)
+        except OSError as error:
+            raise Unavailable(f"the spool can't be read ({segment.path.name}: {error.strerror})") from error
+        events, damaged = _parse((content or b"")[: segment.size])
+        lost = segment.events - len(events)
+        self._note_damage(segment, max(damaged, segment.damaged + lost))
+        segment.events -= lost
+        self.depth -= lost
+        return events
+
+    def _note_damage(self, segment: _Segment, damaged: int) -> None:
+        if damaged > segment.damaged:
+            self.damaged += damaged - segment.damaged
+            segment.damaged = damaged
+            kept = segment.path.with_suffix(DAMAGED).name
+            log.error("lines of the spool can't be read and are skipped", action="spool", lines=damaged, kept=kept)
+
+    # ------------------------------------------------------------ what an earlier process left
+
+    def _find(self) -> None:
+        for path in sorted(self._directory.iterdir()):
+            name = _NAME.fullmatch(path.name)
+            if name is None:
+                continue
+            self.last = max(self.last, int(name[1]))
+            if name[2] == WAITING:
+                self._look_at(_Segment(int(name[1]), path))
+        if self.depth:
+            log.info("reads of an earlier process wait in the spool", action="spool", events=self.depth)
+
+    def _look_at(self, segment: _Segment) -> None:
+        content = _content(segment.path)
+        if content is None:
+            self._note_damage(segment, 1)
+        else:
+            segment.size = content.rfind(b"\n") + 1
+            if segment.size < len(content):  # it was being written, and nobody had an answer
+                _cut(segment.path, segment.size)
+            events, damaged = _parse(content[: segment.size])
+            segment.events = len(events)
+            self._note_damage(segment, damaged)
+        if not segment.events:
+            self._remove(segment)
+            return
+        self._waiting.append(segment)
+        self.bytes += segment.size
+        self.depth += segment.events
+
+
+# ---------------------------------------------------------------- lines
+
+
+def _line(event: ReadEvent) -> bytes:
+    body = _encode(event)
+    return b"%08x %b\n" % (crc32(body), body)
+
+
+def _parse(content: bytes) -> tuple[list[ReadEvent], int]:
+    """The events of whole lines, and the number of lines that are none."""
+    lines = content.split(b"\n")[:-1]
+    events = [event for event in map(_event, lines) if event is not None]
+    return events, len(lines) - len(events)
+
+
+def _event(line: bytes) -> ReadEvent | None:
+    body = line[9:]
+    if line[:9] != b"%08x " % crc32(body):
+        return None
+    try:
+        return _decode(body)
+    except (ValueError, RecursionError):  # not JSON, not UTF-8 or not an event
+        return None
+
+
+# ---------------------------------------------------------------- files
+
+
+def _content(path: Path) -> bytes | None:
+    """All that is in a file; None where the disk can't give it back."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        if error.errno not in {errno.EIO, errno.ENOENT}:
+            raise
+        log.error("a file of the spool can't be read", action="spool", file=path.name, error=str(error))
+        return None
+
+
+def _cut(path: Path, size: int) -> None:
+    with path.open("r+b") as file:
+        file.truncate(size)
+        os.fsync(file.fileno())
+
+
+def _make_directory(directory: Path) -> None:
+    """Each level on the disk before the next."""
+    if not directory.is_dir():
+        _make_directory(directory.parent)
+        directory.mkdir(mode=0o700, exist_ok=True)
+        _sync_directory(directory.parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    """A file is there after a power cut only if its directory is synced too."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _take(directory: Path) -> int:
+    """The lock ends with the process; its file is held, never removed."""
+    handle = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(handle)
+        if not isinstance(error, BlockingIOError):
+            raise
+        raise ConfigurationError(
+            f"another process has the spool in {str(directory)!r}: each process needs a directory of its own"
+        ) from error
+    return handle
+
+
+def _name(lock: int) -> str:
+    """What stands in the file of the lock; whoever comes first writes it."""
+    name = os.pread(lock, 100, 0).decode("ascii", "replace")
+    if not name:
+        name = secrets.token_hex(8)
+        os.pwrite(lock, name.encode(), 0)
+        os.fsync(lock)
+    return name

@@ -1,0 +1,147 @@
+"""Channels in the memory of one process."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from math import ceil
+
+from readstate.domain.hot_updates import ChannelStep
+from readstate.domain.model import Channel, Mode
+from readstate.ports import Clock, Count, CountQuery, TimelineLoad
+from readstate.telemetry import EVICTIONS
+
+from .ledger import Ledger
+
+CHANNEL_BYTES = 700
+TIMELINE_ENTRY_BYTES = 110
+
+
+class _Timeline:
+    __slots__ = ("change", "messages")
+
+    def __init__(self, messages: Ledger, change: int) -> None:
+        self.messages = messages
+        self.change = change
+
+
+class MemoryChannels:
+    """The plain statement of what the hot state of channels does."""
+
+    def __init__(self, *, unread_cap: int, clock: Clock, position: int = 0) -> None:
+        self._cap = unread_cap
+        self._clock = clock
+        self._channels: dict[str, Channel] = {}
+        self._timelines: dict[str, _Timeline] = {}
+        self._used: dict[str, int] = {}
+        self._position = position
+        self._drops = 0
+
+    async def channels(self, ids: Sequence[str]) -> list[Channel | None]:
+        """Channels as they stand; None: not loaded."""
+        now = self._clock()
+        if len(ids) < 100:
+            self._used.update(dict.fromkeys(ids, now))
+        return list(map(self._channels.get, ids))
+
+    async def apply(self, steps: Sequence[ChannelStep]) -> None:
+        """Take what happened in channels, in order. A repeat does nothing."""
+        now = self._clock()
+        for step in steps:
+            channel = step.channel
+            self._keep(channel)
+            self._used[channel.channel_id] = now
+            self._position = max(self._position, channel.position)
+            timeline = self._timelines.get(channel.channel_id)
+            if timeline is None or step.change <= timeline.change:
+                continue
+            timeline.change = step.change
+            if channel.deleted or step.reload:
+                del self._timelines[channel.channel_id]
+            elif step.put is not None:
+                if step.put.seq > timeline.messages.floor:
+                    timeline.messages.put(step.put, step.put.mention)
+            elif step.remove:
+                timeline.messages.remove(step.remove)
+
+    async def count(self, queries: Sequence[CountQuery]) -> list[Count | None]:
+        """Count timelines; None: not loaded."""
+        return [self._count(query) for query in queries]
+
+    def _count(self, query: CountQuery) -> Count | None:
+        timeline = self._timelines.get(query.channel_id)
+        if timeline is None:
+            return None
+        messages, seq, apart = timeline.messages, query.state.seq, query.state.apart
+        start = messages.after(seq)
+        count = len(messages) - start
+        everyone = messages.named[bisect_right(messages.named, seq) :]
+        named = {s for s in (*everyone, *query.named) if s not in apart and s in messages}
+        first = start if count else None
+        if apart and count:
+            count -= sum(s in messages for s in apart)
+            beyond = (index for index in range(start, len(messages)) if messages.seqs[index] not in apart)
+            first = next(beyond, None)
+        place = None if first is None else messages.place(first)
+        return Count(count, len(named), place, seq < messages.floor, messages.floor not in apart)
+
+    async def install(self, channels: Sequence[Channel], generation: int | None = None) -> bool:
+        """Take loaded channels; an older change number than the one known is ignored."""
+        if generation is not None and generation != self._drops:
+            return False
+        for channel in channels:
+            self._keep(channel)
+        return True
+
+    def _keep(self, channel: Channel) -> None:
+        known = self._channels.get(channel.channel_id)
+        if known is None or channel.change >= known.change:
+            self._channels[channel.channel_id] = channel
+
+    async def install_timeline(self, load: TimelineLoad) -> bool:
+        """Take a loaded timeline; False if a newer change has passed: load again."""
+        channel = self._channels.get(load.channel_id)
+        if channel is None or channel.change > load.change or channel.mode is not Mode.TIMELINE:
+            return False
+        messages = Ledger(self._cap)
+        messages.floor = load.floor
+        for entry in load.entries:
+            messages.put(entry, entry.mention)
+        self._timelines[load.channel_id] = _Timeline(messages, load.change)
+        return True
+
+    async def positions(self) -> tuple[int, ...]:
+        """Where in the log, which has one part here, everything is applied up to."""
+        return (self._position,)
+
+    async def forget(self, channel: str) -> None:
+        """Drop a channel; loaded again on use."""
+        self._drops += 1
+        self._channels.pop(channel, None)
+        self._timelines.pop(channel, None)
+        self._used.pop(channel, None)
+
+    # ------------------------------------------------------------ memory
+
+    def bytes(self) -> int:
+        """About how much memory the channels take."""
+        entries = sum(len(timeline.messages) for timeline in self._timelines.values())
+        return len(self._channels) * CHANNEL_BYTES + entries * TIMELINE_ENTRY_BYTES
+
+    async def generation(self) -> int:
+        """Changes whenever something was dropped."""
+        return self._drops
+
+    async def clear(self) -> None:
+        """Drop everything."""
+        self._drops += 1
+        self._channels.clear()
+        self._timelines.clear()
+        self._used.clear()
+
+    async def shrink(self, share: float) -> int:
+        """Drop this share of the channels, the least recently used first; returns how many."""
+        oldest = sorted(self._channels, key=lambda channel: self._used.get(channel, 0))
+        dropped = oldest[: min(ceil(len(oldest) * share), len(oldest) - 1)]
+        for channel in dropped:
+            await self.forget(channel)
+            EVICTIONS.labels("channel").inc()
+        return len(dropped)

@@ -1,0 +1,45 @@
+"""Hot state in the memory of one process, and its bound."""
+
+from readstate.ports import Clock
+from readstate.telemetry import HOT_ENTRIES
+
+from .badges import MemoryBadges
+from .channels import MemoryChannels
+from .presence import MemoryPresence
+from .users import SEAT_BYTES, MemoryUsers
+
+SHRINK_BY = 0.1
+
+
+class MemoryHot:
+    """Users and channels, dropped from the least recently used on when they outgrow the bound."""
+
+    def __init__(
+        self, *, unread_cap: int, generation: int, position: int, clock: Clock, ledger_ttl: int, max_bytes: int
+    ) -> None:
+        self.users = MemoryUsers(unread_cap=unread_cap, generation=generation, clock=clock, ledger_ttl=ledger_ttl)
+        self.channels = MemoryChannels(unread_cap=unread_cap, clock=clock, position=position)
+        self.badges = MemoryBadges()
+        self.presence = MemoryPresence(clock)
+        self._max_bytes = max_bytes
+        self._loaded = 0
+
+    async def loaded(self, items: int) -> None:
+        """So many seats, channels or messages were loaded; looks at the bound now and then."""
+        self._loaded += items * SEAT_BYTES
+        if self._loaded > self._max_bytes * SHRINK_BY / 2:
+            await self.bound()
+
+    async def bound(self) -> None:
+        """Drop what is over the bound; one user, channel and badge always stay, so that they can be used."""
+        self._loaded = 0
+        parts = (self.users, self.channels, self.badges)
+        while (size := sum(part.bytes() for part in parts)) > self._max_bytes:
+            if not sum([await part.shrink(SHRINK_BY) for part in parts]):
+                break
+        HOT_ENTRIES.set(size)
+
+    async def clear(self) -> None:
+        """Drop everything; it is loaded again on use."""
+        for part in (self.users, self.channels, self.badges):
+            await part.clear()

@@ -1,0 +1,165 @@
+"""How a user's state lies in memory: a (user, channel) is one packed bytes object."""
+
+from struct import Struct as Packing
+from sys import intern
+
+from msgspec import Struct
+
+from readstate.domain.model import Mode, Position, Preferences
+from readstate.domain.rooms import is_thread
+
+from .ledger import Ledger
+
+PACKING = Packing("<QQQIIQQB")
+HEAD = PACKING.size
+U64 = Packing("<Q")
+SEQ_AT, NUMBER_AT, LATEST_AT = 8, 32, 40
+MEMBER, TIMELINE, THREAD, ARCHIVED = 1, 2, 4, 8
+
+
+class Row(Struct, gc=False):
+    """A seat, unpacked.
+
+    `change`: the channel's, passed by the seat; `filled`: by its ledger, which may be loaded ahead of the seat;
+    `number`: the user's; `latest`: when the channel's latest message came.
+    """
+
+    epoch: int = 0
+    seq: int = 0
+    at: int = 0
+    change: int = 0
+    filled: int = 0
+    number: int = 0
+    latest: int = 0
+    flags: int = 0
+    id: bytes = b""
+
+    def pack(self) -> bytes:
+        """As it lies in memory."""
+        head = PACKING.pack(
+            self.epoch, self.seq, self.at, self.change, self.filled, self.number, self.latest, self.flags
+        )
+        return head + self.id
+
+    def point(self, place: Position) -> None:
+        """The message that it points at."""
+        self.at = place.at or 0
+        self.id = b"" if place.id is None else place.id.encode()
+
+    @property
+    def place(self) -> Position:
+        """Where it points."""
+        return Position(self.seq, self.id.decode() or None, self.at or None)
+
+    @property
+    def mode(self) -> Mode:
+        """How its channel is counted."""
+        return Mode.TIMELINE if self.flags & TIMELINE else Mode.LEDGER
+
+
+def unpack(raw: bytes) -> Row:
+    """A seat from how it lies in memory."""
+    epoch, seq, at, change, filled, number, latest, flags = PACKING.unpack_from(raw)
+    return Row(epoch, seq, at, change, filled, number, latest, flags, raw[HEAD:])
+
+
+def flags_of(channel: str, member: bool, mode: Mode, archived: bool) -> int:
+    """A seat's flags."""
+    return (
+        (MEMBER if member else 0)
+        | (TIMELINE if mode is Mode.TIMELINE else 0)
+        | (THREAD if is_thread(channel) else 0)
+        | (ARCHIVED if archived else 0)
+    )
+
+
+class Shelf(dict[str, Ledger]):
+    """Ledgers that hold something. What is neither here nor `missing` is known to be empty."""
+
+    __slots__ = ("missing",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.missing: set[str] = set()
+        """Must be loaded first."""
+
+    def unload(self, channel: str) -> None:
+        """From now on it must be loaded."""
+        self.pop(channel, None)
+        self.missing.add(intern(channel))
+
+    def put(self, channel: str, ledger: Ledger) -> None:
+        """Keep a ledger if it holds anything; one that had to let go of messages and is empty must be loaded."""
+        if ledger:
+            self._found(channel)
+            self[intern(channel)] = ledger
+        elif ledger.floor:
+            self.unload(channel)
+        else:
+            self.drop(channel)
+
+    def drop(self, channel: str) -> None:
+        """From now on it is known to be empty."""
+        self.pop(channel, None)
+        self._found(channel)
+
+    def _found(self, channel: str) -> None:
+        if self.missing:
+            self.missing.discard(channel)
+            if not self.missing:
+                self.missing.clear()  # an emptied set keeps its size, and costs that much to look through
+
+
+class User:
+    """What is loaded of a user."""
+
+    __slots__ = (
+        "apart", "change", "inbox", "live", "named", "preferences", "seats", "set_aside", "since", "threads",
+        "timelines", "used",
+    )  # fmt: skip
+
+    def __init__(self, since: int, used: int) -> None:
+        self.seats: dict[str, bytes] = {}
+        self.apart: dict[str, frozenset[int]] = {}
+        self.live = Shelf()
+        """Ledgers of the channels that are counted by them."""
+        self.named = Shelf()
+        """Mentions by name in the channels that are counted by timeline."""
+        self.threads = Shelf()
+        """Ledgers of followed threads."""
+        self.timelines: list[str] = []
+        self.preferences: dict[str, Preferences] = {}
+        self.set_aside: set[str] = set()
+        """Ledger channels that are archived."""
+        self.inbox: list[tuple[int, str]] | None = None
+        """(minus the time of the latest message, channel) of the ledger channels, sorted; made when asked for."""
+        self.since = self.change = since
+        self.used = used
+
+    def shelf(self, flags: int) -> Shelf:
+        """Where the ledger of a seat lies."""
+        if flags & TIMELINE:
+            return self.named
+        return self.threads if flags & THREAD else self.live
+
+    def row(self, channel: str) -> Row:
+        """A seat; an empty one if there is none."""
+        raw = self.seats.get(channel)
+        return Row(flags=THREAD if is_thread(channel) else 0) if raw is None else unpack(raw)
+
+    def put(self, channel: str, row: Row, number: int) -> None:
+        """Keep a seat that has changed."""
+        row.number = self.change = number
+        self.seats[intern(channel)] = row.pack()
+
+    def seat_flags(self, channel: str, row: Row, flags: int) -> None:
+        """Change what kind of seat it is; its ledger is taken from the old shelf."""
+        self.shelf(row.flags).drop(channel)
+        if row.flags & TIMELINE and row.flags & MEMBER:
+            self.timelines.remove(channel)
+        self.set_aside.discard(channel)
+        row.flags = flags
+        if flags & TIMELINE and flags & MEMBER:
+            self.timelines.append(intern(channel))
+        if flags & ARCHIVED and flags & MEMBER and not flags & TIMELINE:
+            self.set_aside.add(intern(channel))

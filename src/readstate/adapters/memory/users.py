@@ -1,0 +1,451 @@
+"""Users in the memory of one process: the plain statement of what the hot state of users does.
+
+A (user, channel) is one packed bytes object, so that a million of them fit in under 200 MB. A user's seats
+carry change numbers, by which what has changed is found.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Collection, Iterator, Sequence
+from itertools import count
+from math import ceil
+from sys import intern
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from readstate.adapters.drops import Drops
+from readstate.domain.hot_updates import Fan, Gone, Joined, Left, Merged, OwnRead, Switched, UserStep
+from readstate.domain.model import NO_PREFERENCES, Entry, Mode, Pointer, Position, Preferences, ReadState
+from readstate.domain.rooms import is_thread
+from readstate.domain.rules import advance, give_back, merge, next_epoch, rewind
+from readstate.ports import Absent, Clock, LedgerLoad, Move, Moved, Read, Restore, Rewind, SeatLoad
+from readstate.telemetry import EVICTIONS
+
+from .ledger import Ledger
+from .user_rooms import ARCHIVED, HEAD, MEMBER, PACKING, THREAD, TIMELINE, Row, Shelf, User, flags_of, unpack
+from .views import UserViews
+
+USER_BYTES = 1_200
+SEAT_BYTES = 190
+ENTRY_BYTES = 30
+NUMBERS_PER_GENERATION = 2**32
+
+_NOTHING: frozenset[int] = frozenset()
+
+
+class _Loading(Struct):
+    """A load under way, and the messages that have come meanwhile: they are taken in after it."""
+
+    ticket: int
+    fans: list[Fan] = field(default_factory=list)
+
+
+class MemoryUsers(UserViews):
+    """Hot state of users; everything is atomic because nothing here waits."""
+
+    def __init__(self, *, unread_cap: int, generation: int, clock: Clock, ledger_ttl: int) -> None:
+        super().__init__(clock, ledger_ttl, unread_cap)
+        self._generation = generation
+        self._numbers = count(generation * NUMBERS_PER_GENERATION + 1)
+        self._loading: dict[str, _Loading] = {}
+        self._drops = Drops()
+        self._next_ticket = count(1)
+
+    # ------------------------------------------------------------ reads
+
+    async def move(self, moves: Sequence[Move], generation: int | None = None) -> list[Moved | Absent]:
+        """Apply reads of members; each sees the ones before it."""
+        now = self._clock()
+        return [self._move(move, now) for move in moves]
+
+    def _move(self, move: Move, now: int) -> Moved | Absent:
+        user = self._users.get(move.user_id)
+        if user is None:
+            return Absent.NOT_LOADED
+        user.used = now
+        channel = move.channel_id
+        raw = user.seats.get(channel)
+        if raw is None:
+            return Absent.NOT_A_MEMBER
+        epoch, seq, at, change, filled, number, latest, flags = PACKING.unpack_from(raw)
+        if not flags & MEMBER:
+            return Absent.NOT_A_MEMBER
+        apart = user.apart.get(channel, _NOTHING)
+        before = pointer = Pointer(epoch, seq, apart, raw[HEAD:].decode() or None, at or None, 0, number)
+        shelf = user.shelf(flags)
+        if type(move) is not Read or apart or move.apart:
+            row, state = unpack(raw), before.state
+            after, place = self._target(move, state, row)
+            if after is not state:
+                self._set_state(user, channel, row, state, after, place)
+                pointer = Pointer(after.epoch, after.seq, after.apart, place.id, place.at, now, row.number)
+        elif move.to.seq > seq and (move.epoch is None or move.epoch == epoch):
+            to = move.to
+            number = user.change = next(self._numbers)
+            packed = PACKING.pack(epoch, to.seq, to.at or 0, change, filled, number, latest, flags)
+            user.seats[intern(channel)] = packed + to.id.encode() if to.id else packed
+            if (ledger := shelf.get(channel)) is not None:
+                ledger.read(to.seq)
+                if not ledger.seqs:
+                    shelf.put(channel, ledger)
+            pointer = Pointer(epoch, to.seq, apart, to.id, to.at, now, number)
+        return Moved(
+            move.user_id,
+            channel,
+            before,
+            pointer,
+            pointer is not before,
+            Mode.TIMELINE if flags & TIMELINE else Mode.LEDGER,
+            user.preferences.get(channel, NO_PREFERENCES),
+            _size(shelf, channel),
+        )
+
+    def _target(self, move: Move, state: ReadState, row: Row) -> tuple[ReadState, Position]:
+        """The state that a move leads to (the same object where it changes nothing), and where that points."""
+        match move:
+            case Read(epoch=epoch) | Rewind(epoch=epoch) if epoch is not None and epoch != state.epoch:
+                return state, row.place
+            case Read():
+                after = advance(state, move.to.seq, move.apart)
+                return after, (move.to if after.seq != state.seq else row.place)
+            case Rewind():
+                epoch = next_epoch(state.epoch, self._generation)
+                after = rewind(state, move.seq, move.own, epoch)
+                return after, (move.before if after.seq != state.seq else row.place)
+            case Restore():
+                epoch = next_epoch(state.epoch, self._generation)
+                restored = give_back(state, move.before, move.after, epoch)
+                return (state, row.place) if restored is None else (restored, move.to)
+
+    def _set_state(
+        self, user: User, channel: str, row: Row, before: ReadState, after: ReadState, place: Position
+    ) -> None:
+        row.epoch, row.seq = after.epoch, after.seq
+        row.point(place)
+        if after.apart:
+            user.apart[channel] = after.apart
+        elif before.apart:
+            del user.apart[channel]
+        shelf = user.shelf(row.flags)
+        if not row.flags & MEMBER:
+            pass  # whoever has left has no ledger
+        elif after.epoch != before.epoch:
+            shelf.unload(channel)
+        elif (ledger := shelf.get(channel)) is not None:
+            ledger.read(after.seq)
+            for seq in after.apart - before.apart:
+                ledger.remove(seq)
+            shelf.put(channel, ledger)
+        user.put(channel, row, next(self._numbers))
+
+    # ------------------------------------------------------------ what happened in channels
+
+    async def apply(self, steps: Sequence[UserStep]) -> list[Moved]:
+        """Take what happened in channels, in order. Returns the pointers that moved. A repeat does nothing."""
+        moved: list[Moved] = []
+        now = self._clock()
+        for step in steps:
+            match step:
+                case Fan():
+                    for user in step.users:
+                        self._fan(user, step, now)
+                case OwnRead() | Merged():
+                    moved.extend(self._given(step))
+                case Joined():
+                    for user, pointer in step.pointers:
+                        moved.extend(self._joined(user, step, pointer))
+                case Left() | Switched() | Gone():
+                    for user in step.users:
+                        self._restructured(user, step)
+        return moved
+
+    def _fan(self, user_id: str, fan: Fan, now: int) -> None:
+        user = self._users.get(user_id)
+        if user is None:
+            if (loading := self._loading.get(user_id)) is not None:
+                loading.fans.append(fan)
+            return
+        channel = fan.channel_id
+        raw = user.seats.get(channel)
+        if raw is None:
+            return
+        epoch, seq, at, change, filled, _, latest, flags = PACKING.unpack_from(raw)
+        if fan.change <= change or not flags & MEMBER:
+            return
+        if fan.change > filled:  # a ledger that was loaded later holds it; all else about it is still news
+            filled = fan.change
+            if fan.put is not None and user_id != fan.sender:
+                if fan.put.seq > seq and fan.put.seq not in user.apart.get(channel, _NOTHING):
+                    self._fan_put(user, flags, fan, fan.put, fan.named is None or user_id in fan.named, now)
+            elif fan.remove and (ledger := user.shelf(flags).get(channel)) is not None:
+                ledger.remove(fan.remove.seq)
+                user.shelf(flags).put(channel, ledger)
+        if user.inbox is not None and not flags & TIMELINE:
+            _reorder(user, channel, latest, fan.latest_at)
+        if fan.archived != bool(flags & ARCHIVED):
+            flags ^= ARCHIVED
+            if not flags & TIMELINE:
+                user.set_aside.symmetric_difference_update({intern(channel)})
+        number = user.change = next(self._numbers)
+        packed = PACKING.pack(epoch, seq, at, fan.change, filled, number, fan.latest_at, flags)
+        user.seats[channel] = packed + raw[HEAD:]
+
+    def _fan_put(self, user: User, flags: int, fan: Fan, entry: Entry, mention: bool, now: int) -> None:
+        channel, shelf = fan.channel_id, user.shelf(flags)
+        if channel in shelf.missing:
+            return
+        ledger = shelf.get(channel)
+        only_mentions = bool(flags & TIMELINE)
+        if fan.edit and not only_mentions:
+            if ledger is not None and entry.seq in ledger:
+                ledger.set_mention(entry.seq, mention)
+        elif mention or not only_mentions:
+            ledger = ledger or Ledger(self._cap)
+            ledger.put(entry, mention)
+            ledger.touched = now
+            shelf.put(channel, ledger)
+        elif ledger is not None:
+            ledger.remove(entry.seq)
+            shelf.put(channel, ledger)
+
+    def _given(self, step: OwnRead | Merged) -> Iterator[Moved]:
+        """A state that merges; with the seq of one's own message, that is read too."""
+        user = self._loaded(step.user_id)
+        if user is None:
+            return
+        row = user.row(step.channel_id)
+        before = ReadState(row.epoch, row.seq, user.apart.get(step.channel_id, _NOTHING))
+        after = merge(before, step.pointer.state)
+        if isinstance(step, OwnRead):
+            after = advance(after, after.seq, (step.seq,))
+        yield from self._merged(user, step.user_id, step.channel_id, row, before, after, step.pointer)
+
+    def _merged(
+        self, user: User, user_id: str, channel: str, row: Row, before: ReadState, after: ReadState, given: Pointer
+    ) -> Iterator[Moved]:
+        """Stores a merged state; yields it if the durable store doesn't have it yet."""
+        if after == before:
+            return
+        place = given.place if after.seq == given.seq else row.place
+        was = Pointer(before.epoch, before.seq, before.apart, *_id_and_at(row.place))
+        self._set_state(user, channel, row, before, after, place)
+        if after != given.state:
+            pointer = Pointer(*_triple(after), *_id_and_at(place), self._clock(), row.number)
+            yield Moved(user_id, channel, was, pointer, True)
+
+    def _joined(self, user_id: str, step: Joined, pointer: Pointer) -> Iterator[Moved]:
+        user = self._loaded(user_id)
+        if user is None:
+            return
+        channel = step.channel_id
+        row = user.row(channel)
+        joins = step.change > row.change
+        if joins:
+            row.change = row.filled = step.change
+            _reorder(user, channel, row.latest, None if step.mode is Mode.TIMELINE else step.latest_at)
+            row.latest = step.latest_at
+            user.seat_flags(channel, row, flags_of(channel, True, step.mode, step.archived))
+            if merge(ReadState(row.epoch, row.seq, _NOTHING), pointer.state).seq < step.last_seq:
+                user.shelf(row.flags).unload(channel)
+            user.put(channel, row, next(self._numbers))
+        before = ReadState(row.epoch, row.seq, user.apart.get(channel, _NOTHING))
+        after = merge(before, pointer.state)
+        if joins and after.seq < step.read.seq:
+            after = advance(after, step.read.seq)
+            pointer = replace(pointer, seq=step.read.seq, id=step.read.id, at=step.read.at)
+        yield from self._merged(user, user_id, channel, row, before, after, pointer)
+
+    def _restructured(self, user_id: str, step: Left | Switched | Gone) -> None:
+        user = self._loaded(user_id)
+        if user is None:
+            return
+        channel = step.channel_id
+        row = user.row(channel)
+        if step.change <= row.change:
+            return
+        _reorder(user, channel, row.latest, None)
+        match step:
+            case Switched():
+                perhaps_unread = channel in user.live or channel in user.live.missing
+                user.seat_flags(channel, row, row.flags | TIMELINE)
+                if perhaps_unread:
+                    user.named.unload(channel)
+            case Left():
+                user.seat_flags(channel, row, row.flags & ~MEMBER)
+            case Gone():
+                user.seat_flags(channel, row, row.flags & THREAD)
+                row = Row(epoch=row.epoch + 1, flags=row.flags)
+                user.apart.pop(channel, None)
+                user.preferences.pop(channel, None)
+        row.change = row.filled = step.change
+        user.put(channel, row, next(self._numbers))
+
+    def _loaded(self, user_id: str) -> User | None:
+        """The user; or None, and then a load that is under way is too old."""
+        user = self._users.get(user_id)
+        if user is None:
+            self._loading.pop(user_id, None)
+        return user
+
+    async def prefer(self, user: str, channel: str, preferences: Preferences, known: int | None = None) -> int | None:
+        """Set a member's preferences; returns the user's change number."""
+        found = self._loaded(user)
+        if found is None or not found.row(channel).flags & MEMBER:
+            return None
+        if known is not None and found.preferences.get(channel, NO_PREFERENCES).change > known:
+            return None
+        row = found.row(channel)
+        found.put(channel, row, next(self._numbers))
+        found.preferences[intern(channel)] = replace(preferences, change=row.number)
+        return row.number
+
+    async def take_number(self, user: str) -> int | None:
+        """Raise the user's change number and return it; None: not loaded."""
+        known = self._users.get(user)
+        if known is None:
+            return None
+        known.change = next(self._numbers)
+        return known.change
+
+    # ------------------------------------------------------------ loading
+
+    async def begin(self, user: str) -> int:
+        """Announce a load. Whatever changes for the user until `install` makes that one fail, but messages."""
+        loading = self._loading.get(user)
+        if loading is None:
+            loading = self._loading[user] = _Loading(next(self._next_ticket))
+        return loading.ticket
+
+    async def install(self, user: str, ticket: int, seats: Sequence[SeatLoad]) -> bool:
+        """Take a loaded user; False if something has happened since `begin`: load again."""
+        loading = self._loading.get(user)
+        if loading is None or loading.ticket != ticket:
+            return False
+        del self._loading[user]
+        if user in self._users:  # by somebody else, and what has come since is in it
+            return True
+        now = self._clock()
+        loaded = User(next(self._numbers), now)
+        for seat in seats:
+            self._install_seat(loaded, seat)
+        self._users[user] = loaded
+        for fan in loading.fans:
+            self._fan(user, fan, now)
+        return True
+
+    @staticmethod
+    def _install_seat(user: User, load: SeatLoad) -> None:
+        channel, pointer = intern(load.channel_id), load.pointer
+        row = Row(pointer.epoch, pointer.seq, 0, load.change, load.change, pointer.change, load.latest_at)
+        row.point(pointer.place)
+        user.seat_flags(channel, row, flags_of(channel, load.member, load.mode, load.archived))
+        user.seats[channel] = row.pack()
+        if pointer.apart:
+            user.apart[channel] = pointer.apart
+        if load.preferences != NO_PREFERENCES:
+            user.preferences[channel] = load.preferences
+        if load.member and not load.empty:
+            user.shelf(row.flags).unload(channel)
+
+    async def install_ledgers(self, loads: Sequence[LedgerLoad]) -> list[bool]:
+        """Take loaded ledgers; False where a newer change or another epoch has passed: load again."""
+        now = self._clock()
+        return [self._install_ledger(load, now) for load in loads]
+
+    def _install_ledger(self, load: LedgerLoad, now: int) -> bool:
+        user = self._users.get(load.user_id)
+        raw = None if user is None else user.seats.get(load.channel_id)
+        if user is None or raw is None:
+            return False
+        row = unpack(raw)
+        if not row.flags & MEMBER:
+            return True
+        if load.change < row.filled or load.state.epoch != row.epoch:
+            return False
+        apart = user.apart.get(load.channel_id, _NOTHING)
+        if load.state.seq > row.seq or any(seq > row.seq for seq in load.state.apart - apart):
+            return False  # looked up for a read that was then refused
+        ledger = Ledger(self._cap, now)
+        for entry in load.entries:
+            if entry.seq > row.seq and entry.seq not in apart:
+                ledger.put(entry, entry.mention)
+        if load.floor > row.seq:
+            ledger.floor = load.floor
+        row.filled = load.change
+        channel = intern(load.channel_id)
+        user.seats[channel] = row.pack()
+        user.shelf(row.flags).put(channel, ledger)
+        return True
+
+    async def forget(self, user: str, channel: str | None = None) -> None:
+        """Drop a user, also one that is being loaded, or one ledger; loaded again on use."""
+        if channel is None:
+            self._drops.user(user)
+            self._users.pop(user, None)
+            self._loading.pop(user, None)
+        elif (known := self._users.get(user)) is not None and (flags := known.row(channel).flags) & MEMBER:
+            known.shelf(flags).unload(channel)
+
+    async def erase(self, user: str, rooms: Collection[str]) -> None:
+        """Drop a user: everything that is kept of them is in one place."""
+        await self.forget(user)
+
+    # ------------------------------------------------------------ memory
+
+    def bytes(self) -> int:
+        """About how much memory the users take."""
+        seats = sum(len(user.seats) for user in self._users.values())
+        shelves = (shelf for user in self._users.values() for shelf in (user.live, user.named, user.threads))
+        entries = sum(len(ledger.seqs) for shelf in shelves for ledger in shelf.values())
+        return len(self._users) * USER_BYTES + seats * SEAT_BYTES + entries * ENTRY_BYTES
+
+    async def generation(self) -> int:
+        """A moment, for `dropped`."""
+        return self._drops.count
+
+    async def dropped(self, generation: int, users: Collection[str]) -> set[str]:
+        """Those of these users who may have been dropped since."""
+        return self._drops.since(generation, users)
+
+    async def clear(self) -> None:
+        """Drop everything, also loads that are under way."""
+        self._drops.everyone()
+        self._users.clear()
+        self._loading.clear()
+
+    async def shrink(self, share: float) -> int:
+        """Drop this share of the users, the least recently used first; returns how many."""
+        oldest = sorted(self._users, key=lambda user: self._users[user].used)
+        dropped = oldest[: min(ceil(len(oldest) * share), len(oldest) - 1)]
+        for user in dropped:
+            self._drops.user(user)
+            del self._users[user]
+            EVICTIONS.labels("user").inc()
+        return len(dropped)
+
+
+def _size(shelf: Shelf, channel: str) -> int | None:
+    """How much a ledger holds; None if it must be loaded, or holds only the newest."""
+    ledger = shelf.get(channel)
+    if ledger is None:
+        return None if channel in shelf.missing else 0
+    return None if ledger.floor else len(ledger.seqs)
+
+
+def _reorder(user: User, channel: str, before: int, after: int | None) -> None:
+    """Moves a channel in the inbox, if there is one; None takes it out."""
+    if user.inbox is None or is_thread(channel):
+        return
+    index = bisect_left(user.inbox, (-before, channel))
+    if index < len(user.inbox) and user.inbox[index] == (-before, channel):
+        del user.inbox[index]
+    if after is not None:
+        insort(user.inbox, (-after, intern(channel)))
+
+
+def _id_and_at(place: Position) -> tuple[str | None, int | None]:
+    return place.id, place.at
+
+
+def _triple(state: ReadState) -> tuple[int, int, frozenset[int]]:
+    return state.epoch, state.seq, state.apart

@@ -1,0 +1,196 @@
+"""What the hot state of users shows, at one moment."""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from heapq import nsmallest
+from itertools import islice
+
+from readstate.domain.model import NO_PREFERENCES, Pointer, Position
+from readstate.ports import Clock, LedgerView, Seat, Standing, Survey, UserView, Which
+
+from .ledger import Ledger
+from .user_rooms import ARCHIVED, HEAD, LATEST_AT, MEMBER, NUMBER_AT, SEQ_AT, TIMELINE, U64, Row, Shelf, User, unpack
+
+_NOTHING: frozenset[int] = frozenset()
+_EMPTY = LedgerView()
+
+
+class UserViews:
+    """Looks at users without changing them."""
+
+    def __init__(self, clock: Clock, ledger_ttl: int, unread_cap: int) -> None:
+        self._clock = clock
+        self._cap = unread_cap
+        self._ttl = ledger_ttl * 1000
+        self._users: dict[str, User] = {}
+
+    async def view(self, user: str, which: Which) -> UserView | None:
+        """The user's seats at one moment, also those left."""
+        known = self._users.get(user)
+        if known is None:
+            return None
+        known.used = self._clock()
+        channels: Iterable[str]
+        if which == "all":
+            channels = known.seats
+        elif isinstance(which, int):
+            number = U64.unpack_from
+            channels = [name for name, raw in known.seats.items() if number(raw, NUMBER_AT)[0] > which]
+        else:
+            channels = [channel for channel in which if channel in known.seats]
+        return UserView(
+            change=known.change,
+            complete_since=known.since,
+            seats=[self._seat(known, channel) for channel in channels],
+            unloaded=[*known.live.missing, *known.threads.missing],
+            timelines=known.timelines.copy(),  # a join must not reach into a view that somebody works with
+            preferences=known.preferences,
+        )
+
+    def _seat(self, user: User, channel: str) -> Seat:
+        row = unpack(user.seats[channel])
+        return Seat(
+            channel_id=channel,
+            member=bool(row.flags & MEMBER),
+            mode=row.mode,
+            pointer=self._pointer(user, channel, row),
+            preferences=user.preferences.get(channel, NO_PREFERENCES),
+            ledger=self._ledger_view(user, channel, row),
+        )
+
+    def _ledger_view(self, user: User, channel: str, row: Row) -> LedgerView | None:
+        shelf = user.shelf(row.flags)
+        ledger = self._fresh(shelf, channel)
+        if ledger is None:
+            return None if channel in shelf.missing else _EMPTY
+        named = tuple(ledger.named) if row.flags & TIMELINE else ()
+        first = ledger.place(0) if ledger else None
+        return LedgerView(len(ledger), len(ledger.named), first, ledger.floor > 0, named)
+
+    def _fresh(self, shelf: Shelf, channel: str) -> Ledger | None:
+        """The ledger, unless it is empty, not loaded, or has expired."""
+        ledger = shelf.get(channel)
+        if ledger is None:
+            return None
+        now = self._clock()
+        if ledger.touched and now - ledger.touched > self._ttl:
+            shelf.unload(channel)
+            return None
+        ledger.touched = now
+        return ledger
+
+    async def survey(self, user: str) -> Survey | None:
+        """What may be unread, at one moment."""
+        known = self._users.get(user)
+        if known is None:
+            return None
+        known.used = self._clock()
+        live, threads = known.live, known.threads
+        unread = mentions = floors = 0
+        for ledger in live.values():  # one pass: what it costs is fetching each ledger from memory
+            unread += len(ledger.seqs)
+            if ledger.named:
+                mentions += len(ledger.named)
+            if ledger.floor:
+                floors += 1
+        channels, special = len(live), []
+        for name in known.preferences.keys() | known.set_aside:
+            if name in live:
+                ledger = live[name]
+                unread, mentions, channels = unread - len(ledger), mentions - len(ledger.named), channels - 1
+                floors -= ledger.floor > 0
+                if name not in known.set_aside:
+                    special.append((name, len(ledger), len(ledger.named), ledger.floor > 0))
+        return Survey(
+            plain=(unread, mentions, channels, floors > 0),
+            special=special,
+            threads=[(name, len(one), one.floor > 0) for name, one in threads.items()],
+        )
+
+    async def rooms(self, user: str) -> list[str] | None:
+        """The channels that a user is in, and the threads that the user follows."""
+        known = self._users.get(user)
+        if known is None:
+            return None
+        return [name for name, raw in known.seats.items() if raw[HEAD - 1] & MEMBER]
+
+    async def pointers(self, user: str) -> dict[str, Pointer] | None:
+        """All pointers of a user. No use of it: what nobody else uses is dropped all the same."""
+        known = self._users.get(user)
+        if known is None:
+            return None
+        rows = ((name, unpack(raw)) for name, raw in known.seats.items())
+        return {name: self._pointer(known, name, row) for name, row in rows}
+
+    async def pointers_in(self, channel: str, users: Sequence[str]) -> list[Pointer | None]:
+        """The pointers of these users in one channel; None: not loaded."""
+        found = [self._users.get(user) for user in users]
+        return [None if known is None else self._pointer(known, channel, known.row(channel)) for known in found]
+
+    @staticmethod
+    def _pointer(user: User, channel: str, row: Row) -> Pointer:
+        apart = user.apart.get(channel, _NOTHING)
+        return Pointer(row.epoch, row.seq, apart, row.place.id, row.place.at, 0, row.number)
+
+    async def standing(
+        self, channel: str, place: Position, named: frozenset[str] | None, users: Sequence[str]
+    ) -> list[tuple[Standing, int]]:
+        """What a message that has just come does to the counts of these users, and the epoch that each is in."""
+        found = []
+        for name in users:
+            user = self._users.get(name)
+            raw = None if user is None else user.seats.get(channel)
+            if user is None:
+                found.append((Standing.LOOK, 0))
+            elif raw is None:
+                found.append((Standing.NOTHING, 0))
+            else:
+                mention = named is None or name in named
+                found.append((self._standing(user, channel, raw, place.seq, mention), U64.unpack_from(raw)[0]))
+        return found
+
+    async def changes(self, users: Sequence[str]) -> list[int | None]:
+        """The change numbers of users; None: not loaded."""
+        found = map(self._users.get, users)
+        return [None if user is None else user.change for user in found]
+
+    def _standing(self, user: User, channel: str, raw: bytes, seq: int, mention: bool) -> Standing:
+        if not raw[HEAD - 1] & MEMBER:
+            return Standing.NOTHING
+        read = U64.unpack_from(raw, SEQ_AT)[0]
+        if seq <= read or seq in user.apart.get(channel, _NOTHING):
+            return Standing.NOTHING
+        if raw[HEAD - 1] & TIMELINE:
+            if seq - read > self._cap:
+                return Standing.LOOK
+        elif channel in user.live.missing:
+            return Standing.LOOK
+        elif (ledger := user.live.get(channel)) is None or seq not in ledger:
+            return Standing.NOTHING
+        elif ledger.floor:
+            return Standing.LOOK
+        wanted = user.preferences.get(channel, NO_PREFERENCES)
+        if wanted.count == "none" or (wanted.count == "mentions" and not mention):
+            return Standing.LOOK
+        return Standing.ONE_MORE_MUTED if wanted.muted_until > self._clock() else Standing.ONE_MORE
+
+    async def inbox(
+        self, user: str, after: tuple[int, str] | None, limit: int, only_unread: bool = False
+    ) -> list[tuple[int, str]] | None:
+        """The user's ledger channels by latest activity, as (minus the time, channel), after such a pair."""
+        known = self._users.get(user)
+        if known is None:
+            return None
+        known.used = self._clock()
+        live, latest = known.live, U64.unpack_from
+        if only_unread and 8 * len(live) < len(known.seats):
+            seats = known.seats
+            keys = [(-latest(seats[name], LATEST_AT)[0], name) for name in live]
+            return nsmallest(limit, keys if after is None else [key for key in keys if key > after])
+        if known.inbox is None:
+            rows = ((name, raw) for name, raw in known.seats.items() if raw[HEAD - 1] & ~ARCHIVED == MEMBER)
+            known.inbox = sorted((-latest(raw, LATEST_AT)[0], name) for name, raw in rows)
+        start = 0 if after is None else bisect_right(known.inbox, after)
+        if not only_unread:
+            return known.inbox[start : start + limit]
+        return list(islice((key for key in islice(known.inbox, start, None) if key[1] in live), limit))

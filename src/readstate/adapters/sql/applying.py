@@ -1,0 +1,285 @@
+"""Applying events of channels in one transaction: new ones are folded, and what comes again changes nothing."""
+
+from collections.abc import Collection, Mapping, Sequence
+from hashlib import sha256
+from typing import NamedTuple
+
+import msgspec
+import structlog
+from msgspec.structs import replace
+
+from readstate.domain.events import Delivery, EditEvent, MembersEvent, MessageEvent
+from readstate.domain.facts import Effect, Facts, Key, Wants, audience, runs, wants, wants_next
+from readstate.domain.folding.messages import fold
+from readstate.domain.folding.replays import is_delete, repeat, wants_of_repeats
+from readstate.domain.hot_updates import OwnRead
+from readstate.domain.model import Mode, Undelivered
+from readstate.ports import Online, Present
+
+from .gathering import ask, gather, store
+from .session import Session, as_json
+
+_undelivered = msgspec.json.Decoder(list[Undelivered])
+_anything = msgspec.json.Decoder()
+
+log = structlog.get_logger()
+
+Place = tuple[int, int]
+"""A part of a log, and an offset in it."""
+
+
+class End(NamedTuple):
+    """Up to where a part of a log is applied."""
+
+    base: int
+    """What is added to an offset to make it a place that no event of an earlier log has."""
+    position: int
+    epoch: int = -1
+    """The leader epoch of the last event; -1: not known."""
+
+    @property
+    def offset(self) -> int:
+        """The next one."""
+        return self.position - self.base
+
+    def contradicts(self, delivery: Delivery) -> bool:
+        """Whether an event shows that the log has lost its end since.
+
+        Leader epochs never fall within a partition. So an event at an offset that is applied has at most the epoch of
+        the last one, and an event that comes after it at least that epoch.
+        """
+        if self.epoch < 0 or delivery.epoch < 0:
+            return False
+        return delivery.epoch > self.epoch if delivery.position < self.offset else delivery.epoch < self.epoch
+
+    def cut(self, offset: int) -> "End":
+        """The same place in a log whose next offset is another: what comes there gets the next positions."""
+        return End(self.position - offset, self.position)
+
+    def moved(self, delivery: Delivery) -> "End":
+        """After an event."""
+        return End(self.base, self.base + delivery.position + 1, delivery.epoch)
+
+
+def as_places(text: str) -> dict[int, End]:
+    """Each part's place."""
+    return {part: End(*end) for part, *end in _anything.decode(text)}
+
+
+class Applying:
+    """One batch in one transaction."""
+
+    def __init__(self, session: Session, limit: int, online: Online) -> None:
+        self._session = session
+        self._limit = limit
+        self._online = online
+        self._connected: dict[int, list[tuple[int, str]]] = {}
+        """Of each part of the log: (place, receiver) of what goes to those who have a connection."""
+
+    async def apply(self, deliveries: Sequence[Delivery]) -> list[Effect]:
+        """New events, each with its place."""
+        effects: list[Effect] = []
+        parts = [(run, wants(run)) for run in runs(deliveries)]
+        await self._lock(deliveries, [needed for _, needed in parts])
+        for run, needed in parts:
+            facts = await self._facts(run, needed)
+            users = audience(run, facts)
+            online = await self._online(users) if users else None
+            changes, outcome = fold(run, facts, self._limit, () if online is None else online)
+            await store(self._session, changes)
+            if online is not None:
+                self._note_connected(run, outcome, online)
+            effects += outcome
+        return effects
+
+    def _note_connected(self, run: Sequence[Delivery], effects: Sequence[Effect], online: Present) -> None:
+        for delivery, effect in zip(run, effects, strict=True):
+            if effect.reached and delivery.part >= 0:
+                reached = (one.receiver_id for one in effect.reached if online.is_connected(one.receiver_id))
+                self._connected.setdefault(delivery.part, []).extend((delivery.position, user) for user in reached)
+
+    async def apply_shared(self, deliveries: Sequence[Delivery], source: str) -> list[Effect]:
+        """Events of a log that others read too: some may have been applied before."""
+        before = await self._places(source, {one.part for one in deliveries})
+        ends, positions, is_new = _placed(deliveries, before)
+        again = [one for one, new in zip(deliveries, is_new, strict=True) if not new]
+        new = [(one, position) for one, position, new in zip(deliveries, positions, is_new, strict=True) if new]
+        reached = await self._reached(source, again)
+        repeated = iter(await self._repeat(again, reached))
+        applied = iter(await self._apply_living([replace(one, position=position) for one, position in new]))
+        effects = [next(applied if new else repeated) for new in is_new]
+        for effect, position in zip(effects, positions, strict=True):
+            effect.position = position
+        if moved := sorted({one.part for one, _ in new}):
+            kept = self._to_keep(new, reached)
+            rows = [(part, *ends[part], kept.get(part, [])) for part in moved]
+            await self._session.run("move_log_places", source=source, places=as_json(rows))
+        return effects
+
+    async def _places(self, source: str, parts: Collection[int]) -> dict[int, End]:
+        """Where the log stands. Nobody else moves on in these parts until the end of the transaction."""
+        wanted = {"source": source, "parts": as_json(sorted(parts))}
+        places = as_places(await self._session.value("begin_log_places", **wanted))
+        if len(places) < len(parts):
+            await self._session.run("open_log_places", **wanted)
+            places = as_places(await self._session.value("begin_log_places", **wanted))
+        return places
+
+    async def _lock(self, deliveries: Sequence[Delivery], needed: Sequence[Wants]) -> None:
+        seats = {key for one in needed for key in one.members | one.pointers} if len(needed) > 1 else ()
+        await self._session.lock({delivery.event.channel_id for delivery in deliveries}, seats)
+
+    async def _facts(self, run: Sequence[Delivery], needed: Wants) -> Facts:
+        facts = Facts()
+        await gather(self._session, needed, facts)
+        await gather(self._session, wants_next(run, facts), facts)
+        return facts
+
+    # ------------------------------------------------------------ what comes again
+
+    async def _reached(self, source: str, deliveries: Sequence[Delivery]) -> dict[Place, list[str]]:
+        """Who had a connection when these were stored, as far as it may not be done what follows from it.
+
+        Whoever applies a log ends with a batch before the next one: so only the last batch can have been left undone.
+        """
+        if not deliveries:
+            return {}
+        wanted = {one.part for one in deliveries}
+        text = await self._session.value("reached_in", source=source, parts=as_json(sorted(wanted)))
+        reached: dict[Place, list[str]] = {}
+        for part, offset, user in _anything.decode(text):
+            reached.setdefault((part, offset), []).append(user)
+        places = {(one.part, one.position) for one in deliveries}
+        return {place: users for place, users in reached.items() if place in places}
+
+    def _to_keep(
+        self, new: Sequence[tuple[Delivery, int]], reached: Mapping[Place, Sequence[str]]
+    ) -> dict[int, list[tuple[int, str]]]:
+        """What is kept of each part: who had a connection for what is new, and for what came again along with it."""
+        offsets = {(one.part, position): one.position for one, position in new}
+        kept: dict[int, list[tuple[int, str]]] = {}
+        for (part, offset), users in reached.items():
+            kept.setdefault(part, []).extend((offset, user) for user in users)
+        for part, connected in self._connected.items():
+            kept.setdefault(part, []).extend((offsets[part, position], user) for position, user in connected)
+        return kept
+
+    async def _repeat(self, deliveries: Sequence[Delivery], reached: Mapping[Place, Sequence[str]]) -> list[Effect]:
+        if not deliveries:
+            return []
+        needed = wants(deliveries)
+        await self._session.lock({delivery.event.channel_id for delivery in deliveries})
+        facts = await self._facts(deliveries, needed)
+        facts.once_named = await self._once_named(deliveries)
+        if deleted := {one.event.channel_id for one in deliveries if is_delete(one.event)}:
+            facts.gone = dict(_anything.decode(await ask(self._session, "gone", deleted)))
+        facts.audience |= await self._outgrown(deliveries, facts)
+        await gather(self._session, wants_of_repeats(deliveries, facts), facts)
+        return repeat(deliveries, facts, await self._away(deliveries), reached)
+
+    async def _once_named(self, deliveries: Sequence[Delivery]) -> dict[Key, set[str]]:
+        keys = [(one.event.channel_id, one.event.id) for one in deliveries if isinstance(one.event, EditEvent)]
+        named: dict[Key, set[str]] = {}
+        if keys:
+            for channel, message, user in _anything.decode(await ask(self._session, "once_named", keys)):
+                named.setdefault((channel, message), set()).add(user)
+        return named
+
+    async def _away(self, deliveries: Sequence[Delivery]) -> dict[Key, list[Undelivered]]:
+        keys = [(one.event.channel_id, one.event.id) for one in deliveries if isinstance(one.event, MessageEvent)]
+        away: dict[Key, list[Undelivered]] = {}
+        if keys:
+            for one in _undelivered.decode(await ask(self._session, "undelivered_of", keys)):
+                away.setdefault((one.channel_id, one.message_id), []).append(one)
+        return away
+
+    async def _outgrown(self, deliveries: Sequence[Delivery], facts: Facts) -> dict[str, tuple[str, ...]]:
+        """The members of channels that may have outgrown the limit by one of these: then they were only so many."""
+        found: dict[str, tuple[str, ...]] = {}
+        for one in deliveries:
+            event = one.event
+            channel = facts.channels.get(event.channel_id)
+            if channel is None or channel.mode is not Mode.TIMELINE:
+                continue
+            if isinstance(event, MembersEvent) and event.thread_id is None and event.add:
+                most = self._limit + len(event.add)
+                values = {"channel": event.channel_id, "at": event.created_at, "limit": most + 1}
+                users = _anything.decode(await self._session.value("members_until", **values))
+                if len(users) <= most:
+                    found[event.channel_id] = tuple(users)
+        return found
+
+    # ------------------------------------------------------------ whoever was erased
+
+    async def _apply_living(self, deliveries: Sequence[Delivery]) -> list[Effect]:
+        """What was on its way when somebody was erased brings nothing of them back."""
+        times = await erased_at(self._session, _named(deliveries))
+        if not times:
+            return await self.apply(deliveries)
+        effects = await self.apply([_without(one, times) for one in deliveries])
+        gone = {
+            (one.event.channel_id, one.event.sender_id)
+            for one in deliveries
+            if isinstance(one.event, MessageEvent) and one.event.created_at <= times.get(one.event.sender_id, -1)
+        }
+        for channel, user in sorted(gone):
+            await self._session.run("drop_receipt", channel=channel, user=user)
+        for effect in effects:
+            effect.user_steps = [
+                step for step in effect.user_steps if not (isinstance(step, OwnRead) and _key(step) in gone)
+            ]
+        return effects
+
+
+def _placed(deliveries: Sequence[Delivery], ends: Mapping[int, End]) -> tuple[dict[int, End], list[int], list[bool]]:
+    """Where each part ends after these events, the position of each of them, and whether it is new."""
+    now, positions, is_new = dict(ends), [], []
+    for one in deliveries:
+        end = now[one.part]
+        if end.contradicts(one):
+            place = {"part": one.part, "end": one.position, "applied": end.offset}
+            log.warning("a partition has lost its end: its offsets are used again", action="write", **place)
+            end = now[one.part] = end.cut(one.position)
+        positions.append(end.base + one.position + 1)
+        is_new.append(one.position >= end.offset)
+        if is_new[-1]:
+            now[one.part] = end.moved(one)
+    return now, positions, is_new
+
+
+def _key(step: OwnRead) -> Key:
+    return step.channel_id, step.user_id
+
+
+def _named(deliveries: Sequence[Delivery]) -> set[str]:
+    users: set[str] = set()
+    for one in deliveries:
+        if isinstance(one.event, MembersEvent):
+            users.update(one.event.add)
+        elif isinstance(one.event, MessageEvent):
+            users.update({one.event.sender_id, *one.event.mentions})
+    return users
+
+
+def _without(delivery: Delivery, times: dict[str, int]) -> Delivery:
+    event = delivery.event
+    gone = {user for user, at in times.items() if event.created_at <= at}
+    if isinstance(event, MembersEvent):
+        event = replace(event, add=tuple(user for user in event.add if user not in gone))
+    elif isinstance(event, MessageEvent):
+        event = replace(event, mentions=tuple(user for user in event.mentions if user not in gone))
+    return replace(delivery, event=event)
+
+
+def hash_of(user: str) -> str:
+    """What is kept of the id of a user who was erased."""
+    return sha256(user.encode()).hexdigest()
+
+
+async def erased_at(session: Session, users: Collection[str]) -> dict[str, int]:
+    """When those of these users who were erased were."""
+    if not users:
+        return {}
+    hashes = {hash_of(user): user for user in users}
+    found = _anything.decode(await ask(session, "erased", hashes))
+    return {hashes[hashed]: at for hashed, at in found}

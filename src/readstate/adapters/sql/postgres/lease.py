@@ -1,0 +1,158 @@
+"""One process per database, where a process has its log and hot state to itself: two would give places twice.
+
+A file has a lock that ends with its process. A server's locks end with a session, and behind a pooler no session is
+one's own. So the right to write is a row with a number and an expiry, renewed by its holder. Whoever finds it expired
+takes it by raising the number.
+
+A holder may be paused for longer than that, or cut off, and come back: it cannot know. Therefore the expiry protects
+nothing; the number does. Every write begins with a look at it, in its own transaction (`require_lease`). Whoever takes
+over first waits for the writes that had looked before. So of two processes that both take themselves for the holder,
+only one can commit.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+from typing import Any, NamedTuple
+
+import structlog
+
+from readstate.adapters.sql.session import Session
+from readstate.domain.errors import ConfigurationError, ReadstateError, StorageUnavailable
+
+from .engine import PostgresEngine
+from .store import STATEMENT_SECONDS, PostgresStore
+
+LEASE_SECONDS = 10.0
+"""So long the next process waits after one that was killed."""
+RENEWALS = 3
+"""Tries to renew it until it expires."""
+LOOK_SECONDS = 0.25
+
+log = structlog.get_logger()
+
+
+class Holder(NamedTuple):
+    """Who has the lease."""
+
+    owner: str
+    token: int
+    expires_at: int
+    left_ms: int
+
+
+async def open_alone(
+    url: str, fanout_max_members: int, max_connections: int, instance_id: str
+) -> "tuple[PostgresStore, Lease]":
+    """A store that this process alone writes to, for as long as the lease lasts."""
+    engine = await PostgresEngine.open(url, max_connections, STATEMENT_SECONDS)
+    try:
+        lease = await Lease.take(engine, f"process {os.getpid()} on {socket.gethostname()} (instance {instance_id})")
+    except BaseException:
+        await engine.close()
+        raise
+    return PostgresStore(engine, fanout_max_members), lease
+
+
+class Lease:
+    """The right of one process to write, kept until it is released or lost."""
+
+    def __init__(self, engine: PostgresEngine, owner: str, seconds: float) -> None:
+        self.lost = asyncio.Event()
+        """Somebody else has it: all further writes fail."""
+        self._engine = engine
+        self._owner = owner
+        self._seconds = seconds
+        self._token = 0
+        self._keeping: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def take(cls, engine: PostgresEngine, owner: str, seconds: float = LEASE_SECONDS) -> "Lease":
+        """Wait until a holder that is gone has expired; one that is alive is left alone."""
+        lease = cls(engine, owner, seconds)
+        await lease._take()
+        engine.fence(f"SELECT require_lease({lease._token:d})")
+        lease._keeping = asyncio.create_task(lease._keep())
+        return lease
+
+    async def release(self) -> None:
+        """Let the next process begin at once."""
+        if self._keeping is None:
+            return
+        self._keeping.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._keeping
+        await self._engine.settle()
+        with contextlib.suppress(ReadstateError):  # then it expires
+            await self._engine.write_aside(lambda session: session.run("lease_release", token=self._token))
+
+    # ------------------------------------------------------------ taking it
+
+    async def _take(self) -> None:
+        seen = await self._look()
+        end = time.monotonic() + min(seen.left_ms / 1000, self._seconds)
+        if seen.left_ms > 0:
+            log.warning(
+                "another process has the database, or was killed with it: waiting until its lease expires",
+                action="lease",
+                owner=seen.owner,
+                seconds=round(end - time.monotonic(), 1),
+            )
+        while not await self._take_from(seen, expired=time.monotonic() >= end):
+            now = await self._look()
+            if (now.token, now.expires_at) != (seen.token, seen.expires_at) and now.left_ms > 0:
+                raise ConfigurationError(
+                    f"another process has the database: {now.owner}. In the embedded profile it belongs to one "
+                    "process: talk to that one over HTTP (--url), or stop it first"
+                )
+            if now.left_ms <= 0:
+                seen, end = now, 0.0  # released meanwhile
+            else:
+                await asyncio.sleep(min(LOOK_SECONDS, max(0.0, end - time.monotonic())))
+
+    async def _take_from(self, seen: Holder, *, expired: bool) -> bool:
+        """Not before it expires, by the database's clock or, should that one be set back, by our own."""
+        if seen.left_ms > 0 and not expired:
+            return False
+
+        async def work(session: Session) -> Any:
+            await session.value("lease_lock")
+            ms = round(self._seconds * 1000)
+            return await session.value(
+                "lease_take", owner=self._owner, ms=ms, token=seen.token, expires_at=seen.expires_at
+            )
+
+        token = await self._engine.write_aside(work)
+        self._token = token or 0
+        return token is not None
+
+    async def _look(self) -> Holder:
+        row = await self._engine.write_aside(lambda session: session.row("lease_holder"))
+        if row is None:
+            raise ConfigurationError("the table lease of the database is empty: restore its row from a backup")
+        return Holder(*row)
+
+    # ------------------------------------------------------------ keeping it
+
+    async def _keep(self) -> None:
+        while True:
+            await asyncio.sleep(self._seconds / RENEWALS)
+            try:
+                if not await self._renew():
+                    break
+            except StorageUnavailable:
+                pass  # told already; the next try follows
+            except Exception:
+                log.exception("the lease could not be renewed", action="lease", owner=self._owner)
+        self.lost.set()
+        log.error(
+            "another process has taken the database over: this one writes no more",
+            action="lease",
+            owner=self._owner,
+        )
+
+    async def _renew(self) -> bool:
+        ms = round(self._seconds * 1000)
+        return bool(await self._engine.write_aside(lambda s: s.run("lease_renew", token=self._token, ms=ms)))

@@ -1,0 +1,78 @@
+"""Migrations of the PostgreSQL store: forward only, one process at a time, while older versions may still run."""
+
+import asyncio
+from typing import TypeAlias
+
+import asyncpg  # type: ignore[import-untyped]
+from asyncpg.pool import PoolConnectionProxy  # type: ignore[import-untyped]
+
+from readstate.adapters.sql.files import migrations
+from readstate.domain.errors import ConfigurationError, StorageUnavailable
+
+Connection: TypeAlias = PoolConnectionProxy
+
+_LOCK = 0x7265616473746174
+"""The advisory lock of whoever migrates."""
+TRIES = 12
+LOCK_SECONDS = 2.0
+_PATIENCE = 24 * 3600.0
+"""A step over large tables takes its time."""
+_BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL statement_timeout = 0"
+_TABLE = """CREATE TABLE IF NOT EXISTS schema_migrations (
+    number integer PRIMARY KEY,
+    applied_at timestamptz NOT NULL DEFAULT now()
+)"""
+
+
+async def migrations_missing(connection: Connection) -> tuple[int, int]:
+    """(what the database has, what it should have); they are the same when nothing is missing."""
+    await connection.execute("BEGIN READ ONLY")
+    before, newest = await _version(connection), max(migrations("postgres"))
+    await connection.execute("COMMIT")
+    if before > newest:
+        raise ConfigurationError(
+            f"the database has schema {before}, made by a newer Readstate; this one knows up to {newest}"
+        )
+    return before, newest
+
+
+async def migrate(connection: Connection) -> tuple[int, int]:
+    """Apply what is missing, each step in its transaction; returns (from, to)."""
+    before, newest = await migrations_missing(connection)
+    for number, script in migrations("postgres").items():
+        if number > before:
+            await _patiently(connection, number, script)
+    return before, newest
+
+
+async def _patiently(connection: Connection, number: int, script: str) -> None:
+    """A step that can't have its tables at once lets the others go on, and tries again: they would all wait for it."""
+    for attempt in range(1, TRIES + 1):
+        try:
+            await _step(connection, number, script)
+            return
+        except asyncpg.LockNotAvailableError as error:
+            await connection.execute("ROLLBACK")
+            if attempt == TRIES:
+                raise StorageUnavailable(
+                    f"migration {number} cannot have its tables: somebody holds a long transaction; try again"
+                ) from error
+            await asyncio.sleep(LOCK_SECONDS / 4)
+
+
+async def _step(connection: Connection, number: int, script: str) -> None:
+    await connection.execute(_BEGIN)
+    await connection.execute(f"SELECT pg_advisory_xact_lock({_LOCK})", timeout=_PATIENCE)
+    if await _version(connection) < number:
+        await connection.execute(f"SET LOCAL lock_timeout = {round(LOCK_SECONDS * 1000)}")
+        await connection.execute(_TABLE)
+        await connection.execute(script, timeout=_PATIENCE)
+        await connection.execute(f"INSERT INTO schema_migrations (number) VALUES ({number:d})")
+    await connection.execute("COMMIT")
+
+
+async def _version(connection: Connection) -> int:
+    if await connection.fetchval("SELECT to_regclass('schema_migrations') IS NULL"):
+        return 0
+    version: int = await connection.fetchval("SELECT coalesce(max(number), 0) FROM schema_migrations")
+    return version

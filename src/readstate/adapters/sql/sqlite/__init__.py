@@ -1,0 +1,1 @@
+"""The durable store in one SQLite file."""

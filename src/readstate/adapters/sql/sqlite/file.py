@@ -1,0 +1,261 @@
+"""The file of the embedded store as a whole: made, found to be whole, marked as in use, and copied.
+
+What is committed stands in the write-ahead log beside the file (`-wal`) before it stands in the file. A file without
+its log opens like any other, and lacks the newest changes. So the file itself says whether a process has it open: then
+the log must be there. The mark is in the table `meta`, so that a copy of the file alone carries it too.
+"""
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import structlog
+
+from readstate.adapters.sql.files import migrations
+from readstate.domain.errors import ConfigurationError, StorageUnavailable
+
+from .engine import connect, migrate, migrations_missing, reason_of, schema_version
+
+CHECKED_BYTES = 128 * 2**20
+"""Larger files are not read through at the start; `readstate doctor` does it."""
+COPIED_PAGES = 1_000
+"""Pages that are copied between two signs of progress."""
+GENERATIONS = 1_000
+"""A store that goes on from an earlier state passes by the generations that it may have had since."""
+TABLES = frozenset({"meta", "channels", "members", "messages", "read_receipts"})
+GO_ON = "To go on without it, start once with --accept-data-loss (READSTATE_ACCEPT_DATA_LOSS=true)"
+
+Progress = Callable[[int, int], None]
+"""Takes how many pages are done, and how many there are."""
+
+log = structlog.get_logger()
+
+
+# ---------------------------------------------------------------- opening
+
+
+@contextlib.contextmanager
+def opened(path: Path, accept_data_loss: bool = False) -> Iterator[sqlite3.Connection]:
+    """The store's file, made, checked, migrated and marked as in use. Only for the process that has its lock."""
+    with told(path):
+        lost = _find_losses(path, accept_data_loss)
+        if not path.exists():
+            _make(path)
+        connection = connect(path)
+        try:
+            migrate(connection)
+            if not accept_data_loss and path.stat().st_size <= CHECKED_BYTES:
+                _check_pages(connection, path)
+            if lost:
+                renew_identity(connection)
+            mark(connection, in_use=True)
+            connection.execute("PRAGMA wal_checkpoint(FULL)")  # into the file itself
+            yield connection
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                mark(connection, in_use=False)  # closing the last connection takes the log away
+            raise
+        finally:
+            connection.close()
+
+
+def mark(connection: sqlite3.Connection, *, in_use: bool) -> None:
+    """Say in the store whether a process has it open."""
+    connection.execute(
+        "INSERT INTO meta (key, value) VALUES ('open', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+        (int(in_use),),
+    )
+
+
+def is_marked(path: Path) -> bool:
+    """Whether the file alone says that a process has it open; one of an earlier version says nothing."""
+    with contextlib.closing(_frozen(path)) as connection:
+        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
+            return False
+        row = connection.execute("SELECT value FROM meta WHERE key = 'open'").fetchone()
+        return row is not None and bool(row[0])
+
+
+def renew_identity(connection: sqlite3.Connection) -> None:
+    """Make it another store: what devices know of the state that is lost must not be taken for what comes now."""
+    connection.execute("UPDATE meta SET value = abs(random()) WHERE key = 'store'")
+    connection.execute("UPDATE meta SET value = value + ? WHERE key = 'generation'", (GENERATIONS,))
+
+
+@contextlib.contextmanager
+def told(path: Path) -> Iterator[None]:
+    """Errors of the database, told as one line for whoever runs the service."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StorageUnavailable(
+            f"the store {path} cannot be opened: {reason_of(error)} ({error}). If it is damaged, move it away and put "
+            "a backup in its place (readstate restore)"
+        ) from error
+
+
+def log_of(path: Path) -> Path:
+    """The write-ahead log of a file."""
+    return path.with_name(f"{path.name}-wal")
+
+
+def _find_losses(path: Path, accept: bool) -> bool:
+    """Refuse a store of which a part is gone; whether something is missing that may be."""
+    missing = _missing(path)
+    if missing is None:
+        return False
+    if not accept:
+        raise StorageUnavailable(f"{missing}. Put a backup in its place (readstate restore). {GO_ON}")
+    log.warning("a part of the store is gone; the service goes on without it", action="open", lost=missing)
+    if not path.exists() or not path.stat().st_size:
+        for one in (path, log_of(path), path.with_name(f"{path.name}-shm")):
+            one.unlink(missing_ok=True)
+    return True
+
+
+def _missing(path: Path) -> str | None:
+    has_log = _size(log_of(path)) > 0
+    if not path.exists():
+        return f"the store {path} is gone, and only its write-ahead log is there" if has_log else None
+    if not _size(path):
+        return f"the store {path} is empty (0 bytes)"
+    if not has_log and is_marked(path):
+        return (
+            f"the write-ahead log of the store {path} is gone, and with it the newest changes: the last process did "
+            "not end cleanly, or this is a copy of a file in use (also: another program has opened the file since)"
+        )
+    return None
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _make(path: Path) -> None:
+    """A new store, whole or not there at all. Its texts are for its owner only."""
+    with _unfinished(path) as fresh:
+        connection = connect(fresh)
+        try:
+            migrate(connection)
+        finally:
+            connection.close()
+
+
+def _check_pages(connection: sqlite3.Connection, path: Path) -> None:
+    (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if found != "ok":
+        raise StorageUnavailable(
+            f"the store {path} is damaged ({' '.join(found.split())}). Move it away and put a backup in its place "
+            f"(readstate restore). To go on with what can be read, {GO_ON.partition(', ')[2]}"
+        )
+
+
+# ---------------------------------------------------------------- copies
+
+
+def back_up(path: Path, target: Path, progress: Progress) -> int:
+    """Copy a store as of now into a plain file, also while a service writes to it; how many bytes it has.
+
+    A snapshot is held meanwhile: what is committed later is not in it, and does not make the copy begin again.
+    """
+    with told(path):
+        if (missing := _missing(path)) is not None:
+            raise StorageUnavailable(f"{missing}: a backup would lack it too")
+        with contextlib.closing(_reading(path)) as source:
+            source.execute("BEGIN")
+            source.execute("SELECT count(*) FROM meta").fetchone()
+            with _unfinished(target) as copy:
+                _copy(source, copy, progress)
+    return target.stat().st_size
+
+
+def restore(backup: Path, path: Path, progress: Progress) -> int:
+    """Make a store of a backup: the same, but that no cursor from before is believed. How many bytes it has."""
+    with told(backup):
+        check_backup(backup)
+        with contextlib.closing(_frozen(backup)) as source, _unfinished(path) as copy:
+            _copy(source, copy, progress)
+            with contextlib.closing(sqlite3.connect(copy, isolation_level=None)) as connection:
+                renew_identity(connection)
+    return path.stat().st_size
+
+
+def check_backup(path: Path) -> None:
+    """Refuse what is no whole store of this version or an earlier one."""
+    if not _size(path):
+        raise ConfigurationError(f"{path} is {'empty' if path.exists() else 'not there'}: it is no backup")
+    with contextlib.closing(_frozen(path)) as connection:
+        names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if not schema_version(connection) or not names >= TABLES:
+            raise ConfigurationError(f"{path} is no store of Readstate")
+        migrations_missing(connection)  # refuses one of a newer version
+        (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    if found != "ok":
+        raise StorageUnavailable(f"{path} is damaged: {' '.join(found.split())}")
+    if is_marked(path):
+        raise ConfigurationError(
+            f"{path} is a copy of the file of a running service, without what its write-ahead log held: it is no "
+            "backup. Make one with readstate backup"
+        )
+
+
+def _copy(source: sqlite3.Connection, target: Path, progress: Progress) -> None:
+    with contextlib.closing(sqlite3.connect(target, isolation_level=None)) as copy:
+        copy.execute("PRAGMA synchronous = OFF")  # synced once, when it is whole
+        source.backup(copy, pages=COPIED_PAGES, progress=lambda _, left, total: progress(total - left, total))
+    with contextlib.closing(sqlite3.connect(target, isolation_level=None)) as copy:
+        copy.execute("PRAGMA journal_mode = DELETE").fetchone()
+        mark(copy, in_use=False)
+        (found,) = copy.execute("PRAGMA quick_check(1)").fetchone()
+    if found != "ok":
+        raise StorageUnavailable(f"the store is damaged: {' '.join(found.split())}")
+
+
+@contextlib.contextmanager
+def _unfinished(path: Path) -> Iterator[Path]:
+    """A new file under another name, which takes its name when it is whole and on the disk; else it is gone."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    beside = [part, *(part.with_name(f"{part.name}{end}") for end in ("-wal", "-shm", "-journal"))]
+    try:
+        os.close(os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600))
+        yield part
+        _sync(part)
+        part.replace(path)
+        _sync(path.parent)
+    finally:
+        for one in beside:
+            one.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _reading(path: Path) -> sqlite3.Connection:
+    """A connection that changes nothing, also when it is the last to close: the log of a service stays there."""
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=5)
+
+
+def _frozen(path: Path) -> sqlite3.Connection:
+    """The file alone, without its log, of which nothing is left behind."""
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True, isolation_level=None)
+
+
+def missing_migrations(path: Path) -> tuple[int, int]:
+    """(what the file has, what it should have), also of a store in use."""
+    with contextlib.closing(_reading(path)) as connection:
+        return migrations_missing(connection)
+
+
+def migrated(path: Path, accept_data_loss: bool) -> tuple[int, int]:
+    """Bring a store that nobody has open up to date: (from, to)."""
+    before = missing_migrations(path)[0] if path.exists() and _size(path) else 0
+    with opened(path, accept_data_loss) as connection:
+        mark(connection, in_use=False)
+    return before, max(migrations("sqlite"))

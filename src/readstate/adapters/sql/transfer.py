@@ -1,0 +1,455 @@
+"""Export, import and erase in SQL. What an import does is not decided here: see `transfer_fold`."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from itertools import groupby
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from readstate.domain.facts import Key
+from readstate.domain.model import Channel, Latest, Member, Message, Pointer, Position, Preferences
+from readstate.domain.rooms import channel_and_thread, is_thread, thread_room
+from readstate.transfer.folding import Concern, Known, KnownMessage, KnownSeat, Misfit, Neighbours, Rows, resolve, take
+from readstate.transfer.follows import presumed_follows
+from readstate.transfer.records import (
+    Erased,
+    ErasedRows,
+    GivenSeat,
+    GivenUser,
+    MessageLine,
+    Numbered,
+    PreferencesLine,
+    Record,
+    Refused,
+    Taken,
+)
+
+from . import gathering
+from .applying import hash_of
+from .dead_letters import erase_letters
+from .gathering import ask, newest_but
+from .session import Database, Session, as_json
+
+PAGE = 500
+ON_THE_WAY_MS = 4 * 24 * 3600 * 1000
+"""Nothing is on its way through a log for so long: that keeps events for two days."""
+STALLED_SECONDS = 60
+"""Whoever takes longer over a page has lost the export: its snapshot keeps the database from being tidied up."""
+_OF_THREADS = {"channel": "thread", "member": "follow"}
+"""The records of rooms that an earlier version let callers delete by their inner names: their rows say group."""
+_PARTS = ("rooms", "members", "pointers", "unplaced", "messages", "replies", "users")
+"""Members and followers come before messages: an import presumes followers for those only who come later."""
+_MESSAGES = {"unplaced", "messages", "replies"}
+
+_message_line = msgspec.json.Decoder(MessageLine)
+_known_messages = msgspec.json.Decoder(list[tuple[str, str, KnownMessage]])
+_neighbours = msgspec.json.Decoder(list[tuple[str, int, Neighbours]])
+_seats = msgspec.json.Decoder(list[tuple[str, str, Member | None, Preferences, Pointer | None]])
+_tails = msgspec.json.Decoder(list[tuple[str, int, int]])
+_own = msgspec.json.Decoder(list[tuple[str, str, frozenset[int]]])
+_concerns = msgspec.json.Decoder(list[Concern])
+_users = msgspec.json.Decoder(list[GivenUser])
+_names = msgspec.json.Decoder(list[str])
+_flags = msgspec.json.Decoder(list[tuple[str, int]])
+
+
+_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(PreferencesLine)}
+
+
+class SqlTransfer:
+    """The port DurableTransfer."""
+
+    def __init__(self, database: Database, fanout_max_members: int) -> None:
+        self._database = database
+        self._limit = fanout_max_members
+
+    async def export(self) -> AsyncGenerator[Sequence[Record], None]:
+        """All records, a page at a time, as of one moment."""
+        async with self._database.snapshot() as snapshot:
+            for part in _PARTS:
+                a, b, c = "", -1, ""
+                while page := await snapshot.rows(f"export_{part}", a=a, b=b, c=c, limit=PAGE):
+                    a, b, c, _ = page[-1]
+                    watch = asyncio.get_running_loop().call_later(STALLED_SECONDS, snapshot.abandon)
+                    try:
+                        yield [_line(part, text) for *_, text in page]
+                    finally:
+                        watch.cancel()
+
+    async def take(self, records: Sequence[Numbered], stop: bool) -> Taken:
+        """Merge records in, in order, in one transaction; with `stop`, none after the first refused one."""
+        return await self._database.write(lambda session: self._take(session, records, stop))
+
+    async def _take(self, session: Session, records: Sequence[Numbered], stop: bool) -> Taken:
+        refused: list[Refused] = []
+        rooms: dict[str, int] = {}
+        users: set[str] = set()
+        concerns: list[Concern] = []
+        arrived: dict[Key, int] = {}
+        await session.lock(_channels_of(records), _seats_of(records))
+        position: int = await session.value("next_position")
+        for _, group in groupby(records, lambda one: type(one.given)):
+            run = list(group)
+            known = await _gather(session, run)
+            rows, misfits = take(run, known, self._limit, stop)
+            refused += misfits
+            await _store(session, rows, known, position)
+            rooms |= {name: known.rooms[name].change for name in rows.rooms}
+            users |= rows.concerned
+            users.update(_names.decode(await ask(session, "active_members", rows.audiences)) if rows.audiences else ())
+            concerns += rows.concerns
+            arrived |= rows.arrived
+            if stop and misfits:
+                break
+        rows, known = await self._follow(session, concerns, arrived, position)
+        rooms |= {name: known.rooms[name].change for name in rows.rooms}
+        return Taken(refused, rooms, sorted(users | rows.concerned))
+
+    async def _follow(
+        self, session: Session, concerns: list[Concern], arrived: dict[Key, int], position: int
+    ) -> tuple[Rows, Known]:
+        """Let members follow the threads that concern them; what concerns new members is in the store already."""
+        concerns = [one for one in concerns if (one.channel_id, one.user_id) not in arrived]
+        if arrived:
+            keys = [(channel, user, since) for (channel, user), since in arrived.items()]
+            concerns += _concerns.decode(await ask(session, "concerned_by_replies", keys))
+        if not concerns:
+            return Rows(), Known()
+        known = Known()
+        in_channels = {(one.channel_id, one.user_id) for one in concerns}
+        in_threads = {(thread_room(one.channel_id, one.thread_id), one.user_id) for one in concerns}
+        await session.lock({channel for channel, _ in in_channels}, in_threads)
+        await _gather_seats(session, known, in_channels | in_threads)
+        run = [Numbered(0, seat) for seat in presumed_follows(concerns, known)]
+        if not run:
+            return Rows(), Known()
+        known = await _gather(session, run)
+        rows, _ = take(run, known, self._limit, stop=False)
+        await _store(session, rows, known, position)
+        return rows, known
+
+    async def erase(self, user: str, on_the_way: int | None = None) -> ErasedRows:
+        """Remove whatever is kept of a user, but for the messages, in one transaction."""
+
+        async def work(session: Session) -> ErasedRows:
+            if on_the_way is not None:
+                await session.run("erase_reached", user=user)  # first: whoever applies a log begins with its places
+                await session.run("round_erased", before=on_the_way - ON_THE_WAY_MS)
+                await session.run("expire_erased", before=on_the_way - ON_THE_WAY_MS)
+                await session.run("note_erased", hash=hash_of(user), at=on_the_way)
+            return await _erase(session, user)
+
+        return await self._database.write(work)
+
+
+def _channels_of(records: Sequence[Numbered]) -> set[str]:
+    """The channels that records are about."""
+    names = set()
+    for one in records:
+        match one.given:
+            case Channel() | Message():
+                names.add(channel_and_thread(one.given.channel_id)[0])
+            case GivenSeat():
+                names.add(channel_and_thread(one.given.room)[0])
+    return names
+
+
+def _seats_of(records: Sequence[Numbered]) -> set[Key]:
+    """The users in rooms that records are about, also those who wrote what is given."""
+    seats = set()
+    for one in records:
+        match one.given:
+            case Message():
+                seats.add((one.given.channel_id, one.given.sender_id))
+            case GivenSeat():
+                seats.add((one.given.room, one.given.user_id))
+    return seats
+
+
+def _line(part: str, text: str) -> Record:
+    """A row as its record; the room of a thread is told as channel and thread."""
+    if part in _MESSAGES:
+        return _message_line.decode(text)
+    fields = msgspec.json.decode(text)
+    room = fields.get("channel_id", "")
+    if is_thread(room):
+        fields["type"] = _OF_THREADS.get(fields["type"], fields["type"])
+        fields["channel_id"], fields["thread_id"] = channel_and_thread(room)
+        fields.pop("preferences", None)
+        for name in ("kind", "name", "avatar", "archived"):
+            fields.pop(name, None)
+    if fields.get("preferences") == _DEFAULTS:
+        del fields["preferences"]
+    record: Record = msgspec.convert(fields, Record)
+    return record
+
+
+# ---------------------------------------------------------------- what an import must know
+
+
+async def _gather(session: Session, run: Sequence[Numbered]) -> Known:
+    match run[0].given:
+        case Channel():
+            return await _about_rooms(session, [one.given for one in run if isinstance(one.given, Channel)])
+        case Message():
+            return await _about_messages(session, [one.given for one in run if isinstance(one.given, Message)])
+        case GivenSeat():
+            return await _about_seats(session, [one.given for one in run if isinstance(one.given, GivenSeat)])
+        case GivenUser():
+            names = {one.given.user_id for one in run if isinstance(one.given, GivenUser)}
+            return Known(users={user.user_id: user for user in _users.decode(await ask(session, "activities", names))})
+
+
+async def _about_rooms(session: Session, given: Sequence[Channel]) -> Known:
+    known = Known()
+    await _gather_rooms(session, known, {room.channel_id for room in given})
+    latest = {(channel_and_thread(room.channel_id)[0], room.latest.id) for room in given if room.latest is not None}
+    await _gather_messages(session, known, latest)
+    return known
+
+
+async def _about_messages(session: Session, given: Sequence[Message]) -> Known:
+    known = Known()
+    rooms = {message.channel_id for message in given}
+    replies = [(m.channel_id, m.thread_id) for m in given if m.thread_id is not None]
+    await _gather_rooms(session, known, rooms | {thread_room(channel, thread) for channel, thread in replies})
+    await _gather_messages(session, known, {(message.channel_id, message.id) for message in given} | set(replies))
+    await _gather_seats(
+        session, known, {(m.channel_id, m.sender_id) for m in given if m.seq is not None or m.thread_id is None}
+    )
+    tails = {room: (seq, at) for room, seq, at in _tails.decode(await ask(session, "tails", rooms))}
+    places, replies_at = [], []
+    for m in given:
+        if m.seq is not None and m.channel_id in tails:
+            seq, at = tails[m.channel_id]
+            if m.seq <= seq:
+                places.append((m.channel_id, m.seq, m.channel_id))
+            else:
+                known.around[m.channel_id, m.seq] = Neighbours(at)
+        if m.thread_id is not None and m.thread_seq is not None:
+            replies_at.append((thread_room(m.channel_id, m.thread_id), m.thread_seq, m.channel_id, m.thread_id))
+    for name, keys in (("around", places), ("around_replies", replies_at)):
+        if keys:
+            found = _neighbours.decode(await ask(session, name, keys))
+            known.around |= {(room, seq): neighbours for room, seq, neighbours in found}
+    return known
+
+
+async def _about_seats(session: Session, given: Sequence[GivenSeat]) -> Known:
+    known = Known()
+    await _gather_rooms(session, known, {seat.room for seat in given})
+    await _gather_seats(session, known, {(seat.room, seat.user_id) for seat in given})
+    await _gather_messages(session, known, {key for seat in given for key in _named(seat)})
+    await _gather_places(session, known, given)
+    for seat in given:
+        if seat.read is not None and seat.read.seq is None and seat.read.id is None and seat.read.at is not None:
+            key = (seat.room, seat.read.at)
+            if key not in known.times:
+                known.times[key] = await _by_time(session, *key)
+    await _gather_own(session, known, given)
+    return known
+
+
+def _named(seat: GivenSeat) -> Iterable[Key]:
+    """The messages that a seat's record names: a thread's root, and what was read last."""
+    channel, thread = channel_and_thread(seat.room)
+    if thread:
+        yield channel, thread
+    if seat.read is not None and seat.read.seq is None and seat.read.id is not None:
+        yield channel, seat.read.id
+
+
+async def _gather_rooms(session: Session, known: Known, names: set[str]) -> None:
+    parents = {channel_and_thread(name)[0] for name in names}
+    known.rooms = {
+        room.channel_id: room for room in gathering.channels.decode(await ask(session, "channels", names | parents))
+    }
+
+
+async def _gather_messages(session: Session, known: Known, keys: set[Key]) -> None:
+    if keys:
+        rows = _known_messages.decode(await ask(session, "known_messages", keys))
+        known.messages = {(channel, id_): message for channel, id_, message in rows}
+
+
+async def _gather_seats(session: Session, known: Known, keys: set[Key]) -> None:
+    rows = _seats.decode(await ask(session, "seats", keys))
+    known.seats = {(room, user): KnownSeat(member, wanted, pointer) for room, user, member, wanted, pointer in rows}
+
+
+async def _gather_places(session: Session, known: Known, given: Sequence[GivenSeat]) -> None:
+    """Which messages pointers stand at that say only a seq."""
+    places, replies = set(), set()
+    for seat in given:
+        read = seat.read
+        if read is not None and read.seq and (read.id is None or read.at is None):
+            if is_thread(seat.room):
+                replies.add((seat.room, read.seq, *channel_and_thread(seat.room)))
+            else:
+                places.add((seat.room, read.seq))
+    for name, keys in (("by_seq", places), ("reply_places", replies)):
+        if keys:
+            rows = gathering.places.decode(await ask(session, name, keys))
+            known.places |= {(room, seq): Position(seq, id_, at) for room, seq, id_, at in rows}
+
+
+async def _gather_own(session: Session, known: Known, given: Sequence[GivenSeat]) -> None:
+    """Own messages beyond the pointers, which the read state must cover (in channels)."""
+    keys = []
+    for seat in given:
+        if is_thread(seat.room):
+            continue
+        pointer = known.seats.get((seat.room, seat.user_id), KnownSeat()).pointer
+        try:
+            since = resolve(seat, known).seq if seat.read is not None or pointer is None else pointer.seq
+        except Misfit:
+            continue
+        keys.append((seat.room, seat.user_id, since))
+    if keys:
+        known.own = {
+            (room, user): seqs for room, user, seqs in _own.decode(await ask(session, "own_beyond", keys)) if seqs
+        }
+
+
+async def _by_time(session: Session, room: str, time: int) -> Position | None:
+    """The newest place at or before a time, by halving: times follow seqs. What is missing at the start is read."""
+    channel, thread = channel_and_thread(room)
+    values: dict[str, object] = {"channel": channel, "thread": thread}
+    prefix = "reply_" if thread else ""
+    low, high = await session.row(f"{prefix}ends", **values) or (None, None)
+    if low is None:
+        return None
+
+    async def newest(seq: int) -> Position:
+        row = await session.row(f"{prefix}at_or_before", **values, seq=seq)
+        assert row is not None
+        return Position(*row)
+
+    if ((await newest(low)).at or 0) > time:
+        return Position(low - 1, None, None)
+    while low < high:
+        middle = (low + high + 1) // 2
+        found = await newest(middle)
+        if (found.at or 0) <= time:
+            low = middle
+        else:
+            high = found.seq - 1
+    return await newest(low)
+
+
+# ---------------------------------------------------------------- rows
+
+
+async def _store(session: Session, rows: Rows, known: Known, position: int) -> None:
+    if rows.deleted:
+        await session.run("delete_messages", keys=as_json(rows.deleted))
+    await session.put("add_messages", [_message_row(message) for message in rows.messages])
+    for name, values in (
+        ("put_seats", [_seat_row(key, seat) for key, seat in rows.seats.items()]),
+        ("put_pointers", [_receipt_row(key, pointer) for key, pointer in rows.pointers.items()]),
+        ("put_activities", [(u.user_id, u.last_tap, u.last_seen, u.receipts) for u in rows.users.values()]),
+    ):
+        if values:
+            await session.run(name, rows=as_json(values))
+    for name in sorted(rows.latest_gone):
+        known.rooms[name] = replace(known.rooms[name], latest=await _newest(session, name))
+    for name in {room for room, _ in rows.seats}:
+        known.rooms[name] = await _with_peers(session, known.rooms[name])
+    await _put_rooms(session, rows.rooms, known.rooms, position)
+
+
+async def _put_rooms(session: Session, names: set[str], rooms: dict[str, Channel], position: int) -> None:
+    """Write rooms as changed. A thread counts its changes by its channel, so that changes too."""
+    names |= {channel_and_thread(name)[0] for name in names}
+    parents = sorted(name for name in names if not is_thread(name))
+    for name in parents:
+        rooms[name] = replace(rooms[name], change=rooms[name].change + 1, position=position)
+    for name in names.difference(parents):
+        parent = rooms[channel_and_thread(name)[0]]
+        rooms[name] = replace(rooms[name], change=parent.change)
+    if names:
+        await session.run("put_channels", rows=as_json([rooms[name] for name in sorted(names)]))
+
+
+async def _with_peers(session: Session, room: Channel) -> Channel:
+    if room.type != "direct":
+        return room
+    members = _names.decode(await ask(session, "active_members", [room.channel_id]))
+    return replace(room, peers=tuple(sorted(members)) if len(members) <= 2 else ())
+
+
+async def _newest(session: Session, room: str) -> Latest | None:
+    """The newest message of a room that is not deleted."""
+    m = await newest_but(session, room, "")
+    seq = None if m is None else m.thread_seq if is_thread(room) else m.seq
+    return None if m is None or seq is None else Latest(m.id, seq, m.at, m.sender_id, m.preview)
+
+
+def _message_row(m: Message) -> tuple[Any, ...]:
+    mentions = as_json(m.mentions) if m.mentions else "[]"
+    return (
+        m.channel_id,
+        m.id,
+        m.seq,
+        m.sender_id,
+        m.at,
+        m.sent_at,
+        m.text,
+        m.preview,
+        m.thread_id,
+        m.thread_seq,
+        mentions,
+        m.silent,
+        m.deleted,
+        m.backfill,
+        m.change,
+        m.position,
+    )
+
+
+def _seat_row(key: Key, seat: KnownSeat) -> tuple[Any, ...]:
+    (room, user), member, wanted = key, seat.member, seat.preferences
+    assert member is not None
+    return (
+        user,
+        room,
+        int(member.active),
+        member.joined_seq,
+        member.joined_at,
+        member.skipped,
+        wanted.muted_until,
+        wanted.count,
+        wanted.receipts,
+        int(wanted.pinned),
+        wanted.archived_seq,
+    )
+
+
+def _receipt_row(key: Key, pointer: Pointer) -> tuple[Any, ...]:
+    (room, user), p = key, pointer
+    return (user, room, p.epoch, p.seq, sorted(p.apart), p.id, p.at, p.read_at)
+
+
+async def _erase(session: Session, user: str) -> ErasedRows:
+    seats = _flags.decode(await session.value("rooms_of", user=user))
+    await session.lock({channel_and_thread(room)[0] for room, _ in seats}, [(room, user) for room, _ in seats])
+    seats = _flags.decode(await session.value("rooms_of", user=user))
+    receivers = _names.decode(await session.value("badges_with", user=user))
+    position: int = await session.value("next_position")
+    counts = {
+        part: await session.run(f"erase_{part}", user=user)
+        for part in ("members", "receipts", "undo", "undelivered", "activity", "once_named")
+    }
+    await erase_letters(session, user)
+    names = {room for room, active in seats if active}
+    known = Known()
+    await _gather_rooms(session, known, names)
+    for name in names:
+        room = known.rooms[name]
+        known.rooms[name] = await _with_peers(session, replace(room, member_count=max(room.member_count - 1, 0)))
+    await _put_rooms(session, names, known.rooms, position)
+    threads = sum(is_thread(room) for room, _ in seats)
+    erased = Erased(len(seats) - threads, threads, counts["receipts"], counts["undelivered"])
+    return ErasedRows(erased, {name: known.rooms[name] for name in sorted(names)}, receivers)

@@ -1,0 +1,187 @@
+"""Badges in Valkey: a set of senders for each user, and beside it what is known of the set."""
+
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import msgspec
+
+from readstate.domain.model import Undelivered
+from readstate.ports import Clock
+
+from . import Call, Fleet, Generation, Script, slot_of, tag_of
+from .groups import all_or_reload, groups, script
+
+MAX_ADDED = 1_000
+"""Messages in one call."""
+MAX_ASKED = 500
+"""Badges in one call that are looked at."""
+TICKET_BITS = 53
+HOLD_MS = 15_000
+
+
+COUNT = script("badge_state", "badge_count")
+ADD = script("badge_state", "badge_add")
+STANDING = script("badge_state", "badge_standing")
+MEMBERS = script("badge_state", "badge_members")
+BEGIN = script("badge_state", "badge_begin")
+INSTALL = script("badge_state", "badge_install")
+HOLD = script("badge_hold")
+RELEASE = script("badge_release")
+FORGET = script("badge_forget")
+
+_encode = msgspec.msgpack.Encoder().encode
+
+Wrote = Mapping[str, Mapping[str, int]]
+"""For each receiver, who wrote and when it was accepted, the newest of each."""
+
+
+class BadgeStanding(NamedTuple):
+    """What a loaded badge is known by: no other load has its name, no other set its size and sum."""
+
+    name: bytes
+    tap: int
+    size: int
+    sum: int
+
+
+class Taken(NamedTuple):
+    """What became of a badge that senders were added to."""
+
+    new: int
+    """How many; -1 if the badge is not loaded."""
+    name: bytes
+
+
+LOADING = BadgeStanding(b"", 0, 0, 0)
+"""Stands for a badge that somebody loads at this moment."""
+
+
+class ValkeyBadges:
+    """The hot state of badges in Valkey or Redis, single or a Cluster."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        generation: Generation,
+        *,
+        prefix: str,
+        clock: Clock,
+        ttl: int,
+        hold_ms: int = HOLD_MS,
+    ) -> None:
+        self._fleet = fleet
+        self._generation = generation
+        self._prefix = prefix
+        self._clock = clock
+        self._ttl = ttl * 1000
+        self._hold_ms = hold_ms
+
+    async def count(self, user: str) -> int | None:
+        """How many; None: not loaded."""
+        return (await self.counts([user]))[0]
+
+    async def counts(self, users: Sequence[str]) -> list[int | None]:
+        """How many, for each of many."""
+        found: dict[str, int] = await self._each(COUNT, users)
+        return [None if found[user] < 0 else found[user] for user in users]
+
+    async def add(self, undelivered: Sequence[Undelivered], *, or_reload: bool = True) -> dict[str, bool]:
+        """Take them in, unless they were accepted before the last tap; the receivers whose badge may be another now."""
+        with self.or_reload(or_reload):
+            taken = await self.take(newest(undelivered))
+        return {user: one.new > 0 for user, one in taken.items() if one.new}
+
+    def or_reload(self, wanted: bool) -> AbstractContextManager[None]:
+        """Around what the durable store has taken: if it fails, everything is loaded again, where that is wanted."""
+        return all_or_reload(self._generation) if wanted else nullcontext()
+
+    async def take(self, wrote: Wrote) -> dict[str, Taken]:
+        """Take them in; what became of each badge."""
+        things = ((slot_of(self._keys(user)[0]), len(senders), user) for user, senders in wrote.items())
+        parts = list(groups(self._fleet, things, MAX_ADDED))
+        calls = []
+        for slot, users in parts:
+            packed = [[word for one in wrote[user].items() for word in reversed(one)] for user in users]
+            calls.append(self._call(slot, users, _encode(packed)))
+        values = (await self._fleet.run(ADD, calls)).values
+        users = [user for part in parts for user in part.things]
+        rows = [row for value in values for row in value]
+        return {user: Taken(*row) for user, row in zip(users, rows, strict=True)}
+
+    async def standings(self, users: Collection[str]) -> dict[str, BadgeStanding]:
+        """How badges stand that are loaded, or just being loaded."""
+        found = await self._each(STANDING, users)
+        return {user: _standing(row) for user, row in found.items() if row}
+
+    async def members(self, users: Collection[str]) -> dict[str, tuple[bytes, list[bytes]]]:
+        """The names of loaded badges, and who is on them."""
+        found = await self._each(MEMBERS, users)
+        return {user: (row[0], row[1]) for user, row in found.items() if row}
+
+    async def hold(self, user: str) -> int:
+        """A tap begins: the badge is not loaded, by anybody, until it is released. Ends by itself after a while."""
+        token = 1 + secrets.randbits(TICKET_BITS)
+        await self._run(HOLD, user, token, self._hold_ms, hold=True)
+        return token
+
+    async def release(self, user: str, token: int) -> None:
+        """The tap is over, done or not: the badge is loaded again on use."""
+        with all_or_reload(self._generation):
+            await self._run(RELEASE, user, token, hold=True)
+
+    async def begin(self, user: str) -> int | None:
+        """Announce a load; None while the badge is held."""
+        ticket = 1 + secrets.randbits(TICKET_BITS)  # nobody else has it, even if the server forgets who had which
+        given = await self._run(BEGIN, user, self._clock(), self._ttl, ticket, hold=True)
+        return int(given) if given else None
+
+    async def install(self, user: str, ticket: int, tap: int, senders: frozenset[str]) -> bool:
+        """Take a loaded badge; False if something has happened since `begin`: load again."""
+        packed = _encode(sorted(senders))
+        return bool(await self._run(INSTALL, user, self._clock(), self._ttl, ticket, tap, packed))
+
+    async def forget(self, user: str) -> None:
+        """Drop a badge; loaded again on use."""
+        with all_or_reload(self._generation):
+            await self._run(FORGET, user)
+
+    async def _each(self, script: Script, users: Collection[str]) -> dict[str, Any]:
+        """What a script answers for each of many users."""
+        things = ((slot_of(self._keys(user)[0]), 1, user) for user in users)
+        parts = list(groups(self._fleet, things, MAX_ASKED))
+        values = (await self._fleet.run(script, [self._call(slot, part) for slot, part in parts])).values
+        return {
+            user: row
+            for part, rows in zip(parts, values, strict=True)
+            for user, row in zip(part.things, rows, strict=True)
+        }
+
+    def _call(self, slot: int, users: Sequence[str], *more: bytes) -> Call:
+        keys = [key for user in users for key in self._keys(user)]
+        return Call(slot, keys, [self._clock(), self._ttl, *more])
+
+    def _keys(self, user: str) -> list[str]:
+        tag = tag_of(user)
+        return [f"{self._prefix}badge:{tag}", f"{self._prefix}senders:{tag}"]
+
+    async def _run(self, script: Script, user: str, *arguments: str | bytes | int, hold: bool = False) -> Any:
+        keys = self._keys(user)
+        if hold:
+            keys.append(f"{self._prefix}hold:{tag_of(user)}")
+        return (await self._fleet.run(script, [Call(slot_of(keys[0]), keys, arguments)])).values[0]
+
+
+def newest(undelivered: Sequence[Undelivered]) -> dict[str, dict[str, int]]:
+    """What matters of messages to a badge."""
+    receivers: dict[str, dict[str, int]] = {}
+    for one in undelivered:
+        senders = receivers.setdefault(one.receiver_id, {})
+        senders[one.sender_id] = max(one.accepted_at, senders.get(one.sender_id, 0))
+    return receivers
+
+
+def _standing(row: list[bytes]) -> BadgeStanding:
+    name, *numbers = row
+    return BadgeStanding(name, *map(int, numbers)) if numbers else LOADING

@@ -1,0 +1,1 @@
+"""The bus over Valkey's publish and subscribe."""

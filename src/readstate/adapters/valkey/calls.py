@@ -1,0 +1,161 @@
+"""Many users in one script call: all of one server, or all of one slot in a Cluster."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from readstate.ports import Clock
+
+from . import Call, Fleet
+from .user_rooms import UserKeys, UserScript, encode
+
+MAX_ITEMS = 500
+"""In one call, so that no call keeps a server busy for long."""
+
+
+class Packet:
+    """What goes into one call: users, ledgers, and items that name them by their numbers."""
+
+    def __init__(self, slot: int) -> None:
+        self.slot = slot
+        self.users: dict[str, int] = {}
+        self.ledgers: dict[tuple[str, str], int] = {}
+        self.items: list[Any] = []
+        self.indexes: list[int] = []
+        """Where each item stood in the caller's list."""
+        self.steps: dict[int, int] = {}
+
+    def user(self, user: str) -> int:
+        """The number of a user."""
+        return self.users.setdefault(user, len(self.users) + 1)
+
+    def ledger(self, user: str, room: str) -> int:
+        """The number of a ledger."""
+        return self.ledgers.setdefault((user, room), len(self.ledgers) + 1)
+
+    def add(self, index: int, item: Any) -> None:
+        """One more item."""
+        self.indexes.append(index)
+        self.items.append(item)
+
+
+class UserCalls:
+    """Runs scripts of users."""
+
+    def __init__(self, fleet: Fleet, prefix: str, unread_cap: int, clock: Clock, ttl: int) -> None:
+        self.keys = UserKeys(prefix)
+        self.clock = clock
+        self.ttl = ttl * 1000
+        self._cap = unread_cap
+        self._fleet = fleet
+
+    def packets(self) -> "Packets":
+        """An empty set of packets."""
+        return Packets(self, by_slot=self._fleet.is_cluster)
+
+    async def one(
+        self, script: UserScript, user: str, *arguments: str | bytes | int, more: Iterable[bytes] = ()
+    ) -> Any:
+        """A script for one user."""
+        return (await self.once(script, user, *arguments, more=more))[0]
+
+    async def once(
+        self, script: UserScript, user: str, *arguments: str | bytes | int, more: Iterable[bytes] = ()
+    ) -> tuple[Any, bool]:
+        """The same, and whether it was sent twice."""
+        slot, keys = self.keys.of(user)
+        call = Call(slot, [*script.keys(keys), *more], [self.clock(), self.ttl, self._cap, 1, *arguments])
+        values, repeated = await self._fleet.run(script, [call])
+        return values[0], repeated
+
+    async def parts(self, script: UserScript, user: str, arguments: Sequence[bytes]) -> list[Any]:
+        """A script for one user, once for each argument, in one round trip; others may come between them."""
+        slot, keys = self.keys.of(user)
+        head = (self.clock(), self.ttl, self._cap, 1)
+        calls = [Call(slot, script.keys(keys), [*head, argument]) for argument in arguments]
+        return (await self._fleet.run(script, calls)).values
+
+    async def put(self, script: UserScript, user: str, key: bytes, *arguments: str | bytes | int) -> None:
+        """A script for one key of a user's slot."""
+        call = Call(self.keys.of(user)[0], [key], [self.clock(), self.ttl, self._cap, 0, *arguments])
+        await self._fleet.run(script, [call])
+
+    async def many(
+        self, script: UserScript, packets: "Packets", *, steps: Sequence[Any] = (), generation: int | None = None
+    ) -> tuple[list[tuple[Packet, Any]], bool]:
+        """A script for packets of items: what each answered, and whether any was sent twice.
+
+        With `generation` nothing is done in any other one: Overtaken is raised then.
+        What concerns one user is sent after the answer to what was before it: a repetition can't turn the order.
+        """
+        answers: list[tuple[Packet, Any]] = []
+        repeated = False
+        for wave in packets.waves():
+            calls = []
+            for packet in wave:
+                packed = [encode([steps[index] for index in packet.steps])] if packet.steps else []
+                calls.append(self._call(script, packet, [*packed, encode(packet.items)]))
+            values, again = await self._fleet.run(script, calls, generation)
+            answers += zip(wave, values, strict=True)
+            repeated = repeated or again
+        return answers, repeated
+
+    async def each(
+        self, script: UserScript, users: Sequence[str], ledger: str | None, *arguments: str | int
+    ) -> list[Any]:
+        """A script for many users, with the ledger of one room if it is named; what it answered for each."""
+        packets = self.packets()
+        for index, user in enumerate(users):
+            packet = packets.of(user)
+            packet.user(user)
+            packet.indexes.append(index)
+            if ledger is not None:
+                packet.ledger(user, ledger)
+        every = list(packets)
+        found = await self._fleet.run(script, [self._call(script, packet, arguments) for packet in every])
+        answers: list[Any] = [None] * len(users)
+        for packet, values in zip(every, found.values, strict=True):
+            width = len(values) // len(packet.users)
+            for index in packet.indexes:
+                place = packet.users[users[index]] - 1
+                answers[index] = values[place * width : (place + 1) * width]
+        return answers
+
+    def _call(self, script: UserScript, packet: Packet, arguments: Sequence[str | bytes | int]) -> Call:
+        keys = [key for user in packet.users for key in script.keys(self.keys.of(user)[1])]
+        keys += [self.keys.ledger(user, room) for user, room in packet.ledgers]
+        return Call(packet.slot, keys, [self.clock(), self.ttl, self._cap, len(packet.users), *arguments])
+
+
+class Packets:
+    """Sorts items into packets, keeping the order of each user's items."""
+
+    def __init__(self, calls: UserCalls, by_slot: bool) -> None:
+        self._calls = calls
+        self._by_slot = by_slot
+        self._open: dict[int, Packet] = {}
+        self._all: list[Packet] = []
+
+    def of(self, user: str) -> Packet:
+        """The packet that a user's next item goes to."""
+        slot = self._calls.keys.of(user)[0]
+        place = slot if self._by_slot else 0
+        packet = self._open.get(place)
+        if packet is None or len(packet.indexes) >= MAX_ITEMS:
+            packet = self._open[place] = Packet(slot)
+            self._all.append(packet)
+        return packet
+
+    def __iter__(self) -> Iterator[Packet]:
+        return iter(self._all)
+
+    def waves(self) -> Iterator[list[Packet]]:
+        """The packets, those of one place one after another."""
+        waiting = self._all
+        while waiting:
+            wave: dict[int, Packet] = {}
+            rest = []
+            for packet in waiting:
+                if wave.setdefault(packet.slot if self._by_slot else 0, packet) is not packet:
+                    rest.append(packet)
+            yield list(wave.values())
+            waiting = rest

@@ -1,0 +1,88 @@
+"""Hot state in Valkey or Redis, one server or a Cluster."""
+
+from collections.abc import Awaitable, Callable
+
+from readstate.adapters.memory.presence import MemoryPresence
+from readstate.ports import Clock, HotBadges, HotPresence
+
+from . import Fleet, Generation
+from .badges import ValkeyBadges
+from .calls import UserCalls
+from .channels import ValkeyChannels
+from .notes import ValkeyNotes
+from .presence import ValkeyPresence
+from .users import ValkeyUsers
+from .write_replica import ReplicatedBadges, WriteReplica
+
+PATIENCE = 5.0
+"""Seconds in which a fault of the hot store should pass; then callers are told to come back."""
+
+
+class ValkeyHot:
+    """Users, channels and badges in Valkey. Devices are those of this process, or of all that share it."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str,
+        unread_cap: int,
+        clock: Clock,
+        ledger_ttl: int,
+        position: int,
+        store: int,
+        next_generation: Callable[[int], Awaitable[int]],
+        shared: bool = False,
+        partitions: int = 1,
+        instance_id: str = "",
+        replica_url: str = "",
+    ) -> None:
+        """`shared`: any number of processes use it at once, each with an instance id of its own."""
+        self._generation = Generation(url, prefix, PATIENCE, store, next_generation, shared=shared)
+        self._fleet = Fleet(url, patience=PATIENCE, guard=self._generation)
+        calls = UserCalls(self._fleet, prefix, unread_cap, clock, ledger_ttl)
+        self.users = ValkeyUsers(calls, self._generation)
+        self.channels = ValkeyChannels(
+            self._fleet,
+            self._generation,
+            prefix=prefix,
+            unread_cap=unread_cap,
+            clock=clock,
+            ttl=ledger_ttl,
+            position=position,
+            partitions=partitions,
+        )
+        badges = ValkeyBadges(self._fleet, self._generation, prefix=prefix, clock=clock, ttl=ledger_ttl)
+        self._replica = WriteReplica(replica_url, prefix=prefix) if replica_url else None
+        self.badges: HotBadges = ReplicatedBadges(badges, self._replica) if self._replica else badges
+        self.notes = ValkeyNotes(self._fleet, self._generation, prefix, clock)
+        self._shared_presence = (
+            ValkeyPresence(self._fleet, self._generation, prefix=prefix, clock=clock, instance_id=instance_id)
+            if shared
+            else None
+        )
+        self.presence: HotPresence = self._shared_presence or MemoryPresence(clock)
+
+    async def loaded(self, items: int) -> None:
+        """So many were loaded; the server has its own bound, and what users have expires."""
+
+    async def bound(self) -> None:
+        """Nothing to do here."""
+
+    async def clear(self) -> None:
+        """Drop everything; it is loaded again on use."""
+        self._generation.distrust()
+        await self._generation.confirm()
+
+    async def ping(self) -> None:
+        """Raise Unavailable if a server does not answer."""
+        await self._generation.check()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._shared_presence is not None:
+            await self._shared_presence.close()
+        if self._replica is not None:
+            await self._replica.close()
+        await self._fleet.close()
+        await self._generation.close()

@@ -1,0 +1,80 @@
+"""What processes note for each other in the hot store: which generation is fresh, and who has reads in a spool."""
+
+from readstate.ports import Clock
+
+from . import Call, Fleet, Generation, Script, slot_of
+
+SPOOL_MS = 10_000
+"""So long a note about a spool counts; it is renewed every second or so."""
+
+NOTE_FRESH = Script(
+    """-- KEYS[1]: the notes; ARGV: generation, the number of one that is fresh; a higher one stays.
+local known = tonumber(redis.call('HGET', KEYS[1], 'fresh') or '0')
+if tonumber(ARGV[2]) > known then redis.call('HSET', KEYS[1], 'fresh', ARGV[2]) end
+return 0"""
+)
+FRESH = Script(
+    """-- KEYS[1]: the notes. Returns the newest generation that is fresh.
+return tonumber(redis.call('HGET', KEYS[1], 'fresh') or '0')"""
+)
+NOTE_SPOOL = Script(
+    """-- KEYS[1]: the notes; ARGV: generation, instance, reads that wait there, until when this counts.
+if tonumber(ARGV[3]) == 0 then
+  return redis.call('HDEL', KEYS[1], 'spool:' .. ARGV[2])
+end
+redis.call('HSET', KEYS[1], 'spool:' .. ARGV[2], ARGV[3] .. ' ' .. ARGV[4])
+return 0"""
+)
+SPOOLED = Script(
+    """-- KEYS[1]: the notes; ARGV: generation, now. Returns how many reads wait in all spools.
+local all, sum = redis.call('HGETALL', KEYS[1]), 0
+for at = 1, #all, 2 do
+  if string.sub(all[at], 1, 6) == 'spool:' then
+    local depth, til = string.match(all[at + 1], '^(%d+) (%d+)$')
+    if til and tonumber(til) > tonumber(ARGV[2]) then
+      sum = sum + tonumber(depth)
+    else
+      redis.call('HDEL', KEYS[1], all[at])
+    end
+  end
+end
+return sum"""
+)
+
+
+class ValkeyNotes:
+    """One small hash, lost with everything else."""
+
+    def __init__(self, fleet: Fleet, generation: Generation, prefix: str, clock: Clock) -> None:
+        self._fleet = fleet
+        self._generation = generation
+        self._key = f"{prefix}notes"
+        self._clock = clock
+
+    async def generation(self) -> int:
+        """The number of the hot store's generation, after a look at it."""
+        return await self._generation.check()
+
+    def seen(self) -> int:
+        """The number as it was seen last."""
+        return self._generation.number
+
+    async def fresh(self) -> int:
+        """The newest generation that was found fresh."""
+        return await self._run(FRESH)
+
+    async def note_fresh(self, generation: int) -> None:
+        """This generation is fresh."""
+        await self._run(NOTE_FRESH, generation)
+
+    async def spooled(self) -> int:
+        """Reads that wait in the spools of all instances."""
+        return await self._run(SPOOLED, self._clock())
+
+    async def note_spool(self, instance: str, depth: int) -> None:
+        """So many reads wait in the spool of an instance."""
+        await self._run(NOTE_SPOOL, instance, depth, self._clock() + SPOOL_MS)
+
+    async def _run(self, script: Script, *arguments: str | int) -> int:
+        answer: int = (await self._fleet.run(script, [Call(slot_of(self._key), [self._key], arguments)])).values[0]
+        return answer

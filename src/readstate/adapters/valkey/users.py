@@ -1,0 +1,324 @@
+"""Users in Valkey: reads, what happens in channels, and loading. Every script is atomic, and touches one slot."""
+
+import random
+import secrets
+from collections.abc import Collection, Iterator, Sequence
+from struct import Struct as Packing
+from typing import Any
+
+from readstate.adapters.drops import Drops
+from readstate.domain.hot_updates import Fan, Gone, Joined, Left, Merged, OwnRead, Switched, UserStep
+from readstate.domain.model import Mode, Pointer, Preferences
+from readstate.domain.rooms import is_thread
+from readstate.ports import Absent, LedgerLoad, Move, Moved, Read, Restore, Rewind, SeatLoad
+
+from . import Generation, Overtaken
+from .calls import Packet, UserCalls
+from .groups import all_or_reload, once_or_reload
+from .user_rooms import (
+    APART,
+    ARCHIVED,
+    COUNTED,
+    MEMBER,
+    PREFERS,
+    THREAD,
+    TIMELINE,
+    UserScript,
+    encode,
+    pack_missing,
+    pack_preferences,
+    pack_seat,
+    pack_seqs,
+    pointer_of,
+    preferences_of,
+)
+from .views import ValkeyViews
+
+LOAD_MS = 60_000
+"""How long a load may take."""
+STAGE = 1_000
+"""Fields that go into a staged key at once."""
+MAX_ENTRIES = 5_000
+"""Messages of ledgers that go in one call."""
+
+_KINDS = {Left: 4, Switched: 5, Gone: 6}
+_ABSENT = (Absent.NOT_LOADED, Absent.NOT_A_MEMBER)
+
+
+MOVE, STEPS = UserScript.named("move", "late", width=5, timed=True), UserScript.named("steps", "steps")
+LEDGERS = UserScript.named("ledgers", width=5)
+BEGIN, INSTALL, STAGED = UserScript.named("begin"), UserScript.named("install", "steps"), UserScript.named("stage")
+PREFER, FORGET = UserScript.named("prefer", "late"), UserScript.named("forget", "late")
+NUMBER = UserScript.named("number")
+
+_HEAD = Packing(">iB")
+
+
+class ValkeyUsers(ValkeyViews):
+    """The hot state of users, as `MemoryUsers` states it."""
+
+    def __init__(self, calls: UserCalls, generation: Generation) -> None:
+        super().__init__(calls)
+        self._generation = generation
+        self._drops = Drops()
+
+    # ------------------------------------------------------------ reads
+
+    async def move(self, moves: Sequence[Move], generation: int | None = None) -> list[Moved | Absent]:
+        """Apply reads of members; each sees the ones before it. With `generation`, only in that one."""
+        packets = self._calls.packets()
+        for index, move in enumerate(moves):
+            packet = packets.of(move.user_id)
+            ledger = packet.ledger(move.user_id, move.channel_id)
+            packet.add(index, _move(move, packet.user(move.user_id), ledger))
+        answers: list[Moved | Absent] = [Absent.NOT_LOADED] * len(moves)
+        number = None if generation is None else generation >> 32
+        try:
+            found, repeated = await once_or_reload(self._generation, self._calls.many(MOVE, packets, generation=number))
+        except Overtaken:  # what some of them did is gone with the generation
+            return answers
+        now = self._calls.clock()
+        for packet, values in found:
+            for index, value in zip(packet.indexes, values, strict=True):
+                answers[index] = _moved(moves[index], value, now, repeated)
+        return answers
+
+    # ------------------------------------------------------------ what happened in channels
+
+    async def apply(self, steps: Sequence[UserStep]) -> list[Moved]:
+        """Take what happened in channels, in order. Returns the pointers that moved. A repeat does nothing."""
+        packets = self._calls.packets()
+        for number, step in enumerate(steps):
+            for user, item in _items(step):
+                packet = packets.of(user)
+                place = packet.steps.setdefault(number, len(packet.steps) + 1)
+                ledger = packet.ledger(user, step.channel_id)
+                packet.add(number, [place, packet.user(user), ledger, *item])
+        packed = [_step(step) for step in steps]
+        with all_or_reload(self._generation):
+            found, _ = await self._calls.many(STEPS, packets, steps=packed)
+        now = self._calls.clock()
+        return [self._told(packet, value, steps, now) for packet, values in found for value in values]
+
+    @staticmethod
+    def _told(packet: Packet, value: Sequence[Any], steps: Sequence[UserStep], now: int) -> Moved:
+        index, was, was_apart, raw, apart = value
+        user = list(packet.users)[packet.items[index - 1][1] - 1]
+        step = steps[packet.indexes[index - 1]]
+        return Moved(user, step.channel_id, pointer_of(was, was_apart), pointer_of(raw, apart, now), True)
+
+    async def prefer(self, user: str, channel: str, preferences: Preferences, known: int | None = None) -> int | None:
+        """Set a member's preferences; returns the user's change number."""
+        call = self._calls.once(PREFER, user, channel, encode(preferences), -1 if known is None else known)
+        number, _ = await once_or_reload(self._generation, call)
+        return None if number < 0 else int(number)
+
+    async def take_number(self, user: str) -> int | None:
+        """Raise the user's change number and return it; None: not loaded."""
+        number = await self._calls.one(NUMBER, user)
+        return None if number < 0 else int(number)
+
+    # ------------------------------------------------------------ loading
+
+    async def generation(self) -> int:
+        """A moment, for `dropped`."""
+        return (await self._generation.check() << 32) + self._drops.count
+
+    async def dropped(self, generation: int, users: Collection[str]) -> set[str]:
+        """Those of these users who may have been dropped since."""
+        if await self._generation.check() != generation >> 32:
+            return set(users)
+        return self._drops.since(generation & 0xFFFFFFFF, users)
+
+    async def begin(self, user: str) -> int:
+        """Announce a load. Whatever changes for the user until `install` makes that one fail, but messages.
+
+        First the ticket, then a look at the servers: one that was emptied before has no marker now, one that is
+        emptied later has no ticket then.
+        """
+        for _ in range(3):
+            number = self._generation.number
+            ticket = int(await self._calls.one(BEGIN, user, random.getrandbits(53), LOAD_MS))
+            if await self._generation.check() == number:
+                break
+        return ticket
+
+    async def install(self, user: str, ticket: int, seats: Sequence[SeatLoad]) -> bool:
+        """Take a loaded user; False if something has happened since `begin`: load again."""
+        staged = self._calls.keys.staged(user, secrets.token_hex(8))
+        missing = 0
+        flat: list[list[str | bytes | int]] = [[] for _ in staged]
+        rows, aparts, counts, preferences, inbox, timelines = flat
+        rows += ("", b"")  # what is loaded comes first: a small hash is looked through from the beginning
+        for load in seats:
+            room, flags = load.channel_id, _flags(load)
+            rows += (room, pack_seat(load.pointer, load.change, flags))
+            if flags & APART:
+                aparts += (room, pack_seqs(load.pointer.apart))
+            if flags & PREFERS:
+                preferences += (room, pack_preferences(load.preferences))
+            if flags & COUNTED:
+                counts += (room, pack_missing(flags))
+                missing += not flags & TIMELINE
+            if flags & MEMBER and flags & TIMELINE:
+                timelines.append(room)
+            elif flags & MEMBER and not flags & THREAD:
+                inbox += (load.latest_at, room)
+        for key, command, values in zip(staged, ("HSET", "HSET", "HSET", "HSET", "ZADD", "SADD"), flat, strict=True):
+            for start in range(0, len(values), 2 * STAGE):
+                part = values[start : start + 2 * STAGE]
+                await self._calls.put(STAGED, user, key, LOAD_MS, command, *part)
+        return bool(await self._calls.one(INSTALL, user, ticket, missing, more=staged))
+
+    async def install_ledgers(self, loads: Sequence[LedgerLoad]) -> list[bool]:
+        """Take loaded ledgers; False where a newer change or another epoch has passed: load again."""
+        answers = [False] * len(loads)
+        for start, end in _parts(loads):
+            packets = self._calls.packets()
+            for index in range(start, end):
+                load = loads[index]
+                packet = packets.of(load.user_id)
+                ledger = packet.ledger(load.user_id, load.channel_id)
+                entries = [(entry.seq, entry.at, entry.id, entry.mention) for entry in load.entries]
+                place = (packet.user(load.user_id), ledger, load.channel_id)
+                state = load.state
+                item = (*place, state.epoch, load.change, load.floor, entries, state.seq, sorted(state.apart))
+                packet.add(index, item)
+            found, _ = await self._calls.many(LEDGERS, packets)
+            for packet, values in found:
+                for index, value in zip(packet.indexes, values, strict=True):
+                    answers[index] = bool(value)
+        return answers
+
+    async def erase(self, user: str, rooms: Collection[str]) -> None:
+        """Drop a user, with the ledgers in these rooms and in those that the hot state knows."""
+        every = sorted({*rooms, *(await self.pointers(user) or ())})
+        ledgers = [self._calls.keys.ledger(user, room) for room in every]
+        self._drops.user(user)
+        for start in range(0, max(1, len(ledgers)), STAGE):
+            call = self._calls.once(FORGET, user, "", more=ledgers[start : start + STAGE])
+            await once_or_reload(self._generation, call)
+
+    async def forget(self, user: str, channel: str | None = None) -> None:
+        """Drop a user, also one that is being loaded, or one ledger; loaded again on use."""
+        if channel == "":
+            return
+        if channel is None:
+            self._drops.user(user)
+        await once_or_reload(self._generation, self._calls.once(FORGET, user, channel or ""))
+
+
+# ---------------------------------------------------------------- arguments of scripts
+
+
+def _move(move: Move, user: int, ledger: int) -> list[object]:
+    room = move.channel_id
+    match move:
+        case Read():
+            to = move.to
+            item: list[object] = [1, user, ledger, room, to.seq, to.at or 0, to.id or "", _epoch(move.epoch)]
+            if move.apart:
+                item.append(sorted(move.apart))
+                if len(move.ids) == len(move.apart):
+                    item.append(move.ids)
+            return item
+        case Rewind():
+            place = _place(move.seq, move.before.at, move.before.id)
+            return [2, user, ledger, room, *place, _epoch(move.epoch), sorted(move.own)]
+        case Restore():
+            after = move.after
+            place = _place(move.before.seq, move.to.at, move.to.id)
+            apart = sorted(move.before.apart)
+            return [3, user, ledger, room, *place, apart, after.epoch, after.seq, sorted(after.apart)]
+
+
+def _place(seq: int, at: int | None, id_: str | None) -> tuple[int, int, str]:
+    return seq, at or 0, id_ or ""
+
+
+def _epoch(epoch: int | None) -> int:
+    return -1 if epoch is None else epoch
+
+
+def _moved(move: Move, value: Any, now: int, repeated: bool) -> Moved | Absent:
+    if isinstance(value, int):
+        return _ABSENT[value]
+    packed, was_apart, apart, preferences = (value, b"", b"", b"") if isinstance(value, bytes) else value
+    unread, length = _HEAD.unpack_from(packed)
+    was, raw = packed[_HEAD.size : _HEAD.size + length], packed[_HEAD.size + length :]
+    before = pointer_of(was, was_apart)
+    pointer = pointer_of(raw, apart, now) if raw else before
+    return Moved(
+        move.user_id,
+        move.channel_id,
+        before,
+        pointer,
+        bool(raw) or repeated,
+        Mode.TIMELINE if was[0] & TIMELINE else Mode.LEDGER,
+        preferences_of(preferences),
+        None if unread < 0 else unread,
+    )
+
+
+def _step(step: UserStep) -> list[object]:
+    room = step.channel_id
+    thread = THREAD if is_thread(room) else 0
+    match step:
+        case Fan():
+            put, gone = step.put, step.remove
+            entry = (0, 0, "") if put is None else (put.seq, put.at, put.id)
+            removed = (0, "") if gone is None else (gone.seq, gone.id)
+            return [1, room, thread, step.change, *entry, *removed, step.edit, step.latest_at, step.archived]
+        case OwnRead():
+            return [2, room, thread, step.seq]
+        case Merged():
+            return [2, room, thread]
+        case Joined():
+            flags = thread | MEMBER | (TIMELINE if step.mode is Mode.TIMELINE else 0)
+            flags |= ARCHIVED if step.archived else 0
+            read = step.read
+            return [3, room, flags, step.change, step.last_seq, step.latest_at, read.seq, read.at or 0, read.id or ""]
+        case _:
+            return [_KINDS[type(step)], room, thread, step.change]
+
+
+def _items(step: UserStep) -> Iterator[tuple[str, tuple[object, ...]]]:
+    """To whom a step goes, and what it says to each."""
+    match step:
+        case Fan():
+            for user in step.users:
+                yield user, (user == step.sender, step.named is None or user in step.named)
+        case OwnRead() | Merged():
+            yield step.user_id, _given(step.pointer)
+        case Joined():
+            for user, pointer in step.pointers:
+                yield user, _given(pointer)
+        case _:
+            for user in step.users:
+                yield user, ()
+
+
+def _given(pointer: Pointer) -> tuple[object, ...]:
+    return pointer.epoch, pointer.seq, sorted(pointer.apart), pointer.at or 0, pointer.id or ""
+
+
+def _flags(load: SeatLoad) -> int:
+    flags = THREAD if is_thread(load.channel_id) else 0
+    flags |= MEMBER if load.member else 0
+    flags |= TIMELINE if load.mode is Mode.TIMELINE else 0
+    flags |= ARCHIVED if load.archived else 0
+    flags |= APART if load.pointer.apart else 0
+    flags |= PREFERS if pack_preferences(load.preferences) else 0
+    return flags | (COUNTED if load.member and not load.empty else 0)
+
+
+def _parts(loads: Sequence[LedgerLoad]) -> Iterator[tuple[int, int]]:
+    """Ranges of loads with not too many messages in each."""
+    start = size = 0
+    for index, load in enumerate(loads):
+        if size and size + len(load.entries) > MAX_ENTRIES:
+            yield start, index
+            start, size = index, 0
+        size += 1 + len(load.entries)
+    if start < len(loads):
+        yield start, len(loads)

@@ -1,0 +1,210 @@
+"""What the hot state of users in Valkey shows, at one moment."""
+
+from collections.abc import Sequence
+from struct import pack
+from typing import Any
+
+from readstate.domain.model import NO_PREFERENCES, Pointer, Position
+from readstate.ports import Standing, Survey, UserView, Which
+
+from .calls import UserCalls
+from .user_rooms import (
+    ARCHIVED,
+    COUNT,
+    MISSING,
+    NAMED,
+    THREAD,
+    TIMELINE,
+    USER,
+    UserScript,
+    encode,
+    pairs,
+    pointer_of,
+    preferences_of,
+    read_at_of,
+    seat_of,
+)
+
+SURVEY, INBOX, ROOMS, TEND = map(UserScript.named, ("survey", "inbox", "rooms", "tend"))
+VIEW, SEATS = UserScript.named("view", "seats"), UserScript.named("seats", "seats", width=3)
+STANDING, CHANGES = UserScript.named("standing", width=4), UserScript.named("changes", width=1)
+POINTERS, PLACES = UserScript.named("pointers", width=2), UserScript.named("places", width=3, timed=True)
+
+PART = 1_000
+"""Rooms that one call looks at."""
+MANY = 20_000
+"""From so many rooms on, it is cheaper to look at all."""
+MAX_LOOKS = 100
+
+
+class ValkeyViews:
+    """Looks at users."""
+
+    def __init__(self, calls: UserCalls) -> None:
+        self._calls = calls
+
+    async def view(self, user: str, which: Which) -> UserView | None:
+        """The user's seats at one moment, also those left."""
+        if which == "all" or isinstance(which, int):
+            kind, since = ("all", 0) if which == "all" else ("since", which)
+            found = await self._calls.one(VIEW, user, kind, pack(">Q", since))
+            return None if found is None else self._view(found, pairs(found[4]), pairs(found[5]), pairs(found[6]))
+        names = [name for name in dict.fromkeys(which) if name]
+        if len(names) > MANY:
+            return await self._view_of_many(user, names)
+        for _ in range(MAX_LOOKS):
+            found = await self._calls.one(VIEW, user, "rooms", encode(names[:PART]))
+            if found is None:
+                return None
+            rest = [encode(names[start : start + PART]) for start in range(PART, len(names), PART)]
+            parts = await self._calls.parts(SEATS, user, rest)
+            if all(part[0] == found[0] for part in parts):  # the same moment
+                break
+        else:
+            return await self._view_of_many(user, names)
+        seats, counts, aparts = (
+            _by_name(names, [found[place], *(part[index] for part in parts)])
+            for place, index in ((4, 1), (6, 2), (5, 3))
+        )
+        await self._tend(user, counts)
+        return self._view(found, seats, aparts, counts)
+
+    async def _view_of_many(self, user: str, names: Sequence[str]) -> UserView | None:
+        """Everything, without what was not asked for: cheaper than asking for so much by name."""
+        found = await self._calls.one(VIEW, user, "all", b"")
+        if found is None:
+            return None
+        seats, counts = pairs(found[4]), pairs(found[6])
+        await self._tend(user, counts)
+        wanted = {name: seats[name] for name in names if name in seats}
+        return self._view(found, wanted, pairs(found[5]), counts)
+
+    async def _tend(self, user: str, counts: dict[str, bytes]) -> None:
+        """Note now and then that ledgers are used."""
+        due = (self._calls.clock() - self._calls.ttl // 16) // 1000
+        names = [name for name, row in counts.items() if row[0] & MISSING == 0 and COUNT.unpack_from(row)[2] <= due]
+        for start in range(0, len(names), PART):
+            some = names[start : start + PART]
+            ledgers = [self._calls.keys.ledger(user, name) for name in some]
+            await self._calls.one(TEND, user, encode(some), more=ledgers)
+
+    def _view(
+        self, found: Any, seats: dict[str, bytes], aparts: dict[str, bytes], counts: dict[str, bytes]
+    ) -> UserView:
+        _, number, since, _, _ = USER.unpack(found[0])
+        wanted = {room: preferences_of(packed) for room, packed in pairs(found[3]).items()}
+        oldest = (self._calls.clock() - self._calls.ttl) // 1000
+        return UserView(
+            change=number,
+            complete_since=since,
+            seats=[
+                seat_of(room, raw, aparts.get(room, b""), counts.get(room), wanted.get(room, NO_PREFERENCES), oldest)
+                for room, raw in seats.items()
+                if room
+            ],
+            unloaded=[room.decode() for room in found[1]],
+            timelines=[room.decode() for room in found[2]],
+            preferences=wanted,
+        )
+
+    async def survey(self, user: str) -> Survey | None:
+        """What is unread in the ledgers that are loaded, at one moment."""
+        found = await self._calls.one(SURVEY, user)
+        if found is None:
+            return None
+        wanted = {room.decode() for room in found[1][::2]}
+        unread = mentions = channels = 0
+        capped = False
+        special, threads = [], []
+        values = iter(found[0])
+        for name, row in zip(values, values, strict=True):
+            flags, count, _, _, floor, floor_at, _, _, _, length = COUNT.unpack_from(row)
+            if not count or flags & (MISSING | TIMELINE):
+                continue
+            named = (len(row) - COUNT.size - length) // NAMED.size
+            over = floor > 0 or floor_at > 0
+            if flags & THREAD:
+                threads.append((name.decode(), count, over))
+            elif flags & ARCHIVED:
+                pass
+            elif wanted and (room := name.decode()) in wanted:
+                special.append((room, count, named, over))
+            else:
+                unread, mentions, channels, capped = unread + count, mentions + named, channels + 1, capped or over
+        return Survey((unread, mentions, channels, capped), special, threads)
+
+    async def inbox(
+        self, user: str, after: tuple[int, str] | None, limit: int, only_unread: bool = False
+    ) -> list[tuple[int, str]] | None:
+        """The user's ledger channels by latest activity, as (minus the time, channel), after such a pair."""
+        if only_unread:
+            found = await self._calls.one(SURVEY, user)
+            rows = iter(() if found is None else found[0])
+            keys = [(-COUNT.unpack_from(row)[6], name) for name, row in zip(rows, rows, strict=True) if _is_unread(row)]
+        else:
+            found = await self._calls.one(INBOX, user, "" if after is None else -after[0], limit)
+            flat = iter(found or ())
+            keys = [(-int(at), name) for name, at in zip(flat, flat, strict=True)]
+        if found is None:
+            return None
+        ordered = sorted({(at, name.decode()) for at, name in keys})
+        return [key for key in ordered if after is None or key > after][:limit]
+
+    async def rooms(self, user: str) -> list[str] | None:
+        """The channels that a user is in, and the threads that the user follows."""
+        found = await self._calls.one(ROOMS, user)
+        return None if found is None else [room.decode() for room in found]
+
+    async def pointers(self, user: str) -> dict[str, Pointer] | None:
+        """All pointers of a user. No use of it: what nobody else uses expires all the same."""
+        found = await self._calls.one(POINTERS, user)
+        if found is None:
+            return None
+        aparts = pairs(found[1])
+        return {room: pointer_of(raw, aparts.get(room, b"")) for room, raw in pairs(found[0]).items() if room}
+
+    async def pointers_in(self, channel: str, users: Sequence[str]) -> list[Pointer | None]:
+        """The pointers of these users in one channel; None: not loaded."""
+        found = await self._calls.each(PLACES, users, None, channel)
+        return [
+            None if raw is None else read_at_of(pointer_of(raw, apart), moved) if raw else Pointer()
+            for raw, apart, moved in found
+        ]
+
+    async def changes(self, users: Sequence[str]) -> list[int | None]:
+        """The change numbers of users; None: not loaded."""
+        found = await self._calls.each(CHANGES, users, None)
+        return [None if number < 0 else number for (number,) in found]
+
+    async def standing(
+        self, channel: str, place: Position, named: frozenset[str] | None, users: Sequence[str]
+    ) -> list[tuple[Standing, int]]:
+        """What a message that has just come does to the counts of these users, and the epoch that each is in."""
+        found = await self._calls.each(STANDING, users, channel, channel, place.seq, place.id or "")
+        return [
+            (self._standing(code, preferences, named is None or user in named), epoch)
+            for user, (code, epoch, preferences) in zip(users, found, strict=True)
+        ]
+
+    def _standing(self, code: int, packed: bytes, mention: bool) -> Standing:
+        standing = Standing(code)
+        if standing is not Standing.ONE_MORE or not packed:
+            return standing
+        wanted = preferences_of(packed)
+        if wanted.count == "none" or (wanted.count == "mentions" and not mention):
+            return Standing.LOOK
+        return Standing.ONE_MORE_MUTED if wanted.muted_until > self._calls.clock() else Standing.ONE_MORE
+
+
+def _by_name(names: Sequence[str], parts: Sequence[Sequence[bytes | None]]) -> dict[str, bytes]:
+    """What is there, by name; a part of a user who has nothing of the kind is empty."""
+    found: dict[str, bytes] = {}
+    for start, values in enumerate(parts):
+        some = names[start * PART : (start + 1) * PART]
+        found.update((name, value) for name, value in zip(some, values, strict=False) if value is not None)
+    return found
+
+
+def _is_unread(row: bytes) -> bool:
+    """Whether a row is that of a channel whose ledger holds something."""
+    return not row[0] & (MISSING | TIMELINE | THREAD) and COUNT.unpack_from(row)[1] > 0

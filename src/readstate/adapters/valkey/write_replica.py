@@ -1,0 +1,252 @@
+"""The write replica: a second hot store that is asked first. Senders that it knows cause no write to the main one.
+
+It is believed only where its set of a badge is exactly the main store's: the batch begins with the name, size and sum
+of the badges there, and the replica answers for a set only if its own has the same name and size, and the same sum,
+which it computes from what it holds at that moment. The name is that of a load, and every tap ends in another load: so
+a set from before a tap answers for nothing. Whoever was on a badge stays on it as long as it has that name, and when it
+is loaded again the durable store tells of the message that was not written: so what is left out here is never missed.
+
+Everything else (down, slow, resting, emptied, of the wrong type, not the same) means that the main store is written,
+and that the replica is filled again from it.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from time import monotonic
+from typing import Any, NamedTuple
+
+import msgspec
+import structlog
+
+from readstate.domain.errors import HotStoreUnavailable
+from readstate.domain.model import Undelivered
+from readstate.telemetry import BADGE_REPLICA_UP, BADGE_WRITES_SAVED
+
+from . import Call, Fleet, Script, slot_of, tag_of
+from .badges import LOADING, BadgeStanding, Taken, ValkeyBadges, newest
+from .groups import groups, script
+
+ANSWER_SECONDS = 0.5
+"""So long the questions of a batch may take; then the replica rests."""
+REST_SECONDS = 5.0
+TTL_MS = 24 * 3600 * 1000
+"""A set in which nobody was new for a day is dropped; it is filled again on use."""
+MAX_SIZE = 1_000
+"""Larger badges are written to the main store alone: to compare them would take too long."""
+MAX_SENDERS = 1_000
+"""In one call."""
+
+KNOWN = script("badge_state", "replica_known")
+WRITE = script("replica_write")
+FORGET = Script("-- Drops a set.\n-- KEYS  1 known:{user}\nreturn redis.call('UNLINK', KEYS[1])")
+
+_encode = msgspec.msgpack.Encoder().encode
+log = structlog.get_logger()
+
+
+class Question(NamedTuple):
+    """Whether the replica knows these senders of a badge that stands like this."""
+
+    user: str
+    standing: BadgeStanding
+    senders: list[str]
+
+
+class Update(NamedTuple):
+    """What the replica should know of a badge: these senders too, or exactly these."""
+
+    user: str
+    name: str
+    senders: Sequence[str]
+    all: bool
+
+
+class WriteReplica:
+    """A store that may fail, forget and be wrong at any time. Never raises because of it, and never waits for long."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str = "",
+        answer_seconds: float = ANSWER_SECONDS,
+        rest_seconds: float = REST_SECONDS,
+    ) -> None:
+        self._fleet = Fleet(url, patience=answer_seconds, answer_seconds=answer_seconds)
+        self._prefix = prefix
+        self._answer_seconds = answer_seconds
+        self._rest_seconds = rest_seconds
+        self._rests_until = 0.0
+        self._is_up: bool | None = None
+
+    @property
+    def rests(self) -> bool:
+        """Whether it did not answer a moment ago."""
+        return monotonic() < self._rests_until
+
+    async def known(self, questions: Sequence[Question]) -> dict[str, list[int]]:
+        """For each user, 0 or 1 for each sender asked about; users for whom it can't be believed are left out."""
+        asked = {one.user: one for one in questions}
+        found: dict[str, list[int]] = {}
+        with self._resting():
+            parts = self._parts((one.user, len(one.senders) + one.standing.size) for one in questions)
+            packed = [
+                [(*_told(asked[user].standing), asked[user].senders) for user in users] for users in parts.values()
+            ]
+            values = await self._run(KNOWN, parts, packed)
+            for users, rows in zip(parts.values(), values, strict=True):
+                found |= {user: row for user, row in zip(users, rows, strict=True) if row}
+        return found
+
+    async def write(self, updates: Sequence[Update]) -> None:
+        """Take what the main store has taken."""
+        told = {one.user: one for one in updates}
+        with self._resting():
+            parts = self._parts((one.user, len(one.senders)) for one in updates)
+            packed = [
+                [(int(told[user].all), told[user].name, told[user].senders) for user in users]
+                for users in parts.values()
+            ]
+            await self._run(WRITE, parts, packed, TTL_MS)
+
+    async def forget(self, user: str) -> None:
+        """Nobody asks for this set any more."""
+        if not self.rests:
+            with self._resting():
+                await self._run(FORGET, self._parts([(user, 1)]), [[]])
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._fleet.close()
+
+    def _parts(self, users: Iterable[tuple[str, int]]) -> dict[tuple[int, int], list[str]]:
+        """Users by call: (slot, number)."""
+        things = ((slot_of(self._key(user)), weight, user) for user, weight in users)
+        return {(slot, n): part for n, (slot, part) in enumerate(groups(self._fleet, things, MAX_SENDERS))}
+
+    async def _run(
+        self, script: Script, parts: dict[tuple[int, int], list[str]], packed: Sequence[Any], *arguments: int
+    ) -> list[Any]:
+        calls = [
+            Call(slot, [self._key(user) for user in users], [*arguments, _encode(rows)])
+            for ((slot, _), users), rows in zip(parts.items(), packed, strict=True)
+        ]
+        async with asyncio.timeout(self._answer_seconds):
+            return (await self._fleet.run(script, calls)).values
+
+    def _key(self, user: str) -> str:
+        return f"{self._prefix}known:{tag_of(user)}"
+
+    @contextmanager
+    def _resting(self) -> Iterator[None]:
+        """Whatever goes wrong here costs a rest, and nothing else."""
+        try:
+            yield
+        except (HotStoreUnavailable, TimeoutError, OSError) as error:
+            self._rests_until = monotonic() + self._rest_seconds
+            self._tell(up=False, error=str(error) or "it does not answer in time")
+        else:
+            self._tell(up=True)
+
+    def _tell(self, *, up: bool, **more: str) -> None:
+        BADGE_REPLICA_UP.set(up)
+        if up is not self._is_up:
+            self._is_up = up
+            log.info("write replica", action="badge", up=up, **more)
+
+
+class ReplicatedBadges:
+    """Badges in Valkey with a write replica before them. The same promises, and the same answers."""
+
+    def __init__(self, main: ValkeyBadges, replica: WriteReplica) -> None:
+        self._main = main
+        self._replica = replica
+        self.count = main.count
+        self.counts = main.counts
+        self.hold = main.hold
+        self.begin = main.begin
+        self.install = main.install
+
+    async def release(self, user: str, token: int) -> None:
+        """The tap is over, done or not: the badge is loaded again on use."""
+        await self._main.release(user, token)
+        await self._replica.forget(user)
+
+    async def forget(self, user: str) -> None:
+        """Drop a badge; loaded again on use."""
+        await self._main.forget(user)
+        await self._replica.forget(user)
+
+    async def add(self, undelivered: Sequence[Undelivered], *, or_reload: bool = True) -> dict[str, bool]:
+        """Take them in, unless they were accepted before the last tap; the receivers whose badge may be another now."""
+        if not undelivered:
+            return {}
+        if self._replica.rests:
+            return await self._main.add(undelivered, or_reload=or_reload)
+        with self._main.or_reload(or_reload):
+            return await self._add(newest(undelivered))
+
+    async def _add(self, wrote: dict[str, dict[str, int]]) -> dict[str, bool]:
+        standings = await self._main.standings(wrote)
+        loaded = {user: one for user, one in standings.items() if one is not LOADING}
+        for user, standing in loaded.items():
+            wrote[user] = {sender: at for sender, at in wrote[user].items() if at > standing.tap}
+        believed = await self._leave_out_known(loaded, wrote)
+        # Whoever is not in `standings` is loaded after this, and the durable store tells of the message then.
+        new = {user: wrote[user] for user in standings if wrote[user]}
+        taken = await self._main.take(new) if new else {}
+        await self._tell_replica(loaded, believed, taken, new)
+        unloaded = {user: False for user in wrote if user not in standings}
+        return unloaded | {user: one.new > 0 for user, one in taken.items() if one.new}
+
+    async def _leave_out_known(
+        self, loaded: dict[str, BadgeStanding], wrote: dict[str, dict[str, int]]
+    ) -> Collection[str]:
+        """Take senders out that the replica knows; the users for whom it was believed."""
+        questions = [
+            Question(user, standing, list(wrote[user]))
+            for user, standing in loaded.items()
+            if wrote[user] and 0 < standing.size <= MAX_SIZE
+        ]
+        known = await self._replica.known(questions) if questions else {}
+        for user, _, senders in questions:
+            for sender, is_known in zip(senders, known.get(user, [0] * len(senders)), strict=True):
+                if is_known:
+                    del wrote[user][sender]
+                    BADGE_WRITES_SAVED.inc()
+        return known
+
+    async def _tell_replica(
+        self,
+        before: dict[str, BadgeStanding],
+        believed: Collection[str],
+        taken: dict[str, Taken],
+        new: dict[str, dict[str, int]],
+    ) -> None:
+        """What the main store has taken, or where the replica has another set, all that is there."""
+        if self._replica.rests:
+            return
+        same = {user for user, one in taken.items() if user in before and one.name == before[user].name}
+        empty = {user for user in same if before[user].size == 0}
+        updates = [
+            Update(user, taken[user].name.decode(), list(new[user]), all=user in empty)
+            for user in same
+            if user in empty or user in believed
+        ]
+        other = [user for user in same if user not in empty and user not in believed and before[user].size <= MAX_SIZE]
+        found: dict[str, tuple[bytes, list[bytes]]] = {}
+        with suppress(HotStoreUnavailable):  # the main store has everything; this can wait
+            found = await self._main.members(other) if other else {}
+        updates += [Update(user, name.decode(), _texts(members), all=True) for user, (name, members) in found.items()]
+        if updates:
+            await self._replica.write(updates)
+
+
+def _told(standing: BadgeStanding) -> tuple[str, int, int]:
+    return standing.name.decode(), standing.size, standing.sum
+
+
+def _texts(members: Sequence[bytes]) -> list[str]:
+    """As scripts can unpack them. What is no text was not written by us: the set is not believed then."""
+    return [member.decode(errors="replace") for member in members]

@@ -1,0 +1,1 @@
+"""The product's values and rules. Pure: no I/O and no clock."""

@@ -1,0 +1,153 @@
+"""The events of the log. JSON, each with a version `v` and `created_at`; readers ignore what they don't know."""
+
+from typing import Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+from readstate.api import History
+
+from .model import ChannelType, Pointer
+
+VERSION = 1
+
+
+class ReadEvent(Struct, frozen=True, gc=False):
+    """A read state as it stands after a read. Carries the state, not the operation: it merges."""
+
+    user_id: str
+    channel_id: str
+    epoch: int
+    last_read_seq: int
+    apart: tuple[int, ...]
+    last_read_id: str | None
+    last_read_at: int | None
+    read_at: int
+    change: int
+    """The user's change number, for delta sync."""
+    created_at: int
+    v: int = VERSION
+
+
+def read_event(user: str, channel: str, pointer: Pointer, now: int) -> ReadEvent:
+    """The event that carries a pointer to the durable store."""
+    return ReadEvent(
+        user,
+        channel,
+        pointer.epoch,
+        pointer.seq,
+        tuple(sorted(pointer.apart)) if pointer.apart else (),
+        pointer.id,
+        pointer.at,
+        pointer.read_at or now,
+        pointer.change,
+        now,
+    )
+
+
+class ChannelLogEvent(Struct, frozen=True, gc=False, tag_field="kind", kw_only=True):
+    """Base of everything that changes a channel; one order per channel."""
+
+    channel_id: str
+    created_at: int
+    v: int = VERSION
+    in_doubt: bool = False
+    """Epochs in it may be too low: the hot store was lost, and the database lacked reads that only the log had."""
+    ref: str | None = None
+    """Who waits for the effect: the instance, a colon, and its own number of the request. None: nobody does."""
+
+
+class MessageEvent(ChannelLogEvent, frozen=True, kw_only=True, tag="message"):
+    """A message was accepted. `at` is already clamped to the clock of acceptance."""
+
+    id: str
+    sender_id: str
+    at: int
+    sent_at: int | None = None
+    text: str | None = None
+    preview: str | None = None
+    thread_id: str | None = None
+    also_to_channel: bool = False
+    mentions: tuple[str, ...] = ()
+    silent: bool = False
+    backfill: bool = False
+    epoch: int = 0
+    """The sender's, when it was accepted: a mark-unread before that is over, even where it is not stored yet."""
+
+
+class EditEvent(ChannelLogEvent, frozen=True, kw_only=True, tag="edit"):
+    """A message was edited; what is left out stays."""
+
+    id: str
+    text: str | None | UnsetType = UNSET
+    preview: str | None | UnsetType = UNSET
+    mentions: tuple[str, ...] | UnsetType = UNSET
+
+
+class DeleteEvent(ChannelLogEvent, frozen=True, kw_only=True, tag="delete"):
+    """A message was deleted."""
+
+    id: str
+
+
+class MembersEvent(ChannelLogEvent, frozen=True, kw_only=True, tag="members"):
+    """Members were added or removed; with `thread_id`, followers of that thread."""
+
+    thread_id: str | None = None
+    add: tuple[str, ...] = ()
+    remove: tuple[str, ...] = ()
+    history: History = "read"
+    epochs: dict[str, int] = {}
+    """Of those who come back, as in a message."""
+
+
+class ChannelEvent(ChannelLogEvent, frozen=True, kw_only=True, tag="channel"):
+    """A channel was created, changed or deleted; what is left out stays."""
+
+    action: Literal["put", "delete"] = "put"
+    type: ChannelType | UnsetType = UNSET
+    name: str | None | UnsetType = UNSET
+    avatar: str | None | UnsetType = UNSET
+    archived: bool | UnsetType = UNSET
+
+
+AnyChannelEvent = MessageEvent | EditEvent | DeleteEvent | MembersEvent | ChannelEvent
+
+
+class UnsentEvent(Struct, frozen=True, gc=False):
+    """A message came while its receiver was away."""
+
+    sender_id: str
+    receiver_id: str
+    message_id: str
+    channel_id: str
+    at: int
+    """The message's own time."""
+    accepted_at: int
+    """What a tap is compared with."""
+    created_at: int
+    v: int = VERSION
+
+
+class DeadLetter(Struct, frozen=True, gc=False):
+    """An event that failed again and again, with the reason."""
+
+    event: str
+    """As it was read, byte for byte where it is text."""
+    error: str
+    tries: int
+    topic: str
+    partition: int
+    offset: int
+    created_at: int
+    v: int = VERSION
+
+
+class Delivery(Struct, frozen=True, gc=False):
+    """An event with its place in the log."""
+
+    event: AnyChannelEvent
+    position: int
+    part: int = -1
+    """The partition of a shared log, in which `position` is an offset; -1: the log of this process alone."""
+    epoch: int = -1
+    """The leader epoch under which a broker took it; -1: not known. It never falls within a partition."""

@@ -1,0 +1,207 @@
+"""What must be known to fold a run of events, and what comes out: rows to write and steps for the hot state."""
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct, field
+
+from .errors import ReadstateError
+from .events import ChannelEvent, DeleteEvent, Delivery, EditEvent, MembersEvent, MessageEvent
+from .hot_updates import ChannelStep, UserStep
+from .model import Channel, Member, Message, Pointer, Position, Undelivered
+from .rooms import thread_room
+from .rules import EVERYONE, HERE
+
+Key = tuple[str, str]
+
+
+class Wants(Struct):
+    """What a run must know. Pairs are (channel, id), (room, user), (room, id) or (channel, number)."""
+
+    channels: set[str] = field(default_factory=set)
+    """Also the rooms of threads."""
+    messages: set[Key] = field(default_factory=set)
+    members: set[Key] = field(default_factory=set)
+    pointers: set[Key] = field(default_factory=set)
+    audience: set[str] = field(default_factory=set)
+    """Channels whose members are needed, if they are counted by ledger."""
+    followers: set[str] = field(default_factory=set)
+    """Rooms of threads whose followers are needed."""
+    everyone: set[str] = field(default_factory=set)
+    """Channels of which everyone is needed who ever had to do with them or their threads."""
+    before_last: set[tuple[str, int]] = field(default_factory=set)
+    """Where a pointer stands that leaves the last n messages unread."""
+    own_seqs: set[Key] = field(default_factory=set)
+    """The seqs of a user's own messages."""
+    newest_but: set[Key] = field(default_factory=set)
+    """The newest message of a channel or thread that is not deleted, other than this one."""
+
+
+class Facts(Struct):
+    """What the store knew when the run began."""
+
+    channels: dict[str, Channel] = field(default_factory=dict)
+    messages: dict[Key, Message] = field(default_factory=dict)
+    members: dict[Key, Member] = field(default_factory=dict)
+    pointers: dict[Key, Pointer] = field(default_factory=dict)
+    audience: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    muted: dict[Key, int] = field(default_factory=dict)
+    """Until when a member of an audience has muted the channel."""
+    followers: dict[str, dict[str, bool]] = field(default_factory=dict)
+    """The followers of a thread, and whether they are still in its channel."""
+    everyone: dict[str, tuple[Key, ...]] = field(default_factory=dict)
+    """(room, user) of a channel and all its threads."""
+    before_last: dict[tuple[str, int], Position] = field(default_factory=dict)
+    own_seqs: dict[Key, tuple[int, ...]] = field(default_factory=dict)
+    newest_but: dict[Key, Message] = field(default_factory=dict)
+    once_named: dict[Key, set[str]] = field(default_factory=dict)
+    """Whom earlier versions of a message in a big channel named; known of events that come again."""
+    gone: dict[str, int] = field(default_factory=dict)
+    """The change number under which a channel was deleted last; known of events that come again."""
+
+
+class Changes(Struct):
+    """Rows to write: inserted, replaced or (pointers) merged."""
+
+    channels: dict[str, Channel] = field(default_factory=dict)
+    messages: dict[Key, Message] = field(default_factory=dict)
+    members: dict[Key, Member] = field(default_factory=dict)
+    pointers: dict[Key, Pointer] = field(default_factory=dict)
+    undelivered: list[Undelivered] = field(default_factory=list)
+    once_named: list[tuple[str, str, str]] = field(default_factory=list)
+    """(channel, message, user): an edit in a big channel has taken this mention away."""
+    purged: set[str] = field(default_factory=set)
+    """Deleted channels: messages and pointers go, members become inactive and lose what they wanted."""
+
+
+class Effect(Struct):
+    """What became of one event, and what the hot store must be told."""
+
+    message: Message | None = None
+    channel: Channel | None = None
+    duplicate: bool = False
+    error: ReadstateError | None = None
+    added: int = 0
+    removed: int = 0
+    channel_steps: list[ChannelStep] = field(default_factory=list)
+    user_steps: list[UserStep] = field(default_factory=list)
+    undelivered: list[Undelivered] = field(default_factory=list)
+    """To those who were away."""
+    reached: list[Undelivered] = field(default_factory=list)
+    """To those who were online: it counts as undelivered if it doesn't get through to them."""
+    read_before: bool = False
+    """The message's sender has read what others wrote before it by sending it."""
+    position: int = 0
+    """Where it is in a log that others read too; positions only grow."""
+    repeated: bool = False
+    """The event was applied before, and comes again: nothing changes, but the hot store may have missed it."""
+
+
+def runs(deliveries: Sequence[Delivery]) -> Iterator[Sequence[Delivery]]:
+    """Splits a batch into runs, in order."""
+    start = 0
+    for index, delivery in enumerate(deliveries):
+        if not isinstance(delivery.event, MessageEvent):
+            if index > start:
+                yield deliveries[start:index]
+            yield deliveries[index : index + 1]
+            start = index + 1
+    if start < len(deliveries):
+        yield deliveries[start:]
+
+
+def wants(run: Sequence[Delivery]) -> Wants:
+    """What must be known to fold this run."""
+    needed = Wants()
+    for delivery in run:
+        event = delivery.event
+        channel = event.channel_id
+        needed.channels.add(channel)
+        needed.audience.add(channel)
+        match event:
+            case MessageEvent():
+                _want_message(needed, event)
+            case EditEvent():
+                needed.messages.add((channel, event.id))
+            case DeleteEvent():
+                needed.messages.add((channel, event.id))
+                needed.newest_but.add((channel, event.id))
+            case MembersEvent(thread_id=str() as thread):
+                room = thread_room(channel, thread)
+                needed.channels.add(room)
+                needed.messages.add((channel, thread))
+                needed.members.update((room, user) for user in event.add + event.remove)
+                needed.members.update((channel, user) for user in event.add)
+                needed.pointers.update((room, user) for user in event.add)
+            case MembersEvent():
+                needed.members.update((channel, user) for user in event.add + event.remove)
+                needed.pointers.update((channel, user) for user in event.add)
+                if event.history != "read":
+                    needed.own_seqs.update((channel, user) for user in event.add)
+                if isinstance(event.history, int):
+                    needed.before_last.add((channel, event.history))
+            case ChannelEvent(action="delete"):
+                needed.everyone.add(channel)
+    return needed
+
+
+def named_by_id(mentions: tuple[str, ...]) -> set[str]:
+    """Whom a message names, without those that @channel or @here mean."""
+    return {user for user in mentions if user not in {EVERYONE, HERE}}
+
+
+def has_no_replies(room: Channel | None) -> bool:
+    """Whether the next reply is the first one of a thread."""
+    return room is None or room.deleted or not room.last_seq
+
+
+def audience(run: Sequence[Delivery], facts: Facts) -> set[str]:
+    """Everyone of whom a run must know whether they are online."""
+    users: set[str] = set()
+    for delivery in run:
+        event = delivery.event
+        if not isinstance(event, MessageEvent | EditEvent):
+            continue
+        users.update(facts.audience.get(event.channel_id, ()))
+        if isinstance(event, MessageEvent):
+            users.update(named_by_id(event.mentions))
+            if event.thread_id is not None:
+                users.update(facts.followers.get(thread_room(event.channel_id, event.thread_id), ()))
+                users.update(user for room, user in facts.members if room == event.channel_id)
+    return users
+
+
+def _want_message(needed: Wants, event: MessageEvent) -> None:
+    channel = event.channel_id
+    named = named_by_id(event.mentions)
+    needed.messages.add((channel, event.id))
+    needed.pointers.add((channel, event.sender_id))
+    needed.members.update((channel, user) for user in named)
+    if event.thread_id is None:
+        return
+    room = thread_room(channel, event.thread_id)
+    needed.channels.add(room)
+    needed.messages.add((channel, event.thread_id))
+    needed.followers.add(room)
+    needed.members.add((channel, event.sender_id))
+    needed.pointers.update((room, user) for user in (*named, event.sender_id))
+
+
+def wants_next(run: Sequence[Delivery], facts: Facts) -> Wants:
+    """What must be known besides, as the first facts show: about threads that these name by a reply or a root."""
+    needed = Wants()
+    new = {(d.event.channel_id, d.event.id): d.event for d in run if isinstance(d.event, MessageEvent)}
+    for delivery in run:
+        event = delivery.event
+        channel = event.channel_id
+        if isinstance(event, MessageEvent) and event.thread_id is not None:
+            root = facts.messages.get((channel, event.thread_id)) or new.get((channel, event.thread_id))
+            if root is not None and has_no_replies(facts.channels.get(thread_room(channel, event.thread_id))):
+                needed.members.add((channel, root.sender_id))
+        elif isinstance(event, EditEvent | DeleteEvent):
+            known = facts.messages.get((channel, event.id))
+            if known is not None and known.thread_id is not None and known.thread_seq is not None:
+                room = thread_room(channel, known.thread_id)
+                needed.channels.add(room)
+                needed.followers.add(room)
+                needed.newest_but.add((room, known.id))
+    return needed

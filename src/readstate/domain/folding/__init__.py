@@ -1,0 +1,1 @@
+"""What a run of events does to channels, read states and replays, as pure functions."""

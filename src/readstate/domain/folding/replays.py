@@ -1,0 +1,178 @@
+"""Events that come again after they were applied, pure: facts in, effects out. Nothing changes in the durable store.
+
+A writer that dies after its transaction leaves the next one a batch that the durable store has and the hot store may
+lack. What the events did then can't be told any more: other events may have come after them. So the hot state of the
+channels and people that they were about is brought to where the store is now, under the channel's number of now. What
+has passed that number already ignores it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from readstate.domain.errors import ChannelNotFound, DirectChannelFull, NotAMember, ReadstateError
+from readstate.domain.events import ChannelEvent, DeleteEvent, Delivery, EditEvent, MembersEvent, MessageEvent
+from readstate.domain.facts import Effect, Facts, Key, Wants, named_by_id
+from readstate.domain.hot_updates import ChannelStep, Gone, Joined, Left, OwnRead, UserStep
+from readstate.domain.model import Channel, Message, Pointer, Undelivered
+from readstate.domain.rooms import thread_room
+
+
+def wants_of_repeats(run: Sequence[Delivery], facts: Facts) -> Wants:
+    """What must be known besides: the pointers of all who are told, and of a deleted channel who had to do with it."""
+    needed = Wants()
+    for delivery in run:
+        event = delivery.event
+        channel = facts.channels.get(event.channel_id)
+        if is_delete(event):
+            needed.everyone.add(event.channel_id)
+        if channel is None or channel.deleted:
+            continue
+        needed.members.update((event.channel_id, user) for user in _involved(event, facts))
+        users = {*facts.audience.get(event.channel_id, ()), *_involved(event, facts)}
+        needed.pointers.update((event.channel_id, user) for user in users)
+        if (room := _room(event, facts)) is not None:
+            needed.channels.add(room)
+            needed.pointers.update((room, user) for user in facts.followers.get(room, ()))
+    return needed
+
+
+def repeat(
+    run: Sequence[Delivery],
+    facts: Facts,
+    away: Mapping[Key, Sequence[Undelivered]],
+    reached: Mapping[tuple[int, int], Sequence[str]],
+) -> list[Effect]:
+    """What the hot store must be told again. `away`: to whom each message was undelivered. `reached`: by (part, place),
+    who had a connection then. Whether it got through to them the first writer may not have had the time to look after.
+
+    The audience of a channel that may have outgrown the limit by one of these events is all its members of then.
+    """
+    return [_Repeating(one, facts).effect(away, reached.get((one.part, one.position), ())) for one in run]
+
+
+class _Repeating:
+    def __init__(self, delivery: Delivery, facts: Facts) -> None:
+        self.event = delivery.event
+        self.facts = facts
+
+    def effect(self, away: Mapping[Key, Sequence[Undelivered]], reached: Sequence[str]) -> Effect:
+        event = self.event
+        channel = self.facts.channels.get(event.channel_id)
+        if channel is None:
+            return Effect(error=ChannelNotFound(f"there is no channel {event.channel_id!r}", field="channel_id"))
+        effect = Effect(channel=channel, repeated=True, message=self._message())
+        effect.channel_steps.append(ChannelStep(channel, channel.change, reload=True))
+        if is_delete(event):
+            effect.user_steps += self._gone(self.facts.gone.get(channel.channel_id, 0))
+        if channel.deleted:
+            return effect
+        effect.user_steps += self._seats(channel, self.facts.audience.get(channel.channel_id, ()))
+        effect.user_steps += self._own_read()
+        if (name := _room(event, self.facts)) is not None and (room := self.facts.channels.get(name)) is not None:
+            effect.channel_steps.append(ChannelStep(room, room.change))
+            effect.user_steps += self._seats(room, self.facts.followers.get(name, ()))
+        if isinstance(event, MessageEvent):
+            effect.undelivered += away.get((event.channel_id, event.id), ())
+            effect.reached += self._reached(event, effect, reached)
+        elif isinstance(event, MembersEvent):
+            effect.added, effect.removed = len(event.add), len(event.remove)
+            effect.error = self._refusal(event, channel)
+        return effect
+
+    def _refusal(self, event: MembersEvent, channel: Channel) -> ReadstateError | None:
+        """Why it did not add somebody, if it did not. A member who was added by it and left again was added."""
+        name = channel.channel_id
+        room = name if event.thread_id is None else thread_room(name, event.thread_id)
+        for user in event.add:
+            member = self.facts.members.get((room, user))
+            if member is not None and (member.active or member.joined_at >= event.created_at):
+                continue
+            if event.thread_id is None and channel.type == "direct":
+                return DirectChannelFull(field="add")
+            if event.thread_id is not None and not self._is_active(name, user):
+                return NotAMember(f"channel {name!r} has no member {user!r}", field="user")
+        return None
+
+    def _reached(self, event: MessageEvent, effect: Effect, users: Sequence[str]) -> Iterable[Undelivered]:
+        """Who was not noted as away since. A deleted message is told to nobody: there is nothing to get through."""
+        if effect.message is None or effect.message.deleted:
+            return
+        noted = {one.receiver_id for one in effect.undelivered}
+        for user in users:
+            if user not in noted:
+                yield Undelivered(user, event.created_at, event.sender_id, event.channel_id, event.id)
+
+    def _message(self) -> Message | None:
+        if isinstance(self.event, MessageEvent | EditEvent | DeleteEvent):
+            return self.facts.messages.get((self.event.channel_id, self.event.id))
+        return None
+
+    def _gone(self, change: int) -> Iterable[UserStep]:
+        """Under the number of then: whoever has come back since keeps what is theirs."""
+        rooms: dict[str, list[str]] = {}
+        for room, user in self.facts.everyone.get(self.event.channel_id, ()):
+            rooms.setdefault(room, []).append(user)
+        return [Gone(room, change, tuple(users)) for room, users in rooms.items()]
+
+    def _seats(self, room: Channel, members: Iterable[str]) -> Iterable[UserStep]:
+        """How members and those whom the event was about stand now."""
+        name = room.channel_id
+        if name == self.event.channel_id:
+            involved = _involved(self.event, self.facts)
+            active = {user for user in involved if self._is_active(name, user)}.union(members)
+        else:
+            involved = {*self.event.add, *self.event.remove} if isinstance(self.event, MembersEvent) else set()
+            active = set(members)
+        if active:
+            pointers = tuple((user, self.facts.pointers.get((name, user)) or Pointer()) for user in sorted(active))
+            latest = room.latest.at if room.latest is not None else 0
+            yield Joined(name, room.change, room.mode, room.last_seq, latest, room.archived, pointers)
+        if left := tuple(sorted(involved - active)):
+            yield Left(name, room.change, left)
+
+    def _own_read(self) -> Iterable[UserStep]:
+        """By sending, whatever epoch the hot store is in meanwhile."""
+        message = self._message()
+        if not isinstance(self.event, MessageEvent) or message is None or message.deleted:
+            return
+        places = [(message.channel_id, message.seq)]
+        if message.thread_id is not None:
+            places.append((thread_room(message.channel_id, message.thread_id), message.thread_seq))
+        for room, seq in places:
+            if seq is not None:
+                pointer = self.facts.pointers.get((room, message.sender_id)) or Pointer()
+                yield OwnRead(room, message.sender_id, seq, pointer)
+
+    def _is_active(self, room: str, user: str) -> bool:
+        member = self.facts.members.get((room, user))
+        return member is not None and member.active
+
+
+def is_delete(event: object) -> bool:
+    """Whether a channel is deleted by it."""
+    return isinstance(event, ChannelEvent) and event.action == "delete"
+
+
+def _involved(event: object, facts: Facts) -> set[str]:
+    """Whom an event was about, in its channel, besides all members of a small one."""
+    match event:
+        case MembersEvent(thread_id=None):
+            return {*event.add, *event.remove}
+        case MessageEvent() | EditEvent() | DeleteEvent():
+            known = facts.messages.get((event.channel_id, event.id))
+            mentions = set() if known is None else named_by_id(known.mentions)
+            if isinstance(event, MessageEvent | EditEvent) and isinstance(event.mentions, tuple):
+                mentions |= named_by_id(event.mentions)
+            return mentions | facts.once_named.get((event.channel_id, event.id), set())
+    return set()
+
+
+def _room(event: object, facts: Facts) -> str | None:
+    """The thread that an event is about, if it is about one."""
+    match event:
+        case MembersEvent(thread_id=str() as thread):
+            return thread_room(event.channel_id, thread)
+        case MessageEvent() | EditEvent() | DeleteEvent():
+            known = facts.messages.get((event.channel_id, event.id))
+            if known is not None and known.thread_id is not None and known.thread_seq is not None:
+                return thread_room(event.channel_id, known.thread_id)
+    return None

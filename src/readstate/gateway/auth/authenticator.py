@@ -1,0 +1,269 @@
+"""Who asks: service keys, user tokens, and the secrets behind them."""
+
+import os
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from math import isfinite
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jwt
+
+from readstate.domain.errors import (
+    ConfigurationError,
+    InvalidId,
+    InvalidToken,
+    ReadstateError,
+    TokenExpired,
+    Unauthenticated,
+)
+from readstate.domain.rules import check_user_id
+from readstate.settings import Settings
+
+from .jwks import Jwks
+
+ME = "me"
+"""In a path: the user of the token."""
+MAX_CACHED_TOKENS = 32_768
+SERVICE_KEY_FILE = "service-key"
+JWT_SECRET_FILE = "jwt-secret"
+MIN_SECRET = 32
+
+
+# ---------------------------------------------------------------- principals
+
+
+class Principal(NamedTuple):
+    """Who asks: a user, or a service when `user` is None. `bucket` is its name for rate limits."""
+
+    user: str | None
+    bucket: str
+    expires: float | None = None
+    """When the token does, in seconds since 1970."""
+
+
+class _Verified(NamedTuple):
+    """A token that was found good: until when, and with which version of the JWKS (None: the secret)."""
+
+    principal: Principal
+    expires: float
+    keys: int | None
+
+
+class Authenticator:
+    """Tells who sends a request from its Authorization header.
+
+    Service keys and tokens are looked up by their digest: time tells nothing about them, and the memory
+    of good tokens holds none. A token is verified once and then known until it expires or the keys change.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        secrets: "Secrets",
+        clock: Callable[[], float] = time.time,
+        jwks: Jwks | None = None,
+    ) -> None:
+        self._clock = clock
+        self._secret = secrets.jwt_secret
+        self._jwks = jwks or (Jwks(settings.jwks) if settings.jwks else None)
+        self._issuer = settings.jwt_issuer or None
+        self._audience = settings.jwt_audience or None
+        self._claim = settings.jwt_user_claim
+        digests = (_digest(b"Bearer " + key.encode()) for key in secrets.service_keys)
+        self._services = {digest: Principal(None, digest.hex()[:16]) for digest in digests}
+        self._tokens: OrderedDict[bytes, _Verified] = OrderedDict()
+
+    def known(self, header: bytes | None) -> Principal | None:
+        """The sender, if its key or token needs no (further) verification."""
+        if header is None:
+            return None
+        digest = _digest(header)
+        if principal := self._services.get(digest):
+            return principal
+        token = self._tokens.get(digest)
+        if token is None or token.expires <= self._clock():
+            return None
+        if token.keys is not None and not (self._jwks and self._jwks.is_current(token.keys)):
+            return None
+        self._tokens.move_to_end(digest)
+        return token.principal
+
+    async def verify(self, header: bytes | None) -> Principal:
+        """The sender; Unauthenticated if the header doesn't prove one."""
+        scheme, _, credential = (header or b"").strip().partition(b" ")
+        credential = credential.strip()
+        if header is None or scheme.lower() != b"bearer" or not credential:
+            raise Unauthenticated
+        if principal := self._services.get(_digest(b"Bearer " + credential)):
+            return principal
+        digest = _digest(header)
+        self._tokens.pop(digest, None)
+        token = await self._verify(credential)
+        self._tokens[digest] = token
+        if len(self._tokens) > MAX_CACHED_TOKENS:
+            self._tokens.popitem(last=False)
+        return token.principal
+
+    def close(self) -> None:
+        """The service stops: nobody waits for the keys of tokens any longer."""
+        if self._jwks is not None:
+            self._jwks.close()
+
+    async def _verify(self, token: bytes) -> _Verified:
+        algorithm, kid = _read_header(token)
+        if algorithm == "HS256" and self._secret:
+            return self._judge(token, algorithm, self._secret, None)
+        if algorithm in {"RS256", "ES256"} and self._jwks:
+            key = await self._jwks.find(kid, algorithm)
+            return self._judge(token, algorithm, key, self._jwks.version)
+        raise InvalidToken("The token's algorithm is not accepted.")
+
+    def _judge(self, token: bytes, algorithm: str, key: Any, keys: int | None) -> _Verified:
+        try:
+            claims = jwt.decode(
+                token,
+                key,
+                algorithms=[algorithm],
+                audience=self._audience,
+                issuer=self._issuer,
+                options={
+                    "require": ["exp"],
+                    "verify_exp": False,
+                    "verify_nbf": False,
+                    "verify_iat": False,
+                    "verify_sub": False,
+                    "verify_aud": self._audience is not None,
+                },
+            )
+            expires = self._check_times(claims)
+        except ReadstateError:
+            raise
+        except Exception as error:
+            # Also what PyJWT lets through on junk: overflows, deep nesting, claims of odd types.
+            raise _refusal(error) from None
+        return _Verified(self._principal(claims)._replace(expires=expires), expires, keys)
+
+    def _check_times(self, claims: Mapping[str, Any]) -> float:
+        now = self._clock()
+        expires = _moment(claims, "exp")
+        if expires <= now:
+            raise TokenExpired
+        if "nbf" in claims and _moment(claims, "nbf") > now:
+            raise InvalidToken("The token is not valid yet.")
+        return expires
+
+    def _principal(self, claims: Mapping[str, Any]) -> Principal:
+        value = claims.get(self._claim)
+        if not isinstance(value, str | int) or isinstance(value, bool):
+            raise InvalidToken(f"The token does not name its user in the claim '{self._claim}'.")
+        try:
+            user = check_user_id(value)
+        except InvalidId:
+            raise InvalidToken(f"The token's claim '{self._claim}' is not a valid user id.") from None
+        if user == ME:  # in a path it means the user of any token
+            raise InvalidToken(f"The token's claim '{self._claim}' must not be '{ME}'.")
+        return Principal(user, user)
+
+
+def _digest(header: bytes) -> bytes:
+    return sha256(header).digest()
+
+
+def _read_header(token: bytes) -> tuple[str, str | None]:
+    try:
+        header = jwt.get_unverified_header(token)
+    except Exception:
+        raise InvalidToken("This is neither a service key nor a user token.") from None
+    kid = header.get("kid")
+    return str(header.get("alg")), kid if isinstance(kid, str) else None
+
+
+def _moment(claims: Mapping[str, Any], name: str) -> float:
+    value = claims[name]
+    if not isinstance(value, int | float) or isinstance(value, bool) or not isfinite(value):
+        raise InvalidToken(f"The token's claim '{name}' is not a number.")
+    return float(value)
+
+
+def _refusal(error: Exception) -> InvalidToken:
+    if isinstance(error, jwt.MissingRequiredClaimError):
+        return InvalidToken(f"The token has no claim '{error.claim}'.")
+    if isinstance(error, jwt.InvalidIssuerError):
+        return InvalidToken("The token is from another issuer.")
+    if isinstance(error, jwt.InvalidAudienceError):
+        return InvalidToken("The token is for another audience.")
+    return InvalidToken()
+
+
+# ---------------------------------------------------------------- secrets
+
+
+@dataclass(frozen=True, repr=False)
+class Secrets:
+    """What proves a sender. Without a `jwt_secret`, tokens signed with one are refused."""
+
+    service_keys: tuple[str, ...]
+    jwt_secret: str
+
+
+def load_secrets(settings: Settings) -> Secrets:
+    """The configured secrets. One that is missing is made once and kept in the data directory."""
+    directory = Path(settings.data_dir)
+    keys = settings.service_keys or (_kept(directory / SERVICE_KEY_FILE),)
+    if settings.jwt_secret or settings.jwks:
+        return Secrets(keys, settings.jwt_secret)
+    return Secrets(keys, _kept(directory / JWT_SECRET_FILE))
+
+
+def require_jwks_file(settings: Settings) -> None:
+    """A file that is not there would refuse every user. A URL may be away for a moment."""
+    jwks = settings.jwks
+    if jwks and "://" not in jwks and not (Path(jwks).is_file() and os.access(jwks, os.R_OK)):
+        raise ConfigurationError(f"jwks: {jwks} is not a file that can be read")
+
+
+def make_token(secret: str, user: str, ttl_seconds: int, claims: Mapping[str, Any] | None = None) -> str:
+    """A user token, signed with HS256."""
+    now = int(time.time())
+    return jwt.encode({**(claims or {}), "sub": user, "iat": now, "exp": now + ttl_seconds}, secret, "HS256")
+
+
+def _kept(path: Path) -> str:
+    try:
+        if not path.exists():
+            _make(path)
+        return _read_secret(path)
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read or made: {error.strerror}") from None
+
+
+def _make(path: Path) -> None:
+    """Write a random secret under another name first: whoever finds the file finds it whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(file, "w") as out:
+            out.write(secrets.token_urlsafe(32) + "\n")
+            out.flush()
+            os.fsync(out.fileno())
+        os.link(draft, path)
+    except FileExistsError:
+        pass  # Another process was first: its secret is the one.
+    finally:
+        draft.unlink()
+
+
+def _read_secret(path: Path) -> str:
+    with path.open(encoding="ascii", errors="replace") as file:
+        if os.name == "posix" and os.fstat(file.fileno()).st_mode & 0o077:
+            raise ConfigurationError(f"{path}: others may read this secret: run 'chmod 600 {path}'")
+        secret = file.read().strip()
+    if len(secret) < MIN_SECRET:
+        raise ConfigurationError(f"{path}: the secret is shorter than {MIN_SECRET} characters: delete the file")
+    return secret

@@ -1,0 +1,265 @@
+"""The demo page: what it is made of, and a sandbox of made-up people for everyone who opens it.
+
+A sandbox lives inside the running service under ids of its own. Whoever gets one gets tokens of its people
+and of nobody else; it is removed when they have expired.
+"""
+
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct
+
+from readstate.api import NewMessage, PutChannel, PutPreferences, ReadTarget
+from readstate.domain.errors import ChannelNotFound
+from readstate.domain.model import ChannelType
+from readstate.gateway.asgi import Answer, Header, content_type
+from readstate.gateway.auth.authenticator import load_secrets, make_token
+from readstate.gateway.http.calls import Call, For, Handler, Route
+from readstate.gateway.http.problems import TooOften
+from readstate.gateway.ratelimit import RateLimiter
+from readstate.settings import Settings
+
+from . import story
+
+if TYPE_CHECKING:
+    from readstate.profiles.service import Readstate
+
+TOKEN_SECONDS = 3_600
+SESSIONS_PER_DAY = 200
+DAY = 86_400.0
+
+_ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"
+_MEDIA = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
+_POLICY = (
+    "default-src 'none'",
+    "script-src 'self'",
+    "style-src 'self'",
+    "connect-src 'self'",
+    "img-src 'self' data:",
+    "base-uri 'none'",
+    "form-action 'none'",
+    "frame-ancestors 'none'",
+)
+_HEADERS: list[Header] = [
+    (b"content-security-policy", "; ".join(_POLICY).encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-cache"),
+]
+
+
+def is_on(settings: Settings) -> bool:
+    """Whether the page is served: it must be asked for, and needs a secret to sign with."""
+    return settings.demo and bool(settings.jwt_secret or not settings.jwks)
+
+
+# ---------------------------------------------------------------- routes
+
+
+def routes() -> list[Route]:
+    """The page, its files, and the maker of sandboxes. Each call has limits of its own."""
+    listed = [
+        Route("GET", "/demo", _file("demo.html", "text/html; charset=utf-8"), For.ANYONE, media="text/html"),
+        Route("POST", "/demo/session", Sessions().make, For.ANYONE, status=201),
+    ]
+    for entry in sorted(files("readstate").joinpath("web").iterdir(), key=lambda file: file.name):
+        kind = _MEDIA.get(entry.name[entry.name.rfind(".") :])
+        if kind is not None and entry.is_file():
+            media = kind.partition(";")[0]
+            listed.append(Route("GET", f"/demo/{entry.name}", _file(entry.name, kind), For.ANYONE, media=media))
+    return listed
+
+
+def _file(name: str, kind: str) -> Handler:
+    async def serve(call: Call) -> Answer:
+        return Answer(200, [content_type(kind), *_HEADERS], _bytes(name))
+
+    return serve
+
+
+@cache
+def _bytes(name: str) -> bytes:
+    return files("readstate").joinpath("web", name).read_bytes()
+
+
+# ---------------------------------------------------------------- sessions
+
+
+class Person(Struct, frozen=True):
+    """Somebody of a sandbox, with the token to act as them."""
+
+    id: str
+    name: str
+    token: str
+
+
+class Room(Struct, frozen=True):
+    """A channel of a sandbox."""
+
+    id: str
+    name: str | None
+    type: ChannelType
+    members: list[str]
+
+
+class Said(Struct, frozen=True, omit_defaults=True):
+    """A message of a sandbox, as the store of a chat product would have it."""
+
+    channel_id: str
+    id: str
+    sender_id: str
+    text: str
+    at: int
+    seq: int | None
+    thread_seq: int | None = None
+    thread_id: str | None = None
+    mentions: tuple[str, ...] = ()
+    silent: bool = False
+
+
+class Session(Struct, frozen=True):
+    """A sandbox that was just made."""
+
+    people: list[Person]
+    channels: list[Room]
+    messages: list[Said]
+
+
+class _Made(NamedTuple):
+    at: float
+    suffix: str
+
+
+class Sessions:
+    """Makes sandboxes: one a second, a bounded number a day; what is over is removed."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._rate = RateLimiter(1, clock, burst=1)
+        self._made: deque[_Made] = deque()
+        """Of the last day, the oldest first."""
+        self._standing: deque[_Made] = deque()
+
+    async def make(self, call: Call) -> Session:
+        """Make a sandbox of people, channels and messages."""
+        made = self._take()
+        await self._remove_old(call.service)
+        self._standing.append(made)
+        return await _Sandbox(call.service, made.suffix).fill()
+
+    def _take(self) -> _Made:
+        now = self._clock()
+        while self._made and self._made[0].at <= now - DAY:
+            self._made.popleft()
+        if len(self._made) >= SESSIONS_PER_DAY:
+            raise TooOften(self._made[0].at + DAY - now)
+        if wait := self._rate.take("session"):
+            raise TooOften(wait)
+        made = _Made(now, "".join(secrets.choice(_ALPHABET) for _ in range(6)))
+        self._made.append(made)
+        return made
+
+    async def _remove_old(self, rs: "Readstate") -> None:
+        over = self._clock() - TOKEN_SECONDS
+        while self._standing and self._standing[0].at <= over:
+            await _Sandbox(rs, self._standing.popleft().suffix).remove()
+
+
+class _Sandbox:
+    """The people, channels and messages of the story under ids with one suffix."""
+
+    def __init__(self, rs: "Readstate", suffix: str) -> None:
+        self._rs = rs
+        self._suffix = suffix
+
+    async def fill(self) -> Session:
+        rooms = [Room(self._id(r.id), r.name, r.type, self._ids(r.members)) for r in story.ROOMS]
+        for room, told in zip(rooms, story.ROOMS, strict=True):
+            await self._rs.channels.put(
+                room.id, PutChannel(type=told.type, name=room.name, members=tuple(room.members))
+            )
+        said = await self._say()
+        await self._settle()
+        return Session(self._people(), rooms, said)
+
+    async def remove(self) -> None:
+        """Leave nothing of it. Somebody may have removed a part before."""
+        for room in story.ROOMS:
+            try:
+                await self._rs.channels.delete(self._id(room.id))
+            except ChannelNotFound:
+                continue
+        for person in story.PEOPLE:
+            await self._rs.transfer.erase_user(self._id(person))
+
+    async def _say(self) -> list[Said]:
+        now = self._rs.clock()
+        messages = [self._message(line, now - int(line.ago * 60_000)) for line in story.LINES]
+        said: list[Said] = []
+        # In batches of which each fits whatever the service allows.
+        most = min(self._rs.settings.max_batch, 100)
+        for start in range(0, len(messages), most):
+            part = messages[start : start + most]
+            for message, result in zip(part, await self._rs.messages.send(part), strict=True):
+                said.append(_said(message, result.id, result.seq, result.thread_seq))
+        return said
+
+    def _message(self, line: story.Line, at: int) -> NewMessage:
+        return NewMessage(
+            channel_id=self._id(line.room),
+            sender_id=self._id(line.sender),
+            id=self._id(line.key) if line.key else None,
+            at=at,
+            text=line.text,
+            thread_id=self._id(line.thread) if line.thread else None,
+            mentions=tuple(self._ids(line.mentions)),
+            silent=line.silent,
+        )
+
+    async def _settle(self) -> None:
+        """What the two people of the page have read, and what they want of the noisy channel."""
+        for person, places in story.READ_UP_TO.items():
+            for room, key in places.items():
+                await self._rs.reads.mark_read(self._id(person), self._id(room), ReadTarget(up_to=self._id(key)))
+        prefer = self._rs.preferences.put
+        await prefer(self._id("alice"), self._id("general"), PutPreferences(pinned=True))
+        await prefer(self._id("alice"), self._id("builds"), PutPreferences(muted=True))
+        await prefer(self._id("bob"), self._id("builds"), PutPreferences(count="mentions"))
+
+    def _people(self) -> list[Person]:
+        settings = self._rs.settings
+        secret = load_secrets(settings).jwt_secret
+        people = []
+        for key, name in story.PEOPLE.items():
+            id_ = self._id(key)
+            wanted = {"iss": settings.jwt_issuer, "aud": settings.jwt_audience, settings.jwt_user_claim: id_}
+            claims = {claim: value for claim, value in wanted.items() if value}
+            people.append(Person(id_, name, make_token(secret, id_, TOKEN_SECONDS, claims)))
+        return people
+
+    def _id(self, name: str) -> str:
+        return f"{name}-{self._suffix}"
+
+    def _ids(self, names: Iterable[str]) -> list[str]:
+        return [self._id(name) for name in names]
+
+
+def _said(message: NewMessage, id_: str, seq: int | None, thread_seq: int | None) -> Said:
+    assert isinstance(message.at, int)
+    return Said(
+        channel_id=str(message.channel_id),
+        id=id_,
+        sender_id=str(message.sender_id),
+        text=message.text or "",
+        at=message.at,
+        seq=seq,
+        thread_seq=thread_seq,
+        thread_id=None if message.thread_id is None else str(message.thread_id),
+        mentions=tuple(str(user) for user in message.mentions),
+        silent=message.silent,
+    )

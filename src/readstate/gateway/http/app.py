@@ -1,0 +1,299 @@
+"""The HTTP side of Readstate: an ASGI application of its own, so that one request costs little.
+
+A request is routed, authenticated, limited, allowed, decoded, done and answered, in this order.
+"""
+
+import asyncio
+import contextlib
+import traceback
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from msgspec import json
+
+from readstate import telemetry
+from readstate.domain.errors import (
+    ChannelNotFound,
+    Forbidden,
+    HotStoreUnavailable,
+    NotAMember,
+    ReadstateError,
+    Unavailable,
+)
+from readstate.gateway.asgi import (
+    API_HEADERS,
+    Answer,
+    ASGIApp,
+    Disconnected,
+    Header,
+    Receive,
+    Scope,
+    Send,
+    Stream,
+    content_type,
+)
+from readstate.gateway.auth import access
+from readstate.gateway.auth.authenticator import Authenticator, load_secrets, require_jwks_file
+from readstate.gateway.demo.sandbox import routes as demo_routes
+from readstate.gateway.ratelimit import UserLimits
+from readstate.gateway.ws.endpoint import LiveGateway
+
+from .calls import Call, For, Route
+from .cors import Cors
+from .decoding import id_in_url, parse_query, read_body
+from .problems import problem, storage_fault
+from .routes import routes
+from .routing import Router
+
+if TYPE_CHECKING:
+    from readstate.profiles.service import Readstate
+
+log = structlog.get_logger()
+
+JSON = content_type("application/json")
+METRICS = "/metrics"
+METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS"})
+
+AWAY_SECONDS = 2.0
+STOPS = "the service stops and did not wait for this; it may be done or not: try again"
+
+_WHOLE = (Answer, Stream)
+
+_encode = json.Encoder().encode
+
+
+def asgi_app(rs: "Readstate", *, demo: bool = False) -> ASGIApp:
+    """An ASGI application that serves `rs`, to be run or mounted. Who opened `rs` closes it.
+
+    `demo` adds the demo page, which gives everyone who asks for it a sandbox of their own.
+    """
+    require_jwks_file(rs.settings)
+    return Gateway(rs, Authenticator(rs.settings, load_secrets(rs.settings)), demo)
+
+
+class _Headers:
+    """The headers that matter, found in one pass."""
+
+    __slots__ = ("authorization", "content_length", "content_type", "origin", "prefers_wait")
+
+    def __init__(self, headers: list[Header]) -> None:
+        self.authorization = self.content_length = self.content_type = self.origin = None
+        self.prefers_wait = False
+        for name, value in headers:
+            if name == b"authorization":
+                self.authorization = value
+            elif name == b"content-type":
+                self.content_type = value
+            elif name == b"content-length":
+                self.content_length = value
+            elif name == b"origin":
+                self.origin = value
+            elif name == b"prefer":
+                self.prefers_wait |= _wants_to_wait(value)
+
+
+class Gateway:
+    """Answers HTTP requests for one service."""
+
+    def __init__(self, rs: "Readstate", authenticator: Authenticator, demo: bool = False) -> None:
+        settings = rs.settings
+        self._rs = rs
+        self._authenticator = authenticator
+        served = routes(*demo_routes()) if demo else routes()
+        self._router = Router([one for one in served if one.pattern != METRICS or not settings.metrics_port])
+        self._limits = UserLimits(settings)
+        self._cors = Cors(settings.cors_origins) if settings.cors_origins else None
+        self._max_body = settings.max_body
+        self._away_until = 0.0
+        """The hot store was missed a moment ago: until then nobody waits to see whether it is back."""
+        self._live = LiveGateway(rs, authenticator, self._limits, self._cors)
+        self._http = self._serve if rs.tracing is None else rs.tracing.server(self._serve, self._pattern)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection of ASGI."""
+        if scope["type"] == "http":
+            await self._http(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await _lifespan(receive, send)
+        elif scope["type"] == "websocket":
+            await self._live(scope, receive, send)
+
+    def stop_waiting(self) -> None:
+        """The service stops: requests that wait for something outside of it are answered now."""
+        self._authenticator.close()
+
+    def _pattern(self, scope: Scope) -> str | None:
+        """What traces call the route of a request."""
+        try:
+            return self._router.find(scope)[0].pattern
+        except ReadstateError:
+            return None
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = perf_counter()
+        route: Route | None = None
+        headers = _Headers(scope["headers"])
+        answer: Answer | Stream | None = self._cors.preflight(scope, headers.origin) if self._cors else None
+        try:
+            if answer is None:
+                route, path = self._router.find(scope)
+                answer = await self._answer(route, path, headers, scope, receive)
+        except ReadstateError as error:
+            if error.status == 500:
+                _log_failure(route)
+            answer = problem(error)
+        except Disconnected:
+            return
+        except asyncio.CancelledError:  # the service stops, and does not wait for it any longer
+            await self._send(problem(Unavailable(STOPS)), scope, headers, send)
+            raise
+        except Exception as error:
+            _log_failure(route)
+            answer = problem(storage_fault(error) or ReadstateError())
+        if isinstance(answer, Stream):
+            await self._stream(route, answer, scope, headers, receive, send)
+        else:
+            await self._send(answer, scope, headers, send)
+        _count(route, scope, answer.status, perf_counter() - started)
+
+    async def _answer(
+        self, route: Route, path: dict[str, str], headers: _Headers, scope: Scope, receive: Receive
+    ) -> Answer | Stream:
+        if route.open_to is For.ANYONE:
+            return await self._answer_anyone(route, path, scope)
+        known = self._authenticator.known(headers.authorization)
+        principal = known or await self._authenticator.verify(headers.authorization)
+        self._limits.take(principal)
+        call = Call(self._rs, principal, path)
+        call.wait = headers.prefers_wait
+        try:
+            await self._allow(route, call, path)
+            if route.body is not None:
+                body = await read_body(receive, headers.content_length, self._max_body)
+                call.body = route.body.read(body, headers.content_type)
+            call.query = parse_query(route.parsers, scope.get("query_string", b""))
+            return _as_answer(route, await self._do(route, call))
+        except (ChannelNotFound, NotAMember):
+            if principal.user is None:
+                raise
+            raise Forbidden(access.NOT_A_MEMBER) from None
+
+    async def _allow(self, route: Route, call: Call, path: dict[str, str]) -> None:
+        if route.without_hot_store and perf_counter() < self._away_until:
+            call.rs = await self._rs.without_hot_store() or call.rs
+        try:
+            await _allow(route, call, path)
+        except HotStoreUnavailable as error:
+            await self._go_without(route, call, error)
+            await _allow(route, call, path)
+
+    async def _do(self, route: Route, call: Call) -> Any:
+        try:
+            return await route.handler(call)
+        except HotStoreUnavailable as error:
+            await self._go_without(route, call, error)
+            return await route.handler(call)
+
+    async def _go_without(self, route: Route, call: Call, error: HotStoreUnavailable) -> None:
+        """From here on the durable store alone answers, if it can. What has changed since a moment, it can't tell."""
+        services = await self._rs.without_hot_store() if route.without_hot_store else None
+        if services is None or call.rs is services or "since" in call.query:
+            raise error
+        call.rs = services
+        self._away_until = perf_counter() + AWAY_SECONDS
+
+    async def _answer_anyone(self, route: Route, path: dict[str, str], scope: Scope) -> Answer | Stream:
+        call = Call(self._rs, None, path)
+        call.root = scope.get("root_path") or ""
+        return _as_answer(route, await route.handler(call))
+
+    async def _send(self, answer: Answer, scope: Scope, headers: _Headers, send: Send) -> None:
+        fields = self._fields(answer.headers, headers)
+        if answer.status != 204:
+            fields.append((b"content-length", b"%d" % len(answer.body)))
+        body = b"" if scope["method"] == "HEAD" else answer.body
+        await send({"type": "http.response.start", "status": answer.status, "headers": fields})
+        await send({"type": "http.response.body", "body": body})
+
+    def _fields(self, own: list[Header], headers: _Headers) -> list[Header]:
+        """The headers of an answer. Pages say themselves how they are kept; nothing else is kept anywhere."""
+        fields = own.copy() if any(name == b"cache-control" for name, _ in own) else [*own, *API_HEADERS]
+        if self._cors is not None:
+            fields += self._cors.headers(headers.origin)
+        return fields
+
+    async def _stream(
+        self, route: Route | None, answer: Stream, scope: Scope, headers: _Headers, receive: Receive, send: Send
+    ) -> None:
+        """Send chunks as they come. A client that goes away ends it; a failure breaks the connection off."""
+        fields = self._fields(answer.headers, headers)
+        gone = asyncio.create_task(_leaving(receive))
+        try:
+            await send({"type": "http.response.start", "status": answer.status, "headers": fields})
+            if scope["method"] != "HEAD":
+                async for chunk in answer.chunks:
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                    if gone.done():
+                        return
+            await send({"type": "http.response.body", "body": b""})
+        except Exception:
+            _log_failure(route)
+            raise
+        finally:
+            gone.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await gone
+            await answer.chunks.aclose()
+
+
+def _wants_to_wait(value: bytes) -> bool:
+    """Whether one of the preferences is to wait, for however long (RFC 7240)."""
+    names = (one.partition(b";")[0].partition(b"=")[0].strip().lower() for one in value.split(b","))
+    return b"wait" in names
+
+
+async def _leaving(receive: Receive) -> None:
+    """Returns when the client has gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _allow(route: Route, call: Call, path: dict[str, str]) -> None:
+    """Forbidden unless the sender may call this route for this user and channel. Nothing is looked up by a bad id."""
+    if call.own is not None and route.open_to is For.SERVICE:
+        raise Forbidden(access.SERVICE_ONLY)
+    for name, value in path.items():
+        if name != "user":
+            id_in_url(value, name)
+    if "user" in path:
+        call.user = access.resolve_user(call.user, call.own)
+    if call.own is not None and "channel" in path:
+        await access.require_membership(call.rs, call.own, (call.channel,))
+
+
+def _as_answer(route: Route, result: Any) -> Answer | Stream:
+    return result if isinstance(result, _WHOLE) else Answer(route.status, [JSON], _encode(result))
+
+
+def _count(route: Route | None, scope: Scope, status: int, seconds: float) -> None:
+    if route is not None:
+        route.count(status, seconds)
+        return
+    method = scope["method"] if scope["method"] in METHODS else "other"
+    telemetry.HTTP_REQUESTS.labels("unmatched", method, str(status)).inc()
+
+
+def _log_failure(route: Route | None) -> None:
+    """Log the exception as text: some renderers would add the variables, and with them tokens and texts."""
+    where = route.pattern if route else None
+    log.error("a request failed", action="http.request", route=where, traceback=traceback.format_exc())
+
+
+async def _lifespan(receive: Receive, send: Send) -> None:
+    """Nothing to start or stop: who opened the service closes it."""
+    while True:
+        event = await receive()
+        await send({"type": event["type"] + ".complete"})
+        if event["type"] == "lifespan.shutdown":
+            return

@@ -1,0 +1,131 @@
+"""What a route is: a method on a path, who may call it, what it takes, and what answers it.
+
+A route is declared once. The gateway serves from the declaration, and the OpenAPI document is made of it.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+
+from msgspec import Struct, json
+from prometheus_client import Counter, Histogram
+
+from readstate import telemetry
+from readstate.api import NewMessage
+from readstate.domain.errors import ReadstateError
+from readstate.gateway.auth.authenticator import Principal
+from readstate.transfer.records import Header, Record
+
+from .decoding import Decode, Messages, Query, decode, lines, one_or_many
+
+if TYPE_CHECKING:
+    from readstate.profiles.service import Readstate
+    from readstate.profiles.wiring import Services
+
+JSON = "application/json"
+LINES = "application/x-ndjson"
+
+
+class Call:
+    """One request as its handler sees it: allowed, and decoded."""
+
+    __slots__ = ("body", "channel", "message", "own", "query", "root", "rs", "service", "thread", "user", "wait")
+
+    def __init__(self, rs: "Readstate", principal: Principal | None, path: dict[str, str]) -> None:
+        self.service = rs
+        self.rs: Services = rs
+        """Its services; while the hot store is away, those that need none."""
+        self.own = principal.user if principal else None
+        """The user of the token; None for a service."""
+        self.user = path.get("user", "")
+        self.channel = path.get("channel", "")
+        self.message = path.get("message", "")
+        self.thread = path.get("thread", "")
+        self.body: Any = None
+        self.query: dict[str, Any] = {}
+        self.wait = False
+        """Whether the sender prefers to wait for the effect (`Prefer: wait`)."""
+        self.root = ""
+        """Where the gateway is mounted; told only to routes that are open to anyone."""
+
+
+Handler = Callable[[Call], Awaitable[Any]]
+"""Does what is asked; what it returns becomes the JSON of the answer, unless it is an answer itself.
+
+Its docstring is what the documentation says of the route, its return type the schema of the answer.
+"""
+
+
+class For(Enum):
+    """Who may call a route."""
+
+    ANYONE = "also without a key or token"
+    SERVICE = "service keys"
+    USER = "also a user: the one in the path, in a channel of its own"
+
+
+class Parameter(NamedTuple):
+    """A parameter of a query: what makes a value of its text, and what is told of it.
+
+    Where the schema has a limit that is a setting, it names the setting.
+    """
+
+    parse: Callable[[str], Any]
+    about: str
+    schema: Mapping[str, Any]
+
+
+class Body(NamedTuple):
+    """What a route takes as its body: a value (or lines) of one of these types, and what makes it."""
+
+    types: tuple[type[Struct], ...]
+    read: Callable[[bytes, bytes | None], Any]
+    """From the bytes and their content type."""
+    media: str = JSON
+
+
+def json_of(type_: type[Struct]) -> Body:
+    """A body in JSON."""
+    make: Decode = json.Decoder(type_).decode
+    return Body((type_,), partial(decode, make))
+
+
+ONE_OR_MANY = Body((NewMessage, Messages), partial(decode, one_or_many))
+JSON_LINES = Body((Header, *get_args(Record)), lines, LINES)
+
+
+@dataclass(frozen=True, eq=False)
+class Route:
+    """A method on a path, with its meters made once."""
+
+    method: str
+    pattern: str
+    handler: Handler
+    open_to: For = For.USER
+    body: Body | None = None
+    query: Mapping[str, Parameter] = field(default_factory=dict)
+    status: int = 200
+    errors: tuple[type[ReadstateError], ...] = ()
+    """What it may be refused with, beside what any route may."""
+    media: str = JSON
+    """Of the answer."""
+    without_hot_store: bool = False
+    """It can be done from the durable store alone: counts are stale then."""
+    parsers: Query = field(init=False)
+    seconds: Histogram = field(init=False)
+    counts: dict[int, Counter] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parsers", {name: parameter.parse for name, parameter in self.query.items()})
+        object.__setattr__(self, "seconds", telemetry.HTTP_SECONDS.labels(self.pattern))
+
+    def count(self, status: int, seconds: float) -> None:
+        """Meter one request."""
+        self.seconds.observe(seconds)
+        counter = self.counts.get(status)
+        if counter is None:
+            counter = telemetry.HTTP_REQUESTS.labels(self.pattern, self.method, str(status))
+            self.counts[status] = counter
+        counter.inc()

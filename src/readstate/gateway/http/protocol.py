@@ -1,0 +1,405 @@
+"""uvicorn's HTTP protocol, with bounds: bytes and fields of headers, deadlines, connections, and clear refusals.
+
+The parser keeps whatever headers arrive, and uvicorn waits for the rest of a request without end. Here bytes are
+counted before the parser gets them, and a connection that something is expected of has a deadline. A refusal is
+problem+json; the connection is closed after it, and after the answers that are due before it.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import sys
+import termios
+from typing import Any, ClassVar, Final
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from readstate.domain.errors import BadRequest, HeadersTooLarge, ReadstateError, RequestTimeout, TooManyConnections
+from readstate.gateway.asgi import API_HEADERS
+from readstate.gateway.ws.protocol import LiveProtocol
+from readstate.settings import Settings
+from readstate.telemetry import HTTP_REFUSED
+
+from .connections import Deadlines, Limits, Seldom
+from .problems import problem
+
+MAX_FIELDS: Final = 128
+MAX_PIPELINED: Final = 128
+"""Requests that may wait for the answers before them: each costs memory before it is done."""
+FRAMING: Final = 16
+"""Bytes of chunk sizes, extensions and trailers that each byte of a body pays for."""
+LINGER_SECONDS: Final = 2.0
+"""After a refusal what still arrives is discarded for this long: a close with unread bytes would reset the
+connection, and the client might never see why."""
+MAX_LINGERING: Final = 256
+"""Connections over `max_connections` that may linger at the same time; further ones are reset."""
+
+
+_UPGRADE: Final = frozenset({b"upgrade", b"http2-settings"})
+
+
+# What a connection expects next. Plain numbers: members of an enum cost microseconds for each request.
+IDLE: Final = 0
+HEAD: Final = 1
+BODY: Final = 2
+REFUSED: Final = 3
+"""Nothing more is parsed; a refusal follows the answers that are due."""
+LINGERING: Final = 4
+
+
+class Guard:
+    """What the connections of one server share."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.deadlines = Deadlines()
+        self.turned_away: set[HttpProtocol] = set()
+        self.full = Seldom()
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """One connection. `http_protocol` makes the class of a server."""
+
+    # uvicorn's own attributes just fit into the 30 that CPython looks up fast; ours must not be among them.
+    __slots__ = (
+        *("_counted", "_deadline", "_fault", "_max_head", "_refusal", "_size", "_stage"),
+        *("_unsent", "_unsent_deadline"),
+    )
+
+    guard: ClassVar[Guard]
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._max_head = self.guard.limits.max_header_bytes
+        self._stage: int = HEAD
+        self._size = 0
+        """Bytes of the head so far; of a body, those that are not content and not paid for."""
+        self._counted = True
+        """Whether `_size` began with the head: a pipelined one begins somewhere within a read."""
+        self._fault: ReadstateError | None = None
+        self._refusal = b""
+        self._deadline = 0.0
+        """When the client must have sent what is expected of it; 0: nothing is."""
+        self._unsent = 0
+        self._unsent_deadline = 0.0
+        """When the client must have taken any of the bytes that wait for it; 0: none wait."""
+
+    # ------------------------------------------------------------ a connection
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the deadline of the first request; turn the connection away if there are too many."""
+        super().connection_made(transport)
+        limits = self.guard.limits
+        self._deadline = self.loop.time() + limits.header_timeout
+        self.guard.deadlines.watch(self)
+        if len(self.connections) > limits.max_connections:
+            self._turn_away(limits.max_connections)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self.guard.deadlines.forget(self)
+        self.guard.turned_away.discard(self)
+        super().connection_lost(exc)
+
+    def _turn_away(self, most: int) -> None:
+        """Answer 503 at once. The connection takes no place of those that are served."""
+        self.connections.discard(self)
+        self.guard.full.warn("too many connections: new ones are refused", action="connections", max_connections=most)
+        if len(self.guard.turned_away) >= MAX_LINGERING:
+            HTTP_REFUSED.labels("connections").inc()
+            self.transport.abort()
+            return
+        self.guard.turned_away.add(self)
+        self._refuse(TooManyConnections(), "connections")
+
+    # ------------------------------------------------------------ bytes
+
+    def data_received(self, data: bytes) -> None:
+        """Count, then parse. The parser never gets more of a head than is allowed."""
+        self._unset_keepalive_if_required()
+        if self._stage == IDLE:
+            self._stage, self._counted = HEAD, True
+        while data and self._stage < REFUSED:
+            room = self._max_head - self._size
+            if room <= 0:
+                self._refuse(self._too_large(), "headers_too_large")
+                return
+            piece, data = data[:room], data[room:]
+            self._size += len(piece)
+            if not self._parse(piece):
+                return
+        if self._stage != IDLE:
+            self._expect_more()
+
+    def _parse(self, piece: bytes) -> bool:
+        """Give the parser a piece; False when the connection is parsed no further."""
+        try:
+            self.parser.feed_data(piece)
+        except httptools.HttpParserError as error:
+            fault = self._fault or BadRequest(_reason(error))
+            self._refuse(fault, "headers_too_large" if isinstance(fault, HeadersTooLarge) else "bad_request")
+        except httptools.HttpParserUpgrade as upgrade:
+            if self._stage == HEAD:
+                return self._parse_without_upgrade(piece[upgrade.args[0] :])
+            self._upgrade()
+            return False
+        return self._stage < REFUSED
+
+    def _expect_more(self) -> None:
+        """The request is not whole: the rest has a deadline. A body that is only drained has one in all."""
+        if self._stage < REFUSED and self.headers is not None and len(self.headers) > MAX_FIELDS:
+            self._refuse(self._too_large(), "headers_too_large")
+            return
+        limits = self.guard.limits
+        if self._stage == HEAD:
+            if self._deadline:
+                return
+            self._deadline = self.loop.time() + limits.header_timeout
+        elif self._stage == BODY and not (self._deadline and self.cycle.response_complete):
+            self._deadline = self.loop.time() + limits.body_timeout
+        self.guard.deadlines.watch(self)
+
+    # ------------------------------------------------------------ what the parser finds
+
+    def on_message_begin(self) -> None:
+        """A request begins, perhaps within the bytes that ended the last one."""
+        self._stage = HEAD
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """Start the request, unless it is refused or its upgrade is one that is not offered."""
+        if len(self.headers) > MAX_FIELDS or not (self._counted or self._fits()):
+            self._fail(self._too_large())
+        if len(self.pipeline) >= MAX_PIPELINED:
+            self._fail(BadRequest("Too many requests wait for the answers before them on this connection."))
+        upgrades = self.parser.should_upgrade()
+        if upgrades and not self._should_upgrade():
+            if self.parser.get_method() == b"CONNECT":
+                self._fail(BadRequest("This is no proxy."))
+            return
+        super().on_headers_complete()
+        self._stage, self._size, self._deadline = BODY, 0, 0.0
+        if not upgrades:
+            self.headers = []  # trailers follow, and must not pass for headers of the request
+
+    def on_body(self, body: bytes) -> None:
+        """Content pays for the bytes around it."""
+        self._size = max(0, self._size - (FRAMING + 1) * len(body))
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The request is whole."""
+        if self._stage == HEAD:  # an upgrade that is not offered: the head is parsed again without it
+            return
+        self._stage, self._size, self._counted, self._deadline = IDLE, 0, False, 0.0
+        super().on_message_complete()
+
+    def _fail(self, error: ReadstateError) -> None:
+        """Stop the parser with a reason of our own."""
+        self._fault = error
+        raise error
+
+    def _fits(self) -> bool:
+        """Whether a head is within the limit of which some bytes were not counted."""
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        return size <= self._max_head
+
+    def _too_large(self) -> HeadersTooLarge:
+        return HeadersTooLarge(
+            f"The request line and headers may have {self._max_head} bytes and {MAX_FIELDS} fields, no more; "
+            "so may the trailers and chunk extensions of a body."
+        )
+
+    # ------------------------------------------------------------ upgrades
+
+    def _upgrade(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._refuse(BadRequest("Wait for the answers of this connection before you upgrade it."), "bad_request")
+            return
+        self.handle_websocket_upgrade()
+
+    def handle_websocket_upgrade(self) -> None:
+        """Hand the connection over. A handshake that the WebSocket side cannot read is refused."""
+        self._stage = REFUSED
+        self.guard.deadlines.forget(self)
+        super().handle_websocket_upgrade()
+        self.parser = None  # type: ignore[assignment]  # it holds this protocol, and would keep it alive
+        live = self.transport.get_protocol()
+        if isinstance(live, LiveProtocol) and not live.handshake_initiated:
+            HTTP_REFUSED.labels("bad_request").inc()
+            why = live.conn.handshake_exc
+            cause = (why and why.__cause__) or why
+            self.transport.write(self._as_bytes(BadRequest(f"The WebSocket handshake cannot be read: {cause}.")))
+            self.transport.close()
+
+    def _parse_without_upgrade(self, rest: bytes) -> bool:
+        """Serve a request that offers another protocol, such as h2c, as if it did not.
+
+        The parser takes the bytes after such a head for the other protocol's, and would drop a body.
+        """
+        method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (method, self.url, version)]
+        for name, value in self.headers:
+            if name == b"connection":
+                kept = [one for one in value.split(b",") if one.strip().lower() not in _UPGRADE]
+                lines.append(b"connection: " + b",".join(kept))
+            elif name not in _UPGRADE:
+                lines.append(b"%b: %b" % (name, value))
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        return self._parse(b"\r\n".join([*lines, b"", rest]))
+
+    # ------------------------------------------------------------ refusals
+
+    def _refuse(self, error: ReadstateError, reason: str) -> None:
+        """Parse no further, and say why: now, or after the answers that are due before."""
+        HTTP_REFUSED.labels(reason).inc()
+        cycle, stage = self.cycle, self._stage
+        self._stage, self._deadline, self._refusal = REFUSED, 0.0, self._as_bytes(error)
+        if stage == BODY:
+            if self.pipeline and self.pipeline[0][0] is cycle:
+                self.pipeline.popleft()
+                return
+            if cycle.response_started:
+                self._close()
+                return
+            cycle.disconnected = True
+            cycle.message_event.set()
+        elif cycle is not None and not cycle.response_complete:
+            return
+        self._say_refusal()
+
+    def _say_refusal(self) -> None:
+        self._unset_keepalive_if_required()
+        self.transport.write(self._refusal)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.flow.resume_reading()
+        self._stage, self._deadline = LINGERING, self.loop.time() + LINGER_SECONDS
+        self.guard.deadlines.watch(self)
+
+    def _as_bytes(self, error: ReadstateError) -> bytes:
+        answer = problem(error)
+        headers = [*self.server_state.default_headers, *answer.headers, *API_HEADERS]
+        headers += [(b"content-length", b"%d" % len(answer.body)), (b"connection", b"close")]
+        lines = [b"%b: %b\r\n" % header for header in headers]
+        return b"".join([STATUS_LINE[answer.status], *lines, b"\r\n", answer.body])
+
+    def on_response_complete(self) -> None:
+        """Go on to what is due next: a pipelined request, a refusal, or the next request."""
+        last = not self.pipeline
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._expect_it_is_taken()
+        elif self._refusal and last:
+            self._say_refusal()
+
+    # ------------------------------------------------------------ deadlines
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection; a client that never took the last answer can't keep it open."""
+        self._close()
+
+    def _close(self) -> None:
+        self.transport.close()
+        self._expect_it_is_taken()
+
+    def pause_writing(self) -> None:
+        """The client does not read as fast as it is answered."""
+        super().pause_writing()
+        self._expect_it_is_taken()
+
+    def resume_writing(self) -> None:
+        """It reads."""
+        self._unsent_deadline = 0.0
+        super().resume_writing()
+
+    def _expect_it_is_taken(self) -> None:
+        self._unsent = _unsent(self.transport)
+        self._unsent_deadline = self.loop.time() + self.guard.limits.body_timeout
+        self.guard.deadlines.watch(self)
+
+    def waits(self, now: float) -> bool:
+        """Act on a deadline that has passed; False when there is none."""
+        if self._unsent_deadline and not self._is_taken(now):
+            HTTP_REFUSED.labels("stalled").inc()
+            self.transport.abort()
+            return False
+        if self._deadline and now >= self._deadline:
+            self._be_late(now)
+        return bool(self._deadline or self._unsent_deadline)
+
+    def _is_taken(self, now: float) -> bool:
+        """Whether the client takes what waits for it, or still has time to."""
+        if now < self._unsent_deadline:
+            return True
+        unsent = _unsent(self.transport)
+        if unsent >= self._unsent:
+            return False
+        self._unsent, self._unsent_deadline = unsent, now + self.guard.limits.body_timeout
+        return True
+
+    def _be_late(self, now: float) -> None:
+        limits = self.guard.limits
+        self._deadline = 0.0
+        if self._stage == LINGERING:
+            self.transport.abort()
+        elif self.flow.read_paused:  # the client could not send if it would
+            self._deadline = now + limits.header_timeout
+        elif self._stage == HEAD:
+            self._head_is_late()
+        elif self._stage == BODY:
+            self._body_is_late(now + limits.body_timeout)
+
+    def _head_is_late(self) -> None:
+        if self._size or not self._counted:
+            seconds = self.guard.limits.header_timeout
+            self._refuse(RequestTimeout(f"The headers did not arrive within {seconds} seconds."), "header_timeout")
+            return
+        HTTP_REFUSED.labels("header_timeout").inc()
+        self._stage = REFUSED
+        self._close()
+
+    def _body_is_late(self, later: float) -> None:
+        if self.cycle.response_complete:
+            HTTP_REFUSED.labels("body_timeout").inc()
+            self._close()
+        elif self.cycle.response_started:  # the answer does not wait for the body
+            self._deadline = later
+        else:
+            seconds = self.guard.limits.body_timeout
+            self._refuse(RequestTimeout(f"No byte of the body arrived for {seconds} seconds."), "body_timeout")
+
+
+def http_protocol(settings: Settings) -> type[HttpProtocol]:
+    """The protocol class of one server, with the limits of the settings."""
+
+    class Limited(HttpProtocol):
+        __slots__ = ()
+        guard = Guard(Limits.of(settings))
+
+    return Limited
+
+
+def _unsent(transport: asyncio.Transport) -> int:
+    """Bytes that the client has not taken, those in the kernel's buffer too: it may hold megabytes."""
+    size = transport.get_write_buffer_size()
+    with contextlib.suppress(OSError, ValueError):
+        held = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+        size += int.from_bytes(held, sys.byteorder)
+    return size
+
+
+def _reason(error: httptools.HttpParserError) -> str:
+    if isinstance(error, httptools.HttpParserCallbackError):
+        return "The target of the request is not valid."
+    return f"This is not a request of HTTP/1.1: {error}."

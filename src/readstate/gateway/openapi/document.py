@@ -1,0 +1,326 @@
+"""The OpenAPI 3.1 document of the API.
+
+Made of what the gateway runs on: the table of routes, the structs that decode requests and encode
+answers, and the tree of errors. Words about fields are in `words.py`, examples in `examples.py`.
+"""
+
+import inspect
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from http import HTTPStatus
+from importlib.metadata import version
+from typing import Any, NamedTuple, Protocol, get_type_hints
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Struct, json
+
+from readstate.domain.errors import (
+    BadPath,
+    BadRequest,
+    BrokenJson,
+    Forbidden,
+    HotStoreUnavailable,
+    Invalid,
+    InvalidCursor,
+    InvalidId,
+    InvalidToken,
+    LogUnavailable,
+    RateLimited,
+    ReadstateError,
+    Stopping,
+    StorageUnavailable,
+    TokenExpired,
+    TooLarge,
+    Unauthenticated,
+    Unavailable,
+    WrongContentType,
+)
+from readstate.gateway.http.calls import JSON, JSON_LINES, LINES, Body, For, Handler, Parameter, Route
+from readstate.gateway.http.problems import PROBLEM, BadIdInUrl, Problem, problem
+from readstate.settings import Settings
+
+from . import examples, schemas
+from .texts import ABOUT, PATH
+
+Json = dict[str, Any]
+
+PROBLEM_JSON = PROBLEM[1].decode()
+REF = "#/components/schemas/"
+
+_ALWAYS = (
+    BadRequest,
+    Unauthenticated,
+    InvalidToken,
+    TokenExpired,
+    Forbidden,
+    Invalid,
+    RateLimited,
+    Unavailable,
+    StorageUnavailable,
+    HotStoreUnavailable,
+    LogUnavailable,
+    Stopping,
+)
+_SECURITY: Mapping[For, list[Json]] = {
+    For.ANYONE: [],
+    For.SERVICE: [{"serviceKey": []}],
+    For.USER: [{"serviceKey": []}, {"userToken": []}],
+}
+_SCHEMES = {
+    "serviceKey": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "A service key, for the backend of a chat product. It may do everything.",
+    },
+    "userToken": {
+        "type": "http",
+        "scheme": "bearer",
+        "bearerFormat": "JWT",
+        "description": "A token of one user, for its devices. It acts as that user, in channels it is a member of.",
+    },
+}
+_RETRY_AFTER = {
+    "Retry-After": {"description": "Seconds to wait before trying again.", "schema": {"type": "integer", "minimum": 1}}
+}
+_CHALLENGE = {"WWW-Authenticate": {"description": "How to authenticate.", "schema": {"const": "Bearer"}}}
+
+
+class Routes(Protocol):
+    """Routes that belong together."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def about(self) -> str: ...  # noqa: D102
+    @property
+    def routes(self) -> tuple[Route, ...]: ...  # noqa: D102
+
+
+class Limits(NamedTuple):
+    """The settings that the document tells as limits."""
+
+    max_page: int
+    max_batch: int
+    max_text: int
+    max_mentions: int
+
+
+def encoded(groups: Sequence[Routes], settings: Settings, root: str) -> bytes:
+    """The document as JSON, for a gateway that is mounted at `root`."""
+    limits = Limits(*(getattr(settings, name) for name in Limits._fields))
+    return _encoded(tuple(groups), limits, root)
+
+
+@lru_cache(maxsize=8)
+def _encoded(groups: tuple[Routes, ...], limits: Limits, root: str) -> bytes:
+    return json.encode(document(groups, limits, root))
+
+
+def document(groups: Sequence[Routes], limits: Limits, root: str = "") -> Json:
+    """The whole document."""
+    paths: dict[str, Json] = {}
+    for group in groups:
+        for route in group.routes:
+            paths.setdefault(route.pattern, {})[route.method.lower()] = _operation(route, group.name)
+    made: Json = {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Readstate",
+            "version": version("readstate"),
+            "summary": "The read-state service for chat.",
+            "description": ABOUT,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": quote(root.rstrip("/")) or "/"}],
+        "tags": [{"name": group.name, "description": group.about} for group in groups],
+        "paths": paths,
+        "components": {
+            "schemas": _schemas(groups),
+            "responses": _shared_failures(groups),
+            "examples": {error.code: _shown(error) for error in _every_error(groups)},
+            "securitySchemes": _SCHEMES,
+        },
+    }
+    filled: Json = _with_limits(made, limits._asdict())
+    return filled
+
+
+def _with_limits(value: Any, limits: Mapping[str, int]) -> Any:
+    """The same with the values of settings where limits name them."""
+    if isinstance(value, dict):
+        return {
+            key: limits.get(item, item)
+            if key in schemas.LIMITS and isinstance(item, str)
+            else _with_limits(item, limits)
+            for key, item in value.items()
+        }
+    return [_with_limits(item, limits) for item in value] if isinstance(value, list) else value
+
+
+# ---------------------------------------------------------------- operations
+
+
+def _operation(route: Route, group: str) -> Json:
+    summary, _, rest = (inspect.getdoc(route.handler) or "").partition("\n")
+    operation: Json = {
+        "operationId": route.handler.__name__,
+        "tags": [group],
+        "summary": summary.rstrip("."),
+        "description": _description(rest, route.open_to),
+        "security": _SECURITY[route.open_to],
+        "parameters": [*_in_path(route.pattern), *(_in_query(*item) for item in route.query.items())],
+        "responses": {str(route.status): _success(route), **_failures(route)},
+    }
+    if route.body is not None:
+        operation["requestBody"] = _request(route.body)
+    return operation
+
+
+def _description(rest: str, open_to: For) -> str:
+    prose = [" ".join(part.split("\n")) for part in rest.strip().split("\n\n") if part]
+    if open_to is For.SERVICE:
+        prose.append("Service keys only.")
+    return "\n\n".join(prose)
+
+
+def _in_path(pattern: str) -> Iterable[Json]:
+    for name in re.findall("{(.*?)}", pattern):
+        about, example = PATH[name]
+        schema = {"type": "string", "minLength": 1, "maxLength": 128}
+        yield {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "description": about,
+            "schema": schema,
+            "example": example,
+        }
+
+
+def _in_query(name: str, parameter: Parameter) -> Json:
+    told: Json = {"name": name, "in": "query", "description": parameter.about, "schema": dict(parameter.schema)}
+    if parameter.schema.get("type") == "array":
+        told |= {"style": "form", "explode": False}
+    return told
+
+
+def _request(body: Body) -> Json:
+    if body.media == LINES:
+        return {"required": True, "content": {LINES: _lines()}}
+    shown = {"schema": _any_of(body.types), "examples": examples.of_types(body.types)}
+    return {"required": any(schemas.required(type_) for type_ in body.types), "content": {body.media: shown}}
+
+
+def _any_of(types: Sequence[type[Struct]]) -> Json:
+    refs = [{"$ref": REF + type_.__name__} for type_ in types]
+    return refs[0] if len(refs) == 1 else {"anyOf": refs}
+
+
+def _lines() -> Json:
+    """JSON Lines. OpenAPI 3.1 has no word for what a line is, so this one is our own."""
+    return {"schema": {"type": "string", "x-line": _any_of(JSON_LINES.types)}, "example": examples.lines()}
+
+
+def _success(route: Route) -> Json:
+    description = "Done."
+    if route.media == LINES:
+        content = _lines()
+    elif (answer := answer_of(route.handler)) is not None:
+        content = {"schema": _any_of((answer,)), "examples": examples.of_types((answer,))}
+        description = (inspect.getdoc(answer) or "").partition("\n")[0]
+    else:
+        content = {"schema": {"type": "object"} if route.media == JSON else {"type": "string"}}
+    return {"description": description, "content": {route.media: content}}
+
+
+def answer_of(handler: Handler) -> type[Struct] | None:
+    """The struct that a handler answers with; None if it makes the bytes itself."""
+    made = get_type_hints(handler)["return"]
+    return made if isinstance(made, type) and issubclass(made, Struct) else None
+
+
+# ---------------------------------------------------------------- errors
+
+
+def errors_of(route: Route) -> list[type[ReadstateError]]:
+    """Everything that a route may be refused with."""
+    found = [*route.errors]
+    if route.open_to is not For.ANYONE:
+        found += _ALWAYS
+        if "{" in route.pattern:
+            found += (BadPath, BadIdInUrl)
+        if {"cursor", "since"} & set(route.query):
+            found.append(InvalidCursor)
+        if route.body is not None:
+            found += (WrongContentType, TooLarge)
+            found += (BrokenJson, InvalidId) if route.body.media == JSON else ()
+    return sorted(set(found), key=lambda error: (error.status, error.code))
+
+
+def _failures(route: Route) -> Json:
+    return {
+        str(status): {"$ref": f"#/components/responses/{_name(errors)}"}
+        for status, errors in _by_status(errors_of(route)).items()
+    }
+
+
+def _shared_failures(groups: Sequence[Routes]) -> Json:
+    """The same few sets of errors come back in many routes, so each set is described once."""
+    return {
+        _name(errors): _failure(status, errors)
+        for group in groups
+        for route in group.routes
+        for status, errors in _by_status(errors_of(route)).items()
+    }
+
+
+def _failure(status: int, errors: Sequence[type[ReadstateError]]) -> Json:
+    codes = [error.code for error in errors]
+    schema = {"allOf": [{"$ref": REF + Problem.__name__}], "properties": {"code": {"enum": codes}}}
+    shown = {code: {"$ref": f"#/components/examples/{code}"} for code in codes}
+    failure: Json = {
+        "description": HTTPStatus(status).phrase,
+        "content": {PROBLEM_JSON: {"schema": schema, "examples": shown}},
+    }
+    if status in {429, 503}:
+        failure["headers"] = _RETRY_AFTER
+    if status == 401:
+        failure["headers"] = _CHALLENGE
+    return failure
+
+
+def _shown(error: type[ReadstateError]) -> Json:
+    return {"summary": error().detail, "value": json.decode(problem(error()).body)}
+
+
+def _name(errors: Sequence[type[ReadstateError]]) -> str:
+    return "-".join([str(errors[0].status), *(error.code for error in errors)])
+
+
+def _by_status(errors: Iterable[type[ReadstateError]]) -> dict[int, list[type[ReadstateError]]]:
+    found: dict[int, list[type[ReadstateError]]] = {}
+    for error in errors:
+        found.setdefault(error.status, []).append(error)
+    return found
+
+
+def _every_error(groups: Sequence[Routes]) -> list[type[ReadstateError]]:
+    found = {error for group in groups for route in group.routes for error in errors_of(route)}
+    return sorted(found, key=lambda error: (error.status, error.code))
+
+
+# ---------------------------------------------------------------- schemas
+
+
+def _schemas(groups: Sequence[Routes]) -> Json:
+    types: list[type[Struct]] = [Problem]
+    for group in groups:
+        for route in group.routes:
+            types += route.body.types if route.body else ()
+            if (answer := answer_of(route.handler)) is not None:
+                types.append(answer)
+    unique = list(dict.fromkeys(types))
+    _, components = msgspec.json.schema_components(unique, ref_template=REF + "{name}")
+    return schemas.told(unique, components)

@@ -1,0 +1,1 @@
+"""The WebSocket `/v1/ws`."""

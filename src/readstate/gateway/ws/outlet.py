@@ -1,0 +1,103 @@
+"""How frames leave for a device: pushed without waiting, and in order."""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from readstate.gateway.asgi import Scope, Send
+
+EXTENSION = "readstate.outlet"
+"""Where a server that can do better than ASGI puts its own outlet, in `scope["extensions"]`."""
+
+
+def _nothing() -> None:
+    pass
+
+
+class Outlet(Protocol):
+    """The way out of one connection."""
+
+    limit: int
+    """So many bytes may wait for a device that is slow."""
+    overrun: Callable[[], None]
+    """Called once when more wait; what waits is dropped."""
+    alive: Callable[[], None]
+    """Called at every sign of life."""
+    frame_came: Callable[[], None]
+    """Called for each frame that the application does not get: a ping, a pong, or a part of a message but the last.
+
+    Only the server's own outlet can tell.
+    """
+
+    @property
+    def said_goodbye(self) -> bool:
+        """Whether the device closed the connection properly."""
+
+    def push(self, payload: bytes) -> None:
+        """Send a text frame after all that were pushed before. Never waits."""
+
+    def close(self, code: int, reason: str) -> None:
+        """Close, after what was pushed if the device takes it. Never waits."""
+
+
+class AsgiOutlet:
+    """The outlet of any ASGI server: a task that sends what is pushed, as fast as the device takes it."""
+
+    def __init__(self, send: Send) -> None:
+        self.limit = 0
+        self.overrun: Callable[[], None] = _nothing
+        self.alive: Callable[[], None] = _nothing
+        self.frame_came: Callable[[], None] = _nothing
+        self.said_goodbye = False
+        self._send = send
+        self._frames: deque[bytes] = deque()
+        self._waiting = 0
+        self._more = asyncio.Event()
+        self._closing: tuple[int, str] | None = None
+        self._task = asyncio.create_task(self._run())
+
+    def push(self, payload: bytes) -> None:
+        """Send a text frame after all that were pushed before."""
+        if self._closing is not None:
+            return
+        self._frames.append(payload)
+        self._waiting += len(payload)
+        self._more.set()
+        if self._waiting > self.limit:
+            self._frames.clear()
+            self.overrun()
+
+    def close(self, code: int, reason: str) -> None:
+        """Close, after what was pushed."""
+        if self._closing is None:
+            self._closing = (code, reason)
+            self._more.set()
+
+    async def end(self) -> None:
+        """Stop sending."""
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+    async def _run(self) -> None:
+        with contextlib.suppress(OSError):  # the device has gone: `receive` tells
+            while self._closing is None or self._frames:
+                await self._more.wait()
+                self._more.clear()
+                while self._frames:
+                    payload = self._frames.popleft()
+                    await self._send({"type": "websocket.send", "text": payload.decode()})
+                    self._waiting -= len(payload)
+            code, reason = self._closing
+            await self._send({"type": "websocket.close", "code": code, "reason": reason})
+
+
+def outlet_of(scope: Scope, send: Send) -> tuple[Outlet, AsgiOutlet | None]:
+    """The server's own outlet, or else one over ASGI, which must be ended."""
+    own: Outlet | None = (scope.get("extensions") or {}).get(EXTENSION, {}).get("outlet")
+    if own is not None:
+        return own, None
+    made = AsgiOutlet(send)
+    return made, made

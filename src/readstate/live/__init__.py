@@ -1,0 +1,1 @@
+"""Live updates for connected devices."""

@@ -1,0 +1,86 @@
+"""Receipts that were not stored yet when a device came back.
+
+What others have read is announced at once and stored a moment later. A device that comes back in between has not heard
+the announcement, and does not find the receipt. So it is looked up again once what was acknowledged then is stored.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+import structlog
+from msgspec import Struct
+
+from readstate.api.frames import Event, ReceiptUpdated
+from readstate.domain.errors import ReadstateError
+from readstate.ports import Freshness
+from readstate.tasks import cancel
+
+PAUSE_SECONDS = 1.0
+
+log = structlog.get_logger()
+
+LookUp = Callable[[str, int], Awaitable[Sequence[ReceiptUpdated]]]
+"""The receipts that a user may see, since a time."""
+Tell = Callable[[str, Sequence[ReceiptUpdated]], Awaitable[None]]
+
+
+class _Expected(Struct):
+    since: int
+    told: set[ReceiptUpdated]
+
+
+class LateReceipts:
+    """Users whose devices came back, until it is known what they were not told."""
+
+    def __init__(self, freshness: Freshness, look_up: LookUp, tell: Tell) -> None:
+        self._freshness = freshness
+        self._look_up = look_up
+        self._tell = tell
+        self._expected: dict[str, _Expected] = {}
+        self._waiting: asyncio.Task[None] | None = None
+
+    def expect(self, user: str, since: int, told: Iterable[Event]) -> None:
+        """A device of this user was told what was stored of what happened since that time."""
+        receipts = {event for event in told if isinstance(event, ReceiptUpdated)}
+        if (known := self._expected.get(user)) is not None:  # what one device was told, another one need not have been
+            since, receipts = min(known.since, since), known.told & receipts
+        self._expected[user] = _Expected(since, receipts)
+        if self._waiting is None:
+            self._waiting = asyncio.create_task(self._wait())
+
+    def forget(self, user: str) -> None:
+        """The user has no device here any more."""
+        self._expected.pop(user, None)
+
+    async def close(self) -> None:
+        """Waits for nothing any more."""
+        if self._waiting is not None:
+            await cancel(self._waiting)
+
+    async def _wait(self) -> None:
+        try:
+            while self._expected:
+                expected = dict(self._expected)
+                if await self._freshness.passed():
+                    await self._find_all(expected)
+                if self._expected:
+                    await asyncio.sleep(PAUSE_SECONDS)
+        finally:
+            self._waiting = None
+
+    async def _find_all(self, expected: Mapping[str, _Expected]) -> None:
+        """Whoever has gone meanwhile is told nothing; for whom another device has come, the next look is right."""
+        for user, one in expected.items():
+            if self._expected.get(user) is one and await self._find(user, one) and self._expected.get(user) is one:
+                del self._expected[user]
+
+    async def _find(self, user: str, expected: _Expected) -> bool:
+        """Tells what was not; False: it could not be looked up."""
+        try:
+            found = await self._look_up(user, expected.since)
+            if late := [one for one in found if one not in expected.told]:
+                await self._tell(user, late)
+        except ReadstateError as error:
+            log.debug("late receipts are not told yet", action="live", reason=error.explained)
+            return False
+        return True

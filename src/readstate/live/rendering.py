@@ -1,0 +1,256 @@
+"""Events that carry figures, rendered for one user so that they are exact at the moment they are handed over."""
+
+from collections.abc import Sequence, Set
+from typing import NamedTuple
+
+from msgspec import UNSET, Struct, field, structs
+
+from readstate.api import Unread
+from readstate.api.frames import (
+    BadgeUpdated,
+    ChannelUpdated,
+    Event,
+    MessageNew,
+    ReadPointerUpdated,
+    ThreadUpdated,
+    UnreadUpdated,
+)
+from readstate.domain.model import Message
+from readstate.domain.rooms import channel_and_thread, is_thread
+from readstate.domain.rules import EVERYONE
+from readstate.ports import HotChannels, HotUsers
+from readstate.services.badge import OfflineBadge
+from readstate.services.counting import Counting
+from readstate.services.inbox import UserInbox
+from readstate.services.loading import Loader
+from readstate.services.preferences import ChannelPreferences
+from readstate.services.threads import ThreadPanel
+from readstate.services.unread import UnreadCounts
+
+MAX_LOOKS = 5
+"""Figures are made again if something moved while they were made."""
+LATER = ""
+"""Stands for the cursor, which is known when an event is sent."""
+
+
+class To(NamedTuple):
+    """Which connections of a user an event goes to."""
+
+    all_but: str | None = None
+    only: frozenset[str] | None = None
+
+    def reaches(self, connection: str) -> bool:
+        """Whether it goes to this one."""
+        return connection != self.all_but and (self.only is None or connection in self.only)
+
+
+TO_ALL = To()
+
+
+class Marks(Struct, gc=False):
+    """What a device must hear of a channel."""
+
+    counts: bool = False
+    conversation: bool = False
+    pointer_from: str | None = None
+    """The instance where the pointer was moved."""
+    not_to: str | None = None
+    """The connection that moved it, if it was one alone."""
+
+
+class Dirty(Struct):
+    """What a user's devices must hear, with figures as they stand when they hear it."""
+
+    channels: dict[str, Marks] = field(default_factory=dict)
+    threads: set[str] = field(default_factory=set)
+    rejoined: set[str] = field(default_factory=set)
+    """Channels with which the user's threads in them are back."""
+    badge: bool = False
+    newcomers: set[str] = field(default_factory=set)
+    """Connections that have not heard of the badge yet."""
+    ends: dict[str, int] = field(default_factory=dict)
+    """Once it is rendered: the last seq that each channel had then."""
+
+    def __bool__(self) -> bool:
+        return bool(self.channels or self.threads or self.badge or self.newcomers)
+
+    def of(self, channel: str) -> Marks:
+        """The marks of a channel."""
+        return self.channels.setdefault(channel, Marks())
+
+    def pointer(self, channel: str, instance: str, origin: str | None) -> None:
+        """A pointer moved."""
+        marks = self.of(channel)
+        marks.not_to = origin if marks.pointer_from is None or marks.not_to == origin else None
+        marks.pointer_from = instance
+
+    def add(self, other: "Dirty") -> None:
+        """Also what another one says."""
+        for channel, marks in other.channels.items():
+            mine = self.of(channel)
+            mine.counts |= marks.counts
+            mine.conversation |= marks.conversation
+            if marks.pointer_from is not None:
+                self.pointer(channel, marks.pointer_from, marks.not_to)
+        self.threads |= other.threads
+        self.rejoined |= other.rejoined
+        self.badge |= other.badge
+        self.newcomers |= other.newcomers
+
+
+Rendered = tuple[Event, To]
+
+
+class Figures:
+    """Renders what is dirty. Nothing waits between the last look at the hot state and the answer."""
+
+    def __init__(
+        self,
+        users: HotUsers,
+        channels: HotChannels,
+        loader: Loader,
+        counting: Counting,
+        unread: UnreadCounts,
+        inbox: UserInbox,
+        preferences: ChannelPreferences,
+        threads: ThreadPanel,
+        badge: OfflineBadge,
+    ) -> None:
+        self._users = users
+        self._channels = channels
+        self._loader = loader
+        self._counting = counting
+        self._unread = unread
+        self._inbox = inbox
+        self._preferences = preferences
+        self._threads = threads
+        self._badge = badge
+
+    async def render(self, user: str, dirty: Dirty) -> list[Rendered]:
+        """The events, in order, without their cursors."""
+        names = [*dirty.channels, *dirty.threads]
+        for _ in range(MAX_LOOKS):
+            before = await self._moment(user, names)
+            rendered = await self._render(user, dirty)
+            if await self._moment(user, names) == before:
+                break
+        return rendered
+
+    async def unread(self, user: str, channel: str) -> Unread:
+        """What is unread in one channel, exact when it is answered."""
+        for _ in range(MAX_LOOKS):
+            before = await self._moment(user, [channel])
+            unread = await self._unread.of_channel(user, channel)
+            if await self._moment(user, [channel]) == before:
+                break
+        return unread
+
+    async def _moment(self, user: str, names: Sequence[str]) -> tuple[object, ...]:
+        changes = await self._users.changes([user])
+        channels = await self._channels.channels(names)
+        return changes[0], *(None if channel is None else channel.change for channel in channels)
+
+    async def _render(self, user: str, dirty: Dirty) -> list[Rendered]:
+        rendered: list[Rendered] = []
+        if dirty.channels:
+            rendered += await self._of_channels(user, dirty)
+        rooms = dirty.threads
+        if dirty.rejoined:
+            rooms = rooms | await self.threads_in(user, dirty.rejoined)
+        if rooms:
+            rendered += [(event, TO_ALL) for event in await self._of_threads(user, sorted(rooms))]
+        if dirty.badge or dirty.newcomers:
+            senders = await self._badge.count(user)
+            event = BadgeUpdated(senders=senders, label=self._counting.label(senders), resume=LATER)
+            rendered.append((event, TO_ALL if dirty.badge else To(only=frozenset(dirty.newcomers))))
+        return rendered
+
+    async def _of_channels(self, user: str, dirty: Dirty) -> list[Rendered]:
+        shown = [name for name, marks in dirty.channels.items() if marks.conversation]
+        rows = {row.channel_id: row for row in await self._inbox.rows(user, shown)} if shown else {}
+        before = self._counting.stale()
+        seats, channels = await self._unread.seats(user, list(dirty.channels))
+        counts = await self._counting.unread(user, seats, channels, before)
+        rendered: list[Rendered] = []
+        for seat, channel, unread in zip(seats, channels, counts, strict=True):
+            marks = dirty.channels[seat.channel_id]
+            dirty.ends[seat.channel_id] = channel.last_seq
+            if (row := rows.get(seat.channel_id)) is not None:
+                wanted = await self._preferences.view(user, seat)
+                event = ChannelUpdated(channel_id=row.channel_id, conversation=row, preferences=wanted, resume=LATER)
+                rendered.append((event, TO_ALL))
+            if marks.counts:
+                rendered.append((UnreadUpdated(**structs.asdict(unread), resume=LATER), TO_ALL))
+            if marks.pointer_from is not None:
+                rendered.append((_pointer_updated(unread, marks.pointer_from), To(all_but=marks.not_to)))
+        return rendered
+
+    async def threads_in(self, user: str, channels: Set[str]) -> set[str]:
+        """The rooms of the threads in these channels that the user follows."""
+        await self._loader.view(user, [])
+        rooms = await self._users.rooms(user) or ()
+        return {room for room in rooms if is_thread(room) and channel_and_thread(room)[0] in channels}
+
+    async def _of_threads(self, user: str, rooms: Sequence[str]) -> list[ThreadUpdated]:
+        before = self._counting.stale()
+        names = list({channel_and_thread(room)[0] for room in rooms})
+        joined = {seat.channel_id for seat in (await self._loader.view(user, names)).seats if seat.member}
+        seats = (await self._loader.counted(user, rooms)).seats
+        channels = await self._loader.channels([seat.channel_id for seat in seats])
+        stale = before.or_by(self._counting.stale())
+        events = []
+        for seat, room in zip(seats, channels, strict=True):
+            view = self._threads.view(seat, None if room is None else room.latest, stale)
+            if view.channel_id not in joined:  # the channel is gone for this user, and its threads with it
+                continue
+            followed = room is not None and seat.member
+            events.append(ThreadUpdated(**structs.asdict(view), followed=followed, resume=LATER))
+        return events
+
+
+def _pointer_updated(unread: Unread, instance: str) -> ReadPointerUpdated:
+    return ReadPointerUpdated(
+        channel_id=unread.channel_id,
+        last_read_id=unread.last_read.id,
+        last_read_seq=unread.last_read.seq,
+        last_read_at=unread.last_read.at,
+        epoch=unread.last_read.epoch,
+        unread=unread.unread,
+        label=unread.label,
+        has_unread=unread.has_unread,
+        exact=unread.exact,
+        reason=unread.reason,
+        mentions=unread.mentions,
+        first_unread=unread.first_unread,
+        latest=unread.latest,
+        muted=unread.muted,
+        archived=unread.archived,
+        instance_id=instance,
+        resume=LATER,
+    )
+
+
+def message_new(message: Message, counts: bool, mentions_me: bool, epoch: int | None = None) -> MessageNew:
+    """A message as it is told to users for whom it counts, and whom it mentions, or not, in this epoch."""
+    m = message
+    return MessageNew(
+        channel_id=m.channel_id,
+        message_id=m.id,
+        seq=m.seq,
+        sender_id=m.sender_id,
+        at=m.at,
+        preview=m.preview,
+        counts=counts,
+        mentions_me=mentions_me,
+        silent=m.silent,
+        epoch=UNSET if epoch is None else epoch,
+        thread_id=UNSET if m.thread_id is None else m.thread_id,
+        thread_seq=UNSET if m.thread_seq is None else m.thread_seq,
+        resume=LATER,
+    )
+
+
+def mentions(message: Message, user: str) -> bool:
+    """Whether a message of somebody else mentions the user."""
+    named = message.mentions
+    return bool(named) and user != message.sender_id and (user in named or EVERYONE in named)

@@ -1,0 +1,72 @@
+"""Mutes that end by themselves: at that time the figures of the channel change for the devices that are connected."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import structlog
+
+from readstate.domain.errors import ReadstateError
+from readstate.domain.model import FOREVER
+from readstate.ports import Clock
+from readstate.services.loading import Loader
+
+from .sessions import Crowd, LiveUser
+
+log = structlog.get_logger()
+
+RETRY_SECONDS = 1.0
+MAX_TIMER_SECONDS = 86_400.0
+
+
+class Unmuting:
+    """One timer for each user, set for the next mute that ends."""
+
+    def __init__(
+        self,
+        crowd: Crowd,
+        loader: Loader,
+        clock: Clock,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        send: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._crowd = crowd
+        self._loader = loader
+        self._clock = clock
+        self._spawn = spawn
+        self._send = send
+
+    def schedule(self, user: LiveUser) -> None:
+        """The mutes of a user may be others now."""
+        self.stop(user)
+        self._spawn(self._tell_ended(user))
+
+    @staticmethod
+    def stop(user: LiveUser) -> None:
+        """Nobody is to be told any more."""
+        if user.mute_timer is not None:
+            user.mute_timer.cancel()
+            user.mute_timer = None
+
+    async def _tell_ended(self, user: LiveUser) -> None:
+        """Tells of mutes that have ended, and sets the clock for the next one."""
+        while self._crowd.has(user):
+            try:
+                preferences = (await self._loader.view(user.id, [])).preferences
+                break
+            except ReadstateError as error:
+                log.debug("mutes are not known yet", action="live", reason=error.explained)
+                await asyncio.sleep(RETRY_SECONDS)
+        if not self._crowd.has(user):
+            return
+        now = self._clock()
+        for name, wanted in preferences.items():
+            if user.unmuted_until < wanted.muted_until <= now:
+                self._crowd.mark(user, name)
+        user.unmuted_until = now
+        ends = [wanted.muted_until for wanted in preferences.values() if now < wanted.muted_until < FOREVER]
+        if ends:
+            self.stop(user)
+            delay = min((min(ends) - now) / 1000, MAX_TIMER_SECONDS)
+            user.mute_timer = asyncio.get_running_loop().call_later(delay, self.schedule, user)
+        await self._send()

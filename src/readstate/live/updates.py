@@ -1,0 +1,536 @@
+"""Live updates: what is announced goes to the devices of this instance that may see it.
+
+A user's frames leave in one order, and every figure in them is exact at its place in that order:
+- `message.new` is sent at once, while the hot state has just taken the message and nothing else has happened;
+- whatever carries figures is only noted then (`Dirty`), and rendered from the hot state when its turn comes.
+
+The cursor that an event carries says: everything up to here was sent before. So it stays where it was while
+figures are still to be rendered, or while something of the user's own is not durable yet. A device that comes
+back with it may hear something twice, but never misses anything. Where other processes write, what the hot state
+shows may not have been heard of yet: there the cursor is a moment that is long enough ago.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
+
+import structlog
+from msgspec import json
+from msgspec.structs import replace
+
+from readstate.api.frames import BadgeUpdated, ChannelRemoved, Event, ReceiptUpdated, SyncRequired
+from readstate.domain.announcements import (
+    Announcement,
+    BadgeChanged,
+    ChannelTouched,
+    MembersChanged,
+    MessageCame,
+    Outcome,
+    PointerMoved,
+    SeatTouched,
+    StateReplaced,
+    ThreadTouched,
+)
+from readstate.domain.errors import ReadstateError
+from readstate.domain.model import Message, Pointer, Position, Undelivered
+from readstate.domain.rooms import is_thread
+from readstate.domain.rules import EVERYONE
+from readstate.ports import MAX_UNPROVEN, Clock, Deliveries, Freshness, HotChannels, HotUsers, Standing
+from readstate.services.cursors import Cursors, SyncCursor
+from readstate.services.loading import Loader
+from readstate.services.pending_writes import UnderWay, Writing
+from readstate.services.receipts import ReadReceipts
+from readstate.services.unread import UnreadCounts
+from readstate.telemetry import WS_SENT
+
+from .catch_up import Missed
+from .doubts import Doubt, Doubts
+from .late_receipts import LateReceipts
+from .receipts import ON_THE_WAY_MS, LiveReceipts
+from .rendering import LATER, TO_ALL, Dirty, Figures, To, mentions, message_new
+from .sessions import NO_CURSOR, CatchingUp, Crowd, Device, LiveUser
+from .unmuting import Unmuting
+
+log = structlog.get_logger()
+
+RETRY_SECONDS = 1.0
+MAX_CATCHING_UP = 8
+"""For so many users at once it is looked up what was missed: a thousand are no storm."""
+
+_encode = json.Encoder().encode
+_MUST_SYNC = (SyncRequired(reason="what was missed can't be given whole", resume=LATER),)
+
+
+class Live:
+    """The devices of this instance, and what they are told."""
+
+    def __init__(
+        self,
+        users: HotUsers,
+        channels: HotChannels,
+        deliveries: Deliveries,
+        loader: Loader,
+        unread: UnreadCounts,
+        receipts: ReadReceipts,
+        figures: Figures,
+        missed: Missed,
+        under_way: UnderWay,
+        writing: Writing,
+        freshness: Freshness,
+        clock: Clock,
+        cursors: Cursors,
+        *,
+        alone: bool,
+    ) -> None:
+        self._hot_users = users
+        self._hot_channels = channels
+        self._deliveries = deliveries
+        self._loader = loader
+        self._unread = unread
+        self._figures = figures
+        self._missed = missed
+        self._under_way = under_way
+        self._writing = writing
+        self._clock = clock
+        self._cursors = cursors
+        self._alone = alone
+        self._doubts = Doubts(freshness, clock, self._dispel)
+        self._late = LateReceipts(freshness, missed.receipts, self._tell_late)
+        self._crowd = Crowd()
+        self._unmuting = Unmuting(self._crowd, loader, clock, self._spawn, self._send)
+        self._receipts = LiveReceipts(self._crowd, receipts, self._spawn, self._send, clock)
+        self._catching_up = asyncio.Semaphore(MAX_CATCHING_UP)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # ------------------------------------------------------------ devices
+
+    async def attach(self, user_id: str, device: Device, start: SyncCursor | None) -> bool:
+        """Tell a device what it missed since a moment, and from then on what happens.
+
+        False if what it missed can't be given whole (None: it is not known what that is): the device is told
+        to sync, and hears what happens.
+        """
+        user = self._crowd.add(user_id)
+        user.catching_up[device.connection_id] = CatchingUp()
+        await self._loader.ready(user_id)
+        await self._enter_rooms(user)
+        await self._is_to_prove(user)
+        begun, reached, missed = await self._since(user_id, start)
+        self._repair(user, self._join(user, device, missed, begun, reached))
+        return begun is start
+
+    async def _since(self, user_id: str, start: SyncCursor | None) -> tuple[SyncCursor, SyncCursor, Sequence[Event]]:
+        """From where to where, and what happened in between; or from the end on, and that a sync is needed."""
+        reached = await self._unread.cursor(user_id)
+        if start is not None and start.is_before(reached) and not await self._unread.erased_since(user_id, start):
+            missed = await self._missed.since(user_id, start)
+            if missed is not None:
+                return start, reached, missed
+        return reached, reached, _MUST_SYNC
+
+    def _join(
+        self, user: LiveUser, device: Device, missed: Sequence[Event], start: SyncCursor, reached: SyncCursor
+    ) -> int | None:
+        """Tells what was missed, then what came meanwhile; from now on the device hears what the others do.
+
+        What came meanwhile may be in what was missed already: it is told again, with its figures. Returns up to
+        when all was heard, if announcements were missed meanwhile.
+        """
+        meanwhile = user.catching_up.pop(device.connection_id, None)
+        if meanwhile is None:  # it has gone
+            return None
+        if not self._alone and missed is not _MUST_SYNC:
+            self._late.expect(user.id, start.at, missed)
+        if self._doubts.note(user.id, missed, reached.sure):
+            reached = replace(reached, sure=False)
+        before, after = self._resume(user.id, start), self._resume(user.id, reached)
+        told = list(map(_encode, missed))
+        for index, event in enumerate(told):
+            device.push(event.replace(NO_CURSOR, before if index < len(told) - 1 else after, 1))
+        for event in meanwhile.out:
+            if event not in told:
+                device.push(event.replace(NO_CURSOR, after, 1))
+        if not user.devices:
+            user.resume, user.unmuted_until = after, reached.at
+        user.moments.begin(reached)
+        user.devices[device.connection_id] = device
+        self._sent(user)
+        user.dirty.add(meanwhile.dirty)
+        user.dirty.newcomers.add(device.connection_id)
+        self._unmuting.schedule(user)
+        self._draw(user)
+        return meanwhile.heard_until
+
+    async def missed(self, seconds: float) -> None:
+        """What was announced in the last so many seconds may not have been heard: devices are told what has changed.
+
+        It is looked up as for devices that come back. What is heard after this has returned is told after it.
+        """
+        heard_until = self._clock() - int(seconds * 1000) - ON_THE_WAY_MS
+        for user in self._crowd.everyone():
+            for meanwhile in user.catching_up.values():
+                known = meanwhile.heard_until
+                meanwhile.heard_until = heard_until if known is None else min(known, heard_until)
+            self._repair(user, heard_until)
+
+    def _repair(self, user: LiveUser, heard_until: int | None) -> None:
+        """Nothing goes to the devices of a user until they were told what has changed since all was heard."""
+        if heard_until is None or not user.devices:
+            return
+        held, user.devices = user.devices, {}
+        for name in held:
+            user.catching_up[name] = CatchingUp(event for event, _ in user.out)
+        user.repair = self._spawn(self._catch_up(user, held, user.moments.before(heard_until)))
+
+    async def _catch_up(self, user: LiveUser, held: dict[str, Device], start: SyncCursor | None) -> None:
+        gone: set[str] = set()
+        while True:
+            try:
+                async with self._catching_up:
+                    await self._loader.ready(user.id)
+                    gone |= await self._enter_rooms(user)
+                    await self._is_to_prove(user)
+                    begun, reached, missed = await self._since(user.id, start)
+                break
+            except Exception as error:  # whatever it is: devices that are told nothing any more would be worse
+                log.warning("what was missed could not be looked up yet", action="live", reason=repr(error))
+                await asyncio.sleep(RETRY_SECONDS)
+            if not self._crowd.has(user):  # all have gone
+                return
+        if not gone <= {event.channel_id for event in missed if isinstance(event, ChannelRemoved)}:
+            begun, missed = reached, _MUST_SYNC  # an erased user leaves no trace of what is gone
+        again = [self._join(user, device, missed, begun, reached) for device in held.values()]
+        if user.devices.keys() <= held.keys() and not user.catching_up:
+            user.moments.renew(reached)
+        self._repair(user, min((one for one in again if one is not None), default=None))
+
+    def _dispel(self, doubts: Mapping[str, Doubt]) -> None:
+        """The hot state is whole again: what was told while it was not is told anew, and what could not be seen."""
+        for name, doubt in doubts.items():
+            for user in self._crowd.of([name]):
+                for room in doubt.rooms:
+                    self._crowd.mark(user, room, conversation=True)
+                self._repair(user, doubt.since - ON_THE_WAY_MS)
+
+    async def _enter_rooms(self, user: LiveUser) -> set[str]:
+        """Hear of the channels that the user is in, and no more of others; returns these others."""
+        before = set(user.rooms)
+        while (found := await self._hot_users.rooms(user.id)) is None:
+            await self._loader.ready(user.id)
+        if not self._crowd.has(user):  # gone meanwhile
+            return set()
+        rooms = {room for room in found if not is_thread(room)}
+        for room in rooms:
+            self._crowd.enter(user, room)
+        for room in before - rooms:
+            self._crowd.leave(user, room)
+        return before - rooms
+
+    async def _is_to_prove(self, user: LiveUser) -> None:
+        """What was noted before it is looked up what was missed is among that, heard of or not."""
+        user.sending = list(dict.fromkeys([*await self._deliveries.unproven(user.id), *user.sending]))
+
+    def _sent(self, user: LiveUser) -> None:
+        """What was to be sent to the user's devices is on its way."""
+        if user.sending:
+            self._deliveries.sent(user.sending)
+            user.sending = []
+
+    def detach(self, user_id: str, device: Device) -> None:
+        """A device is gone."""
+        user = self._crowd.get(user_id)
+        if user is None:
+            return
+        user.devices.pop(device.connection_id, None)
+        user.catching_up.pop(device.connection_id, None)
+        if user.devices or user.catching_up:
+            return
+        self._crowd.remove(user)
+        self._unmuting.stop(user)
+        self._doubts.forget(user_id)
+        self._late.forget(user_id)
+
+    def is_idle(self) -> bool:
+        """Whether nobody is connected."""
+        return not self._crowd
+
+    async def flushed(self, user_id: str) -> None:
+        """Wait until what was announced to a user is sent, or could not be; what comes meanwhile is not waited for."""
+        await self._receipts.tried()
+        user = self._crowd.get(user_id)
+        while user is not None and user.repair is not None and not user.repair.done():
+            await asyncio.wait([user.repair])
+        if user is not None and user.drawing is not None:
+            await user.drawn_once()
+
+    async def close(self) -> None:
+        """Finish what must be kept."""
+        await self._doubts.close()
+        await self._late.close()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    # ------------------------------------------------------------ announcements
+
+    async def hear(self, announcements: Sequence[Announcement]) -> None:
+        """Tell devices what was announced. Never fails: a device that can't be told must sync."""
+        for one in announcements:
+            match one:
+                case PointerMoved():
+                    self._pointer(one)
+                case MessageCame():
+                    await self._message(one)
+                case MembersChanged():
+                    await self._members(one)
+                case StateReplaced():
+                    await self._replaced(one)
+                case Outcome():
+                    pass  # for those who asked
+                case _:
+                    self._note(one)
+        await self._send()
+
+    def _note(self, one: ChannelTouched | ThreadTouched | SeatTouched | BadgeChanged) -> None:
+        """Only figures change."""
+        match one:
+            case ChannelTouched():
+                for user in self._crowd.members(one.channel_id):
+                    self._crowd.mark(user, one.channel_id, conversation=one.what == "conversation")
+            case ThreadTouched():
+                for user in self._crowd.of(one.users):
+                    self._crowd.mark(user, one.room)
+            case SeatTouched():
+                for user in self._crowd.of([one.user_id]):
+                    self._crowd.mark(user, one.channel_id, one.conversation)
+                    self._unmuting.schedule(user)
+            case BadgeChanged():
+                for user in self._crowd.of([one.user_id]):
+                    user.dirty.badge = True
+                    self._crowd.touch([user])
+
+    async def _message(self, came: MessageCame) -> None:
+        message = came.message
+        members = list(self._crowd.members(message.channel_id))
+        reached = self._reached_by(came)
+        if not members:
+            return
+        names_anyone = bool(message.mentions)
+        variants: dict[tuple[Standing, int | None, bool], tuple[bytes, To]] = {}
+        for user, (standing, epoch) in zip(members, await self._standings(message, members), strict=True):
+            variant = (standing, epoch, names_anyone and mentions(message, user.id))
+            if (event := variants.get(variant)) is None:
+                counts = standing is Standing.ONE_MORE or standing is Standing.ONE_MORE_MUTED
+                event = variants[variant] = (_encode(message_new(message, counts, variant[2], epoch)), TO_ALL)
+            user.out.append(event)
+            if (noted := reached.get(user.id)) is not None:
+                user.sending.append(noted)
+                del user.sending[:-MAX_UNPROVEN]
+            if standing is Standing.LOOK or standing is Standing.ONE_MORE_MUTED or user.catching_up:
+                self._crowd.mark(user, message.channel_id)
+            elif message.seq is not None and user.drawn and message.seq <= user.drawn.get(message.channel_id, 0):
+                self._crowd.mark(user, message.channel_id)  # figures that were told before may have it in them or not
+        self._crowd.touch(members)
+        if message.seq is not None:
+            self._own_message(came)
+
+    def _reached_by(self, came: MessageCame) -> dict[str, Undelivered]:
+        """What is to be proven of the users of this instance whom it is sent to."""
+        reached = {}
+        for noted in came.reached:
+            user = self._crowd.get(noted.receiver_id)
+            if user is None:
+                continue
+            if noted.channel_id in user.rooms:
+                reached[user.id] = noted
+            elif user.catching_up:  # it is among what was missed
+                user.sending.append(noted)
+            else:  # who has left is not sent it
+                self._deliveries.sent([noted])
+        return reached
+
+    async def _standings(self, message: Message, members: Sequence[LiveUser]) -> Sequence[tuple[Standing, int | None]]:
+        """What the message does to the counts of these members, and the epochs that they are in."""
+        if message.seq is None:
+            return [(Standing.NOTHING, None)] * len(members)
+        named = None if EVERYONE in message.mentions else frozenset(message.mentions)
+        names = [user.id for user in members]
+        place = Position(message.seq, message.id, message.at)
+        found = await self._hot_users.standing(message.channel_id, place, named, names)
+        return [(Standing.NOTHING, epoch) for _, epoch in found] if message.silent else found
+
+    def _own_message(self, came: MessageCame) -> None:
+        """To send is to read: the sender's other devices hear of it, and others if it read anything."""
+        message = came.message
+        for user in self._crowd.of([message.sender_id]):
+            user.dirty.pointer(message.channel_id, came.instance_id, None)
+            self._crowd.touch([user])
+        if came.read_before and message.seq is not None:
+            pointer = Pointer(0, message.seq, id=message.id, at=message.at, read_at=message.at)
+            self._receipts.add(
+                PointerMoved(message.sender_id, message.channel_id, Pointer(), pointer, came.instance_id)
+            )
+
+    def _pointer(self, moved: PointerMoved) -> None:
+        user = self._crowd.get(moved.user_id)
+        if user is not None:
+            if is_thread(moved.channel_id):
+                user.dirty.threads.add(moved.channel_id)
+            else:
+                user.dirty.pointer(moved.channel_id, moved.instance_id, moved.origin)
+            self._crowd.touch([user])
+        self._receipts.add(moved)
+
+    async def _members(self, changed: MembersChanged) -> None:
+        for user in self._crowd.of(changed.left):
+            if changed.channel_id not in user.rooms:  # left before it was deleted
+                continue
+            self._crowd.leave(user, changed.channel_id)
+            user.dirty.channels.pop(changed.channel_id, None)
+            self._crowd.tell(user, _encode(ChannelRemoved(channel_id=changed.channel_id, resume=LATER)))
+        for user in self._crowd.of(changed.joined):
+            self._crowd.enter(user, changed.channel_id)
+            self._crowd.mark(user, changed.channel_id, conversation=True)
+            user.dirty.rejoined.add(changed.channel_id)
+
+    async def _replaced(self, replaced: StateReplaced) -> None:
+        event = _encode(SyncRequired(reason=replaced.reason, resume=LATER))
+        for user in self._crowd.of(replaced.users):
+            for room in list(user.rooms):
+                self._crowd.leave(user, room)
+            await self._loader.view(user.id, [])
+            await self._enter_rooms(user)
+            user.dirty = Dirty()
+            self._crowd.tell(user, event)
+
+    # ------------------------------------------------------------ sending
+
+    async def _send(self) -> None:
+        """Sends what is ready, and has the rest rendered."""
+        touched = self._crowd.take_touched()
+        for user in touched:
+            for meanwhile in user.catching_up.values():
+                meanwhile.out += [event for event, _ in user.out]
+                meanwhile.dirty.add(user.dirty)
+        ready = [user for user in touched if user.out]
+        if ready:
+            reached = await self._reached(ready)
+            WS_SENT.inc(sum(len(user.out) * len(user.devices) for user in ready))
+            for user, cursor in zip(ready, reached, strict=True):
+                self._push(user, cursor)
+        for user in touched:
+            if user.dirty:
+                self._draw(user)
+
+    async def _reached(self, users: Sequence[LiveUser]) -> list[SyncCursor | None]:
+        """The moment up to which everything is announced to these users; None: it can't be told now."""
+        moment = self._writing.moment()
+        try:
+            changes = await self._hot_users.changes([user.id for user in users])
+            positions, now, store = await self._hot_channels.positions(), self._clock(), self._unread.store_id
+        except ReadstateError as error:  # what is to be told need not wait for that
+            log.debug("cursors stay where they are", action="live", reason=error.explained)
+            return [None] * len(users)
+        if moment is None or self._writing.moment() != moment:
+            return [None] * len(users)
+        at = self._receipts.told_until(now)
+        return [None if change is None else SyncCursor(change, positions, at, store) for change in changes]
+
+    def _push(self, user: LiveUser, reached: SyncCursor | None) -> None:
+        """Gives a user's events to all devices. The last one moves the cursor on, if all was told."""
+        out, user.out = user.out, []
+        before = user.resume
+        if reached is not None and not self._is_unsettled(user):
+            user.moments.note(reached)
+            sure = reached if self._alone else user.moments.before(reached.at - ON_THE_WAY_MS)
+            if sure is not None:
+                user.resume = self._resume(user.id, sure)
+        end = len(out) - 1
+        for index, (event, to) in enumerate(out):
+            frame = event.replace(NO_CURSOR, user.resume if index == end else before, 1)
+            for name, device in user.devices.items():
+                if to is TO_ALL or to.reaches(name):
+                    device.push(frame)
+        if user.devices:
+            self._sent(user)
+
+    def _resume(self, user: str, cursor: SyncCursor) -> bytes:
+        return b'"resume":"%b"' % self._cursors.encode_bytes(cursor, user)
+
+    def _is_unsettled(self, user: LiveUser) -> bool:
+        """Whether not all that happened was told to all devices, or something of it is not durable yet.
+
+        A device that is being told what it missed hears later of what the others are told now.
+        """
+        if user.dirty or user.rendering or user.catching_up:
+            return True
+        return self._under_way.has(user.id) or self._doubts.has(user.id)
+
+    def _draw(self, user: LiveUser) -> None:
+        if user.drawing is None and user.devices:
+            user.drawing = self._spawn(self._draw_all(user))
+
+    async def _draw_all(self, user: LiveUser) -> None:
+        """Renders what is dirty, until nothing is."""
+        try:
+            while user.dirty and user.devices:
+                await self._under_way.quiet(user.id)
+                with user.drawing_once():
+                    drawn = await self._draw_once(user)
+                if not drawn:
+                    await asyncio.sleep(RETRY_SECONDS)
+        finally:
+            user.drawing = None
+            user.release()
+
+    async def _draw_once(self, user: LiveUser) -> bool:
+        dirty, user.dirty = user.dirty, Dirty()
+        rooms = set(user.rooms)
+        user.rendering = True
+        try:
+            rendered = await self._figures.render(user.id, dirty)
+        except ReadstateError as error:
+            log.warning("figures could not be rendered yet", action="live", code=error.code)
+            user.dirty.add(dirty)
+            return False
+        finally:
+            user.rendering = False
+        left = rooms - user.rooms  # while it was rendered: the devices have heard that these are gone
+        rendered = [one for one in rendered if getattr(one[0], "channel_id", None) not in left]
+        self._doubts.note(user.id, (event for event, _ in rendered))
+        for channel, end in dirty.ends.items():
+            self._note_drawn(user, channel, end)
+        user.out += [(_encode(event), self._audience(user, event, to, dirty)) for event, to in rendered]
+        if user.out:
+            WS_SENT.inc(len(user.out) * len(user.devices))
+            self._push(user, (await self._reached([user]))[0])
+        return True
+
+    def showed(self, user_id: str, channel: str, seq: int) -> None:
+        """A device was given figures of a channel that may hold the messages up to here, in an answer."""
+        if (user := self._crowd.get(user_id)) is not None and channel in user.rooms:
+            self._note_drawn(user, channel, seq)
+
+    def _note_drawn(self, user: LiveUser, channel: str, seq: int) -> None:
+        """Where other processes write, a message may be in figures before it is announced."""
+        if not self._alone:
+            user.drawn[channel] = max(seq, user.drawn.get(channel, 0))
+
+    @staticmethod
+    def _audience(user: LiveUser, event: Event, to: To, dirty: Dirty) -> To:
+        """A badge that stands already is told to newcomers only."""
+        if not isinstance(event, BadgeUpdated):
+            return to
+        known, user.badge = user.badge, event.senders
+        return To(only=frozenset(dirty.newcomers)) if event.senders == known else to
+
+    async def _tell_late(self, user_id: str, receipts: Sequence[ReceiptUpdated]) -> None:
+        for user in self._crowd.of([user_id]):
+            for one in receipts:
+                self._crowd.tell(user, _encode(one))
+        await self._send()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

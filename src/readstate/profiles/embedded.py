@@ -1,0 +1,230 @@
+"""The embedded profile: the whole service in one process, which has its stores to itself."""
+
+import asyncio
+import contextlib
+import fcntl
+import itertools
+import os
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from readstate.adapters.memory.bus import LocalBus
+from readstate.adapters.memory.hot import MemoryHot
+from readstate.adapters.memory.log import LocalLog
+from readstate.adapters.sql.sqlite.store import SqliteStore
+from readstate.adapters.sql.store import SqlStore
+from readstate.batching import Batcher, Batchers
+from readstate.domain.errors import ConfigurationError, ReadstateError, StorageUnavailable
+from readstate.domain.facts import Effect
+from readstate.extras import extra
+from readstate.ports import Clock, Hot, Seen
+from readstate.services.cursors import Cursors
+from readstate.services.freshness import AlwaysFresh
+from readstate.services.pending_writes import Writing
+from readstate.settings import Settings
+from readstate.tasks import cancel
+from readstate.workers.message_writer import MessageWriter
+from readstate.workers.receipt_persister import ReceiptPersister
+
+from .wiring import Parts, Services
+
+if TYPE_CHECKING:
+    from readstate.tracing import Tracing
+
+HOUSEKEEPING_SECONDS = 5
+EXPIRE_TURNS = 720
+"""What badges need no more is removed once an hour."""
+LOCK_FILE = "lock"
+
+
+class Embedded:
+    """Opens what the services need, and closes it with the stack."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        instance_id: str,
+        stack: contextlib.AsyncExitStack,
+        tracing: "Tracing | None",
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._instance_id = instance_id
+        self._stack = stack
+        self._tracing = tracing
+        self.dependencies: dict[str, Callable[[], Awaitable[None]]] = {}
+        self.lost = asyncio.Event()
+        self.loss = StorageUnavailable("another process has taken the database over: see its log, or readstate doctor")
+
+    def lags(self) -> dict[str, str]:
+        """What may be behind, with its state. Nothing: the log is applied at once."""
+        return {}
+
+    async def start(self, services: Services) -> tuple[SqlStore, Hot]:
+        """Put the services together, and let them run."""
+        self._stack.callback(_take_directories(self._settings))
+        durable = await self._open_durable()
+        position = await durable.last_position()
+        store_id = await durable.store_id()
+        cursors = Cursors(await durable.cursor_key(), store_id)
+        hot = await self._open_hot(durable, position, store_id)
+        batchers: Batchers = Batcher
+        if self._tracing is not None:
+            durable = self._tracing.durable(durable, "sqlite" if self._settings.in_sqlite else "postgresql")
+            hot = self._tracing.hot(hot, "redis" if self._settings.hot_url else "")
+            batchers = self._tracing.batchers
+        persister = ReceiptPersister(durable)
+        bus, writing = LocalBus(), Writing()
+
+        async def read_in_focus(places: Sequence[Seen]) -> None:
+            """The writer is there before the service that it reads through."""
+            await services.reads.read_in_focus(places)
+
+        async def note_away(effects: Sequence[Effect]) -> None:
+            await hot.badges.add([one for effect in effects for one in effect.undelivered])
+
+        writer = MessageWriter(
+            durable,
+            hot.users,
+            hot.channels,
+            hot.badges,
+            hot.presence,
+            bus,
+            persister.handle,
+            note_away,
+            read_in_focus,
+            hot.clear,
+            writing,
+            self._clock,
+            self._instance_id,
+        )
+        self._stack.push_async_callback(writer.tend)
+        log = LocalLog(position, writer.handle, persister.handle, batchers)
+        self._stack.push_async_callback(log.close)
+        parts = Parts(
+            log if self._tracing is None else self._tracing.log(log),
+            hot,
+            durable,
+            durable.transfer,
+            bus,
+            AlwaysFresh(),
+            writing,
+            store_id,
+            cursors,
+            self._instance_id,
+            alone=True,
+            batchers=batchers,
+        )
+        services.assemble(self._settings, self._clock, parts)
+        bus.subscribe(services.live.hear, services.live.missed, services.live.is_idle)
+        self._stack.push_async_callback(services.live.close)
+        self._stack.push_async_callback(services.reads.close)
+        self._stack.push_async_callback(services.presence.close)
+        self._stack.push_async_callback(cancel, asyncio.create_task(_housekeeping(services, hot, writer)))
+        return durable, hot
+
+    async def without_hot_store(self) -> Services | None:
+        """What this process has in memory is lost with it."""
+        return None
+
+    async def _open_durable(self) -> SqlStore:
+        """The store, which this process alone writes to."""
+        s = self._settings
+        durable: SqlStore
+        if s.in_sqlite:
+            durable = await SqliteStore.open(s.database_path, s.fanout_max_members, s.accept_data_loss)
+            self._stack.push_async_callback(durable.close)
+        else:
+            with extra("asyncpg", "PostgreSQL"):
+                from readstate.adapters.sql.postgres.lease import open_alone  # noqa: PLC0415 - an extra
+            durable, lease = await open_alone(
+                s.database_url, s.fanout_max_members, s.database_connections, self._instance_id
+            )
+            self.lost = lease.lost
+            self._stack.push_async_callback(durable.close)
+            self._stack.push_async_callback(lease.release)
+        self.dependencies["database"] = durable.ping
+        return durable
+
+    async def _open_hot(self, durable: SqlStore, position: int, store_id: int) -> Hot:
+        s = self._settings
+        if not s.hot_url:
+            return MemoryHot(
+                unread_cap=s.unread_cap,
+                generation=await durable.next_generation(),
+                position=position,
+                clock=self._clock,
+                ledger_ttl=s.ledger_ttl,
+                max_bytes=s.hot_memory * 2**20,
+            )
+        with extra("redis", "Valkey or Redis"):
+            from readstate.adapters.valkey.hot import ValkeyHot  # noqa: PLC0415 - an extra
+        hot = ValkeyHot(
+            s.hot_url,
+            prefix=s.key_prefix,
+            unread_cap=s.unread_cap,
+            clock=self._clock,
+            ledger_ttl=s.ledger_ttl,
+            position=position,
+            store=store_id,
+            next_generation=durable.next_generation,
+        )
+        self._stack.push_async_callback(hot.close)
+        await hot.clear()  # what an earlier process left there may be behind the durable store
+        self.dependencies["hot_store"] = hot.ping
+        return hot
+
+
+async def _housekeeping(services: Services, hot: Hot, writer: MessageWriter) -> None:
+    for turn in itertools.count(1):
+        await asyncio.sleep(HOUSEKEEPING_SECONDS)
+        with contextlib.suppress(ReadstateError):
+            await services.presence.expire()
+            await writer.tend()
+            await hot.bound()
+            if turn % EXPIRE_TURNS == 0:
+                await services.badge.expire()
+
+
+def _take_directories(settings: Settings) -> Callable[[], None]:
+    for needed in (settings.store_directory, Path(settings.data_dir)):
+        needed.mkdir(parents=True, exist_ok=True)
+    return _lock(settings.store_directory)
+
+
+@contextlib.contextmanager
+def store_held(settings: Settings) -> Iterator[None]:
+    """The store's directory is this process's own, as long as the block lasts."""
+    release = _take_directories(settings)
+    try:
+        yield
+    finally:
+        release()
+
+
+def _lock(directory: Path) -> Callable[[], None]:
+    """Take the directory for this process; the file is held, never removed."""
+    handle = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(handle)
+        raise ConfigurationError(
+            f"another process has the store in {str(directory)!r}: it belongs to one process. "
+            "Talk to that one over HTTP, or stop it first"
+        ) from error
+    return lambda: os.close(handle)
+
+
+def store_is_locked(data_dir: str | Path) -> bool:
+    """Whether a running process has the store."""
+    path = Path(data_dir) / LOCK_FILE
+    if not path.exists():
+        return False
+    try:
+        _lock(Path(data_dir))()
+    except ConfigurationError:
+        return True
+    return False

@@ -1,0 +1,180 @@
+"""The service as a whole, whatever its profile."""
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Generator
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from readstate.adapters.sql.sqlite.file import migrated, missing_migrations
+from readstate.adapters.sql.store import SqlStore
+from readstate.domain.errors import ConfigurationError, ReadstateError
+from readstate.extras import extra
+from readstate.ports import Clock, Hot
+from readstate.settings import Settings, make_settings
+from readstate.tasks import cancel
+
+from .embedded import Embedded, store_held, store_is_locked
+from .wiring import Services
+
+if TYPE_CHECKING:
+    from readstate.tracing import Tracing
+
+    from .cluster import Cluster
+
+PING_SECONDS = 3
+LOOK_SECONDS = 1.0
+"""What a look at the dependencies finds is good for this long."""
+
+
+def system_clock() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+class Readstate(Services):
+    """The whole service inside one program. `await` it or use it with `async with`; then its services are there."""
+
+    durable: SqlStore
+    hot: Hot
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.instance_id = settings.instance_id or secrets.token_hex(4)
+        self._stack = contextlib.AsyncExitStack()
+        self.tracing = make_tracing(settings, self.instance_id)
+        self._profile = self._make_profile()
+        self._looked: asyncio.Task[dict[str, str]] | None = None
+        """The last look at the dependencies, which is good for a second."""
+        self._look_again_at = 0.0
+
+    @classmethod
+    def open(cls, *, settings: Settings | None = None, clock: Clock = system_clock, **overrides: object) -> "Readstate":
+        """A service over these settings: an object, or single ones by their lower-case names."""
+        if settings is not None and overrides:
+            raise ConfigurationError("give settings or single ones by name, not both")
+        return cls(settings or make_settings(**overrides), clock)
+
+    def __await__(self) -> Generator[None, None, "Readstate"]:
+        return self.__aenter__().__await__()
+
+    async def __aenter__(self) -> "Readstate":
+        try:
+            if self.tracing is not None:
+                self.tracing.open()
+                self._stack.push_async_callback(self.tracing.close)  # the last: what ends before it can be told
+            self.durable, self.hot = await self._profile.start(self)
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Finish what was accepted, then stop."""
+        if self._looked is not None:
+            await cancel(self._looked)
+        await self._stack.aclose()
+
+    async def ready(self) -> dict[str, str]:
+        """Each dependency, and "ok" or what is wrong with it. Looks at most once a second: a look writes.
+
+        A state that begins with `behind` is no fault of a dependency.
+        """
+        if self._looked is None or (self._looked.done() and time.monotonic() >= self._look_again_at):
+            self._looked = asyncio.create_task(self._look())
+            self._look_again_at = time.monotonic() + LOOK_SECONDS
+        return dict(await asyncio.shield(self._looked)) | self._profile.lags()
+
+    async def _look(self) -> dict[str, str]:
+        states = await asyncio.gather(*(_state(ping) for ping in self._profile.dependencies.values()))
+        return dict(zip(self._profile.dependencies, states, strict=True))
+
+    async def lost(self) -> ReadstateError:
+        """Return when it can't go on, with the reason: another process has taken the store over, and all writes are
+        refused from then on; or Kafka, which was away at the start, is not as the settings say.
+        """
+        await self._profile.lost.wait()
+        return self._profile.loss
+
+    async def without_hot_store(self) -> Services | None:
+        """The services straight from the durable store, while the hot store is away; None: there is no such way."""
+        return await self._profile.without_hot_store()
+
+    async def evict(self) -> None:
+        """Drop all hot state; it is loaded again on use."""
+        await self.hot.clear()
+
+    @property
+    def cluster(self) -> "Cluster":
+        """What only the cluster profile has."""
+        require_cluster(self.settings)
+        assert not isinstance(self._profile, Embedded)
+        return self._profile
+
+    def _make_profile(self) -> "Embedded | Cluster":
+        if self.settings.profile == "embedded":
+            return Embedded(self.settings, self.clock, self.instance_id, self._stack, self.tracing)
+        with extra("redis", "Valkey or Redis"), extra("asyncpg", "PostgreSQL"), extra("confluent_kafka", "Kafka"):
+            from .cluster import Cluster  # noqa: PLC0415 - an extra
+        return Cluster(self.settings, self.clock, self.instance_id, self._stack, self.tracing)
+
+
+def make_tracing(settings: Settings, instance_id: str = "") -> "Tracing | None":
+    """What makes traces, refused where its library is missing; None: nobody wants any, and nothing is imported."""
+    if not settings.traces:
+        return None
+    with extra("opentelemetry", "TRACES", "otel"):
+        from readstate.tracing import Tracing  # noqa: PLC0415 - an extra
+    return Tracing(instance_id)
+
+
+def require_cluster(settings: Settings) -> None:
+    """Refuse what the embedded profile does not have."""
+    if settings.profile != "cluster":
+        raise ConfigurationError(
+            "this is for the cluster profile (PROFILE=cluster); the embedded one does it all in one process"
+        )
+
+
+async def _state(ping: Callable[[], Awaitable[None]]) -> str:
+    try:
+        await asyncio.wait_for(ping(), PING_SECONDS)
+    except ReadstateError as error:
+        return error.detail
+    except TimeoutError:
+        return f"does not answer within {PING_SECONDS} s"
+    return "ok"
+
+
+def migrate(settings: Settings, check_only: bool = False) -> tuple[int, int]:
+    """Bring the schema up to date, or only tell: (from, to)."""
+    if not settings.in_sqlite:
+        return asyncio.run(_migrate_postgres(settings, check_only))
+    if check_only:
+        return missing_migrations(settings.database_path)
+    with store_held(settings):
+        return migrated(settings.database_path, settings.accept_data_loss)
+
+
+async def _migrate_postgres(settings: Settings, check_only: bool) -> tuple[int, int]:
+    with extra("asyncpg", "PostgreSQL"):
+        from readstate.adapters.sql.postgres.store import migrate as migrate_postgres  # noqa: PLC0415 - an extra
+    return await migrate_postgres(settings.database_url, check_only)
+
+
+async def store_exists(settings: Settings) -> bool:
+    """Whether there is anything where the settings say."""
+    if settings.in_sqlite:
+        return settings.database_path.exists()
+    return (await _migrate_postgres(settings, check_only=True))[0] > 0
+
+
+__all__ = ["Readstate", "migrate", "store_exists", "store_held", "store_is_locked", "system_clock"]

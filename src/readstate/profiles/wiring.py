@@ -1,0 +1,212 @@
+"""The services, put together over whatever a profile brings."""
+
+from typing import NamedTuple
+
+from readstate.batching import Batcher, Batchers
+from readstate.domain.rules import check_id, check_user_id
+from readstate.live.catch_up import Missed
+from readstate.live.rendering import Figures
+from readstate.live.updates import Live
+from readstate.ports import Bus, Clock, Durable, DurableTransfer, Freshness, Hot, Log
+from readstate.services.acceptance import Acceptance
+from readstate.services.badge import OfflineBadge
+from readstate.services.channels import Channels
+from readstate.services.counting import Counting
+from readstate.services.cursors import Cursors
+from readstate.services.explain import Explain
+from readstate.services.inbox import UserInbox
+from readstate.services.loading import Loader
+from readstate.services.messages import Messages
+from readstate.services.pending_writes import UnderWay, Writing
+from readstate.services.positions import Places
+from readstate.services.preferences import ChannelPreferences
+from readstate.services.presence import UserPresence
+from readstate.services.reads import Reads
+from readstate.services.receipts import ReadReceipts
+from readstate.services.repair import Repair
+from readstate.services.threads import ThreadPanel
+from readstate.services.transfer import Transfer
+from readstate.services.unread_messages import UnreadView
+from readstate.settings import Settings
+from readstate.transfer.lines import Checks
+
+
+class Parts(NamedTuple):
+    """What a profile brings."""
+
+    log: Log
+    hot: Hot
+    durable: Durable
+    transfer: DurableTransfer
+    bus: Bus
+    freshness: Freshness
+    writing: Writing
+    store_id: int
+    cursors: Cursors
+    instance_id: str
+    alone: bool
+    """Whether this process has the stores to itself."""
+    batchers: Batchers = Batcher
+
+
+class Services:
+    """Everything that callers can do."""
+
+    channels: Channels
+    messages: Messages
+    reads: Reads
+    unread: UnreadView
+    preferences: ChannelPreferences
+    inbox: UserInbox
+    threads: ThreadPanel
+    badge: OfflineBadge
+    receipts: ReadReceipts
+    presence: UserPresence
+    explain: Explain
+    figures: Figures
+    live: Live
+    transfer: Transfer
+    repair: Repair
+    loader: Loader
+    cursors: Cursors
+    settings: Settings
+
+    def assemble(self, settings: Settings, clock: Clock, parts: Parts) -> None:
+        """Put the services together."""
+        s = self.settings = settings
+        log, hot, durable, bus, freshness = parts.log, parts.hot, parts.durable, parts.bus, parts.freshness
+        under_way = UnderWay()
+        cursors = self.cursors = parts.cursors
+        loader = self.loader = Loader(hot.users, hot.channels, durable, s.unread_cap, hot.loaded)
+        places = Places(durable, log)
+        counting = Counting(loader, places, clock, s.display_cap, freshness)
+        acceptance = Acceptance(clock)
+        self.channels = Channels(
+            log,
+            loader,
+            places,
+            durable,
+            freshness,
+            clock,
+            cursors,
+            alone=parts.alone,
+            max_batch=s.max_batch,
+            max_page=s.max_page,
+            max_text=s.max_text,
+        )
+        self.messages = Messages(
+            log,
+            loader,
+            places,
+            durable,
+            acceptance,
+            freshness,
+            max_batch=s.max_batch,
+            max_text=s.max_text,
+            max_mentions=s.max_mentions,
+            preview_length=s.preview_length,
+            store_text=s.store_text,
+            alone=parts.alone,
+        )
+        self.reads = Reads(
+            hot.users,
+            durable,
+            log,
+            loader,
+            places,
+            counting,
+            hot.presence,
+            bus,
+            under_way,
+            freshness,
+            clock,
+            parts.batchers,
+            instance_id=parts.instance_id,
+            max_batch=s.max_batch,
+            unread_cap=s.unread_cap,
+            undo_ttl=s.undo_ttl,
+            alone=parts.alone,
+        )
+        self.badge = OfflineBadge(
+            hot.badges,
+            durable,
+            counting,
+            acceptance,
+            bus,
+            cursors,
+            mode=s.badge_mode,
+            max_messages=s.max_page,
+            retention=s.badge_retention,
+        )
+        self.unread = UnreadView(
+            hot.users,
+            hot.channels,
+            loader,
+            counting,
+            under_way,
+            self.badge.count,
+            clock,
+            durable,
+            cursors,
+            store_id=parts.store_id,
+            max_page=s.max_page,
+            max_batch=s.max_batch,
+        )
+        self.threads = ThreadPanel(log, loader, places, self.reads, counting, clock, cursors, max_page=s.max_page)
+        self.receipts = ReadReceipts(
+            hot.users, durable, loader, freshness, clock, receipts_max_members=s.receipts_max_members
+        )
+        self.presence = UserPresence(hot.presence, loader, durable, hot.badges, bus, clock)
+        self.preferences = ChannelPreferences(hot.users, durable, loader, bus, under_way, clock, alone=parts.alone)
+        self.inbox = UserInbox(loader, counting, self.unread, self.preferences, cursors, max_page=s.max_page)
+        self.explain = Explain(
+            hot.users, hot.channels, durable, loader, counting, under_way, bus, self.unread, alone=parts.alone
+        )
+        self.repair = Repair(hot, durable, loader, self.explain, freshness, under_way, bus, clock)
+        checks = Checks(
+            clock,
+            max_text=s.max_text,
+            max_mentions=s.max_mentions,
+            preview_length=s.preview_length,
+            store_text=s.store_text,
+        )
+        self.transfer = Transfer(
+            parts.transfer, log, hot, places, under_way, bus, freshness, clock, acceptance, checks, alone=parts.alone
+        )
+        self.figures = Figures(
+            hot.users,
+            hot.channels,
+            loader,
+            counting,
+            self.unread,
+            self.inbox,
+            self.preferences,
+            self.threads,
+            self.badge,
+        )
+        missed = Missed(durable, self.unread, self.figures, receipts_max_members=s.receipts_max_members)
+        self.live = Live(
+            hot.users,
+            hot.channels,
+            hot.presence,
+            loader,
+            self.unread,
+            self.receipts,
+            self.figures,
+            missed,
+            under_way,
+            parts.writing,
+            freshness,
+            clock,
+            cursors,
+            alone=parts.alone,
+        )
+
+    async def is_member(self, user: str, *channels: str) -> bool:
+        """Whether a user is in all of these channels, and they exist."""
+        check_user_id(user, "user")
+        names = list(dict.fromkeys(check_id(channel, "channel_id") for channel in channels))
+        if None in await self.loader.channels(names):
+            return False
+        seats = (await self.loader.view(user, names)).seats
+        return len(seats) == len(names) and all(seat.member for seat in seats)

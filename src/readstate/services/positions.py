@@ -1,0 +1,75 @@
+"""Where messages stand. A place never changes once it is given, so it may be remembered."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from readstate.domain.model import Message, Position
+from readstate.ports import DurableQueries, Log
+
+K = TypeVar("K")
+
+MAX_REMEMBERED = 50_000
+WITHOUT_SEQ = Position(-1, None, None)
+"""The place of a message that has none in its channel."""
+
+
+class Places:
+    """Finds places by id or by seq; remembers the last ones that were asked for or given."""
+
+    def __init__(self, durable: DurableQueries, log: Log) -> None:
+        self._durable = durable
+        self._log = log
+        self._by_id: dict[tuple[str, str], Position] = {}
+        self._by_seq: dict[tuple[str, int], Position] = {}
+
+    async def by_id(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Position]:
+        """Places of the messages that exist, by (channel, id)."""
+        found = {key: place for key in keys if (place := self._by_id.get(key)) is not None}
+        missing = [key for key in keys if key not in found]
+        if missing:
+            for key, message in (await self.messages(missing)).items():
+                found[key] = self.learn(message)
+        return found
+
+    async def messages(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Message]:
+        """Messages that exist, also deleted ones, by (channel, id). One that is still in the log is waited for."""
+        found = await self._durable.by_id(keys)
+        missing = [key for key in keys if key not in found]
+        if missing and await self._log.settled({channel for channel, _ in missing}):
+            found |= await self._durable.by_id(missing)
+        return {key: message for key, message in found.items() if message.sender_id}
+
+    async def by_seq(self, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Position]:
+        """Places by (channel, seq), for seqs that were given."""
+        found = {key: place for key in keys if (place := self._by_seq.get(key)) is not None}
+        missing = [key for key in keys if key not in found]
+        if missing:
+            places = await self._durable.by_seq(missing)
+            for key in missing:
+                found[key] = self._by_seq[key] = places.get(key) or Position(key[1], None, None)
+            self._by_seq = _bounded(self._by_seq)
+        return found
+
+    def learn(self, message: Message) -> Position:
+        """Remember where a message stands."""
+        self._by_id = _bounded(self._by_id)
+        self._by_seq = _bounded(self._by_seq)
+        if message.seq is None:
+            self._by_id[message.channel_id, message.id] = WITHOUT_SEQ
+            return WITHOUT_SEQ
+        place = Position(message.seq, message.id, message.at)
+        self._by_id[message.channel_id, message.id] = place
+        self._by_seq[message.channel_id, message.seq] = place
+        return place
+
+    def forget(self, channel: str) -> None:
+        """The channel is deleted: its ids may be given again."""
+        self._by_id = {key: place for key, place in self._by_id.items() if key[0] != channel}
+        self._by_seq = {key: place for key, place in self._by_seq.items() if key[0] != channel}
+
+
+def _bounded(places: dict[K, Position]) -> dict[K, Position]:
+    """Forgets the older half of too many."""
+    if len(places) <= MAX_REMEMBERED:
+        return places
+    return dict(list(places.items())[len(places) // 2 :])

@@ -1,0 +1,1 @@
+"""Records of export and import, and the rules for them. Pure."""

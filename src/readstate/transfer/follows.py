@@ -1,0 +1,37 @@
+"""Who follows imported threads though no record says so: the authors of their roots, repliers and the mentioned, pure.
+
+As live, only members of the channel do. What a `follow` record says replaces it: see `transfer_fold`.
+"""
+
+from collections.abc import Iterable
+
+from readstate.domain.facts import Key
+from readstate.domain.model import Member, Preferences
+from readstate.domain.rooms import thread_room
+
+from .folding import PRESUMED_AT, Concern, Known, KnownSeat, is_presumed
+from .records import GivenRead, GivenSeat
+
+
+def presumed_follows(concerns: Iterable[Concern], known: Known) -> list[GivenSeat]:
+    """New follows, of members who do not follow and never stopped; for those presumed before, further pointers."""
+    found: dict[Key, Concern] = {}
+    for one in concerns:
+        key = (thread_room(one.channel_id, one.thread_id), one.user_id)
+        found[key] = max(found.get(key, one), one, key=_weight)
+    seats = []
+    for (room, user), one in found.items():
+        in_channel = known.seats.get((one.channel_id, user), KnownSeat()).member
+        seat = known.seats.get((room, user), KnownSeat())
+        if in_channel is None or not in_channel.active:
+            continue
+        if seat.member is not None and not (one.own and is_presumed(seat, room)):
+            continue
+        member = Member(room, user, joined_seq=one.seq, joined_at=PRESUMED_AT) if seat.member is None else None
+        seats.append(GivenSeat(room, user, member, Preferences(), GivenRead(seq=one.seq, read_at=0), presumed=True))
+    return seats
+
+
+def _weight(one: Concern) -> tuple[bool, int]:
+    """An own reply reads up to itself, the last one most; else the first mention says where the unread begins."""
+    return one.own, one.seq if one.own else -one.seq

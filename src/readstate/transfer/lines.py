@@ -1,0 +1,315 @@
+"""From lines to checked records: everything that can be said of a line without looking into the store."""
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Literal
+
+import msgspec
+from msgspec import DecodeError, ValidationError
+
+from readstate.api import Time
+from readstate.domain.errors import Invalid, ReadstateError, TooLarge
+from readstate.domain.model import FOREVER, Channel, ChannelType, Latest, Member, Message, Preferences
+from readstate.domain.rooms import thread_room
+from readstate.domain.rules import HERE, MAX_AHEAD_MS, check_id, check_mention, check_user_id, parse_time, preview_of
+from readstate.ports import Clock
+
+from .records import (
+    MAX_EPOCH,
+    MAX_SEQ,
+    VERSION,
+    ChannelLine,
+    FollowLine,
+    Given,
+    GivenRead,
+    GivenSeat,
+    GivenUser,
+    Header,
+    LastReadLine,
+    LatestLine,
+    MemberLine,
+    MessageLine,
+    Numbered,
+    PointerLine,
+    PreferencesLine,
+    Record,
+    Refused,
+    ThreadLine,
+    UserLine,
+)
+
+MAX_APART = 10_000
+
+_decoder = msgspec.json.Decoder(Record)
+_header = msgspec.json.Decoder(Header)
+
+
+def lines_of(data: bytes, first_line: int, most: int) -> Iterator[tuple[int, bytes]]:
+    """The lines that say anything, with their numbers; at most so many, empty ones included."""
+    for offset, line in enumerate(data.split(b"\n", most)[:most]):
+        if line.strip():
+            yield first_line + offset, line
+
+
+def count_lines(data: bytes) -> int:
+    """How many lines there are; one without an end is a line too."""
+    return data.count(b"\n") + (not data.endswith(b"\n") and bool(data))
+
+
+def wrong_header(line: bytes) -> str | None:
+    """Why a first line can't be the header of a file for this version, or None."""
+    try:
+        header = _header.decode(line)
+    except (DecodeError, UnicodeDecodeError, RecursionError) as error:
+        expected = f'{{"type": "readstate", "version": {VERSION}}}'
+        return f"the first line must be the header {expected}: {_plain(error)}"
+    if header.version != VERSION:
+        return f"the file has version {header.version}; this Readstate reads version {VERSION}"
+    return None
+
+
+class Checks:
+    """The limits of the service, applied to records."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        max_text: int,
+        max_mentions: int,
+        preview_length: int,
+        store_text: Literal["full", "preview", "none"],
+    ) -> None:
+        self._clock = clock
+        self._max_text = max_text
+        self._max_mentions = max_mentions
+        self._preview_length = preview_length
+        self._store_text = store_text
+
+    def read(self, number: int, line: bytes) -> Numbered | Refused:
+        """A line as a record that is right in itself, or why it is not."""
+        try:
+            return Numbered(number, self._given(_decoder.decode(line)))
+        except ReadstateError as error:
+            return Refused(number, error.detail)
+        except (DecodeError, UnicodeDecodeError, RecursionError) as error:
+            return Refused(number, _plain(error))
+
+    def _given(self, record: Record) -> Given:
+        match record:
+            case MessageLine():
+                return self._message(record)
+            case MemberLine():
+                return self._member(record)
+            case ChannelLine():
+                return self._channel(record)
+            case ThreadLine():
+                return self._thread(record)
+            case FollowLine():
+                return self._follow(record)
+            case PointerLine():
+                channel = check_id(record.channel_id, "channel_id")
+                room = channel if record.thread_id is None else thread_room(channel, _thread_id(record.thread_id))
+                user = check_user_id(record.user_id)
+                return GivenSeat(room, user, None, Preferences(), self._read(record.last_read))
+            case UserLine():
+                tap, seen = self._past(record.last_tap, "last_tap"), self._past(record.last_seen, "last_seen")
+                return GivenUser(check_user_id(record.user_id), tap, seen, record.receipts)
+
+    # ------------------------------------------------------------ channels and threads
+
+    def _channel(self, line: ChannelLine) -> Channel:
+        self._check_text(line.name, "name")
+        self._check_text(line.avatar, "avatar")
+        name = check_id(line.channel_id, "channel_id")
+        return self._room(name, line.kind, line, line.name, line.avatar, line.archived)
+
+    def _thread(self, line: ThreadLine) -> Channel:
+        name = thread_room(check_id(line.channel_id, "channel_id"), _thread_id(line.thread_id))
+        return self._room(name, "thread", line)
+
+    def _room(
+        self,
+        room: str,
+        kind: ChannelType | Literal["thread"],
+        line: ChannelLine | ThreadLine,
+        name: str | None = None,
+        avatar: str | None = None,
+        archived: bool = False,
+    ) -> Channel:
+        _check_seqs("last_seq", line.last_seq)
+        last_at = _time(line.last_at, "last_at") or 0
+        last_id = None if line.last_id is None else check_id(line.last_id, "last_id")
+        latest = None if line.latest is None else self._latest(line.latest, line.last_seq)
+        if latest is not None and latest.seq == line.last_seq:
+            last_id, last_at = last_id or latest.id, last_at or latest.at
+        self._check_clock(last_at, "last_at")
+        return Channel(
+            room,
+            type=kind,
+            name=name,
+            avatar=avatar,
+            archived=archived,
+            deleted=line.deleted,
+            last_seq=line.last_seq,
+            last_id=last_id,
+            last_at=last_at,
+            latest=latest,
+        )
+
+    def _latest(self, line: LatestLine, last_seq: int) -> Latest:
+        seq = last_seq if line.seq is None else line.seq
+        if not 0 < seq <= last_seq:
+            raise Invalid(f"latest.seq must be from 1 to last_seq, which is {last_seq}")
+        self._check_text(line.preview, "latest.preview")
+        at = self._past(line.at, "latest.at")
+        preview = None if self._store_text == "none" else line.preview
+        return Latest(
+            check_id(line.id, "latest.id"), seq, at, check_user_id(line.sender_id, "latest.sender_id"), preview
+        )
+
+    # ------------------------------------------------------------ messages
+
+    def _message(self, line: MessageLine) -> Message:
+        self._check_places(line)
+        self._check_text(line.text, "text")
+        self._check_text(line.preview, "preview")
+        at, sent_at = self._past(line.at, "at"), _time(line.sent_at, "sent_at")
+        text, preview = self._stored(line)
+        return Message(
+            channel_id=check_id(line.channel_id, "channel_id"),
+            id=check_id(line.id, "id"),
+            seq=line.seq,
+            sender_id="" if line.sender_id is None else check_user_id(line.sender_id, "sender_id"),
+            at=at,
+            sent_at=sent_at,
+            text=text,
+            preview=preview,
+            thread_id=None if line.thread_id is None else _thread_id(line.thread_id),
+            thread_seq=line.thread_seq,
+            mentions=self._mentions(line) if line.mentions else (),
+            silent=line.silent,
+            deleted=line.deleted,
+            backfill=line.backfill,
+        )
+
+    @staticmethod
+    def _check_places(line: MessageLine) -> None:
+        _check_seqs("seq", line.seq or 0)
+        _check_seqs("thread_seq", line.thread_seq or 0)
+        if line.seq == 0 or line.thread_seq == 0:
+            raise Invalid("seq and thread_seq begin with 1")
+        if line.thread_seq is not None and line.thread_id is None:
+            raise Invalid("thread_seq goes with thread_id")
+        if line.backfill and (line.seq is not None or line.thread_seq is not None):
+            raise Invalid("a backfill has no seq and no thread_seq")
+        if line.sender_id is None:
+            if not line.deleted:
+                raise Invalid("sender_id may be null only where deleted is true")
+            if line.seq is not None or line.thread_id is not None:
+                raise Invalid("a message with a place needs its sender_id")
+
+    def _mentions(self, line: MessageLine) -> tuple[str, ...]:
+        if len(line.mentions) > self._max_mentions:
+            raise TooLarge(f"at most {self._max_mentions} mentions in one message")
+        found = dict.fromkeys(check_mention(user, f"mentions[{i}]") for i, user in enumerate(line.mentions))
+        if HERE in found:
+            raise Invalid('nobody knows who was online then: instead of "@here" name the users, or "@channel"')
+        return tuple(found)
+
+    def _stored(self, line: MessageLine) -> tuple[str | None, str | None]:
+        if line.deleted or self._store_text == "none":
+            return None, None
+        preview = preview_of(line.text, line.preview, self._preview_length)
+        return (line.text if self._store_text == "full" else None), preview
+
+    def _check_text(self, text: str | None, field: str) -> None:
+        if text is None:
+            return
+        if "\0" in text:
+            raise Invalid(f"{field} must not hold a NUL character")
+        if len(text) > self._max_text or len(text.encode()) > self._max_text:
+            raise TooLarge(f"{field} is longer than {self._max_text} bytes")
+
+    def _check_clock(self, at: int, field: str) -> None:
+        if at > self._clock() + MAX_AHEAD_MS:
+            raise Invalid(f"{field} is in the future")
+
+    def _past(self, value: Time, field: str) -> int:
+        """A time of something that has happened. One far ahead would hold back what really happens until then."""
+        at = parse_time(value, field)
+        self._check_clock(at, field)
+        return at
+
+    # ------------------------------------------------------------ members, followers
+
+    def _member(self, line: MemberLine) -> GivenSeat:
+        channel, user = check_id(line.channel_id, "channel_id"), check_user_id(line.user_id)
+        member, wanted = self._seat(channel, user, line), _preferences(line.preferences)
+        return GivenSeat(channel, user, member, wanted, self._read(line.last_read))
+
+    def _follow(self, line: FollowLine) -> GivenSeat:
+        room = thread_room(check_id(line.channel_id, "channel_id"), _thread_id(line.thread_id))
+        user = check_user_id(line.user_id)
+        return GivenSeat(room, user, self._seat(room, user, line), Preferences(), self._read(line.last_read))
+
+    def _seat(self, room: str, user: str, line: MemberLine | FollowLine) -> Member:
+        _check_seqs("joined_seq", line.joined_seq)
+        _check_seqs("skipped", *chain.from_iterable(line.skipped))
+        return Member(room, user, line.active, line.joined_seq, self._past(line.joined_at, "joined_at"), line.skipped)
+
+    def _read(self, line: LastReadLine | None) -> GivenRead | None:
+        if line is None:
+            return None
+        if line.seq is None and line.id is None and line.at is None:
+            raise Invalid("last_read needs a seq, the id of a message, or a time (at)")
+        if len(line.apart) > MAX_APART:
+            raise TooLarge(f"at most {MAX_APART} seqs in last_read.apart")
+        if line.epoch > MAX_EPOCH:
+            raise Invalid("last_read.epoch must be at most 2^46, so that there is room for what follows")
+        _check_seqs("last_read.seq", line.seq or 0)
+        _check_seqs("last_read.apart", *line.apart)
+        return GivenRead(
+            line.epoch,
+            line.seq,
+            frozenset(line.apart),
+            None if line.id is None else check_id(line.id, "last_read.id"),
+            None if line.at is None else self._past(line.at, "last_read.at"),
+            None if line.read_at is None else self._past(line.read_at, "last_read.read_at"),
+        )
+
+
+def _preferences(line: PreferencesLine | None) -> Preferences:
+    if line is None:
+        return Preferences()
+    if isinstance(line.muted, bool):
+        muted_until = FOREVER if line.muted else 0
+    else:
+        muted_until = parse_time(line.muted, "preferences.muted")
+    archived_seq = (FOREVER if line.archived else -1) if isinstance(line.archived, bool) else line.archived
+    if archived_seq != FOREVER:
+        _check_seqs("preferences.archived", archived_seq)
+    return Preferences(muted_until, line.count, line.receipts, line.pinned, archived_seq)
+
+
+def _thread_id(value: str | int) -> str:
+    return check_id(value, "thread_id")
+
+
+def _time(value: Time | None, field: str) -> int | None:
+    return None if value is None else parse_time(value, field)
+
+
+def _check_seqs(field: str, *seqs: int) -> None:
+    if any(seq > MAX_SEQ for seq in seqs):
+        raise Invalid(f"{field} must be at most 2^31, so that there is room for what follows")
+
+
+def _plain(error: DecodeError | UnicodeDecodeError | RecursionError) -> str:
+    """What is wrong with a line, for people."""
+    if isinstance(error, RecursionError):
+        return "the line is nested too deeply"
+    if isinstance(error, UnicodeDecodeError):
+        return "the line is not UTF-8"
+    text = str(error).replace("`", "")
+    return text if isinstance(error, ValidationError) else f"the line is not JSON: {text}"
