@@ -378,7 +378,7 @@ async def in_process(data_dir: Path, **settings: Any) -> AsyncIterator[Chat]:
 
     options: dict[str, Any] = {"service_keys": (SERVICE_KEY,), "jwt_secret": JWT_SECRET, "data_dir": str(data_dir)}
     options |= stores.UNLIMITED | stores.settings_of(data_dir) | settings
-    async with Readstate.open(**options) as rs, stores.staffed(rs):
+    async with Readstate.open(**options) as rs, stores.with_workers(rs):
         transport = httpx.ASGITransport(app=asgi_app(rs, demo=demo_is_on(rs.settings)))
         async with httpx.AsyncClient(transport=transport, base_url="http://test", headers=WAIT) as http:
             chat = Chat(http, settle=partial(stores.settle, rs))

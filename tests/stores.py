@@ -147,22 +147,22 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def staffed(rs: "Readstate") -> AsyncIterator[None]:
+async def with_workers(rs: "Readstate") -> AsyncIterator[None]:
     """The workers that a service needs beside it, as long as the block lasts: in the same process, by its clock."""
     if rs.settings.profile != "cluster":
         yield
         return
-    from readstate.profiles import roles as staff
+    from readstate.profiles import roles as supervisor
     from readstate.workers import ROLES
 
     stopping = asyncio.Event()
-    usual, staff.GATHER_SECONDS = staff.GATHER_SECONDS, GATHER_SECONDS
-    work = asyncio.create_task(staff.Staff(rs, ROLES).run(stopping))
+    usual, supervisor.GATHER_SECONDS = supervisor.GATHER_SECONDS, GATHER_SECONDS
+    work = asyncio.create_task(supervisor.WorkerSupervisor(rs, ROLES).run(stopping))
     try:
         await _until(lambda: not rs.cluster.freshness.behind or work.done(), "the hot state is fresh")
         yield
     finally:
-        staff.GATHER_SECONDS = usual
+        supervisor.GATHER_SECONDS = usual
         stopping.set()
         await work
 

@@ -91,7 +91,7 @@ async def a_town(data_dir: Path, **settings: Any) -> AsyncIterator[Town]:
     """A fresh one."""
     options: dict[str, Any] = {"service_keys": (SERVICE_KEY,), "jwt_secret": JWT_SECRET, "data_dir": str(data_dir)}
     options |= stores.settings_of(data_dir) | settings
-    async with Readstate.open(**options) as rs, stores.staffed(rs):
+    async with Readstate.open(**options) as rs, stores.with_workers(rs):
         producer = KafkaProducer(rs.cluster.options)
         transport = httpx.ASGITransport(app=asgi_app(rs))
         try:

@@ -19,7 +19,7 @@ from readstate.adapters.kafka.producer import Record
 from readstate.adapters.kafka.watcher import Watcher
 from readstate.domain.errors import LogUnavailable
 from readstate.gateway import asgi_app
-from readstate.profiles.roles import Staff, _Writer
+from readstate.profiles.roles import WorkerSupervisor, _Writer
 from readstate.tasks import cancel
 from readstate.workers import MESSAGE_WRITER, RECEIPT_PERSISTER, STATUS_UPDATE
 from tests.conftest import WAIT, Chat, eventually
@@ -40,7 +40,7 @@ class Work:
 
     def __init__(self, rs: Readstate, roles: tuple[str, ...]) -> None:
         self._stopping = asyncio.Event()
-        self._task = asyncio.create_task(Staff(rs, roles).run(self._stopping))
+        self._task = asyncio.create_task(WorkerSupervisor(rs, roles).run(self._stopping))
 
     async def stop(self) -> None:
         """What was taken is finished."""
@@ -59,7 +59,7 @@ class Instance:
         """Waits for the place of what it sends."""
         self._work: list[Work] = []
 
-    def hire(self, *roles: str) -> Work:
+    def start_worker(self, *roles: str) -> Work:
         """Somebody works here from now on."""
         self._work.append(Work(self.rs, roles))
         return self._work[-1]
@@ -115,7 +115,7 @@ class City:
         instance = Instance(rs, await self._stack.enter_async_context(client))
         self._stack.push_async_callback(instance.dismiss)
         if roles:
-            instance.hire(*roles)
+            instance.start_worker(*roles)
         return instance
 
     def lose_hot_store(self) -> None:
@@ -220,7 +220,7 @@ async def is_left(room: str, left: list[str], *instances: Instance) -> None:
 
 async def is_written(city: City, worker: Instance) -> None:
     """What is in the log is in the database."""
-    worker.hire(RECEIPT_PERSISTER)
+    worker.start_worker(RECEIPT_PERSISTER)
     await city.all_done(worker, RECEIPT_PERSISTER)
 
 

@@ -85,7 +85,7 @@ async def test_messages_from_before_a_join_are_not_among_those_missed(one: Insta
 async def test_a_device_that_was_away_while_its_user_was_erased_must_sync(
     worker: Instance, one: Instance, two: Instance
 ) -> None:
-    worker.hire(RECEIPT_PERSISTER)
+    worker.start_worker(RECEIPT_PERSISTER)
     sync = (await one.chat.sync("bob"))["sync"]
     await two.chat.ask("DELETE", "/v1/users/bob")
 

@@ -56,7 +56,7 @@ async def test_nobody_else_is_loaded_again(pair: tuple[Instance, Instance]) -> N
 async def test_nothing_of_the_erased_user_comes_back(city: City, pair: tuple[Instance, Instance]) -> None:
     one, two = pair
     await one.chat.ask("DELETE", "/v1/users/bob")
-    one.hire(RECEIPT_PERSISTER)
+    one.start_worker(RECEIPT_PERSISTER)
     await city.all_done(one, RECEIPT_PERSISTER)
 
     for table in ("members", "read_receipts", "user_activity", "undo"):

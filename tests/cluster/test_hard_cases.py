@@ -51,7 +51,7 @@ TRIO = "trio"
 @pytest.fixture
 async def trio(city: City, worker: Instance, one: Instance, two: Instance) -> None:
     """Bob has a connection to the second process, carol has none anywhere."""
-    worker.hire(STATUS_UPDATE)
+    worker.start_worker(STATUS_UPDATE)
     await one.chat.open_channel("alice", "bob", "carol", channel=TRIO)
     await two.rs.presence.connected("bob", "phone", "k1")
     await city.all_done(one, MESSAGE_WRITER, STATUS_UPDATE)
@@ -91,7 +91,7 @@ async def test_case_9_a_batch_that_is_repeated_after_presence_has_changed_decide
     await held.reached()
 
     await one.rs.presence.connected("carol", "phone", "k2")
-    worker.hire(MESSAGE_WRITER, STATUS_UPDATE)
+    worker.start_worker(MESSAGE_WRITER, STATUS_UPDATE)
     await city.all_done(one, MESSAGE_WRITER)
     held.let_go()
     await late

@@ -42,7 +42,7 @@ async def test_case_3_a_writer_that_was_replaced_wakes_up_late(
     late = asyncio.create_task(by_hand(paused).handle(await new_records(city, known)))
     await held.reached()
 
-    worker.hire(MESSAGE_WRITER)
+    worker.start_worker(MESSAGE_WRITER)
     await city.all_done(one, MESSAGE_WRITER)
     await one.chat.read("bob", room, messages=["m6"])
     await two.chat.delete("m7", room)
@@ -154,7 +154,7 @@ async def test_case_11_a_channel_outgrows_the_limit_with_instances_whose_setting
 
     tight = await city.open("tight", fanout_max_members=3)
     switches = Held(tight.rs.hot.users, "apply", only_first=True)
-    tight.hire(MESSAGE_WRITER)
+    tight.start_worker(MESSAGE_WRITER)
     joins = asyncio.create_task(loose.chat.join("frank", channel="room", history="unread"))
     await switches.reached()
     await one.chat.read("bob", "room", messages=["m3"])
@@ -167,7 +167,7 @@ async def test_case_11_a_channel_outgrows_the_limit_with_instances_whose_setting
     await city.all_done(one, MESSAGE_WRITER)
     await tight.dismiss()
 
-    loose.hire(MESSAGE_WRITER)
+    loose.start_worker(MESSAGE_WRITER)
     await one.chat.leave("carol", "dave", "erin", channel="room")
     await one.chat.send("alice", "m4", channel="room", mentions=["bob"])
     assert await modes(one, loose, tight) == ["timeline"] * 3
@@ -230,7 +230,7 @@ async def test_case_12_late_reads_of_somebody_who_was_erased_bring_nothing_back(
     await two.chat.ask("DELETE", "/v1/users/bob")
     if cable is not None:
         await cable.mend()
-    worker.hire(DEAD_LETTERS)
+    worker.start_worker(DEAD_LETTERS)
     await is_written(city, worker)
     await dead_letters_are_done(city, worker)
 
@@ -290,7 +290,7 @@ async def test_case_13_a_reply_to_and_a_read_up_to_a_message_in_the_log_wait_for
         await wait.reached()
         wait.let_go()
 
-    worker.hire(MESSAGE_WRITER)
+    worker.start_worker(MESSAGE_WRITER)
 
     assert (await reads)["last_read"]["seq"] == 6
     assert (await reply)["thread_seq"] == 1
@@ -370,7 +370,7 @@ async def test_case_13_an_outage_of_the_database_uses_up_no_tries(
         before, _, after = url.rpartition(str(postgres.server().port))
         far = await city.open("far", database_url=f"{before}{line.port}{after}?sslmode=disable")
         roles = (MESSAGE_WRITER, RECEIPT_PERSISTER)
-        far.hire(*roles)
+        far.start_worker(*roles)
         await city.all_done(one, *roles)
         line.goes_down()
         tries = {role: WORKER_RETRIES.labels(role, "dependency")._value.get() for role in roles}

@@ -59,7 +59,7 @@ async def test_case_1_after_the_loss_bob_waits_until_the_database_has_his_mark_u
     await waits.reached()
     waits.let_go()
 
-    worker.hire(RECEIPT_PERSISTER)
+    worker.start_worker(RECEIPT_PERSISTER)
     await acting
 
     await is_left(marked, left, one, two)
@@ -86,7 +86,7 @@ async def is_done_through_a_loss(city: City, worker: Instance, act: Coroutine[An
     await eventually(accepted, "the log has it")
     if loss == "after":
         city.lose_hot_store()
-    worker.hire(MESSAGE_WRITER)
+    worker.start_worker(MESSAGE_WRITER)
     await is_written(city, worker)
     await waiting
 
@@ -125,7 +125,7 @@ async def test_case_1_a_spool_is_known_of_when_its_process_and_the_hot_store_are
 
     trailing._spooled = asked
     await two.knows_of_the_loss()
-    worker.hire(RECEIPT_PERSISTER)
+    worker.start_worker(RECEIPT_PERSISTER)
 
     async def looked_often() -> bool:
         return len(looks) > LOOKS
@@ -154,7 +154,7 @@ async def test_case_1_the_loss_comes_at_any_step_of_what_bob_does_next(
     await waits.reached()
     waits.let_go()
 
-    worker.hire(RECEIPT_PERSISTER)
+    worker.start_worker(RECEIPT_PERSISTER)
     await acting
 
     await is_left(marked, left, one, two)
@@ -173,7 +173,7 @@ async def test_case_1_where_the_persister_does_not_come_bob_is_asked_to_come_aga
     many = {"reads": [{"user_id": "bob", "channel_id": marked, "up_to": "m5"}]}
     check_problem(await hasty.chat.call("POST", "/v1/reads", many), 503, "unavailable")
 
-    worker.hire(RECEIPT_PERSISTER)
+    worker.start_worker(RECEIPT_PERSISTER)
     await is_left(marked, ["m2", "m3", "m4", "m5"], one, hasty)
     await reads_m3(hasty, marked)
     await is_left(marked, ["m2", "m4", "m5"], one, hasty)
@@ -265,7 +265,7 @@ async def test_case_6_an_own_send_whose_read_comes_late_reads_nothing_again(
     says = Held(writer.rs.cluster.log, "reads")
     await one.accept("bob", "own", room)
     await two.chat.mark_unread("bob", "m2", room)
-    writer.hire(MESSAGE_WRITER)
+    writer.start_worker(MESSAGE_WRITER)
     await says.reached()
 
     await two.chat.mark_unread("bob", "m1", room)
@@ -370,7 +370,7 @@ async def test_case_16_two_states_of_one_epoch_merge_in_any_order(
         await one.rs.cluster.log.send_reads(events)
         await is_written(city, worker)
     else:
-        worker.hire(RECEIPT_PERSISTER)
+        worker.start_worker(RECEIPT_PERSISTER)
         for event in events:
             await one.rs.cluster.log.send_reads([event])
             await city.all_done(one, RECEIPT_PERSISTER)

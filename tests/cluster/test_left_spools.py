@@ -40,7 +40,7 @@ async def left(city: City, worker: Instance, one: Instance, two: Instance) -> Pa
     await one.rs.close()
     await city.sql("DELETE FROM meta WHERE key LIKE 'spool:%'")
     city.lose_hot_store()
-    worker.hire(RECEIPT_PERSISTER)
+    worker.start_worker(RECEIPT_PERSISTER)
     await is_left(SMALL, ["m1", "m2", "m3", "m4", "m5"], two)
     return Path(one.rs.settings.data_dir) / cluster.SPOOLS / "0"
 

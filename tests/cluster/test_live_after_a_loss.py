@@ -73,7 +73,7 @@ async def test_a_device_that_is_there_is_told_when_numbers_are_exact_again(
     await screen.connect(one)
     assert sorted(screen.doubtful) == [BIG, SMALL]
 
-    worker.hire(RECEIPT_PERSISTER)
+    worker.start_worker(RECEIPT_PERSISTER)
     await one.is_fresh()
 
     await screen.shows_what_is_there(one)
@@ -84,7 +84,7 @@ async def test_a_device_that_is_there_is_told_when_numbers_are_exact_again(
 async def test_a_device_that_comes_later_is_told_too(worker: Instance, one: Instance, lost: None) -> None:
     screen = await synced(one)
     assert sorted(screen.doubtful) == [BIG, SMALL]
-    worker.hire(RECEIPT_PERSISTER)
+    worker.start_worker(RECEIPT_PERSISTER)
     await one.is_fresh()
 
     delta = await one.chat.sync("bob", since=screen.cursor)
@@ -112,7 +112,7 @@ async def test_a_read_that_was_missed_and_lost_is_told_when_it_is_known_again(
         screen.state, _, screen.cursor = await fetch(one.chat, "bob")
     assert screen.state.channels[SMALL]["unread"] == 5
 
-    worker.hire(RECEIPT_PERSISTER)
+    worker.start_worker(RECEIPT_PERSISTER)
     await one.is_fresh()
 
     await screen.shows_what_is_there(one)

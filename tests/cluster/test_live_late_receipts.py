@@ -57,6 +57,6 @@ async def test_a_receipt_that_was_only_in_the_log_when_a_device_came_back(
 
     await eventually(lambda: heard(second), "what happens now is told at once")
     assert not await heard(first)
-    worker.hire(RECEIPT_PERSISTER)
+    worker.start_worker(RECEIPT_PERSISTER)
     await eventually(lambda: heard(first), "what had happened before is told when it is stored")
     assert dict(screen.receipts) == {first: 2, second: 3}

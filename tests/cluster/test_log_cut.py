@@ -116,7 +116,7 @@ async def test_a_log_that_has_passed_its_old_end_meanwhile_is_written(city: City
     later = [f"m{n}" for n in range(6, 6 + 2 * LOST)]
     for name in later:
         await is_accepted(one, name)
-    worker.hire(MESSAGE_WRITER, RECEIPT_PERSISTER)
+    worker.start_worker(MESSAGE_WRITER, RECEIPT_PERSISTER)
     await are_written(city, "m1", "m2", "m3", "m4", "m5", *later)
     await is_left(SMALL, ["m1", "m2", "m3", "m4", "m5", *later], one)
 
@@ -134,7 +134,7 @@ async def test_reads_at_offsets_that_are_used_again_are_written(city: City) -> N
     await is_cut(city, one, topic, partition)
     for seq in (4, 5):
         await one.chat.read("bob", SMALL, up_to_seq=seq)
-    worker.hire(MESSAGE_WRITER, RECEIPT_PERSISTER)
+    worker.start_worker(MESSAGE_WRITER, RECEIPT_PERSISTER)
 
     async def written() -> bool:
         return (await city.receipts())["bob", SMALL][1] == 5

@@ -126,7 +126,7 @@ async def test_a_large_channel_counts_what_the_database_has(
     answer = await third.chat.seen("m5", BIG)
     assert (answer["count"], answer["users"], *exactness(answer)) == (0, None, *STALE)
 
-    worker.hire(RECEIPT_PERSISTER)
+    worker.start_worker(RECEIPT_PERSISTER)
 
     async def counted() -> bool:
         answer = await third.chat.seen("m5", BIG)
@@ -140,7 +140,7 @@ async def test_a_large_channel_counts_what_the_database_has(
 async def test_a_large_channel_is_not_exact_while_reads_wait_in_a_spool(
     city: City, worker: Instance, one: Instance, third: Instance
 ) -> None:
-    worker.hire(RECEIPT_PERSISTER)
+    worker.start_worker(RECEIPT_PERSISTER)
     cable = Unplugged(one)
     await one.chat.read("bob", BIG)
     assert exactness(await third.chat.seen("m5", BIG)) == STALE
@@ -192,7 +192,7 @@ async def test_a_thread_that_is_read_here_is_read_there(one: Instance, two: Inst
 
 
 async def test_a_tap_shows_there(worker: Instance, one: Instance, two: Instance) -> None:
-    worker.hire(STATUS_UPDATE)
+    worker.start_worker(STATUS_UPDATE)
 
     async def badges() -> list[int]:
         return [(await chat.ask("GET", "/v1/users/bob/badge"))["senders"] for chat in (one.chat, two.chat)]

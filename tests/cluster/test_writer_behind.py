@@ -72,7 +72,7 @@ async def test_counts_of_channels_that_wait_are_stale_until_the_writer_has_caugh
         assert (row["unread"], row["exact"], row["reason"]) == (1, False, "stale")
         assert await exact(instance, ELSEWHERE) == (True, None)
 
-    worker.hire(MESSAGE_WRITER)
+    worker.start_worker(MESSAGE_WRITER)
     for instance in (one, two):
         await becomes(instance, True)
         assert (await unread(instance, HERE))["unread"] == 2
@@ -114,7 +114,7 @@ async def test_it_is_ready_and_says_that_it_is_behind(worker: Instance, one: Ins
     assert ready["dependencies"]["log"] == "ok"
     assert _metric("readstate_apply_lag_seconds") > 0
 
-    worker.hire(MESSAGE_WRITER)
+    worker.start_worker(MESSAGE_WRITER)
     await becomes(one, True)
     assert (await one.chat.ask("GET", "/readyz"))["status"] == "ok"
 
@@ -134,7 +134,7 @@ async def test_messages_are_refused_while_too_much_waits(city: City, worker: Ins
     await strict.accept("alice", "m2", ELSEWHERE)
     await one.accept("alice", "m4", HERE)  # it has no limit
 
-    worker.hire(MESSAGE_WRITER)
+    worker.start_worker(MESSAGE_WRITER)
     await becomes(strict, True)
     await strict.chat.send("alice", "m5", channel=HERE)
     waiting = await strict.chat.waiting("bob", channel=HERE, order="oldest")
@@ -166,7 +166,7 @@ async def test_a_writer_that_is_stuck_on_one_event_is_behind_too(
 
     await worker.dismiss()
     monkeypatch.setattr(_Writer, "handle", fail)
-    worker.hire(MESSAGE_WRITER)
+    worker.start_worker(MESSAGE_WRITER)
     await one.accept("alice", "odd", HERE)
     await becomes(one, False)
     assert await exact(one, ELSEWHERE) == (True, None)
@@ -184,7 +184,7 @@ async def test_devices_that_were_told_old_numbers_are_told_the_exact_ones(worker
     await one.rs.live.flushed("bob")
     assert screen.doubtful == [HERE]
 
-    worker.hire(MESSAGE_WRITER)
+    worker.start_worker(MESSAGE_WRITER)
 
     async def is_sure() -> bool:
         return not screen.doubtful

@@ -29,7 +29,7 @@ async def service(data_dir: Path, key: str = SERVICE_KEY) -> AsyncIterator[Clien
     """A client of a service in this process."""
     options: dict[str, Any] = {"service_keys": (SERVICE_KEY,), "jwt_secret": JWT_SECRET, "data_dir": str(data_dir)}
     options |= stores.settings_of(data_dir)
-    async with Readstate.open(**options) as rs, stores.staffed(rs):
+    async with Readstate.open(**options) as rs, stores.with_workers(rs):
         transport = httpx.ASGITransport(asgi_app(rs))
         async with Client("http://readstate", key, transport=transport) as client:
             yield client

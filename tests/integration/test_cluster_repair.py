@@ -19,7 +19,7 @@ from readstate.adapters.kafka.wire import channel_record
 from readstate.api import NewMessage, PutChannel, ReadTarget
 from readstate.domain.events import DeadLetter, MessageEvent
 from readstate.domain.model import ReadState
-from readstate.profiles.roles import Staff
+from readstate.profiles.roles import WorkerSupervisor
 from readstate.settings import Settings, make_settings
 from readstate.telemetry import AUDITED, DLT_FAILED, DLT_RECONCILED, DRIFT
 from readstate.workers import AUDITOR, DEAD_LETTERS, MESSAGE_WRITER, RECEIPT_PERSISTER, RECONCILER, runner
@@ -108,7 +108,7 @@ def _made(settings: dict[str, Any]) -> Settings:
 @asynccontextmanager
 async def at_work(rs: Readstate, roles: Sequence[str]) -> AsyncIterator[None]:
     stopping = asyncio.Event()
-    work = asyncio.create_task(Staff(rs, roles).run(stopping))
+    work = asyncio.create_task(WorkerSupervisor(rs, roles).run(stopping))
     try:
         yield
     finally:
@@ -335,15 +335,15 @@ async def test_in_the_background_one_process_reconciles_and_audits(place: Place)
         await five_messages(rs)
         await read_hot_only(rs, GENERAL, 2)
         audited, drift = AUDITED._value.get(), DRIFT._value.get()
-        keepers = Staff(rs, (RECONCILER, AUDITOR)), Staff(rs, (RECONCILER, AUDITOR))
+        periodic = WorkerSupervisor(rs, (RECONCILER, AUDITOR)), WorkerSupervisor(rs, (RECONCILER, AUDITOR))
         stopping = asyncio.Event()
-        work = [asyncio.create_task(staff.run(stopping)) for staff in keepers]
+        work = [asyncio.create_task(supervisor.run(stopping)) for supervisor in periodic]
 
         async def is_done() -> bool:
             return await durable_state(rs, GENERAL) == ReadState(0, 2) and AUDITED._value.get() > audited
 
         await eventually(is_done, "the read is in the database, and counts were made again")
-        assert [staff.states() for staff in keepers] == [{RECONCILER: "ok", AUDITOR: "ok"}] * 2
+        assert [supervisor.states() for supervisor in periodic] == [{RECONCILER: "ok", AUDITOR: "ok"}] * 2
         stopping.set()
         await asyncio.gather(*work)
         assert (AUDITED._value.get(), DRIFT._value.get()) == (audited + 2, drift)

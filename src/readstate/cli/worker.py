@@ -79,16 +79,16 @@ def _checked(roles: list[str]) -> list[str]:
 async def _work(settings: Settings, roles: list[str]) -> None:
     """Work until a signal says stop; then finish what was taken, and leave the groups."""
     with extra("confluent_kafka", "Kafka"):
-        from readstate.profiles.roles import Staff  # noqa: PLC0415 - an extra
+        from readstate.profiles.roles import WorkerSupervisor  # noqa: PLC0415 - an extra
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for sign in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(sign, stopping.set)
     async with Readstate.open(settings=settings) as service:
-        staff = Staff(service, roles)
+        supervisor = WorkerSupervisor(service, roles)
 
         async def states() -> dict[str, str]:
-            return {**await service.ready(), **staff.states()}
+            return {**await service.ready(), **supervisor.states()}
 
         listener = listen(settings.host, settings.worker_port)
         url = url_of(settings.host, listener.getsockname()[1])
@@ -96,7 +96,7 @@ async def _work(settings: Settings, roles: list[str]) -> None:
         try:
             async with on_the_side(health_app(states), listener, settings):
                 log.info("working", action="start", roles=roles, url=url)
-                await staff.run(stopping)
+                await supervisor.run(stopping)
         finally:
             await cancel(watching)
     log.info("stopped", action="stop", roles=roles)

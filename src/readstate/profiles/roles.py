@@ -53,7 +53,7 @@ Handle = Callable[[Sequence[Consumed]], Awaitable[None]]
 Bury = Callable[[Consumed, str, int], Awaitable[None]]
 
 
-class Staff:
+class WorkerSupervisor:
     """Runs roles over an open service of the cluster profile."""
 
     def __init__(self, service: Readstate, roles: Sequence[str]) -> None:
@@ -61,12 +61,12 @@ class Staff:
         self._cluster = service.cluster
         self._roles = roles
         self._runners: list[Runner[Consumed]] = []
-        self._keepers: list[Reconciler | Auditor] = []
+        self._periodic: list[Reconciler | Auditor] = []
         self._beside: list[asyncio.Task[None]] = []
 
     def states(self) -> dict[str, str]:
         """Each role, and "ok" or why it does not get on."""
-        return {one.name: one.state for one in (*self._runners, *self._keepers)}
+        return {one.name: one.state for one in (*self._runners, *self._periodic)}
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Until it is told to stop: what was taken is finished then. A role that fails by itself ends all.
@@ -77,8 +77,8 @@ class Staff:
         if stopping.is_set():
             return
         for role in self._roles:
-            await self._hire(role)
-        work = [asyncio.create_task(one.run(stopping)) for one in (*self._runners, *self._keepers)]
+            await self._start_role(role)
+        work = [asyncio.create_task(one.run(stopping)) for one in (*self._runners, *self._periodic)]
         try:
             await asyncio.wait(work, return_when=asyncio.FIRST_EXCEPTION)
         finally:
@@ -89,7 +89,7 @@ class Staff:
         for one in work:
             one.result()
 
-    async def _hire(self, role: str) -> None:
+    async def _start_role(self, role: str) -> None:
         topics, settings = self._cluster.topics, self._service.settings
         match role:
             case _ if role == MESSAGE_WRITER:
@@ -110,9 +110,9 @@ class Staff:
                 consumer = self._consumer(topics.dead_letters, *dead)
                 self._start(role, consumer, self._repair(), MAX_LETTERS, GATHER_SECONDS, self._list)
             case _ if role == RECONCILER:
-                self._keepers.append(Reconciler(self._service.repair, self._service.badge, settings.reconcile_every))
+                self._periodic.append(Reconciler(self._service.repair, self._service.badge, settings.reconcile_every))
             case _ if role == AUDITOR:
-                self._keepers.append(Auditor(self._service.repair, settings.audit_sample))
+                self._periodic.append(Auditor(self._service.repair, settings.audit_sample))
 
     def _consumer(self, group: str, *topics: str, gathers: bool = False) -> KafkaConsumer:
         silence = self._service.settings.session_timeout

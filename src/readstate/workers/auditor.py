@@ -5,7 +5,7 @@ import structlog
 from readstate.services.repair import Repair
 
 from . import AUDITOR
-from .periodic import Job, Keeper
+from .periodic import Job, PeriodicJobs
 
 log = structlog.get_logger()
 
@@ -14,7 +14,7 @@ PATIENCE = 60.0
 """A writer that was killed in the middle of a batch is replaced by then, and its batch applied."""
 
 
-class Auditor(Keeper):
+class Auditor(PeriodicJobs):
     """Any number of processes may have this role: one at a time does the work."""
 
     def __init__(self, repair: Repair, sample: int) -> None:

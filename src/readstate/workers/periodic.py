@@ -28,7 +28,7 @@ class Job(NamedTuple):
     work: Callable[[], Awaitable[object]]
 
 
-class Keeper:
+class PeriodicJobs:
     """Does its jobs until it is told to stop. What fails is told, and done again at the next look."""
 
     def __init__(self, name: str, claim: Claim, jobs: Sequence[Job]) -> None:

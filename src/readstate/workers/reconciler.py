@@ -6,14 +6,14 @@ from readstate.services.badge import OfflineBadge
 from readstate.services.repair import Repair
 
 from . import RECONCILER
-from .periodic import Job, Keeper
+from .periodic import Job, PeriodicJobs
 
 log = structlog.get_logger()
 
 EXPIRE_SECONDS = 3_600
 
 
-class Reconciler(Keeper):
+class Reconciler(PeriodicJobs):
     """Any number of processes may have this role: one at a time does the work."""
 
     def __init__(self, repair: Repair, badge: OfflineBadge, every_seconds: int) -> None:
