@@ -170,11 +170,11 @@ async def test_a_partition_that_was_given_away_while_a_batch_took_long_is_read_w
     options: Options, topic: str
 ) -> None:
     async with producing(options) as producer, consuming(options, topic, "resting") as consumer:
-        await until(lambda: len(consumer.assigned()) == 3, consumer.breathe)
+        await until(lambda: len(consumer.assigned()) == 3, consumer.heartbeat)
         async with consuming(options, topic, "resting") as other:
             async with asyncio.timeout(DEADLINE):
                 while not other.assigned() or len(consumer.assigned()) == 3:
-                    await asyncio.gather(consumer.breathe(), other.batch(1, 0.1))
+                    await asyncio.gather(consumer.heartbeat(), other.batch(1, 0.1))
         await until(lambda: len(consumer.assigned()) == 3, lambda: consumer.batch(1, 0.1))
         await producer.send(topic, [Record(b"key", b"%d" % partition, partition) for partition in range(3)])
         assert sorted(values(await read(consumer, 3))) == [b"0", b"1", b"2"]

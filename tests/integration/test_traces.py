@@ -245,9 +245,9 @@ async def test_a_batch_of_a_worker_is_a_span(collector: Collector) -> None:
         if batch[0].value.startswith(b"poison"):
             raise ValueError(batch[0].value)
 
-    async def bury(record: Consumed, reason: str, tries: int) -> None: ...
+    async def dead_letter(record: Consumed, reason: str, tries: int) -> None: ...
 
-    runner = Runner("writer", Scripted(*batches), handle, bury, most=10, seconds=0, pauses=(0, 0), tracing=made)
+    runner = Runner("writer", Scripted(*batches), handle, dead_letter, most=10, seconds=0, pauses=(0, 0), tracing=made)
     await runner.turn()
     await runner.turn()
     await step(())  # outside of any batch

@@ -23,7 +23,7 @@ class Scripted:
     def __init__(self, *batches: list[Consumed]) -> None:
         self.batches = list(batches)
         self.committed: list[Consumed] = []
-        self.breaths = 0
+        self.heartbeats = 0
         self.closed = False
 
     async def batch(self, most: int, seconds: float) -> list[Consumed]:
@@ -32,8 +32,8 @@ class Scripted:
     async def commit(self, records: Sequence[Consumed]) -> None:
         self.committed += records
 
-    async def breathe(self) -> None:
-        self.breaths += 1
+    async def heartbeat(self) -> None:
+        self.heartbeats += 1
         raise LogUnavailable("Kafka cannot be read")
 
     async def ends(self) -> Ends:
@@ -56,25 +56,25 @@ async def test_a_batch_that_takes_long_gives_signs_of_life_and_a_log_that_goes_a
     async def handle(batch: Sequence[Consumed]) -> None:
         if batch[0].offset <= 1 <= batch[-1].offset and fails.pop():
             raise ValueError("not now")
-        before = consumer.breaths
+        before = consumer.heartbeats
 
-        async def has_breathed_twice() -> bool:
-            return consumer.breaths >= before + 2
+        async def has_beaten_twice() -> bool:
+            return consumer.heartbeats >= before + 2
 
-        await eventually(has_breathed_twice, "it has given two signs of life")
+        await eventually(has_beaten_twice, "it has given two signs of life")
         done.extend(record.value for record in batch)
 
-    async def bury(record: Consumed, reason: str, tries: int) -> None:
+    async def dead_letter(record: Consumed, reason: str, tries: int) -> None:
         raise AssertionError(reason)
 
-    runner = Runner("test", consumer, handle, bury, most=10, seconds=0, pauses=(0, 0, 0), breath=0.001)
+    runner = Runner("test", consumer, handle, dead_letter, most=10, seconds=0, pauses=(0, 0, 0), breath=0.001)
     await runner.turn()
     assert done == [b"0", b"1", b"2"]
     assert consumer.committed == records
     assert runner.state == "ok"
-    after = consumer.breaths
+    after = consumer.heartbeats
     await asyncio.sleep(0.01)
-    assert consumer.breaths == after
+    assert consumer.heartbeats == after
 
 
 DEADLINE = 60
@@ -138,13 +138,13 @@ async def test_nor_does_an_event_that_fails_by_itself(where: str) -> None:
         tries += 1
         raise ValueError("not an event")
 
-    async def bury(*_: object) -> None:
+    async def dead_letter(*_: object) -> None:
         nonlocal tries
         tries += 1
         raise LogUnavailable
 
     pauses = (3_600.0,) if where == "between two tries" else (0.0,)
-    runner = Runner("test", consumer, handle, bury, most=1, seconds=0, pauses=pauses)
+    runner = Runner("test", consumer, handle, dead_letter, most=1, seconds=0, pauses=pauses)
 
     await ended(runner, lambda: tries >= 1 if where == "between two tries" else tries > 3)
 
@@ -198,12 +198,12 @@ async def test_whoever_rests_to_spare_the_database_is_well_and_can_be_stopped(mo
         await persister.handle(states)
 
     runner = Runner(
-        "test", consumer, handle, never_buried, most=1, seconds=0, breath=0.001, must_rest=persister.must_rest
+        "test", consumer, handle, never_buried, most=1, seconds=0, breath=0.001, throttle_delay=persister.throttle_delay
     )
     stopping = asyncio.Event()
     running = asyncio.create_task(runner.run(stopping))
     try:
-        await until(lambda: consumer.breaths > 1, "it rests, and is still a member of its group")
+        await until(lambda: consumer.heartbeats > 1, "it rests, and is still a member of its group")
         assert consumer.committed == [ONE]
         moment.now += 10 * loop.LATE_SECONDS
         await until(lambda: runner.state == "ok", "it says that it is well")

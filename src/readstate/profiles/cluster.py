@@ -311,7 +311,7 @@ class Cluster:
         there any more what comes out of the log: it goes to the database, and then to whoever was loaded before.
         """
         try:
-            await asyncio.sleep(self._restoring.must_rest())
+            await asyncio.sleep(self._restoring.throttle_delay())
             await self._restoring.handle(events)
         except Unavailable:
             raise

@@ -96,12 +96,12 @@ class WorkerSupervisor:
                 consumer = self._consumer(topics.writer, topics.messages)
                 writer = _Writer(self._service, consumer, await self._cluster.watcher.topic_id(topics.messages))
                 self._beside.append(asyncio.create_task(writer.keep_places()))
-                self._start(role, consumer, writer.handle, settings.write_batch, WRITE_SECONDS, writer.bury)
+                self._start(role, consumer, writer.handle, settings.write_batch, WRITE_SECONDS, writer.dead_letter)
             case _ if role == RECEIPT_PERSISTER:
                 consumer = self._consumer(topics.persister, topics.reads, gathers=True)
                 persister = self._persister()
                 handle, most = _persist(persister), settings.persist_batch
-                self._start(role, consumer, handle, most, GATHER_SECONDS, self._bury, persister.must_rest)
+                self._start(role, consumer, handle, most, GATHER_SECONDS, self._dead_letter, persister.throttle_delay)
             case _ if role == STATUS_UPDATE:
                 consumer = self._consumer(topics.status_update, topics.unsent)
                 self._start(role, consumer, self._update_status(), MAX_UNSENT, UNSENT_SECONDS, self._list)
@@ -134,12 +134,21 @@ class WorkerSupervisor:
         handle: Handle,
         most: int,
         seconds: float,
-        bury: Bury,
-        must_rest: Callable[[], float] = lambda: 0.0,
+        dead_letter: Bury,
+        throttle_delay: Callable[[], float] = lambda: 0.0,
     ) -> None:
         tracing = self._service.tracing
         self._runners.append(
-            Runner(role, consumer, handle, bury, most=most, seconds=seconds, must_rest=must_rest, tracing=tracing)
+            Runner(
+                role,
+                consumer,
+                handle,
+                dead_letter,
+                most=most,
+                seconds=seconds,
+                throttle_delay=throttle_delay,
+                tracing=tracing,
+            )
         )
 
     # ------------------------------------------------------------ what each does with a batch
@@ -172,7 +181,7 @@ class WorkerSupervisor:
 
     # ------------------------------------------------------------ what fails again and again
 
-    async def _bury(self, record: Consumed, reason: str, tries: int) -> None:
+    async def _dead_letter(self, record: Consumed, reason: str, tries: int) -> None:
         """To the topic of dead letters."""
         await _put_aside(self._service, letter(record, reason, tries, self._service.clock()))
 
@@ -285,7 +294,7 @@ class _Writer:
         self._bases |= {one.part: of.position - one.position - 1 for one, of in zip(events, effects, strict=True)}
         await self._done(records)
 
-    async def bury(self, record: Consumed, reason: str, tries: int) -> None:
+    async def dead_letter(self, record: Consumed, reason: str, tries: int) -> None:
         """Put an event aside: nobody waits for it any longer."""
         await _put_aside(self._service, letter(record, reason, tries, self._service.clock()))
         await self._done([record])

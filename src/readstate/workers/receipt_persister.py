@@ -64,7 +64,7 @@ class SharedPersister:
         for event in events[:: max(1, len(events) // 20)]:
             PERSIST_LAG.observe(max(0, now - event.created_at) / 1000)
 
-    def must_rest(self) -> float:
+    def throttle_delay(self) -> float:
         """Seconds until the rows of the last batches are no more than what may be written by then."""
         return self._free_at - asyncio.get_running_loop().time()
 

@@ -64,7 +64,7 @@ class Consumer(Protocol[R]):
     async def commit(self, records: Sequence[R]) -> None:
         """Everything up to these is done."""
 
-    async def breathe(self) -> None:
+    async def heartbeat(self) -> None:
         """Stay a member while a batch takes long."""
 
     async def ends(self) -> dict[tuple[str, int], tuple[int, int]]:
@@ -88,24 +88,24 @@ class Runner(Generic[R]):
         name: str,
         consumer: Consumer[R],
         handle: Callable[[Sequence[R]], Awaitable[None]],
-        bury: Callable[[R, str, int], Awaitable[None]],
+        dead_letter: Callable[[R, str, int], Awaitable[None]],
         *,
         most: int,
         seconds: float,
         pauses: Sequence[float] = PAUSES,
         breath: float = BREATH_SECONDS,
-        must_rest: Callable[[], float] = lambda: 0.0,
+        throttle_delay: Callable[[], float] = lambda: 0.0,
         tracing: "Tracing | None" = None,
     ) -> None:
         self.name = name
         self._consumer = consumer
         self._handle = handle
-        self._bury = bury
+        self._dead_letter = dead_letter
         self._most = most
         self._seconds = seconds
         self._pauses = pauses
         self._breath = breath
-        self._must_rest = must_rest
+        self._throttle_delay = throttle_delay
         self._tracing = tracing
         self._stopping = asyncio.Event()
         self._retries = self._put_aside = 0
@@ -146,7 +146,7 @@ class Runner(Generic[R]):
             elif records:
                 await self._finish(records)
             self._trouble = ""
-            await self._rest(self._must_rest())
+            await self._rest(self._throttle_delay())
         except Stopping:
             log.info("a batch is left to whoever takes over", action=self.name, reason=self._trouble)
         except Unavailable as error:
@@ -159,7 +159,7 @@ class Runner(Generic[R]):
         """Nothing is wrong meanwhile: it stays a member of its group, and says so to whoever asks."""
         end = time.monotonic() + seconds
         if seconds > 0:
-            async with self._breathing():
+            async with self._with_heartbeats():
                 while (left := end - time.monotonic()) > 0 and not await self._stopping_within(min(left, self._breath)):
                     self._turned_at = time.monotonic()
 
@@ -170,7 +170,7 @@ class Runner(Generic[R]):
         return self._stopping.is_set()
 
     async def _finish(self, records: Sequence[R]) -> None:
-        async with self._breathing():
+        async with self._with_heartbeats():
             await self._work(records)
             await self._until_up(lambda: self._consumer.commit(records))
 
@@ -213,7 +213,7 @@ class Runner(Generic[R]):
         trace = "".join(traceback.format_exception(error))
         log.error("an event fails again and again and is put aside", action=self.name, place=place, traceback=trace)
         reason = f"{type(error).__name__}: {error}"
-        await self._until_up(lambda: self._bury(record, reason, len(self._pauses)))
+        await self._until_up(lambda: self._dead_letter(record, reason, len(self._pauses)))
         self._put_aside += 1
         DEAD_LETTERS.labels(record.topic).inc()
 
@@ -235,19 +235,19 @@ class Runner(Generic[R]):
             pause = min(2 * pause, LONGEST_BACK_OFF)
 
     @contextlib.asynccontextmanager
-    async def _breathing(self) -> AsyncIterator[None]:
+    async def _with_heartbeats(self) -> AsyncIterator[None]:
         """The consumer stays a member, however long the batch takes."""
-        breathing = asyncio.create_task(self._breathe())
+        heartbeats = asyncio.create_task(self._heartbeat())
         try:
             yield
         finally:
-            await cancel(breathing)
+            await cancel(heartbeats)
 
-    async def _breathe(self) -> None:
+    async def _heartbeat(self) -> None:
         while True:
             await asyncio.sleep(self._breath)
             with contextlib.suppress(Unavailable):  # the batch goes on
-                await self._consumer.breathe()
+                await self._consumer.heartbeat()
 
     def _count_retry(self, reason: str) -> None:
         self._retries += 1

@@ -90,10 +90,10 @@ class KafkaConsumer:
         self._idle_since = None if found else self._idle_since or time.monotonic()
         return self._records(found)
 
-    async def breathe(self) -> None:
+    async def heartbeat(self) -> None:
         """Stay a member while a batch is worked on for long, and take nothing new. What comes all the same is kept."""
         try:
-            await self._run(self._breathe)
+            await self._run(self._heartbeat)
         except KafkaException as error:
             raise LogUnavailable("Kafka cannot be read", reason=self._faults.explain(error.args[0])) from error
 
@@ -220,7 +220,7 @@ class KafkaConsumer:
         found, self._kept = self._kept + more, []
         return found
 
-    def _breathe(self) -> None:
+    def _heartbeat(self) -> None:
         paused = self._consumer.assignment()
         self._consumer.pause(paused)
         try:

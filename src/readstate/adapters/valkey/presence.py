@@ -301,13 +301,13 @@ class ValkeyPresence:
             for key in [key for key, one in own.items() if one.until <= now]:
                 self._disown(name, key)
         for name in await self._instances.over():
-            await self._bury(name)
+            await self._expire_instance(name)
         departed, self._departed = self._departed, []
         told = {one.user_id for one in departed}
         again = {user: kept for user, kept in self._unnoted.items() if user not in told}
         return [*departed, *(Departure(user, 0, tuple(kept)) for user, kept in again.items())]
 
-    async def _bury(self, instance: str) -> None:
+    async def _expire_instance(self, instance: str) -> None:
         """Look after the users of an instance that is gone."""
         key = self._list_of(instance)
         while users := await self._command(key, "SRANDMEMBER", MAX_USERS):
