@@ -106,7 +106,7 @@ async def test_a_read_that_was_missed_and_lost_is_told_when_it_is_known_again(
         assert await one.chat.count("bob", SMALL) == 0
         city.lose_hot_store()
         await one.knows_of_the_loss()
-    await one.rs.live.missed(LONG_AGO_SECONDS)
+    await one.rs.live.on_gap(LONG_AGO_SECONDS)
     await one.rs.live.flushed("bob")
     if screen.state.must_sync:
         screen.state, _, screen.cursor = await fetch(one.chat, "bob")

@@ -28,7 +28,7 @@ async def test_figures_that_have_a_message_in_them_before_it_is_told_do_not_coun
         await two.chat.read("bob", room, up_to="m2")
         await eventually(lambda: _holds(screen.state.channels[room]["last_read"]["seq"] == 2), "the read is told")
         await eventually(lambda: _holds(len(late) == 2), "the messages are on their way")
-    await live.hear(late)
+    await live.on_announcements(late)
     await live.flushed("bob")
 
     assert screen.state.channels[room]["unread"] == 5

@@ -29,11 +29,11 @@ class Listener(Screen):
 
 def is_deaf_to(instance: Instance, user: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What this user reads is announced before anybody listens there, however long the announcement takes."""
-    hear = instance.rs.live._pointer
+    on_announcements = instance.rs.live._pointer
 
     def hear_others(moved: PointerMoved) -> None:
         if moved.user_id != user:
-            hear(moved)
+            on_announcements(moved)
 
     monkeypatch.setattr(instance.rs.live, "_pointer", hear_others)
 

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from readstate.adapters.memory.bus import LocalBus
 from readstate.adapters.valkey.bus.bus import ValkeyBus
-from readstate.domain.announcements import Hear
+from readstate.domain.announcements import OnAnnouncements
 from readstate.ports.people import Bus
 
 from ..conftest import eventually
@@ -21,22 +21,22 @@ def fresh_prefix() -> str:
 
 
 @asynccontextmanager
-async def local_bus(hear: Hear | None) -> AsyncIterator[Bus]:
+async def local_bus(on_announcements: OnAnnouncements | None) -> AsyncIterator[Bus]:
     bus = LocalBus()
-    if hear is not None:
-        bus.subscribe(hear, nothing_missed, lambda: False)
+    if on_announcements is not None:
+        bus.subscribe(on_announcements, nothing_missed, lambda: False)
     yield bus
 
 
 @asynccontextmanager
-async def valkey_bus(hear: Hear | None) -> AsyncIterator[Bus]:
-    async with opened(single().url, hear) as bus:
+async def valkey_bus(on_announcements: OnAnnouncements | None) -> AsyncIterator[Bus]:
+    async with opened(single().url, on_announcements) as bus:
         yield bus
 
 
 @asynccontextmanager
-async def valkey_cluster_bus(hear: Hear | None) -> AsyncIterator[Bus]:
-    async with opened(cluster().url, hear) as bus:
+async def valkey_cluster_bus(on_announcements: OnAnnouncements | None) -> AsyncIterator[Bus]:
+    async with opened(cluster().url, on_announcements) as bus:
         yield bus
 
 
@@ -45,11 +45,11 @@ async def nothing_missed(_: float) -> None:
 
 
 @asynccontextmanager
-async def opened(url: str, hear: Hear | None) -> AsyncIterator[ValkeyBus]:
+async def opened(url: str, on_announcements: OnAnnouncements | None) -> AsyncIterator[ValkeyBus]:
     """An instance that is connected."""
     bus = await ValkeyBus.open(url, prefix=fresh_prefix(), instance_id="i1")
-    if hear is not None:
-        bus.subscribe(hear, nothing_missed, lambda: False)
+    if on_announcements is not None:
+        bus.subscribe(on_announcements, nothing_missed, lambda: False)
 
     async def connected() -> bool:
         return bus.connected

@@ -6,12 +6,12 @@ from contextlib import AbstractAsyncContextManager
 
 import pytest
 
-from readstate.domain.announcements import Announcement, BadgeChanged, Hear, SeatTouched
+from readstate.domain.announcements import Announcement, BadgeChanged, OnAnnouncements, SeatTouched
 from readstate.ports.people import Bus
 
 from .buses import local_bus, valkey_bus, valkey_cluster_bus
 
-Factory = Callable[[Hear | None], AbstractAsyncContextManager[Bus]]
+Factory = Callable[[OnAnnouncements | None], AbstractAsyncContextManager[Bus]]
 
 
 class Ear:
@@ -21,7 +21,7 @@ class Ear:
         self.heard: list[Announcement] = []
         self.fails = False
 
-    async def hear(self, announcements: Sequence[Announcement]) -> None:
+    async def on_announcements(self, announcements: Sequence[Announcement]) -> None:
         if self.fails:
             raise RuntimeError("it hurts")
         self.heard += announcements
@@ -40,7 +40,7 @@ def ear() -> Ear:
 
 @pytest.fixture
 async def bus(factory: Factory, ear: Ear) -> AsyncIterator[Bus]:
-    async with factory(ear.hear) as adapter:
+    async with factory(ear.on_announcements) as adapter:
         yield adapter
 
 

@@ -139,14 +139,14 @@ class Cluster:
         return services
 
     def _bus(self) -> LocalBus:
-        async def hear(announcements: Sequence[Announcement]) -> None:
+        async def on_announcements(announcements: Sequence[Announcement]) -> None:
             self.told += announcements
 
         async def missed(_: float) -> None:
             raise AssertionError("nothing is missed here")
 
         bus = LocalBus()
-        bus.subscribe(hear, missed, lambda: False)
+        bus.subscribe(on_announcements, missed, lambda: False)
         return bus
 
     # ------------------------------------------------------------ what people do

@@ -50,7 +50,7 @@ class Instance:
         """What was said after that may have been missed."""
         self._news = asyncio.Event()
 
-    async def hear(self, announcements: Sequence[Announcement]) -> None:
+    async def on_announcements(self, announcements: Sequence[Announcement]) -> None:
         self.story += announcements
         self._news.set()
 
@@ -88,7 +88,7 @@ class Place:
         bus = await ValkeyBus.open(url or self.url, prefix=self.prefix if prefix is None else prefix, instance_id=name)
         self._stack.push_async_callback(bus.close)
         instance = Instance(bus)
-        bus.subscribe(instance.hear, instance.missed, lambda: instance.is_idle)
+        bus.subscribe(instance.on_announcements, instance.missed, lambda: instance.is_idle)
         await instance.until(lambda: MISSED in instance.story, "it listens")
         await is_connected(instance)
         instance.story.clear()
@@ -423,7 +423,7 @@ async def test_a_server_that_is_not_there_yet_may_come_later(mortal: Valkey, per
     await asyncio.to_thread(mortal.kill)
     one = await ValkeyBus.open(perilous.url, prefix=perilous.prefix, instance_id="one")
     ear = Instance(one)
-    one.subscribe(ear.hear, ear.missed, lambda: False)
+    one.subscribe(ear.on_announcements, ear.missed, lambda: False)
     await one.publish([badge(1)])
     assert ear.story == [badge(1)]
 

@@ -263,7 +263,9 @@ async def answered(
         told.append(
             Outcome(ref, outcome.code, outcome.detail, outcome.field, duplicate=outcome.duplicate, added=outcome.added)
         )
-    log.hear([*reversed(told), Outcome("here:1"), Outcome("elsewhere:5")])  # in any order, among those of others
+    log.on_announcements(
+        [*reversed(told), Outcome("here:1"), Outcome("elsewhere:5")]
+    )  # in any order, among those of others
     return await calling
 
 

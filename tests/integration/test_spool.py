@@ -58,7 +58,7 @@ class Witness:
     def __init__(self) -> None:
         self.numbers: defaultdict[str, set[int]] = defaultdict(set)
 
-    def hear(self, line: str) -> None:
+    def on_announcements(self, line: str) -> None:
         word, *numbers = line.split()
         if word in {"tried", "kept", "refused", "sent"}:
             self.numbers[word].update(map(int, numbers))
@@ -84,7 +84,7 @@ async def test_killed_at_every_step_it_loses_nothing_and_makes_nothing_up(tmp_pa
     for step in range(1, steps + 1):
         witness = Witness()
         for line in (tmp_path / f"{step}.said").read_text().splitlines():
-            witness.hear(line)
+            witness.on_announcements(line)
         witness.check(await left_in(tmp_path / str(step)))
     assert all(witness.numbers.values()), "the last one lives through the whole story"
     assert witness.numbers["tried"] == witness.numbers["kept"] | witness.numbers["refused"]
@@ -97,10 +97,10 @@ async def test_killed_at_random_under_load_again_and_again(directory: Path) -> N
         with child("append_forever", directory, lap) as process:
             assert process.stdout is not None
             for line in itertools.islice(process.stdout, chance.randrange(1, 1500)):
-                witness.hear(line)
+                witness.on_announcements(line)
             process.kill()
             for line in process.stdout:
-                witness.hear(line)
+                witness.on_announcements(line)
         witness.check(await left_in(directory))
     assert witness.numbers["kept"]
 

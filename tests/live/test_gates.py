@@ -174,7 +174,7 @@ async def test_an_answer_that_has_a_message_in_it_before_that_is_told_does_not_c
         await town.chat.send("alice", "m2")
         answer = await bob.ask(kind, channel_id=GENERAL, **how)
     assert answer.get("after", answer)["unread"] == 1
-    await live.hear(late)
+    await live.on_announcements(late)
 
     message, *figures = await bob.heard()
     assert (message["type"], message["message_id"]) == ("message.new", "m2")

@@ -33,21 +33,21 @@ class Deafness:
         self._live = town.rs.live
         bus: Any = town.rs.reads._bus
         if isinstance(bus, LocalBus):
-            bus.subscribe(self._hear, self._live.missed, self._live.is_idle)
+            bus.subscribe(self._on_announcements, self._live.on_gap, self._live.is_idle)
         else:
-            bus._listener._hear = self._hear_in_a_cluster
+            bus._listener._on_announcements = self._hear_in_a_cluster
         self.total = False
         self.swallows: Callable[[Announcement], bool] = lambda _: False
 
-    async def _hear(self, announcements: Sequence[Announcement]) -> None:
+    async def _on_announcements(self, announcements: Sequence[Announcement]) -> None:
         heard = [one for one in announcements if not self.total and not self.swallows(one)]
         if heard:
-            await self._live.hear(heard)
+            await self._live.on_announcements(heard)
 
     async def _hear_in_a_cluster(self, announcements: Sequence[Announcement]) -> None:
         """Requests that wait for the outcome of what they sent hear of that all the same."""
-        await self._hear([one for one in announcements if not isinstance(one, Outcome)])
-        self._rs.cluster.log.hear(announcements)
+        await self._on_announcements([one for one in announcements if not isinstance(one, Outcome)])
+        self._rs.cluster.log.on_announcements(announcements)
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ async def test_whatever_was_not_heard_of_is_made_up_for(busy: Town, name: str) -
     for size in ("small", "large"):
         await ACTIONS[name](Scene(busy, followers[2].device, size))
     deafness.total = False
-    await busy.rs.live.missed(AT_ONCE)
+    await busy.rs.live.on_gap(AT_ONCE)
 
     for follower in followers:
         await follower.agrees()
@@ -99,7 +99,7 @@ async def test_what_was_heard_besides_hides_nothing(either: Town, deafness: Deaf
     await either.chat.mark_unread("bob", "m2")
     await bob.device.quiet()
     deafness.swallows = lambda _: False
-    await either.rs.live.missed(AT_ONCE)
+    await either.rs.live.on_gap(AT_ONCE)
 
     await bob.agrees()
     await carol.agrees()
@@ -148,7 +148,7 @@ async def test_a_day_of_which_half_is_not_heard_adds_up(either: Town, deafness: 
 
     async def notice(times: int) -> None:
         for _ in range(times):
-            await either.rs.live.missed(AT_ONCE)
+            await either.rs.live.on_gap(AT_ONCE)
             await followers[1].device.quiet()
 
     for _ in range(4):
@@ -159,7 +159,7 @@ async def test_a_day_of_which_half_is_not_heard_adds_up(either: Town, deafness: 
         await followers[0].come_back()
         await noticing
     deafness.swallows = lambda _: False
-    await either.rs.live.missed(AT_ONCE)
+    await either.rs.live.on_gap(AT_ONCE)
 
     for follower in followers[1:]:
         await follower.agrees()
@@ -174,7 +174,7 @@ async def test_missed_messages_come_in_order_and_before_anything_newer(either: T
     await either.chat.send("alice", "m1", "m2", "m3")
     deafness.total = False
 
-    await either.rs.live.missed(AT_ONCE)
+    await either.rs.live.on_gap(AT_ONCE)
     await either.chat.send("alice", "m4")
 
     await bob.agrees()
@@ -191,7 +191,7 @@ async def test_what_is_heard_while_it_is_looked_up_waits(
     await either.chat.send("alice", "m1")
     deafness.total = False
 
-    await either.rs.live.missed(AT_ONCE)
+    await either.rs.live.on_gap(AT_ONCE)
     await looking.wait()
     await either.chat.send("alice", "m2")
     assert messages(bob.frames) == []
@@ -208,10 +208,10 @@ async def test_something_missed_again_while_it_is_looked_up_is_looked_up_again(
     deafness.total = True
     await either.chat.send("alice", "m1")
 
-    await either.rs.live.missed(AT_ONCE)
+    await either.rs.live.on_gap(AT_ONCE)
     await looking.wait()
     await either.chat.send("alice", "m2")
-    await either.rs.live.missed(AT_ONCE)
+    await either.rs.live.on_gap(AT_ONCE)
     deafness.total = False
     gate.set()
 
@@ -231,7 +231,7 @@ async def test_something_missed_while_a_device_comes_is_told_to_it(
     await looking.wait()
 
     await either.chat.send("alice", "m1")
-    await either.rs.live.missed(AT_ONCE)
+    await either.rs.live.on_gap(AT_ONCE)
     deafness.total = False
     gate.set()
     await coming
@@ -266,7 +266,7 @@ async def test_a_channel_joined_unheard_is_heard_from_then_on(either: Town, deaf
     deafness.total = True
     await either.chat.open_channel("alice", "bob", channel="new")
     deafness.total = False
-    await either.rs.live.missed(AT_ONCE)
+    await either.rs.live.on_gap(AT_ONCE)
 
     await either.chat.send("alice", "m1", channel="new")
 
@@ -279,7 +279,7 @@ async def test_a_channel_left_unheard_is_heard_no_more(either: Town, deafness: D
     deafness.total = True
     await either.chat.leave("bob", channel=GENERAL)
     deafness.total = False
-    await either.rs.live.missed(AT_ONCE)
+    await either.rs.live.on_gap(AT_ONCE)
 
     await either.chat.send("alice", "not for bob")
 
@@ -292,7 +292,7 @@ async def test_nobody_is_told_twice_where_nothing_was_missed(either: Town) -> No
     await either.chat.send("alice", "m1")
     bob = await either.fresh("bob")
 
-    await either.rs.live.missed(AT_ONCE)
+    await either.rs.live.on_gap(AT_ONCE)
 
     assert await bob.kinds() == ["badge.updated"]
 
@@ -305,7 +305,7 @@ async def test_what_can_not_be_given_whole_leads_to_a_sync(town: Town) -> None:
         await town.chat.post_all([{"channel_id": GENERAL, "sender_id": "alice"} for _ in range(501)])
     deafness.total = False
 
-    await town.rs.live.missed(AT_ONCE)
+    await town.rs.live.on_gap(AT_ONCE)
 
     await bob.device.first("sync.required")
     await bob.agrees()
@@ -332,7 +332,7 @@ async def test_a_store_that_fails_is_asked_again(
     await either.chat.send("alice", "m1")
     deafness.total = False
 
-    await either.rs.live.missed(AT_ONCE)
+    await either.rs.live.on_gap(AT_ONCE)
 
     await bob.agrees()
     assert failed.is_set()
@@ -373,7 +373,7 @@ async def test_a_thousand_devices_are_caught_up_a_few_at_a_time(town: Town, monk
     deafness.total = True
     await town.chat.send("alice", "for all", channel="square")
 
-    await live.missed(AT_ONCE)
+    await live.on_gap(AT_ONCE)
     for name in people:
         await live.flushed(name)
 
@@ -444,7 +444,7 @@ async def test_a_long_silence_is_looked_up_from_before_it_began(tmp_path: Path) 
             await town.chat.send("alice", f"after {number}")
             await bob.device.quiet()
 
-        await town.rs.live.missed(6 * APART_MS / 1000)
+        await town.rs.live.on_gap(6 * APART_MS / 1000)
 
         await bob.agrees()
         assert "unheard" in [one["message_id"] for one in bob.messages]

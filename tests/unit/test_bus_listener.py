@@ -14,13 +14,13 @@ from readstate.domain.errors import StorageUnavailable
 async def test_what_devices_could_not_be_told_counts_as_missed(trouble: Exception) -> None:
     missed: list[float] = []
 
-    async def hear(_: Sequence[Announcement]) -> None:
+    async def on_announcements(_: Sequence[Announcement]) -> None:
         raise trouble
 
     async def note(seconds: float) -> None:
         missed.append(seconds)
 
-    listener = Listener(cast(Any, None), ["bus"], "me", lambda: 0.0, hear, note, lambda: False)
+    listener = Listener(cast(Any, None), ["bus"], "me", lambda: 0.0, on_announcements, note, lambda: False)
     await listener.hand_on([])
 
     assert missed == [0.0]

@@ -9,8 +9,10 @@ def test_each_event_gets_its_own_outcome_once() -> None:
     waits = Waits("here")
     mine, others = waits.open(3), waits.open(1)
 
-    waits.hear([Outcome(mine.refs[2], "channel_not_found", "gone", "channel_id"), BadgeChanged("bob"), Outcome("x:1")])
-    waits.hear([Outcome(mine.refs[0], added=1), Outcome(mine.refs[0], added=7)])
+    waits.on_announcements(
+        [Outcome(mine.refs[2], "channel_not_found", "gone", "channel_id"), BadgeChanged("bob"), Outcome("x:1")]
+    )
+    waits.on_announcements([Outcome(mine.refs[0], added=1), Outcome(mine.refs[0], added=7)])
 
     first, second, third = mine.effects
     assert first is not None
@@ -22,7 +24,7 @@ def test_each_event_gets_its_own_outcome_once() -> None:
     assert not mine.done.is_set()
     assert others.effects == [None]
 
-    waits.hear([Outcome(mine.refs[1])])
+    waits.on_announcements([Outcome(mine.refs[1])])
     assert mine.done.is_set()
 
 
@@ -30,7 +32,7 @@ def test_what_comes_after_the_end_of_a_wait_is_nobodys() -> None:
     waits = Waits("here")
     wait = waits.open(1)
     waits.close(wait)
-    waits.hear([Outcome(wait.refs[0])])
+    waits.on_announcements([Outcome(wait.refs[0])])
     assert wait.effects == [None]
 
 

@@ -109,7 +109,7 @@ Announcement = (
     | Outcome
 )
 
-Hear = Callable[[Sequence[Announcement]], Awaitable[None]]
+OnAnnouncements = Callable[[Sequence[Announcement]], Awaitable[None]]
 """Takes what was announced."""
-Missed = Callable[[float], Awaitable[None]]
+OnGap = Callable[[float], Awaitable[None]]
 """Is told that announcements of the last so many seconds may have been missed, before anything newer."""

@@ -13,7 +13,7 @@ from .rendering import LATER, Dirty, Figures, Marks, mentions, message_new
 MAX_EVENTS = 1_000
 
 
-class Missed:
+class CatchUp:
     """Per changed channel the new messages by seq, then how it stands; then threads and receipts."""
 
     def __init__(

@@ -43,7 +43,7 @@ from readstate.services.receipts import ReadReceipts
 from readstate.services.unread import UnreadCounts
 from readstate.telemetry import WS_SENT
 
-from .catch_up import Missed
+from .catch_up import CatchUp
 from .doubts import Doubt, Doubts
 from .late_receipts import LateReceipts
 from .receipts import ON_THE_WAY_MS, LiveReceipts
@@ -73,7 +73,7 @@ class Live:
         unread: UnreadCounts,
         receipts: ReadReceipts,
         figures: Figures,
-        missed: Missed,
+        missed: CatchUp,
         under_way: UnderWay,
         writing: Writing,
         freshness: Freshness,
@@ -161,7 +161,7 @@ class Live:
         self._draw(user)
         return meanwhile.heard_until
 
-    async def missed(self, seconds: float) -> None:
+    async def on_gap(self, seconds: float) -> None:
         """What was announced in the last so many seconds may not have been heard: devices are told what has changed.
 
         It is looked up as for devices that come back. What is heard after this has returned is told after it.
@@ -272,7 +272,7 @@ class Live:
 
     # ------------------------------------------------------------ announcements
 
-    async def hear(self, announcements: Sequence[Announcement]) -> None:
+    async def on_announcements(self, announcements: Sequence[Announcement]) -> None:
         """Tell devices what was announced. Never fails: a device that can't be told must sync."""
         for one in announcements:
             match one:

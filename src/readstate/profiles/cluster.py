@@ -137,14 +137,14 @@ class Cluster:
         self._stack.push_async_callback(services.reads.close)
         self._stack.push_async_callback(services.presence.close)
 
-        async def hear(announcements: Sequence[Announcement]) -> None:
+        async def on_announcements(announcements: Sequence[Announcement]) -> None:
             # Whoever waits for an effect has it when the devices here have it: as in the embedded profile.
             try:
-                await services.live.hear(announcements)
+                await services.live.on_announcements(announcements)
             finally:
-                self.log.hear(announcements)
+                self.log.on_announcements(announcements)
 
-        self.bus.subscribe(hear, services.live.missed, services.live.is_idle)
+        self.bus.subscribe(on_announcements, services.live.on_gap, services.live.is_idle)
         for work in (self.freshness.run(), self._heartbeat(services), self._adopt_spools()):
             self._stack.push_async_callback(cancel, asyncio.create_task(work))
         return self.durable, self.hot

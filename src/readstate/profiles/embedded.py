@@ -118,7 +118,7 @@ class Embedded:
             batchers=batchers,
         )
         services.assemble(self._settings, self._clock, parts)
-        bus.subscribe(services.live.hear, services.live.missed, services.live.is_idle)
+        bus.subscribe(services.live.on_announcements, services.live.on_gap, services.live.is_idle)
         self._stack.push_async_callback(services.live.close)
         self._stack.push_async_callback(services.reads.close)
         self._stack.push_async_callback(services.presence.close)

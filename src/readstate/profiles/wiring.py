@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from readstate.batching import Batcher, Batchers
 from readstate.domain.rules import check_id, check_user_id
-from readstate.live.catch_up import Missed
+from readstate.live.catch_up import CatchUp
 from readstate.live.rendering import Figures
 from readstate.live.updates import Live
 from readstate.ports import Bus, Clock, Durable, DurableTransfer, Freshness, Hot, Log
@@ -184,7 +184,7 @@ class Services:
             self.threads,
             self.badge,
         )
-        missed = Missed(durable, self.unread, self.figures, receipts_max_members=s.receipts_max_members)
+        missed = CatchUp(durable, self.unread, self.figures, receipts_max_members=s.receipts_max_members)
         self.live = Live(
             hot.users,
             hot.channels,

@@ -114,9 +114,9 @@ class KafkaLog:
             finally:
                 self._waits.close(waiting)
 
-    def hear(self, announcements: Sequence[Announcement]) -> None:
+    def on_announcements(self, announcements: Sequence[Announcement]) -> None:
         """Take from the bus what became of events that somebody waits for here."""
-        self._waits.hear(announcements)
+        self._waits.on_announcements(announcements)
 
     async def settled(self, channels: Collection[str]) -> bool:
         """Return when what these channels had in the log at the call is applied; also when that can't be known."""

@@ -39,7 +39,7 @@ class Waits:
         for ref in wait.refs:
             self._waiting.pop(ref, None)
 
-    def hear(self, announcements: Sequence[Announcement]) -> None:
+    def on_announcements(self, announcements: Sequence[Announcement]) -> None:
         """Take the outcomes among them that somebody waits for here."""
         for announcement in announcements:
             if isinstance(announcement, Outcome) and (found := self._waiting.pop(announcement.ref, None)):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from readstate.domain.announcements import Announcement, Hear, Missed
+from readstate.domain.announcements import Announcement, OnAnnouncements, OnGap
 
 log = structlog.get_logger()
 
@@ -14,13 +14,13 @@ class LocalBus:
     """Hands on what is announced before anything else happens: nothing is missed, and order is kept."""
 
     def __init__(self) -> None:
-        self._hear: Hear | None = None
-        self._missed: Missed | None = None
+        self._on_announcements: OnAnnouncements | None = None
+        self._missed: OnGap | None = None
         self._is_idle: Callable[[], bool] = lambda: True
 
-    def subscribe(self, hear: Hear, missed: Missed, is_idle: Callable[[], bool]) -> None:
+    def subscribe(self, on_announcements: OnAnnouncements, missed: OnGap, is_idle: Callable[[], bool]) -> None:
         """Who hears from now on what is announced, or that it could not; and whether it has anybody to tell."""
-        self._hear, self._missed, self._is_idle = hear, missed, is_idle
+        self._on_announcements, self._missed, self._is_idle = on_announcements, missed, is_idle
 
     @property
     def idle(self) -> bool:
@@ -29,10 +29,10 @@ class LocalBus:
 
     async def publish(self, announcements: Sequence[Announcement]) -> None:
         """Tell what is durable."""
-        if self._hear is None or self._missed is None or not announcements:
+        if self._on_announcements is None or self._missed is None or not announcements:
             return
         try:
-            await self._hear(announcements)
+            await self._on_announcements(announcements)
         except Exception:
             log.error("devices were not told, and look it up", action="live", traceback=traceback.format_exc())
             await self._missed(0.0)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from redis.crc import key_slot
 
-from readstate.domain.announcements import Announcement, Hear, Missed
+from readstate.domain.announcements import Announcement, OnAnnouncements, OnGap
 from readstate.domain.errors import ConfigurationError
 from readstate.tasks import cancel
 
@@ -63,14 +63,20 @@ class ValkeyBus:
         lines = Lines(url)
         return cls(lines, Channels.named(prefix, lines.database), instance_id)
 
-    def subscribe(self, hear: Hear, missed: Missed, is_idle: Callable[[], bool]) -> None:
+    def subscribe(self, on_announcements: OnAnnouncements, missed: OnGap, is_idle: Callable[[], bool]) -> None:
         """Who hears from now on what is announced, and is told when something may have been missed.
 
         `missed` is called at the start too: something may have happened while the connection was made. While it has
         nobody to tell (`is_idle`), as in a worker, the reads of others are not taken apart.
         """
         self._listener = Listener(
-            self._lines, self.channels, self._publisher, lambda: self._sender.answered_at, hear, missed, is_idle
+            self._lines,
+            self.channels,
+            self._publisher,
+            lambda: self._sender.answered_at,
+            on_announcements,
+            missed,
+            is_idle,
         )
         self._listening = asyncio.create_task(self._listener.run())
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from readstate.domain.announcements import Announcement, Hear, Missed
+from readstate.domain.announcements import Announcement, OnAnnouncements, OnGap
 from readstate.domain.errors import ReadstateError
 from readstate.telemetry import BUS_GAPS, BUS_SKIPPED
 
@@ -35,8 +35,8 @@ class Listener:
         channels: Sequence[str],
         myself: str,
         answered_at: Callable[[], float],
-        hear: Hear,
-        missed: Missed,
+        on_announcements: OnAnnouncements,
+        missed: OnGap,
         is_idle: Callable[[], bool],
     ) -> None:
         self._lines = lines
@@ -45,7 +45,7 @@ class Listener:
         self._myself = myself
         self._answered_at = answered_at
         """When the server last took something of this instance."""
-        self._hear = hear
+        self._on_announcements = on_announcements
         self._missed = missed
         self._is_idle = is_idle
         self._numbers = Numbers()
@@ -59,7 +59,7 @@ class Listener:
     async def hand_on(self, announcements: Sequence[Announcement]) -> None:
         """Give on what was announced, whoever said it. Never fails: what could not be told counts as missed."""
         try:
-            await self._hear(announcements)
+            await self._on_announcements(announcements)
             return
         except ReadstateError as error:  # a store is away: devices are told when it is back
             log.warning("devices were not told yet", action="live", code=error.code)
