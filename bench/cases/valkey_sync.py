@@ -13,7 +13,7 @@ import uvloop
 from redis.asyncio import Redis
 
 from readstate import Readstate
-from readstate.adapters.valkey import Call, Fleet, Script
+from readstate.adapters.valkey import Call, Script, ValkeyClient
 from readstate.adapters.valkey import channels as valkey_channels
 from readstate.adapters.valkey import users as valkey_users
 from readstate.adapters.valkey import views as valkey_views
@@ -219,22 +219,22 @@ _SCRIPTS = {
 async def _calls(service: Readstate, server: Measured, user: str) -> dict[str, Noted]:
     """The scripts that one sync runs, and what each takes."""
     noted: dict[str, Noted] = {}
-    plain = Fleet.run
+    plain = ValkeyClient.run
 
-    async def run(fleet: Fleet, script: Script, calls: list[Call]) -> Answers:
+    async def run(client: ValkeyClient, script: Script, calls: list[Call]) -> Answers:
         used, begin = server.cpu(), time.perf_counter()
-        answers = await plain(fleet, script, calls)
+        answers = await plain(client, script, calls)
         one = noted.setdefault(_SCRIPTS[script.sha], Noted())
         one.taken += (time.perf_counter() - begin) * 1000
         one.served += (server.cpu() - used) * 1000
         one.calls += len(calls)
         return answers
 
-    Fleet.run = run  # type: ignore[assignment,method-assign]
+    ValkeyClient.run = run  # type: ignore[assignment,method-assign]
     try:
         await _ours(service, user)
     finally:
-        Fleet.run = plain  # type: ignore[method-assign]
+        ValkeyClient.run = plain  # type: ignore[method-assign]
     return noted
 
 

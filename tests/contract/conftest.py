@@ -57,7 +57,7 @@ async def valkey_cluster_users(clock: ManualClock) -> AsyncIterator[HotUsers]:
 
 
 def users_over(store: HotStore, clock: ManualClock) -> ValkeyUsers:
-    return ValkeyUsers(UserCalls(store.fleet, store.prefix, CAP, clock, ttl=60), store.generation)
+    return ValkeyUsers(UserCalls(store.client, store.prefix, CAP, clock, ttl=60), store.generation)
 
 
 @asynccontextmanager
@@ -79,7 +79,7 @@ async def valkey_cluster_channels(clock: ManualClock) -> AsyncIterator[HotChanne
 
 def channels_over(store: HotStore, clock: Clock, cap: int = CAP) -> ValkeyChannels:
     return ValkeyChannels(
-        store.fleet, store.generation, prefix=store.prefix, unread_cap=cap, clock=clock, ttl=60, position=0
+        store.client, store.generation, prefix=store.prefix, unread_cap=cap, clock=clock, ttl=60, position=0
     )
 
 
@@ -110,7 +110,7 @@ async def replicated_badges(clock: ManualClock) -> AsyncIterator[HotBadges]:
 
 
 def badges_over(store: HotStore, clock: Clock, **more: int) -> ValkeyBadges:
-    return ValkeyBadges(store.fleet, store.generation, prefix=store.prefix, clock=clock, ttl=60, **more)
+    return ValkeyBadges(store.client, store.generation, prefix=store.prefix, clock=clock, ttl=60, **more)
 
 
 @asynccontextmanager
@@ -136,7 +136,7 @@ async def presence_over(
 ) -> AsyncIterator[ValkeyPresence]:
     """Presence as one instance has it."""
     presence = ValkeyPresence(
-        store.fleet,
+        store.client,
         store.generation,
         prefix=store.prefix,
         clock=clock,

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from readstate.adapters.valkey import Fleet, Generation
+from readstate.adapters.valkey import Generation, ValkeyClient
 from readstate.stack import Valkey, ValkeyCluster
 
 from ..folder import folder
@@ -37,10 +37,10 @@ def cluster() -> ValkeyCluster:
 class HotStore(NamedTuple):
     """What an adapter over Valkey is made with."""
 
-    fleet: Fleet
+    client: ValkeyClient
     generation: Generation
     prefix: str
-    outsider: Fleet
+    outsider: ValkeyClient
     """Connections of somebody who has nothing to do with us."""
 
     async def empty(self) -> None:
@@ -64,9 +64,9 @@ async def hot_store(
         return max(above, next(numbers)) + 1
 
     generation = Generation(url, prefix, patience, 1, raise_number, shared=shared)
-    fleet, outsider = Fleet(url, patience=patience, guard=generation), Fleet(url, patience=patience)
+    client, outsider = ValkeyClient(url, patience=patience, guard=generation), ValkeyClient(url, patience=patience)
     try:
-        yield HotStore(fleet, generation, prefix, outsider)
+        yield HotStore(client, generation, prefix, outsider)
     finally:
-        for one in (fleet, generation, outsider):
+        for one in (client, generation, outsider):
             await one.close()

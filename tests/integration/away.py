@@ -15,7 +15,7 @@ import pytest
 from readstate.adapters.memory.bus import LocalBus
 from readstate.adapters.memory.presence import MemoryPresence
 from readstate.adapters.sql.postgres.store import PostgresStore
-from readstate.adapters.valkey import Fleet
+from readstate.adapters.valkey import ValkeyClient
 from readstate.adapters.valkey import hot as hot_valkey
 from readstate.adapters.valkey.hot import ValkeyHot
 from readstate.adapters.valkey.write_replica import WriteReplica
@@ -285,11 +285,11 @@ async def a_cluster(clock: Clock, main: str | None = None, replica: str | None =
 
 
 @asynccontextmanager
-async def outsider(url: str) -> AsyncIterator[Fleet]:
+async def outsider(url: str) -> AsyncIterator[ValkeyClient]:
     """Connections of somebody who has nothing to do with us."""
-    fleet = Fleet(url, patience=PATIENCE)
+    client = ValkeyClient(url, patience=PATIENCE)
     try:
-        await fleet.masters()
-        yield fleet
+        await client.masters()
+        yield client
     finally:
-        await fleet.close()
+        await client.close()

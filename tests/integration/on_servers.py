@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pytest
 
 from readstate import Readstate
-from readstate.adapters.valkey import client as fleet
+from readstate.adapters.valkey import client
 from readstate.adapters.valkey import hot as hot_valkey
 from readstate.adapters.valkey.hot import ValkeyHot
 from readstate.api import ChangeMembers, MarkUnread, NewMessage, PutChannel, ReadTarget, UserTotals
@@ -51,7 +51,7 @@ async def on_servers(
 def asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is opened from now on waits a second for an answer of Valkey, and asks again for long."""
     monkeypatch.setattr(hot_valkey, "PATIENCE", valkey.PATIENCE)
-    monkeypatch.setattr(fleet, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(client, "ANSWER_SECONDS", 1.0)
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def impatient(rs: Readstate) -> Iterator[None]:
     """What is asked meanwhile gives a Valkey up soon. Only around a fault: a busy machine may be as slow."""
     store = hot(rs)
     with pytest.MonkeyPatch.context() as change:
-        change.setattr(store._fleet, "_patience", 0.5)
+        change.setattr(store._client, "_patience", 0.5)
         change.setattr(store._generation, "_patience", 0.5)
         yield
 

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from readstate.adapters.valkey import Fleet, Generation
+from readstate.adapters.valkey import Generation, ValkeyClient
 from readstate.adapters.valkey.presence import LEAVE, ValkeyPresence
 from readstate.domain.model import FOREVER, Undelivered
 from readstate.ports import Departure
@@ -42,10 +42,10 @@ class Place:
     async def process(self, lease_ms: int = 60_000, settle_ms: int = 0, heartbeat: float = 0.02) -> ValkeyPresence:
         """One more process."""
         generation = Generation(self._url, self._store.prefix, PATIENCE, 1, self._counter, shared=True)
-        fleet = Fleet(self._url, patience=PATIENCE, guard=generation)
+        client = ValkeyClient(self._url, patience=PATIENCE, guard=generation)
         self._count += 1
         presence = ValkeyPresence(
-            fleet,
+            client,
             generation,
             prefix=self._store.prefix,
             clock=lambda: self.now,
@@ -54,7 +54,7 @@ class Place:
             settle_ms=settle_ms,
             heartbeat=heartbeat,
         )
-        for close in (generation.close, fleet.close, presence.close):
+        for close in (generation.close, client.close, presence.close):
             self._stack.push_async_callback(close)
         return presence
 

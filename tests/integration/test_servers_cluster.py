@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from readstate.adapters.valkey import Fleet
+from readstate.adapters.valkey import ValkeyClient
 from readstate.adapters.valkey.channels import shard_of
 from readstate.api import PutChannel, ReadTarget
 from readstate.stack import ValkeyCluster
@@ -175,16 +175,16 @@ class Mover:
         for node in (target, source, *masters(self._cluster)):
             node.demand("CLUSTER", "SETSLOT", str(slot), "NODE", to)
 
-    def watch(self, fleet: Fleet) -> None:
+    def watch(self, client: ValkeyClient) -> None:
         """Notes what the servers answer to the service."""
-        call = fleet._send
+        call = client._send
 
         async def watched(*args: Any, **named: Any) -> list[Any]:
             values = await call(*args, **named)
             self.met.update(type(value).__name__ for value in values if isinstance(value, Exception))
             return values
 
-        fleet._send = watched  # type: ignore[method-assign]
+        client._send = watched  # type: ignore[method-assign]
 
 
 async def test_slots_move_while_people_go_on(cluster: ValkeyCluster, tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ async def test_slots_move_while_people_go_on(cluster: ValkeyCluster, tmp_path: P
         people = crowd(rs, 3)
         await people.gather()
         mover = Mover(cluster)
-        mover.watch(hot(rs)._fleet)
+        mover.watch(hot(rs)._client)
         keys, shards = hot(rs).users._calls.keys, hot(rs).channels._keys
         slots = [keys.of(user)[0] for user in people.users] + [
             shards.latest(shard_of(room))[0] for room in (SMALL, BIG)
@@ -216,7 +216,7 @@ async def test_a_slot_is_asked_for_where_it_goes_to(cluster: ValkeyCluster, tmp_
         await two_channels(rs)
         await rs.messages.send([message("alice", "m1")])
         mover = Mover(cluster)
-        mover.watch(hot(rs)._fleet)
+        mover.watch(hot(rs)._client)
         slot = hot(rs).users._calls.keys.of("bob")[0]
         client = Insistence()
 

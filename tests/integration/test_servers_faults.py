@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from readstate import Readstate
-from readstate.adapters.valkey import Fleet
+from readstate.adapters.valkey import ValkeyClient
 from readstate.adapters.valkey.client import ask
 from readstate.api import ReadTarget
 from readstate.gateway import asgi_app
@@ -32,7 +32,7 @@ class AtAnyMoment:
         self._dice = random.Random(seed)
         self.times = 0
         store = hot(rs)
-        self._watch(store._fleet, "run")
+        self._watch(store._client, "run")
         self._watch(store._generation, "check")
         for name in ("apply", "merge", "load_user", "load_ledgers", "load_channels", "load_timeline"):
             self._watch(rs.durable, name)
@@ -66,7 +66,7 @@ async def test_it_is_emptied_at_any_moment(tmp_path: Path, seed: int) -> None:
     async with on_servers(tmp_path, valkey.single().url) as rs:
         people = crowd(rs, seed)
         await people.gather()
-        outside = Fleet(valkey.single().url, patience=valkey.PATIENCE)
+        outside = ValkeyClient(valkey.single().url, patience=valkey.PATIENCE)
         emptied = AtAnyMoment(rs, lambda: outside.each("FLUSHALL"), 0.005, seed)
         await people.act(200)
         emptied.stop()
@@ -81,7 +81,7 @@ async def test_a_cluster_is_emptied_at_any_moment(tmp_path: Path, whole: bool) -
     async with on_servers(tmp_path, valkey.cluster().url) as rs:
         people = crowd(rs, 7)
         await people.gather()
-        outside = Fleet(valkey.cluster().url, patience=valkey.PATIENCE)
+        outside = ValkeyClient(valkey.cluster().url, patience=valkey.PATIENCE)
         one_by_one = itertools.cycle((await outside.masters()).values())
         empty = (lambda: outside.each("FLUSHALL")) if whole else (lambda: ask(next(one_by_one), "FLUSHALL"))
         emptied = AtAnyMoment(rs, empty, 0.004, 7)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from redis.crc import key_slot
 
-from readstate.adapters.valkey import Fleet, slot_of, tag_of
+from readstate.adapters.valkey import ValkeyClient, slot_of, tag_of
 from readstate.adapters.valkey.channels import _Keys, shard_of
 from readstate.adapters.valkey.user_rooms import UserKeys
 from readstate.api import PutChannel, PutPreferences, ReadTarget, UserRead
@@ -104,7 +104,7 @@ async def test_everyone_sees_only_what_is_theirs(server: Valkey | ValkeyCluster,
 
 async def keys_of(server: Valkey | ValkeyCluster, prefix: str) -> dict[str, int]:
     """All keys under a prefix, and for how many ms they stay; -1: for ever."""
-    outside = Fleet(server.url, patience=valkey.PATIENCE)
+    outside = ValkeyClient(server.url, patience=valkey.PATIENCE)
     found: dict[str, int] = {}
     for node in (await outside.masters()).values():
         async for key in node.scan_iter(match=f"{prefix}*", count=1000):

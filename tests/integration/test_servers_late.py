@@ -148,7 +148,7 @@ async def test_a_mark_unread_that_arrives_late_does_not_undo_a_read(
 async def test_a_read_that_was_refused_and_arrives_late_does_not_undo_a_mark_unread(
     late: Readstate, lane: Lane, own_valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hot(late)._fleet, "_patience", 0.0)
+    monkeypatch.setattr(hot(late)._client, "_patience", 0.0)
     lane.hold = MOVE.sha.encode()
     with pytest.raises(HotStoreUnavailable):
         await late.reads.mark_read("bob", SMALL, ReadTarget(up_to="m3"))

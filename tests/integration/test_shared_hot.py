@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from readstate.adapters.valkey import Fleet, Generation
+from readstate.adapters.valkey import Generation, ValkeyClient
 from readstate.adapters.valkey.calls import UserCalls
 from readstate.adapters.valkey.hot import ValkeyHot
 from readstate.adapters.valkey.users import MOVE, PREFER, ValkeyUsers
@@ -236,9 +236,9 @@ async def shared_users(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
     monkeypatch.setattr("readstate.adapters.valkey.client.ANSWER_SECONDS", 0.2)
     monkeypatch.setattr("readstate.adapters.valkey.client.LATE_SECONDS", 0.5)
     generation = Generation(lane.url, "", 10.0, 1, Counter(), shared=True)
-    fleet = Fleet(lane.url, patience=10.0, guard=generation)
-    yield ValkeyUsers(UserCalls(fleet, "", 5, lambda: NOW, ttl=60), generation)
-    await fleet.close()
+    client = ValkeyClient(lane.url, patience=10.0, guard=generation)
+    yield ValkeyUsers(UserCalls(client, "", 5, lambda: NOW, ttl=60), generation)
+    await client.close()
     await generation.close()
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 
 from readstate.adapters.memory.badges import MemoryBadges
 from readstate.adapters.memory.channels import MemoryChannels
-from readstate.adapters.valkey import Call, Fleet, Script
+from readstate.adapters.valkey import Call, Script, ValkeyClient
 from readstate.adapters.valkey.badges import ValkeyBadges
 from readstate.adapters.valkey.channels import ValkeyChannels
 from readstate.adapters.valkey.client import Answers
@@ -33,7 +33,7 @@ users = some.sampled_from(USERS)
 several = some.frozensets(seqs, max_size=6)
 
 
-class Twice(Fleet):
+class Twice(ValkeyClient):
     """Sends everything twice, as if the first answer was lost."""
 
     async def run(self, script: Script, calls: Sequence[Call], generation: int | None = None) -> Answers:
@@ -145,11 +145,11 @@ def over_valkey(run: Callable[[HotStore], Awaitable[None]], twice: bool = False)
         async with hot_store(single) as store:
             if not twice:
                 return await run(store)
-            fleet = Twice(single().url, patience=PATIENCE, guard=store.generation)
+            client = Twice(single().url, patience=PATIENCE, guard=store.generation)
             try:
-                await run(store._replace(fleet=fleet))
+                await run(store._replace(client=client))
             finally:
-                await fleet.close()
+                await client.close()
 
     asyncio.run(work())
 

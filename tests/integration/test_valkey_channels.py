@@ -208,7 +208,7 @@ async def test_a_step_that_did_not_arrive_makes_everything_be_loaded_again(tmp_p
             valkey.pause()
             try:
                 with pytest.MonkeyPatch.context() as impatient:
-                    impatient.setattr(store.fleet, "_patience", 0.2)
+                    impatient.setattr(store.client, "_patience", 0.2)
                     impatient.setattr(store.generation, "_patience", 0.2)
                     with pytest.raises(HotStoreUnavailable):
                         await channels.apply([step(3)])

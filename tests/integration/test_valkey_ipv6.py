@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from readstate.adapters.valkey import Call, Fleet, Script, slot_of
+from readstate.adapters.valkey import Call, Script, ValkeyClient, slot_of
 from readstate.adapters.valkey.doctor import valkey
 from readstate.stack import ValkeyCluster
 
@@ -43,14 +43,14 @@ def owner(cluster: ValkeyCluster, slot: int) -> int:
 
 
 async def test_calls_reach_every_server(url: str) -> None:
-    fleet = Fleet(url, patience=5)
+    client = ValkeyClient(url, patience=5)
     try:
         calls = [Call(slot_of(key), [key], [key]) for key in ("a", "b", "c", "d", "e", "f")]
         assert {call.slot * 3 // 16_384 for call in calls} == {0, 1, 2}
-        assert (await fleet.run(PUT, calls)).values == [b"a", b"b", b"c", b"d", b"e", b"f"]
-        assert len(await fleet.masters()) == 3
+        assert (await client.run(PUT, calls)).values == [b"a", b"b", b"c", b"d", b"e", b"f"]
+        assert len(await client.masters()) == 3
     finally:
-        await fleet.close()
+        await client.close()
 
 
 async def test_a_slot_on_its_way_is_followed(cluster: ValkeyCluster, url: str) -> None:
@@ -59,11 +59,11 @@ async def test_a_slot_on_its_way_is_followed(cluster: ValkeyCluster, url: str) -
     target = cluster.nodes[(owner(cluster, slot) + 1) % 3]
     target.demand("CLUSTER", "SETSLOT", str(slot), "IMPORTING", source.demand("CLUSTER", "MYID"))
     source.demand("CLUSTER", "SETSLOT", str(slot), "MIGRATING", target.demand("CLUSTER", "MYID"))
-    fleet = Fleet(url, patience=5)
+    client = ValkeyClient(url, patience=5)
     try:
-        assert (await fleet.run(PUT, [Call(slot, ["moving"], ["here"])])).values == [b"here"]
+        assert (await client.run(PUT, [Call(slot, ["moving"], ["here"])])).values == [b"here"]
     finally:
-        await fleet.close()
+        await client.close()
         for node in (target, source):
             node.demand("CLUSTER", "SETSLOT", str(slot), "STABLE")
 

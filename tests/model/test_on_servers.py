@@ -31,7 +31,7 @@ class OnServers(SideBySide):
         super().start()
         hot = self.service.hot
         assert isinstance(hot, ValkeyHot)
-        self.conductor.watch(hot._fleet, "run")
+        self.conductor.watch(hot._client, "run")
         self.conductor.watch(hot._generation, "check")
 
 

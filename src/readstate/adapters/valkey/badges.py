@@ -10,7 +10,7 @@ import msgspec
 from readstate.domain.model import Undelivered
 from readstate.ports import Clock
 
-from . import Call, Fleet, Generation, Script, slot_of, tag_of
+from . import Call, Generation, Script, ValkeyClient, slot_of, tag_of
 from .groups import all_or_reload, groups, script
 
 MAX_ADDED = 1_000
@@ -63,7 +63,7 @@ class ValkeyBadges:
 
     def __init__(
         self,
-        fleet: Fleet,
+        client: ValkeyClient,
         generation: Generation,
         *,
         prefix: str,
@@ -71,7 +71,7 @@ class ValkeyBadges:
         ttl: int,
         hold_ms: int = HOLD_MS,
     ) -> None:
-        self._fleet = fleet
+        self._client = client
         self._generation = generation
         self._prefix = prefix
         self._clock = clock
@@ -100,12 +100,12 @@ class ValkeyBadges:
     async def take(self, wrote: Wrote) -> dict[str, Taken]:
         """Take them in; what became of each badge."""
         things = ((slot_of(self._keys(user)[0]), len(senders), user) for user, senders in wrote.items())
-        parts = list(groups(self._fleet, things, MAX_ADDED))
+        parts = list(groups(self._client, things, MAX_ADDED))
         calls = []
         for slot, users in parts:
             packed = [[word for one in wrote[user].items() for word in reversed(one)] for user in users]
             calls.append(self._call(slot, users, _encode(packed)))
-        values = (await self._fleet.run(ADD, calls)).values
+        values = (await self._client.run(ADD, calls)).values
         users = [user for part in parts for user in part.things]
         rows = [row for value in values for row in value]
         return {user: Taken(*row) for user, row in zip(users, rows, strict=True)}
@@ -150,8 +150,8 @@ class ValkeyBadges:
     async def _each(self, script: Script, users: Collection[str]) -> dict[str, Any]:
         """What a script answers for each of many users."""
         things = ((slot_of(self._keys(user)[0]), 1, user) for user in users)
-        parts = list(groups(self._fleet, things, MAX_ASKED))
-        values = (await self._fleet.run(script, [self._call(slot, part) for slot, part in parts])).values
+        parts = list(groups(self._client, things, MAX_ASKED))
+        values = (await self._client.run(script, [self._call(slot, part) for slot, part in parts])).values
         return {
             user: row
             for part, rows in zip(parts, values, strict=True)
@@ -170,7 +170,7 @@ class ValkeyBadges:
         keys = self._keys(user)
         if hold:
             keys.append(f"{self._prefix}hold:{tag_of(user)}")
-        return (await self._fleet.run(script, [Call(slot_of(keys[0]), keys, arguments)])).values[0]
+        return (await self._client.run(script, [Call(slot_of(keys[0]), keys, arguments)])).values[0]
 
 
 def newest(undelivered: Sequence[Undelivered]) -> dict[str, dict[str, int]]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from readstate.ports import Clock
 
-from . import Call, Fleet
+from . import Call, ValkeyClient
 from .user_rooms import UserKeys, UserScript, encode
 
 MAX_ITEMS = 500
@@ -41,16 +41,16 @@ class Packet:
 class UserCalls:
     """Runs scripts of users."""
 
-    def __init__(self, fleet: Fleet, prefix: str, unread_cap: int, clock: Clock, ttl: int) -> None:
+    def __init__(self, client: ValkeyClient, prefix: str, unread_cap: int, clock: Clock, ttl: int) -> None:
         self.keys = UserKeys(prefix)
         self.clock = clock
         self.ttl = ttl * 1000
         self._cap = unread_cap
-        self._fleet = fleet
+        self._client = client
 
     def packets(self) -> "Packets":
         """An empty set of packets."""
-        return Packets(self, by_slot=self._fleet.is_cluster)
+        return Packets(self, by_slot=self._client.is_cluster)
 
     async def one(
         self, script: UserScript, user: str, *arguments: str | bytes | int, more: Iterable[bytes] = ()
@@ -64,7 +64,7 @@ class UserCalls:
         """The same, and whether it was sent twice."""
         slot, keys = self.keys.of(user)
         call = Call(slot, [*script.keys(keys), *more], [self.clock(), self.ttl, self._cap, 1, *arguments])
-        values, repeated = await self._fleet.run(script, [call])
+        values, repeated = await self._client.run(script, [call])
         return values[0], repeated
 
     async def parts(self, script: UserScript, user: str, arguments: Sequence[bytes]) -> list[Any]:
@@ -72,12 +72,12 @@ class UserCalls:
         slot, keys = self.keys.of(user)
         head = (self.clock(), self.ttl, self._cap, 1)
         calls = [Call(slot, script.keys(keys), [*head, argument]) for argument in arguments]
-        return (await self._fleet.run(script, calls)).values
+        return (await self._client.run(script, calls)).values
 
     async def put(self, script: UserScript, user: str, key: bytes, *arguments: str | bytes | int) -> None:
         """A script for one key of a user's slot."""
         call = Call(self.keys.of(user)[0], [key], [self.clock(), self.ttl, self._cap, 0, *arguments])
-        await self._fleet.run(script, [call])
+        await self._client.run(script, [call])
 
     async def many(
         self, script: UserScript, packets: "Packets", *, steps: Sequence[Any] = (), generation: int | None = None
@@ -94,7 +94,7 @@ class UserCalls:
             for packet in wave:
                 packed = [encode([steps[index] for index in packet.steps])] if packet.steps else []
                 calls.append(self._call(script, packet, [*packed, encode(packet.items)]))
-            values, again = await self._fleet.run(script, calls, generation)
+            values, again = await self._client.run(script, calls, generation)
             answers += zip(wave, values, strict=True)
             repeated = repeated or again
         return answers, repeated
@@ -111,7 +111,7 @@ class UserCalls:
             if ledger is not None:
                 packet.ledger(user, ledger)
         every = list(packets)
-        found = await self._fleet.run(script, [self._call(script, packet, arguments) for packet in every])
+        found = await self._client.run(script, [self._call(script, packet, arguments) for packet in every])
         answers: list[Any] = [None] * len(users)
         for packet, values in zip(every, found.values, strict=True):
             width = len(values) // len(packet.users)

@@ -18,7 +18,7 @@ from readstate.domain.hot_updates import ChannelStep
 from readstate.domain.model import Channel, Entry, Latest, Mode, Position, RoomType
 from readstate.ports import Clock, Count, CountQuery, TimelineLoad
 
-from . import Call, Fleet, Generation, Script, slot_of
+from . import Call, Generation, Script, ValkeyClient, slot_of
 from .groups import all_or_reload, groups, once_or_reload, script
 
 SHARDS: Final = 1024
@@ -250,7 +250,7 @@ class ValkeyChannels:
 
     def __init__(
         self,
-        fleet: Fleet,
+        client: ValkeyClient,
         generation: Generation,
         *,
         prefix: str,
@@ -260,7 +260,7 @@ class ValkeyChannels:
         position: int = 0,
         partitions: int = 1,
     ) -> None:
-        self._fleet = fleet
+        self._client = client
         self._generation = generation
         self._keys = _Keys(prefix)
         self._cap = unread_cap
@@ -275,12 +275,12 @@ class ValkeyChannels:
     async def channels(self, ids: Sequence[str]) -> list[Channel | None]:
         """Channels as they stand; None: not loaded."""
         found: list[Channel | None] = [None] * len(ids)
-        reading = list(groups(self._fleet, self._shards(ids), MAX_READ))
+        reading = list(groups(self._client, self._shards(ids), MAX_READ))
         calls = [
             Call(slot, [key for key, _ in parts], [_encode([ids[index] for index in part]) for _, part in parts])
             for slot, parts in reading
         ]
-        answers = (await self._fleet.run(READ, calls)).values
+        answers = (await self._client.run(READ, calls)).values
         for (_, parts), shards in zip(reading, answers, strict=True):
             for (_, part), values in zip(parts, shards, strict=True):
                 for index, value in zip(part, values or (), strict=bool(values)):
@@ -311,7 +311,7 @@ class ValkeyChannels:
         placed = ((*self._keys.latest(shard_of(one.channel.channel_id)), one) for one in news)
         things = ((slot, 1, (key, one)) for slot, key, one in placed)
         calls = []
-        for slot, parts in groups(self._fleet, things, MAX_STEPS):
+        for slot, parts in groups(self._client, things, MAX_STEPS):
             keys = [key for key, _ in parts]
             for _, (channel, steps) in parts:
                 keys += self._keys.timeline(channel.channel_id) if steps else ()
@@ -319,18 +319,18 @@ class ValkeyChannels:
             values = [encode_channel(channel) for _, (channel, _) in parts]
             known = (self._clock(), self._ttl, self._cap, secrets.token_hex(8), packed)
             calls.append(Call(slot, keys, [*known, *values]))
-        await self._fleet.run(APPLY, calls)
+        await self._client.run(APPLY, calls)
 
     async def count(self, queries: Sequence[CountQuery]) -> list[Count | None]:
         """Count timelines; None: not loaded."""
         counts: list[Count | None] = [None] * len(queries)
-        asked = list(groups(self._fleet, self._questions(queries), MAX_QUERIES))
+        asked = list(groups(self._client, self._questions(queries), MAX_QUERIES))
         calls = []
         for slot, parts in asked:
             keys = [key for channel, _, _ in parts for key in self._keys.timeline(channel)]
             packed = _encode([questions for _, _, questions in parts])
             calls.append(Call(slot, keys, [self._clock(), self._ttl, packed]))
-        for (_, parts), packed in zip(asked, (await self._fleet.run(COUNT, calls)).values, strict=True):
+        for (_, parts), packed in zip(asked, (await self._client.run(COUNT, calls)).values, strict=True):
             for (_, indexes, _), answers in zip(parts, _decode_answers(packed), strict=True):
                 if not isinstance(answers, bool):
                     for index, answer in zip(indexes, answers, strict=True):
@@ -382,23 +382,23 @@ class ValkeyChannels:
                 part = loaded[start : start + MAX_INSTALLED]
                 things.append((slot, len(part), (key, witness, part)))
         calls = []
-        for slot, parts in groups(self._fleet, things, MAX_INSTALLED):
+        for slot, parts in groups(self._client, things, MAX_INSTALLED):
             loads = [[witness, *(x for c in part for x in (c.channel_id, c.change))] for _, witness, part in parts]
             values = [encode_channel(channel) for _, _, part in parts for channel in part]
             calls.append(Call(slot, [key for key, _, _ in parts], [_encode(loads), *values]))
-        taken: int = sum((await self._fleet.run(INSTALL, calls)).values)
+        taken: int = sum((await self._client.run(INSTALL, calls)).values)
         return taken == len(things)
 
     async def _announce(self, shards: Sequence[int]) -> list[str]:
         """The witness of each shard."""
         things = ((self._keys.latest(shard)[0], 1, index) for index, shard in enumerate(shards))
-        announced = list(groups(self._fleet, things, MAX_INSTALLED))
+        announced = list(groups(self._client, things, MAX_INSTALLED))
         calls = [
             Call(slot, [self._keys.latest(shards[index])[1] for index in indexes], [secrets.token_hex(8)])
             for slot, indexes in announced
         ]
         witnesses = [""] * len(shards)
-        for (_, indexes), values in zip(announced, (await self._fleet.run(ANNOUNCE, calls)).values, strict=True):
+        for (_, indexes), values in zip(announced, (await self._client.run(ANNOUNCE, calls)).values, strict=True):
             for index, value in zip(indexes, values, strict=True):
                 witnesses[index] = value.decode()
         return witnesses
@@ -430,7 +430,7 @@ class ValkeyChannels:
         self._drops += 1
         slot, latest = self._keys.latest(shard_of(channel))
         call = Call(slot, [latest, *self._keys.timeline(channel)], [channel, token])
-        await once_or_reload(self._generation, self._fleet.run(FORGET, [call]))
+        await once_or_reload(self._generation, self._client.run(FORGET, [call]))
 
     # ------------------------------------------------------------ how far the log is applied
 
@@ -460,4 +460,4 @@ class ValkeyChannels:
         return found
 
     async def _run(self, script: Script, slot: int, keys: list[str], *arguments: str | bytes | int) -> Any:
-        return (await self._fleet.run(script, [Call(slot, keys, arguments)])).values[0]
+        return (await self._client.run(script, [Call(slot, keys, arguments)])).values[0]

@@ -97,7 +97,7 @@ class Answers(NamedTuple):
     """Some call was sent twice: what it says about having changed something may be about the second time."""
 
 
-class Fleet:
+class ValkeyClient:
     """Knows the servers and which of them has which slot."""
 
     def __init__(

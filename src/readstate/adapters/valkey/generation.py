@@ -23,7 +23,7 @@ from readstate.domain.errors import HotStoreUnavailable
 from readstate.tasks import cancel
 from readstate.telemetry import HOT_GENERATIONS
 
-from .client import Fleet, ServerChanged, ask, raise_if_lasting
+from .client import ServerChanged, ValkeyClient, ask, raise_if_lasting
 from .keys import tag_in
 from .scripts import Script
 
@@ -74,7 +74,7 @@ class Generation:
         *,
         shared: bool = False,
     ) -> None:
-        self._fleet = Fleet(url, patience=patience)
+        self._client = ValkeyClient(url, patience=patience)
         self._patience = patience
         self._prefix = prefix
         self._store = str(store)
@@ -142,7 +142,7 @@ class Generation:
 
     async def _is_marked(self) -> bool:
         try:
-            masters = await self._fleet.masters()
+            masters = await self._client.masters()
             found = await asyncio.gather(*(ask(node, "GET", self._marker(slot)) for slot, node in masters.items()))
         except (RedisError, OSError):
             return False  # gone, or somewhere else now
@@ -162,7 +162,7 @@ class Generation:
         try:
             while True:
                 try:
-                    await self._fleet.disconnect()  # to see where new connections lead
+                    await self._client.disconnect()  # to see where new connections lead
                     return await self._confirm()
                 except (RedisError, OSError) as error:
                     raise_if_lasting(error)
@@ -175,8 +175,8 @@ class Generation:
 
     async def _confirm(self) -> None:
         doubts = self._doubts
-        await self._fleet.refresh()
-        masters = await self._fleet.masters()
+        await self._client.refresh()
+        masters = await self._client.masters()
         found = await self._look(masters)
         number = found.highest
         if not self.shared and self._raised and number > self._raised:
@@ -247,7 +247,7 @@ class Generation:
         """Close its connections. A look that nobody waits for any more would open new ones."""
         if self._confirming is not None:
             await cancel(self._confirming)
-        await self._fleet.close()
+        await self._client.close()
 
 
 def _look_at(task: "asyncio.Task[None]") -> None:

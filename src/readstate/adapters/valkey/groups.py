@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Generic, NamedTuple, TypeVar
 
-from . import Fleet, Generation, Script
+from . import Generation, Script, ValkeyClient
 
 T = TypeVar("T")
 
@@ -21,11 +21,11 @@ class Group(NamedTuple, Generic[T]):
     things: list[T]
 
 
-def groups(fleet: Fleet, things: Iterable[tuple[int, int, T]], most: int) -> Iterator[Group[T]]:
+def groups(client: ValkeyClient, things: Iterable[tuple[int, int, T]], most: int) -> Iterator[Group[T]]:
     """Group (slot, weight, thing). No group weighs more than `most`, unless a single thing does."""
     begun: dict[int, tuple[list[T], int]] = {}
     for slot, weight, thing in things:
-        place = slot if fleet.is_cluster else 0
+        place = slot if client.is_cluster else 0
         group, weighs = begun.get(place, ([], 0))
         if group and weighs + weight > most:
             yield Group(place, group)

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from readstate.adapters.memory.presence import MemoryPresence
 from readstate.ports import Clock, HotBadges, HotPresence
 
-from . import Fleet, Generation
+from . import Generation, ValkeyClient
 from .badges import ValkeyBadges
 from .calls import UserCalls
 from .channels import ValkeyChannels
@@ -39,11 +39,11 @@ class ValkeyHot:
     ) -> None:
         """`shared`: any number of processes use it at once, each with an instance id of its own."""
         self._generation = Generation(url, prefix, PATIENCE, store, next_generation, shared=shared)
-        self._fleet = Fleet(url, patience=PATIENCE, guard=self._generation)
-        calls = UserCalls(self._fleet, prefix, unread_cap, clock, ledger_ttl)
+        self._client = ValkeyClient(url, patience=PATIENCE, guard=self._generation)
+        calls = UserCalls(self._client, prefix, unread_cap, clock, ledger_ttl)
         self.users = ValkeyUsers(calls, self._generation)
         self.channels = ValkeyChannels(
-            self._fleet,
+            self._client,
             self._generation,
             prefix=prefix,
             unread_cap=unread_cap,
@@ -52,12 +52,12 @@ class ValkeyHot:
             position=position,
             partitions=partitions,
         )
-        badges = ValkeyBadges(self._fleet, self._generation, prefix=prefix, clock=clock, ttl=ledger_ttl)
+        badges = ValkeyBadges(self._client, self._generation, prefix=prefix, clock=clock, ttl=ledger_ttl)
         self._replica = WriteReplica(replica_url, prefix=prefix) if replica_url else None
         self.badges: HotBadges = ReplicatedBadges(badges, self._replica) if self._replica else badges
-        self.notes = ValkeyNotes(self._fleet, self._generation, prefix, clock)
+        self.notes = ValkeyNotes(self._client, self._generation, prefix, clock)
         self._shared_presence = (
-            ValkeyPresence(self._fleet, self._generation, prefix=prefix, clock=clock, instance_id=instance_id)
+            ValkeyPresence(self._client, self._generation, prefix=prefix, clock=clock, instance_id=instance_id)
             if shared
             else None
         )
@@ -84,5 +84,5 @@ class ValkeyHot:
             await self._shared_presence.close()
         if self._replica is not None:
             await self._replica.close()
-        await self._fleet.close()
+        await self._client.close()
         await self._generation.close()

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from time import monotonic
 from typing import NamedTuple
 
-from . import Call, Fleet, Generation, slot_of
+from . import Call, Generation, ValkeyClient, slot_of
 from .groups import script
 
 LEASE_MS = 10_000
@@ -36,9 +36,9 @@ class Instances:
     """The leases of all processes, and this one's own."""
 
     def __init__(
-        self, fleet: Fleet, generation: Generation, prefix: str, instance_id: str, lease_ms: int, settle_ms: int
+        self, client: ValkeyClient, generation: Generation, prefix: str, instance_id: str, lease_ms: int, settle_ms: int
     ) -> None:
-        self._fleet = fleet
+        self._client = client
         self._generation = generation
         self._key = f"{prefix}instances"
         self._id = instance_id
@@ -91,7 +91,7 @@ class Instances:
 
     async def _ask(self, me: str = "", lease: int = 0, *, take: bool = False) -> _Standing:
         call = Call(slot_of(self._key), [self._key], [me, lease, int(take)])
-        age, mine, live, gone = (await self._fleet.run(LEASE, [call])).values[0]
+        age, mine, live, gone = (await self._client.run(LEASE, [call])).values[0]
         found = _Standing(age, bool(mine), {one.decode() for one in live}, {one.decode() for one in gone})
         self.live, self._looked_at = found.live, monotonic()
         self._bear_in_mind(found.gone)

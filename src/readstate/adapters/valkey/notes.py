@@ -2,7 +2,7 @@
 
 from readstate.ports import Clock
 
-from . import Call, Fleet, Generation, Script, slot_of
+from . import Call, Generation, Script, ValkeyClient, slot_of
 
 SPOOL_MS = 10_000
 """So long a note about a spool counts; it is renewed every second or so."""
@@ -45,8 +45,8 @@ return sum"""
 class ValkeyNotes:
     """One small hash, lost with everything else."""
 
-    def __init__(self, fleet: Fleet, generation: Generation, prefix: str, clock: Clock) -> None:
-        self._fleet = fleet
+    def __init__(self, client: ValkeyClient, generation: Generation, prefix: str, clock: Clock) -> None:
+        self._client = client
         self._generation = generation
         self._key = f"{prefix}notes"
         self._clock = clock
@@ -76,5 +76,5 @@ class ValkeyNotes:
         await self._run(NOTE_SPOOL, instance, depth, self._clock() + SPOOL_MS)
 
     async def _run(self, script: Script, *arguments: str | int) -> int:
-        answer: int = (await self._fleet.run(script, [Call(slot_of(self._key), [self._key], arguments)])).values[0]
+        answer: int = (await self._client.run(script, [Call(slot_of(self._key), [self._key], arguments)])).values[0]
         return answer

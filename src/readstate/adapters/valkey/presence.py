@@ -27,7 +27,7 @@ from readstate.domain.model import Undelivered
 from readstate.ports import MAX_UNPROVEN, Clock, Departure, Present
 from readstate.tasks import cancel
 
-from . import Call, Fleet, Generation, Script, slot_of, tag_of
+from . import Call, Generation, Script, ValkeyClient, slot_of, tag_of
 from .channels import shard_of
 from .groups import groups, script
 from .instances import LEASE_MS, SETTLE_MS, Instances
@@ -100,7 +100,7 @@ class ValkeyPresence:
 
     def __init__(
         self,
-        fleet: Fleet,
+        client: ValkeyClient,
         generation: Generation,
         *,
         prefix: str,
@@ -110,12 +110,12 @@ class ValkeyPresence:
         settle_ms: int = SETTLE_MS,
         heartbeat: float = HEARTBEAT_SECONDS,
     ) -> None:
-        self._fleet = fleet
+        self._client = client
         self._generation = generation
         self._prefix = prefix
         self._clock = clock
         self._heartbeat = heartbeat
-        self._instances = Instances(fleet, generation, prefix, instance_id, lease_ms, settle_ms)
+        self._instances = Instances(client, generation, prefix, instance_id, lease_ms, settle_ms)
         self._of = lru_cache(maxsize=100_000)(self._place)
         self._own: dict[str, dict[Key, _Own]] = {}
         self._sent: dict[str, dict[Undelivered, None]] = {}
@@ -154,10 +154,10 @@ class ValkeyPresence:
         """Who has each channel open on a device."""
         names = list(channels)
         things = ((self._focus_slot(name), 1, name) for name in names)
-        parts = list(groups(self._fleet, things, MAX_USERS))
+        parts = list(groups(self._client, things, MAX_USERS))
         calls = [Call(slot, [self._focus_key(name) for name in some], []) for slot, some in parts]
         listed: dict[str, list[str]] = {}
-        for (_, some), found in zip(parts, (await self._fleet.run(FOCUS_READ, calls)).values, strict=True):
+        for (_, some), found in zip(parts, (await self._client.run(FOCUS_READ, calls)).values, strict=True):
             listed |= {
                 name: [user.decode() for user in users] for name, users in zip(some, found, strict=True) if users
             }
@@ -175,7 +175,7 @@ class ValkeyPresence:
 
     async def _close(self, channel: str, users: Collection[str]) -> None:
         arguments = (self._clock() - OPENING_MS, _encode(list(users)))
-        await self._fleet.run(FOCUS_CLOSE, [Call(self._focus_slot(channel), [self._focus_key(channel)], arguments)])
+        await self._client.run(FOCUS_CLOSE, [Call(self._focus_slot(channel), [self._focus_key(channel)], arguments)])
 
     async def _ask(self, users: Collection[str], what: str) -> dict[str, list[bytes]]:
         """What is wanted of each user. If something is missing, it is made sure that it is not because of a loss."""
@@ -274,7 +274,7 @@ class ValkeyPresence:
         self._unnoted.pop(user, None)
         self._forget(user)
         slot, keys = self._of(user)
-        await self._fleet.run(COMMAND, [Call(slot, [key], ["UNLINK"]) for key in keys])
+        await self._client.run(COMMAND, [Call(slot, [key], ["UNLINK"]) for key in keys])
 
     async def blur(self, user: str, channel: str) -> None:
         """What arrives in the channel is read at once no more, until a device opens it again."""
@@ -480,7 +480,7 @@ class ValkeyPresence:
             slot, keys = self._of(user)
             calls += [Call(slot, [keys[family]], ["ZREM", *map(_text, part)]) for part in _chunks(some)]
         for part in _chunks(calls):
-            await self._fleet.run(COMMAND, part)
+            await self._client.run(COMMAND, part)
 
     async def close(self) -> None:
         """Stop. What devices are still connected here is looked after by others, at once."""
@@ -520,7 +520,7 @@ class ValkeyPresence:
             calls.append(Call(slot, [key], ["ZADD", self._clock(), user]))
             calls.append(Call(slot, [key], ["PEXPIRE", FOCUS_MS]))
         for some in _chunks(calls):
-            await self._fleet.run(COMMAND, some)
+            await self._client.run(COMMAND, some)
 
     async def _decide(self, script: Script, items: Mapping[str, Any], number: int, *more: int) -> dict[str, Any]:
         """What a script says of each user, once it is known of every instance concerned whether it lives.
@@ -544,17 +544,17 @@ class ValkeyPresence:
     ) -> list[tuple[list[str], Any]]:
         """A script for many users: who was in each call, and what it answered."""
         things = ((self._of(user)[0], 1, user) for user in items)
-        parts = list(groups(self._fleet, things, MAX_USERS))
+        parts = list(groups(self._client, things, MAX_USERS))
         head = (self._clock(), _encode(list(self._instances.live)), _encode(list(self._instances.gone)))
         calls = []
         for slot, users in parts:
             keys = [key for user in users for key in self._of(user)[1][: 3 if script is LEAVE else 2]]
             calls.append(Call(slot, keys, [*head, number, _encode([items[user] for user in users]), *more]))
-        values = (await self._fleet.run(script, calls)).values
+        values = (await self._client.run(script, calls)).values
         return [(users, value) for (_, users), value in zip(parts, values, strict=True)]
 
     async def _command(self, key: str, *command: str | bytes | int) -> Any:
-        return (await self._fleet.run(COMMAND, [Call(slot_of(key), [key], command)])).values[0]
+        return (await self._client.run(COMMAND, [Call(slot_of(key), [key], command)])).values[0]
 
     def _place(self, user: str) -> tuple[int, tuple[str, str, str]]:
         """The slot of a user, and the keys: of the devices, of what is unproven, and of that once the user has left."""

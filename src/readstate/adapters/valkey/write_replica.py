@@ -23,7 +23,7 @@ from readstate.domain.errors import HotStoreUnavailable
 from readstate.domain.model import Undelivered
 from readstate.telemetry import BADGE_REPLICA_UP, BADGE_WRITES_SAVED
 
-from . import Call, Fleet, Script, slot_of, tag_of
+from . import Call, Script, ValkeyClient, slot_of, tag_of
 from .badges import LOADING, BadgeStanding, Taken, ValkeyBadges, newest
 from .groups import groups, script
 
@@ -73,7 +73,7 @@ class WriteReplica:
         answer_seconds: float = ANSWER_SECONDS,
         rest_seconds: float = REST_SECONDS,
     ) -> None:
-        self._fleet = Fleet(url, patience=answer_seconds, answer_seconds=answer_seconds)
+        self._client = ValkeyClient(url, patience=answer_seconds, answer_seconds=answer_seconds)
         self._prefix = prefix
         self._answer_seconds = answer_seconds
         self._rest_seconds = rest_seconds
@@ -118,12 +118,12 @@ class WriteReplica:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._fleet.close()
+        await self._client.close()
 
     def _parts(self, users: Iterable[tuple[str, int]]) -> dict[tuple[int, int], list[str]]:
         """Users by call: (slot, number)."""
         things = ((slot_of(self._key(user)), weight, user) for user, weight in users)
-        return {(slot, n): part for n, (slot, part) in enumerate(groups(self._fleet, things, MAX_SENDERS))}
+        return {(slot, n): part for n, (slot, part) in enumerate(groups(self._client, things, MAX_SENDERS))}
 
     async def _run(
         self, script: Script, parts: dict[tuple[int, int], list[str]], packed: Sequence[Any], *arguments: int
@@ -133,7 +133,7 @@ class WriteReplica:
             for ((slot, _), users), rows in zip(parts.items(), packed, strict=True)
         ]
         async with asyncio.timeout(self._answer_seconds):
-            return (await self._fleet.run(script, calls)).values
+            return (await self._client.run(script, calls)).values
 
     def _key(self, user: str) -> str:
         return f"{self._prefix}known:{tag_of(user)}"

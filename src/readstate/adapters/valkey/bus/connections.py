@@ -12,7 +12,7 @@ from typing import Any
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError, ResponseError
 
-from readstate.adapters.valkey import Fleet, slot_of
+from readstate.adapters.valkey import ValkeyClient, slot_of
 
 ANSWER_SECONDS = 1.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
@@ -66,15 +66,15 @@ class Lines:
     """Where lines lead."""
 
     def __init__(self, url: str) -> None:
-        self._fleet = Fleet(url, patience=ANSWER_SECONDS, answer_seconds=ANSWER_SECONDS)
-        self.clustered = self._fleet.is_cluster
+        self._client = ValkeyClient(url, patience=ANSWER_SECONDS, answer_seconds=ANSWER_SECONDS)
+        self.clustered = self._client.is_cluster
         """Whether channels have slots."""
-        self.database = self._fleet.database
+        self.database = self._client.database
 
     @asynccontextmanager
     async def open(self, channel: str, name: str) -> AsyncIterator[Line]:
         """A line to the server that has the channel now; it is closed at the end, and for good when it breaks."""
-        connection = await self._fleet.connection(slot_of(channel), name)
+        connection = await self._client.connection(slot_of(channel), name)
         try:
             yield Line(connection)
         finally:
@@ -82,4 +82,4 @@ class Lines:
 
     async def close(self) -> None:
         """No more lines."""
-        await self._fleet.close()
+        await self._client.close()
