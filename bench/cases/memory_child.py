@@ -11,7 +11,7 @@ import msgspec
 
 from readstate.adapters.memory.users import MemoryUsers
 from readstate.domain.model import Mode, Pointer, Position, Preferences
-from readstate.ports import Moved, Read, SeatLoad
+from readstate.ports import LoadedUserRoom, Moved, Read
 
 from ..world import channel_id, message_id, user_id
 from .memory import Growth
@@ -19,7 +19,7 @@ from .memory import Growth
 CHANNELS = 100
 """Of each user; half of them shared by a hundred people, half by everyone."""
 
-_seats = msgspec.json.Decoder(list[SeatLoad])
+_user_rooms = msgspec.json.Decoder(list[LoadedUserRoom])
 
 
 def resident() -> int:
@@ -40,14 +40,14 @@ def place(channel: int, seq: int) -> Position:
     return Position(seq, message_id(channel, seq), 1_700_000_000_000 + seq * 1000 + channel)
 
 
-def load(user: int, users: int) -> list[SeatLoad]:
+def load(user: int, users: int) -> list[LoadedUserRoom]:
     """The user as the durable store gives it: decoded from JSON, sharing nothing with other users."""
-    return _seats.decode(msgspec.json.encode([_seat(user, channel) for channel in channels_of(user, users)]))
+    return _user_rooms.decode(msgspec.json.encode([_user_room(user, channel) for channel in channels_of(user, users)]))
 
 
-def _seat(user: int, channel: int) -> SeatLoad:
+def _user_room(user: int, channel: int) -> LoadedUserRoom:
     at = place(channel, 40 + user % 7)
-    return SeatLoad(
+    return LoadedUserRoom(
         channel_id=channel_id(channel),
         member=True,
         mode=Mode.TIMELINE if channel < CHANNELS // 2 else Mode.LEDGER,

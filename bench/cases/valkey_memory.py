@@ -9,7 +9,7 @@ import uvloop
 from readstate.adapters.valkey.hot import ValkeyHot
 from readstate.domain.hot_updates import Fan
 from readstate.domain.model import Entry, Mode, Pointer, Preferences
-from readstate.ports import SeatLoad
+from readstate.ports import LoadedUserRoom
 
 from ..baselines import pairs
 from ..load import BenchmarkError
@@ -63,10 +63,10 @@ class Town:
         """(user, number of the channel)."""
         return ((self.ids.user(user), channel) for user in range(self.users) for channel in range(self.channels))
 
-    def seats(self, user: int) -> list[SeatLoad]:
+    def user_rooms(self, user: int) -> list[LoadedUserRoom]:
         """A user, as the durable store has it."""
         return [
-            SeatLoad(
+            LoadedUserRoom(
                 channel_id=self.ids.channel(channel),
                 member=True,
                 mode=Mode.LEDGER,
@@ -121,7 +121,7 @@ async def _states(server: Measured, town: Town) -> tuple[float, float]:
 async def _load(hot: ValkeyHot, town: Town) -> None:
     async def load(user: int) -> None:
         name = town.ids.user(user)
-        if not await hot.users.install(name, await hot.users.begin(name), town.seats(user)):
+        if not await hot.users.install(name, await hot.users.begin(name), town.user_rooms(user)):
             raise BenchmarkError(f"{name} was not loaded")
 
     for start in range(0, town.users, AT_ONCE):

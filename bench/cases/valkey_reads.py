@@ -16,7 +16,7 @@ from readstate.adapters.valkey.client import ask
 from readstate.adapters.valkey.hot import ValkeyHot
 from readstate.domain.hot_updates import Fan
 from readstate.domain.model import Entry, Mode, Pointer, Position, Preferences
-from readstate.ports import Moved, Read, SeatLoad
+from readstate.ports import LoadedUserRoom, Moved, Read
 
 from ..baselines import pairs
 from ..load import BenchmarkError
@@ -130,11 +130,11 @@ async def _measure(setting: Setting, server: Measured, rounds: int) -> Result:
 async def _load(hot: ValkeyHot) -> None:
     for number_ in range(USERS):
         name = user(number_)
-        seats = [
-            SeatLoad(channel(n), True, Mode.LEDGER, 0, True, Pointer(), Preferences(), AT, False)
+        user_rooms = [
+            LoadedUserRoom(channel(n), True, Mode.LEDGER, 0, True, Pointer(), Preferences(), AT, False)
             for n in range(CHANNELS)
         ]
-        if not await hot.users.install(name, await hot.users.begin(name), seats):
+        if not await hot.users.install(name, await hot.users.begin(name), user_rooms):
             raise BenchmarkError(f"{name} was not loaded")
 
 
@@ -228,7 +228,9 @@ class Reader:
         """Every pointer is where it was last moved to."""
         for number_ in range(USERS):
             view = await self._hot.users.view(user(number_), "all")
-            found = {} if view is None else {seat.channel_id: seat.pointer.seq for seat in view.seats}
+            found = (
+                {} if view is None else {user_room.channel_id: user_room.pointer.seq for user_room in view.user_rooms}
+            )
             for n in range(CHANNELS):
                 if found.get(channel(n)) != self._last.get((number_, n), 0):
                     raise BenchmarkError(f"{user(number_)} in {channel(n)} is elsewhere: {found.get(channel(n))}")

@@ -11,7 +11,7 @@ import httpx
 
 from tests.conftest import SERVICE_KEY, WAIT, message_path, of, segment
 
-from .records import MarkUnread, Read, Reading, Records, Seat, Sent, Step, Violation, World
+from .records import MarkUnread, Read, Reading, Records, Sent, Step, UserRoom, Violation, World
 
 FANOUT = 5
 """Channels with more members are counted by timeline."""
@@ -305,31 +305,31 @@ class Joiner(Client):
 
     async def act(self) -> None:
         channel = self.dice.choice(OPEN)
-        seat = self.records.seats.setdefault((self.user, channel), Seat())
-        if not seat.inside and not seat.loose:
-            await self._change(channel, seat, "add")
-        elif seat.inside and self.dice.random() < 0.08 and not seat.loose:
-            await self._change(channel, seat, "remove")
-        elif seat.inside:
+        user_room = self.records.user_rooms.setdefault((self.user, channel), UserRoom())
+        if not user_room.inside and not user_room.loose:
+            await self._change(channel, user_room, "add")
+        elif user_room.inside and self.dice.random() < 0.08 and not user_room.loose:
+            await self._change(channel, user_room, "remove")
+        elif user_room.inside:
             what = self.dice.choices([self.read, self.mark_unread, self.look], [5, 2, 2])
             await what[0](channel)
 
-    async def _change(self, channel: str, seat: Seat, verb: str) -> None:
+    async def _change(self, channel: str, user_room: UserRoom, verb: str) -> None:
         history = self.dice.choice(["read", "unread", 3])
         body: dict[str, Any] = {verb: [self.user]} | ({"history": history} if verb == "add" else {})
         at_least = self.records.highest(channel) if history == "read" else 0
-        seat.inside, seat.certain = verb == "add", False
+        user_room.inside, user_room.certain = verb == "add", False
         end = time.monotonic() + INSIST_SECONDS
         while True:
             answer, unanswered = await self.insist("POST", f"/v1/channels/{channel}/members", body)
             assert answer is not None
-            seat.loose |= unanswered > 0
+            user_room.loose |= unanswered > 0
             self.must(answer, body)
             if answer.kind == "ok":
                 break
             if time.monotonic() > end:
                 raise Violation(f"{body} in {channel} has had no effect for {INSIST_SECONDS:.0f} s")
-        seat.certain = True
+        user_room.certain = True
         if verb == "add":
             row = await self.meet(channel)
             if row["last_read"]["seq"] < at_least:

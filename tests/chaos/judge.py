@@ -142,7 +142,7 @@ class Judge:
         rows = await connection.fetch("SELECT user_id, channel_id FROM members WHERE active")
         there = {(user, channel) for user, channel in rows}
         expected = {(user, channel) for channel, (_, members) in ROOMS.items() for user in members}
-        expected |= {key for key, seat in self._records.seats.items() if seat.inside}
+        expected |= {key for key, user_room in self._records.user_rooms.items() if user_room.inside}
         if there != expected:
             self.faults.append(f"members: too many {there - expected}, missing {expected - there}")
 
@@ -150,8 +150,8 @@ class Judge:
         rows = await connection.fetch("SELECT user_id, channel_id, epoch, last_read_seq, apart FROM read_receipts")
         durable = {(row[0], row[1]): (row[2], row[3]) for row in rows}
         for (user, channel), reading in self._records.readings.items():
-            seat = self._records.seats.get((user, channel))
-            if seat is not None and not (seat.inside and seat.certain):
+            user_room = self._records.user_rooms.get((user, channel))
+            if user_room is not None and not (user_room.inside and user_room.certain):
                 continue
             row = await chat.unread(user, channel)
             last = row["last_read"]

@@ -184,7 +184,7 @@ class Sent:
 
 
 @dataclass
-class Seat:
+class UserRoom:
     """A membership that changes."""
 
     inside: bool = False
@@ -200,7 +200,7 @@ class Records:
 
     sent: dict[tuple[str, str], Sent] = field(default_factory=dict)
     readings: dict[tuple[str, str], Reading] = field(default_factory=dict)
-    seats: dict[tuple[str, str], Seat] = field(default_factory=dict)
+    user_rooms: dict[tuple[str, str], UserRoom] = field(default_factory=dict)
     tapped: set[str] = field(default_factory=set)
     violations: list[str] = field(default_factory=list)
     answers: dict[str, int] = field(default_factory=dict)

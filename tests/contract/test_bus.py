@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 
 import pytest
 
-from readstate.domain.announcements import Announcement, BadgeChanged, OnAnnouncements, SeatTouched
+from readstate.domain.announcements import Announcement, BadgeChanged, OnAnnouncements, UserRoomChanged
 from readstate.ports.people import Bus
 
 from .buses import local_bus, valkey_bus, valkey_cluster_bus
@@ -45,7 +45,7 @@ async def bus(factory: Factory, ear: Ear) -> AsyncIterator[Bus]:
 
 
 async def test_what_is_announced_is_heard_when_the_call_returns(bus: Bus, ear: Ear) -> None:
-    said: list[Announcement] = [BadgeChanged("bob"), SeatTouched("bob", "general")]
+    said: list[Announcement] = [BadgeChanged("bob"), UserRoomChanged("bob", "general")]
     await bus.publish(said)
     assert ear.heard == said
 

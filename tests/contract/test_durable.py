@@ -20,7 +20,7 @@ from readstate.domain.events import (
 )
 from readstate.domain.facts import Effect
 from readstate.domain.model import Mode, Position, Preferences, ReadState
-from readstate.ports import Durable, SeatLoad, UndoItem, UnreadSource
+from readstate.ports import Durable, LoadedUserRoom, UndoItem, UnreadSource
 from tests.online import nobody
 
 from .conftest import CAP, FANOUT
@@ -54,8 +54,8 @@ def read(seq: int, apart: Sequence[int] = (), epoch: int = 0, user: str = "bob",
     return ReadEvent(user, name, epoch, seq, tuple(apart), f"m{seq}", NOW + seq, NOW, 7, NOW)
 
 
-async def seat(durable: Durable, user: str = "bob", name: str = "c") -> SeatLoad:
-    return next(seat for seat in await durable.load_user(user) if seat.channel_id == name)
+async def user_room(durable: Durable, user: str = "bob", name: str = "c") -> LoadedUserRoom:
+    return next(user_room for user_room in await durable.load_user(user) if user_room.channel_id == name)
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +97,7 @@ async def test_a_failed_event_leaves_the_others_done(durable: Durable) -> None:
 
 async def test_the_senders_pointer_comes_with_the_message(durable: Durable) -> None:
     await apply(durable, say("m1"), say("m2", "bob"), say("m3"))
-    pointer = (await seat(durable, "bob")).pointer
+    pointer = (await user_room(durable, "bob")).pointer
     assert (pointer.seq, pointer.id) == (2, "m2")
 
 
@@ -105,21 +105,21 @@ async def test_the_senders_pointer_comes_with_the_message(durable: Durable) -> N
 async def test_a_join_begins_where_history_says(durable: Durable, history: str | int, expected: int) -> None:
     await apply(durable, say("m1"), say("m2"), say("m3"), say("m4"))
     await apply(durable, DeleteEvent(channel_id="c", created_at=NOW, id="m3"), join("carol", history=history))
-    assert (await seat(durable, "carol")).pointer.seq == expected
+    assert (await user_room(durable, "carol")).pointer.seq == expected
 
 
 async def test_a_joiner_has_read_what_he_wrote_himself(durable: Durable) -> None:
     await apply(durable, say("m1", "zoe"), say("m2"))
     await durable.merge([read(0, epoch=1, user="zoe")])
     await apply(durable, join("zoe", history="unread"))
-    assert (await seat(durable, "zoe")).pointer.state == ReadState(1, 0, frozenset({1}))
+    assert (await user_room(durable, "zoe")).pointer.state == ReadState(1, 0, frozenset({1}))
 
 
 async def test_joining_again_never_goes_back(durable: Durable) -> None:
     await apply(durable, say("m1"), say("m2"))
     await durable.merge([read(2)])
     await apply(durable, leave("bob"), join("bob", history="unread"))
-    assert (await seat(durable)).pointer.seq == 2
+    assert (await user_room(durable)).pointer.seq == 2
 
 
 async def test_hard_case_11_a_channel_that_outgrows_the_limit_never_changes_back(durable: Durable) -> None:
@@ -196,14 +196,14 @@ async def test_hard_case_16_states_merge_in_any_order(durable: Durable) -> None:
         await apply(durable, join(user))
         for event in order:
             await durable.merge([replace(event, user_id=user)])
-        assert (await seat(durable, user)).pointer.state == ReadState(0, 12, frozenset({15, 20}))
+        assert (await user_room(durable, user)).pointer.state == ReadState(0, 12, frozenset({15, 20}))
 
 
 async def test_a_newer_epoch_wins_whole_and_an_older_one_does_nothing(durable: Durable) -> None:
     await durable.merge([read(10, [15])])
     await durable.merge([read(2, [5], epoch=1)])
     await durable.merge([read(99, [100], epoch=0)])
-    pointer = (await seat(durable)).pointer
+    pointer = (await user_room(durable)).pointer
     assert pointer.state == ReadState(1, 2, frozenset({5}))
     assert pointer.id == "m2"
 
@@ -211,7 +211,7 @@ async def test_a_newer_epoch_wins_whole_and_an_older_one_does_nothing(durable: D
 async def test_the_place_goes_with_the_pointer_that_is_further(durable: Durable) -> None:
     await durable.merge([read(10)])
     await durable.merge([read(4, [12])])
-    pointer = (await seat(durable)).pointer
+    pointer = (await user_room(durable)).pointer
     assert (pointer.seq, pointer.id, pointer.at, pointer.apart) == (10, "m10", NOW + 10, frozenset({12}))
 
 
@@ -309,7 +309,7 @@ async def test_preferences_outlive_leaving(durable: Durable) -> None:
     wanted = Preferences(NOW, "mentions")
     await durable.save_preferences("bob", "c", wanted, 3)
     await apply(durable, leave("bob"), join("bob"))
-    assert (await seat(durable)).preferences == replace(wanted, change=3)
+    assert (await user_room(durable)).preferences == replace(wanted, change=3)
 
 
 async def test_hard_case_12_a_deleted_channel_created_again_begins_empty_and_goes_on(durable: Durable) -> None:
@@ -324,7 +324,7 @@ async def test_hard_case_12_a_deleted_channel_created_again_begins_empty_and_goe
     effect = (await apply(durable, say("m1", "zoe")))[0]
     assert effect.message is not None
     assert (effect.message.seq, effect.duplicate) == (3, False)
-    pointer = (await seat(durable)).pointer
+    pointer = (await user_room(durable)).pointer
     assert (await durable.breakdown("bob", "c", pointer.state)).unread == 1
 
 
@@ -335,7 +335,7 @@ async def test_hard_case_12_a_deleted_channel_takes_along_the_pointers_of_those_
     await durable.merge([read(2)])
     await apply(durable, ChannelEvent(channel_id="c", created_at=NOW, action="delete"))
     for user in ("bob", "zoe"):
-        pointer = (await seat(durable, user)).pointer
+        pointer = (await user_room(durable, user)).pointer
         assert (pointer.state, pointer.id, pointer.at) == (ReadState(1, 0), None, None)
 
 
@@ -363,7 +363,7 @@ async def test_ids_and_texts_come_back_as_they_went_in(durable: Durable) -> None
     await apply(durable, say(odd, odd, odd, text=odd, mentions=("null", "true", "1")))
     message = (await durable.by_id([(odd, odd)]))[odd, odd]
     assert (message.id, message.sender_id, message.text, message.mentions) == (odd, odd, odd, ("null", "true", "1"))
-    assert (await seat(durable, odd, odd)).pointer.id == odd
+    assert (await user_room(durable, odd, odd)).pointer.id == odd
     ledger = (await durable.load_ledgers([("null", odd, Mode.LEDGER, ReadState())], CAP))[0]
     assert [(entry.id, entry.mention) for entry in ledger.entries] == [(odd, True)]
 

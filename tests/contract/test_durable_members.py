@@ -66,6 +66,6 @@ async def test_whoever_left_before_the_log_has_a_follow_does_not_follow(durable:
     [again] = await durable.apply([late], nobody, "log")
     assert isinstance(effect.error, NotAMember)
     assert isinstance(again.error, NotAMember)
-    assert [seat.channel_id for seat in await durable.load_user("bob")] == ["c"]
+    assert [user_room.channel_id for user_room in await durable.load_user("bob")] == ["c"]
     [follows] = await durable.apply([deliver(add("ann", thread="root"))], nobody, "log")
     assert (follows.error, follows.added) == (None, 1)

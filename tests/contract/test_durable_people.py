@@ -58,10 +58,10 @@ async def _a_channel_with_three(durable: Durable) -> None:
 
 async def unread_replies(durable: Durable, user: str) -> list[str] | None:
     """The unread replies of a follower; None for somebody who doesn't follow."""
-    seats = {seat.channel_id: seat for seat in await durable.load_user(user)}
-    if ROOM not in seats or not seats[ROOM].member:
+    user_rooms = {user_room.channel_id: user_room for user_room in await durable.load_user(user)}
+    if ROOM not in user_rooms or not user_rooms[ROOM].member:
         return None
-    [load] = await durable.load_ledgers([(user, ROOM, Mode.LEDGER, seats[ROOM].pointer.state)], CAP)
+    [load] = await durable.load_ledgers([(user, ROOM, Mode.LEDGER, user_rooms[ROOM].pointer.state)], CAP)
     return [entry.id for entry in load.entries]
 
 
@@ -392,20 +392,20 @@ async def test_preferences_outlive_leaving(durable: Durable) -> None:
     wanted = Preferences(0, "mentions", "private", True, 5)
     await durable.save_preferences("bob", "c", wanted, 1)
     await apply(durable, members(remove=("bob",)), members("bob"))
-    [seat] = await durable.load_user("bob")
-    assert seat.preferences == structs.replace(wanted, change=1)
-    assert seat.pointer.state == ReadState()
+    [user_room] = await durable.load_user("bob")
+    assert user_room.preferences == structs.replace(wanted, change=1)
+    assert user_room.pointer.state == ReadState()
 
 
 async def test_an_older_change_number_never_replaces_newer_preferences(durable: Durable) -> None:
     newer = Preferences(5, "mentions", "private", True, 5)
     await durable.save_preferences("bob", "c", newer, 8)
     await durable.save_preferences("bob", "c", Preferences(), 7)
-    [seat] = await durable.load_user("bob")
-    assert seat.preferences == structs.replace(newer, change=8)
+    [user_room] = await durable.load_user("bob")
+    assert user_room.preferences == structs.replace(newer, change=8)
     await durable.save_preferences("bob", "c", Preferences(pinned=True), 9)
-    [seat] = await durable.load_user("bob")
-    assert seat.preferences == Preferences(pinned=True, change=9)
+    [user_room] = await durable.load_user("bob")
+    assert user_room.preferences == Preferences(pinned=True, change=9)
 
 
 async def test_an_older_change_number_never_replaces_a_newer_wish_for_all_channels(durable: Durable) -> None:

@@ -96,13 +96,13 @@ async def test_a_sample_holds_members_of_channels_that_are_there(durable: Durabl
     await apply(durable, say("m1"), say("reply", sender="bob", thread_id="m1"))  # both follow the thread
     await apply(durable, channel("gone"), join("alice", name="gone"), join("carol"), leave("carol"))
     await apply(durable, ChannelEvent(channel_id="gone", created_at=NOW, action="delete"))
-    assert sorted(await durable.some_seats(100)) == [("alice", "c"), ("bob", "c")]
-    assert await durable.some_seats(0) == []
+    assert sorted(await durable.some_user_rooms(100)) == [("alice", "c"), ("bob", "c")]
+    assert await durable.some_user_rooms(0) == []
 
 
 async def test_a_sample_of_many_is_another_one_each_time(durable: Durable) -> None:
     await apply(durable, *(channel(f"c{n}") for n in range(40)), *(join("bob", name=f"c{n}") for n in range(40)))
-    samples = {tuple(sorted(await durable.some_seats(5))) for _ in range(10)}
+    samples = {tuple(sorted(await durable.some_user_rooms(5))) for _ in range(10)}
     assert len(samples) > 1
     assert {len(sample) for sample in samples} == {5}
 

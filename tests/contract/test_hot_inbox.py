@@ -5,17 +5,17 @@ from collections.abc import Sequence
 from readstate.domain.hot_updates import Fan, Gone, Joined, Left
 from readstate.domain.model import START, Entry, Mode, Pointer, Position, Preferences
 from readstate.domain.rooms import thread_room
-from readstate.ports import HotUsers, LedgerLoad, Moved, Read, Rewind, SeatLoad
+from readstate.ports import HotUsers, LedgerLoad, LoadedUserRoom, Moved, Read, Rewind
 
 THREAD = thread_room("a", "root")
 
 
-def seat_load(channel: str, latest_at: int, *, mode: Mode = Mode.LEDGER, member: bool = True) -> SeatLoad:
-    return SeatLoad(channel, member, mode, 0, True, Pointer(), Preferences(), latest_at, False)
+def loaded_room(channel: str, latest_at: int, *, mode: Mode = Mode.LEDGER, member: bool = True) -> LoadedUserRoom:
+    return LoadedUserRoom(channel, member, mode, 0, True, Pointer(), Preferences(), latest_at, False)
 
 
-async def load(users: HotUsers, *seats: SeatLoad) -> None:
-    assert await users.install("bob", await users.begin("bob"), seats)
+async def load(users: HotUsers, *user_rooms: LoadedUserRoom) -> None:
+    assert await users.install("bob", await users.begin("bob"), user_rooms)
 
 
 def message(channel: str, seq: int, at: int) -> Fan:
@@ -35,7 +35,7 @@ async def test_an_inbox_that_is_not_loaded_is_told_apart_from_an_empty_one(users
 
 
 async def test_the_latest_activity_first_and_by_id_where_it_is_the_same(users: HotUsers) -> None:
-    await load(users, seat_load("a", 10), seat_load("c", 20), seat_load("b", 20), seat_load("empty", 0))
+    await load(users, loaded_room("a", 10), loaded_room("c", 20), loaded_room("b", 20), loaded_room("empty", 0))
     assert await users.inbox("bob", None, 9) == [(-20, "b"), (-20, "c"), (-10, "a"), (0, "empty")]
     assert await names(users, limit=2) == ["b", "c"]
     assert await names(users, (-20, "b"), 2) == ["c", "a"]
@@ -43,7 +43,7 @@ async def test_the_latest_activity_first_and_by_id_where_it_is_the_same(users: H
 
 
 async def test_a_message_moves_its_channel_up_and_a_delete_moves_it_back(users: HotUsers) -> None:
-    await load(users, seat_load("a", 10), seat_load("b", 20))
+    await load(users, loaded_room("a", 10), loaded_room("b", 20))
     assert await names(users) == ["b", "a"]
     await users.apply([message("a", 1, 30)])
     assert await names(users) == ["a", "b"]
@@ -52,7 +52,7 @@ async def test_a_message_moves_its_channel_up_and_a_delete_moves_it_back(users: 
 
 
 async def test_a_repeat_moves_nothing(users: HotUsers) -> None:
-    await load(users, seat_load("a", 10), seat_load("b", 20))
+    await load(users, loaded_room("a", 10), loaded_room("b", 20))
     moved = message("a", 1, 30)
     await users.apply([moved, message("b", 1, 40)])
     await users.apply([moved])
@@ -61,7 +61,7 @@ async def test_a_repeat_moves_nothing(users: HotUsers) -> None:
 
 async def test_a_message_moves_its_channel_also_if_a_loaded_ledger_holds_it_already(users: HotUsers) -> None:
     """Stored, then loaded with the ledger, and only then told to the user."""
-    await load(users, seat_load("a", 10), seat_load("b", 20))
+    await load(users, loaded_room("a", 10), loaded_room("b", 20))
     [rewound] = await users.move([Rewind("bob", "a", 1, START, ())])
     assert isinstance(rewound, Moved)
     entries = [Entry(1, "m1", 30, False)]
@@ -75,14 +75,14 @@ async def test_a_message_moves_its_channel_also_if_a_loaded_ledger_holds_it_alre
     assert await names(users) == ["a", "b"]
     changed = await users.view("bob", before.change)
     assert changed is not None
-    [told] = changed.seats
+    [told] = changed.user_rooms
     assert told.channel_id == "a"
     assert told.ledger is not None
     assert told.ledger.count == 1
 
 
 async def test_channels_come_with_joining_and_go_with_leaving_and_deleting(users: HotUsers) -> None:
-    await load(users, seat_load("a", 10), seat_load("left", 50, member=False))
+    await load(users, loaded_room("a", 10), loaded_room("left", 50, member=False))
     assert await names(users) == ["a"]
     await users.apply([Joined("b", 1, Mode.LEDGER, 0, 20, False, (("bob", Pointer()),))])
     assert await names(users) == ["b", "a"]
@@ -91,12 +91,12 @@ async def test_channels_come_with_joining_and_go_with_leaving_and_deleting(users
 
 
 async def test_channels_counted_by_timeline_are_not_in_it(users: HotUsers) -> None:
-    await load(users, seat_load("a", 10), seat_load("big", 99, mode=Mode.TIMELINE))
+    await load(users, loaded_room("a", 10), loaded_room("big", 99, mode=Mode.TIMELINE))
     assert await names(users) == ["a"]
 
 
 async def test_only_those_with_anything_unread(users: HotUsers) -> None:
-    await load(users, seat_load("a", 10), seat_load("b", 20), seat_load("c", 30))
+    await load(users, loaded_room("a", 10), loaded_room("b", 20), loaded_room("c", 30))
     await users.apply([message("a", 1, 40), message("b", 1, 35)])
     assert await names(users, only_unread=True) == ["a", "b"]
     await users.move([Read("bob", "a", Position(1, "m1", 40))])
@@ -104,7 +104,7 @@ async def test_only_those_with_anything_unread(users: HotUsers) -> None:
 
 
 async def test_a_followed_thread_is_counted_and_is_in_no_inbox(users: HotUsers) -> None:
-    await load(users, seat_load("a", 10), seat_load(THREAD, 20))
+    await load(users, loaded_room("a", 10), loaded_room(THREAD, 20))
     await users.apply([message(THREAD, 1, 30), message(THREAD, 2, 31)])
     assert await names(users) == ["a"]
     survey = await users.survey("bob")

@@ -3,7 +3,18 @@
 from readstate.adapters.memory.users import MemoryUsers
 from readstate.domain.hot_updates import Fan, Gone, Joined, Left, OwnRead, Switched
 from readstate.domain.model import START, Entry, Mode, Pointer, Position, Preferences, ReadState
-from readstate.ports import Absent, HotUsers, LedgerLoad, LedgerView, Moved, Read, Restore, Rewind, Seat, SeatLoad
+from readstate.ports import (
+    Absent,
+    HotUsers,
+    LedgerLoad,
+    LedgerView,
+    LoadedUserRoom,
+    Moved,
+    Read,
+    Restore,
+    Rewind,
+    UserRoom,
+)
 
 from .conftest import CAP, ManualClock
 
@@ -23,18 +34,18 @@ def fan(seq: int, change: int | None = None, *users: str, sender: str = "alice",
 
 
 async def load(users: HotUsers, user: str = "bob", mode: Mode = Mode.LEDGER, change: int = NO_CHANGE) -> None:
-    seat = SeatLoad("c", True, mode, change, True, Pointer(), Preferences(), 0, False)
-    assert await users.install(user, await users.begin(user), [seat])
+    user_room = LoadedUserRoom("c", True, mode, change, True, Pointer(), Preferences(), 0, False)
+    assert await users.install(user, await users.begin(user), [user_room])
 
 
-async def seat(users: HotUsers, user: str = "bob") -> Seat:
+async def user_room(users: HotUsers, user: str = "bob") -> UserRoom:
     view = await users.view(user, ["c"])
     assert view is not None
-    return view.seats[0]
+    return view.user_rooms[0]
 
 
 async def ledger(users: HotUsers, user: str = "bob") -> LedgerView:
-    view = (await seat(users, user)).ledger
+    view = (await user_room(users, user)).ledger
     assert view is not None
     return view
 
@@ -127,7 +138,7 @@ async def test_marking_unread_needs_the_ledger_again(users: HotUsers) -> None:
     await users.apply([fan(1), fan(2)])
     await moved(users, Read("bob", "c", place(2)))
     rewound = await moved(users, Rewind("bob", "c", 1, START, ()))
-    assert (await seat(users)).ledger is None
+    assert (await user_room(users)).ledger is None
     loads = [LedgerLoad("bob", "c", rewound.pointer.state, 2, [entry(1), entry(2, True)])]
     assert await users.install_ledgers(loads) == [True]
     assert (await ledger(users)).count == 2
@@ -164,9 +175,9 @@ async def test_hard_case_3_a_step_that_comes_again_brings_nothing_back(users: Ho
     assert (await ledger(users)).count == 1
 
     await users.apply([Left("c", 5, ("bob",)), fan(3)])
-    assert not (await seat(users)).member
+    assert not (await user_room(users)).member
     await users.apply([Joined("c", 6, Mode.LEDGER, 3, 0, False, (("bob", Pointer()),)), Left("c", 5, ("bob",))])
-    assert (await seat(users)).member
+    assert (await user_room(users)).member
 
 
 async def test_hard_case_4_a_delete_overtakes_a_loader(users: HotUsers) -> None:
@@ -216,7 +227,7 @@ async def test_two_loaders_of_one_user_race_and_one_wins(users: HotUsers) -> Non
     assert await users.install("bob", second, [])
     await users.apply([Joined("c", 1, Mode.LEDGER, 0, 0, False, (("bob", Pointer()),))])
     assert not await users.install("bob", first, [])
-    assert (await seat(users)).member
+    assert (await user_room(users)).member
 
 
 async def test_an_own_message_reads_what_was_before_it(users: HotUsers) -> None:
@@ -225,7 +236,7 @@ async def test_an_own_message_reads_what_was_before_it(users: HotUsers) -> None:
     told = await users.apply([OwnRead("c", "bob", 2, Pointer(0, 2, frozenset(), "m2", 1002))])
     assert told == []
     assert (await ledger(users)).count == 0
-    assert (await seat(users)).pointer.place == place(2)
+    assert (await user_room(users)).pointer.place == place(2)
 
 
 async def test_hard_case_6_an_own_message_repeated_after_a_mark_unread_reads_only_itself(users: HotUsers) -> None:
@@ -234,7 +245,7 @@ async def test_hard_case_6_an_own_message_repeated_after_a_mark_unread_reads_onl
     await users.apply([sent])
     rewound = await moved(users, Rewind("bob", "c", 1, START, ()))
     told = await users.apply([sent])
-    pointer = (await seat(users)).pointer
+    pointer = (await user_room(users)).pointer
     assert pointer.state == ReadState(rewound.pointer.epoch, 0, frozenset({2}))
     assert [one.pointer.state for one in told] == [pointer.state]
 
@@ -243,8 +254,8 @@ async def test_a_join_never_moves_the_pointer_back(users: HotUsers) -> None:
     await load(users)
     await moved(users, Read("bob", "c", place(4)))
     await users.apply([Left("c", 1, ("bob",)), Joined("c", 2, Mode.LEDGER, 5, 0, False, (("bob", Pointer()),))])
-    assert (await seat(users)).pointer.seq == 4
-    assert (await seat(users)).ledger is None
+    assert (await user_room(users)).pointer.seq == 4
+    assert (await user_room(users)).ledger is None
 
 
 async def test_a_join_reads_in_an_epoch_that_only_the_hot_state_knows_and_only_once(users: HotUsers) -> None:
@@ -253,13 +264,13 @@ async def test_a_join_reads_in_an_epoch_that_only_the_hot_state_knows_and_only_o
     known = Pointer(0, 5, frozenset(), "m5", place(5).at)
     join = Joined("c", 2, Mode.LEDGER, 5, 0, False, (("bob", known),), place(5))
     told = await users.apply([Left("c", 1, ("bob",)), join])
-    pointer = (await seat(users)).pointer
+    pointer = (await user_room(users)).pointer
     assert (pointer.state, pointer.place) == (ReadState(rewound.pointer.epoch, 5), place(5))
     assert [one.pointer.state for one in told] == [pointer.state]
 
     again = await moved(users, Rewind("bob", "c", 3, place(2), ()))
     assert not await users.apply([join])
-    assert (await seat(users)).pointer.state == again.pointer.state
+    assert (await user_room(users)).pointer.state == again.pointer.state
 
 
 async def test_only_the_newest_are_kept_and_the_count_says_so(users: HotUsers) -> None:
@@ -325,8 +336,8 @@ async def test_a_switch_to_the_timeline_is_noted_once(users: HotUsers) -> None:
     await load(users)
     await users.apply([fan(1)])
     await users.apply([Switched("c", 2, ("bob",))])
-    assert (await seat(users)).mode is Mode.TIMELINE
-    assert (await seat(users)).ledger is None
+    assert (await user_room(users)).mode is Mode.TIMELINE
+    assert (await user_room(users)).ledger is None
 
 
 async def test_a_deleted_channel_leaves_only_that_it_is_gone(users: HotUsers) -> None:
@@ -335,28 +346,30 @@ async def test_a_deleted_channel_leaves_only_that_it_is_gone(users: HotUsers) ->
     await moved(users, Read("bob", "c", place(1), (3,), ids=("m3",)))
     before = await users.view("bob", [])
     await users.apply([Gone("c", 2, ("bob",))])
-    gone = await seat(users)
+    gone = await user_room(users)
     assert not gone.member
     assert gone.pointer.state == ReadState(1, 0)
     assert before is not None
     changed = await users.view("bob", before.change)
     assert changed is not None
-    assert [one.channel_id for one in changed.seats] == ["c"]
+    assert [one.channel_id for one in changed.user_rooms] == ["c"]
 
 
 async def test_what_changed_since_a_number_is_found_and_nothing_else(users: HotUsers) -> None:
-    seats = [SeatLoad(f"c{i}", True, Mode.LEDGER, 0, True, Pointer(), Preferences(), 0, False) for i in range(9)]
-    assert await users.install("bob", await users.begin("bob"), seats)
+    user_rooms = [
+        LoadedUserRoom(f"c{i}", True, Mode.LEDGER, 0, True, Pointer(), Preferences(), 0, False) for i in range(9)
+    ]
+    assert await users.install("bob", await users.begin("bob"), user_rooms)
     start = await users.view("bob", [])
     assert start is not None
     await users.move([Read("bob", "c3", place(1)), Read("bob", "c5", place(1)), Read("bob", "c3", place(2))])
     await users.prefer("bob", "c7", Preferences(count="none"))
     changed = await users.view("bob", start.change)
     assert changed is not None
-    assert {one.channel_id for one in changed.seats} == {"c3", "c5", "c7"}
+    assert {one.channel_id for one in changed.user_rooms} == {"c3", "c5", "c7"}
     nothing = await users.view("bob", changed.change)
     assert nothing is not None
-    assert nothing.seats == []
+    assert nothing.user_rooms == []
 
 
 async def test_pointers_of_many_in_one_channel(users: HotUsers) -> None:
@@ -397,19 +410,19 @@ async def test_newer_preferences_stay(users: HotUsers) -> None:
     await load(users)
     first = await users.prefer("bob", "c", Preferences(pinned=True), 0)
     assert first is not None
-    assert (await seat(users)).preferences == Preferences(pinned=True, change=first)
+    assert (await user_room(users)).preferences == Preferences(pinned=True, change=first)
     second = await users.prefer("bob", "c", Preferences(), first)
     assert second is not None
     assert second > first
     assert await users.prefer("bob", "c", Preferences(pinned=True), first) is None
-    assert (await seat(users)).preferences == Preferences(change=second)
+    assert (await user_room(users)).preferences == Preferences(change=second)
 
 
 async def test_preferences_carry_the_number_they_were_loaded_with(users: HotUsers) -> None:
     wanted = Preferences(muted_until=9, change=7)
-    loaded = SeatLoad("c", True, Mode.LEDGER, NO_CHANGE, True, Pointer(), wanted, 0, False)
+    loaded = LoadedUserRoom("c", True, Mode.LEDGER, NO_CHANGE, True, Pointer(), wanted, 0, False)
     assert await users.install("bob", await users.begin("bob"), [loaded])
-    assert (await seat(users)).preferences == wanted
+    assert (await user_room(users)).preferences == wanted
     assert await users.prefer("bob", "c", Preferences(), 6) is None
     assert await users.prefer("bob", "c", Preferences(), 7) is not None
 
@@ -446,7 +459,7 @@ async def test_a_ledger_expires_without_activity(users: HotUsers, clock: ManualC
     await load(users)
     await users.apply([fan(1)])
     clock.now += 61_000
-    assert (await seat(users)).ledger is None
+    assert (await user_room(users)).ledger is None
     view = await users.view("bob", [])
     assert view is not None
     assert view.unloaded == ["c"]
@@ -455,17 +468,17 @@ async def test_a_ledger_expires_without_activity(users: HotUsers, clock: ManualC
 async def test_forgetting_a_user_is_as_if_it_had_never_been_loaded(users: HotUsers) -> None:
     await load(users)
     await users.forget("bob", "c")
-    assert (await seat(users)).ledger is None
+    assert (await user_room(users)).ledger is None
     await users.forget("bob")
     assert await users.view("bob", "all") is None
 
 
 async def test_pointers_are_seen_without_being_used(users: HotUsers, clock: ManualClock) -> None:
     assert await users.pointers("bob") is None
-    left = SeatLoad(
+    left = LoadedUserRoom(
         "left", False, Mode.LEDGER, 0, True, Pointer(2, 5, frozenset({9}), "m5", 5), Preferences(), 0, False
     )
-    here = SeatLoad("c", True, Mode.LEDGER, 0, True, Pointer(0, 1), Preferences(), 0, False)
+    here = LoadedUserRoom("c", True, Mode.LEDGER, 0, True, Pointer(0, 1), Preferences(), 0, False)
     assert await users.install("bob", await users.begin("bob"), [left, here])
     await users.move([Read("bob", "c", place(3), (7,))])
 
@@ -477,4 +490,4 @@ async def test_pointers_are_seen_without_being_used(users: HotUsers, clock: Manu
     }
     view = await users.view("bob", "all")
     assert view is not None
-    assert {seat.channel_id: seat.pointer for seat in view.seats} == seen
+    assert {user_room.channel_id: user_room.pointer for user_room in view.user_rooms} == seen

@@ -5,7 +5,7 @@ import itertools
 from readstate.domain.events import ChannelEvent, DeleteEvent, Delivery, MembersEvent, MessageEvent, ReadEvent
 from readstate.domain.hot_updates import Fan, Left
 from readstate.domain.model import Mode, Pointer, Preferences, SeenPlace, Undelivered
-from readstate.ports import Durable, HotUsers, Read, Rewind, SeatLoad, Standing
+from readstate.ports import Durable, HotUsers, LoadedUserRoom, Read, Rewind, Standing
 from tests.online import nobody, only
 
 from .conftest import CAP, ManualClock
@@ -49,8 +49,8 @@ async def test_somebody_who_left_or_never_was_there_has_nothing_more(users: HotU
 
 async def test_what_is_not_loaded_or_capped_must_be_looked_at(users: HotUsers) -> None:
     assert await users.standing("c", place(1), frozenset(), ["bob"]) == [(Standing.LOOK, 0)]
-    seat = SeatLoad("c", True, Mode.LEDGER, 1, False, Pointer(), Preferences(), 0, False)
-    assert await users.install("bob", await users.begin("bob"), [seat])
+    user_room = LoadedUserRoom("c", True, Mode.LEDGER, 1, False, Pointer(), Preferences(), 0, False)
+    assert await users.install("bob", await users.begin("bob"), [user_room])
     await users.apply([fan(2)])
     assert await standing(users, 2) is Standing.LOOK
 

@@ -22,8 +22,8 @@ from readstate.domain.announcements import (
     BadgeChanged,
     MessageCame,
     PointerMoved,
-    SeatTouched,
     StateReplaced,
+    UserRoomChanged,
 )
 from readstate.domain.model import Message, Pointer
 from readstate.stack import Valkey, ValkeyCluster
@@ -601,7 +601,7 @@ async def test_a_slot_that_moves_is_followed(own_cluster: ValkeyCluster) -> None
         for node in (own_cluster.nodes[(here + 1) % 3], own_cluster.nodes[here]):
             await asyncio.to_thread(node.demand, "CLUSTER", "SETSLOT", str(slot), "NODE", there)
         await two.until(lambda: MISSED in two.story, "the move is noticed")
-        await one.said(badge(1), SeatTouched("bob", "general"))
+        await one.said(badge(1), UserRoomChanged("bob", "general"))
 
-        await two.heard(SeatTouched("bob", "general"))
-        assert [what for what in two.story if what != MISSED] == [badge(1), SeatTouched("bob", "general")]
+        await two.heard(UserRoomChanged("bob", "general"))
+        assert [what for what in two.story if what != MISSED] == [badge(1), UserRoomChanged("bob", "general")]

@@ -88,7 +88,7 @@ async def test_of_many_only_those_that_name_a_room_are_rejected(rs: Readstate) -
 
 
 async def test_a_thread_that_was_pinned_by_its_room_is_in_no_inbox(rs: Readstate) -> None:
-    known = (await rs.loader.seat("ann", ROOM)).preferences
+    known = (await rs.loader.user_room("ann", ROOM)).preferences
     assert await rs.preferences._save("ann", ROOM, known, Preferences(pinned=True, archived_seq=0))
     for options in ({}, {"filter": "archived"}, {"order": "unread_first"}, {"filter": "unread"}):
         page = await rs.inbox.page("ann", **options)  # type: ignore[arg-type]

@@ -75,8 +75,8 @@ def read(user: str, state: ReadState, name: str = "c") -> ReadEvent:
 
 
 async def pointer(store: PostgresStore, user: str) -> ReadState:
-    [seat] = await store.load_user(user)
-    return seat.pointer.state
+    [user_room] = await store.load_user(user)
+    return user_room.pointer.state
 
 
 def seqs(effects: Sequence[Effect]) -> list[int]:
@@ -172,8 +172,8 @@ async def test_what_a_user_wants_last_holds(store: PostgresStore) -> None:
     await apply(store, channel(), join("bob"))
     wanted = [Preferences(muted_until=n) for n in range(1, 30)]
     await asyncio.gather(*(store.save_preferences("bob", "c", one, 1) for one in wanted))
-    [seat] = await store.load_user("bob")
-    assert seat.preferences == structs.replace(wanted[-1], change=1)
+    [user_room] = await store.load_user("bob")
+    assert user_room.preferences == structs.replace(wanted[-1], change=1)
 
 
 async def test_a_write_is_done_even_if_its_caller_goes_away(store: PostgresStore) -> None:

@@ -11,7 +11,7 @@ import pytest
 from readstate.adapters.memory.users import MemoryUsers
 from readstate.domain.hot_updates import Fan, Joined, Left, OwnRead, UserStep
 from readstate.domain.model import NO_PREFERENCES, START, Entry, Mode, Pointer, Position, ReadState
-from readstate.ports import HotUsers, LedgerLoad, Moved, Read, SeatLoad
+from readstate.ports import HotUsers, LedgerLoad, LoadedUserRoom, Moved, Read
 from tests.contract.conftest import ManualClock, users_over
 from tests.contract.valkey import cluster, hot_store, single
 
@@ -41,9 +41,9 @@ class Stored(NamedTuple):
         state = self.pointer
         return sorted(seq for seq in self.seqs if seq > state.seq and seq not in state.apart)
 
-    def seats(self) -> list[SeatLoad]:
+    def user_rooms(self) -> list[LoadedUserRoom]:
         place = (ROOM, self.member, Mode.LEDGER, self.change, not self.unread)
-        return [SeatLoad(*place, self.pointer, NO_PREFERENCES, NOW, False)] if self.known else []
+        return [LoadedUserRoom(*place, self.pointer, NO_PREFERENCES, NOW, False)] if self.known else []
 
     def ledger(self, user: str, state: ReadState) -> LedgerLoad:
         """As it is looked up for a state that a seat has shown."""
@@ -111,14 +111,14 @@ def orders(*sequences: str) -> Iterator[tuple[str, ...]]:
 async def as_loaded(users: HotUsers, user: str, stored: Stored) -> list[int] | None:
     """What is unread once all is loaded that is missing; None for somebody who is no member."""
     while (view := await users.view(user, [ROOM])) is None:
-        assert await users.install(user, await users.begin(user), stored.seats())
-    if not view.seats or not view.seats[0].member:
+        assert await users.install(user, await users.begin(user), stored.user_rooms())
+    if not view.user_rooms or not view.user_rooms[0].member:
         return None
-    if view.seats[0].ledger is None:
-        assert await users.install_ledgers([stored.ledger(user, view.seats[0].pointer.state)]) == [True]
+    if view.user_rooms[0].ledger is None:
+        assert await users.install_ledgers([stored.ledger(user, view.user_rooms[0].pointer.state)]) == [True]
         view = await users.view(user, [ROOM])
         assert view is not None
-    ledger = view.seats[0].ledger
+    ledger = view.user_rooms[0].ledger
     assert ledger is not None
     return [ledger.count, 0 if ledger.first is None else int((ledger.first.id or "m0")[1:])]
 
@@ -145,7 +145,7 @@ class Race:
         self.happening = happening
         self.stored = happening.before
         self.tickets: dict[str, int] = {}
-        self.loads: dict[str, list[SeatLoad]] = {}
+        self.loads: dict[str, list[LoadedUserRoom]] = {}
         self.ledgers: dict[str, LedgerLoad] = {}
         self.moved: Moved | None = None
         self.answers: list[object] = []
@@ -164,7 +164,7 @@ class Race:
         self.tickets[who] = await self.users.begin(self.user)
 
     async def look_up(self, who: str) -> None:
-        self.loads[who] = self.stored.seats()
+        self.loads[who] = self.stored.user_rooms()
 
     async def install(self, who: str) -> bool:
         return await self.users.install(self.user, self.tickets[who], self.loads[who])
@@ -173,7 +173,7 @@ class Race:
 
     async def look_up_ledger(self, who: str) -> None:
         view = await self.users.view(self.user, [ROOM])
-        state = ReadState() if view is None or not view.seats else view.seats[0].pointer.state
+        state = ReadState() if view is None or not view.user_rooms else view.user_rooms[0].pointer.state
         self.ledgers[who] = self.stored.ledger(self.user, state)
 
     async def install_ledger(self, who: str) -> list[bool]:
@@ -225,7 +225,7 @@ async def go_through(users: HotUsers, happening: Happening, some: Sequence[tuple
         for adapter in (memory, users):
             if loaded:
                 ticket = await adapter.begin(user)
-                assert await adapter.install(user, ticket, happening.before.seats())
+                assert await adapter.install(user, ticket, happening.before.user_rooms())
             race = Race(adapter, user, happening)
             found.append(await race.go(order))
             assert found[-1][1] == expected(race.stored), f"{order}: {found[-1]}, expected {expected(race.stored)}"

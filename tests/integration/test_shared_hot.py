@@ -18,7 +18,7 @@ from readstate.ports import Read, Rewind
 from readstate.stack import Valkey, ValkeyCluster
 from tests.conftest import eventually
 from tests.contract.test_hot_channels import channel
-from tests.contract.test_hot_users import fan, load, moved, place, seat
+from tests.contract.test_hot_users import fan, load, moved, place, user_room
 from tests.contract.valkey import HotStore, cluster, hot_store, single
 
 from .test_generation import Counter
@@ -270,7 +270,7 @@ async def test_a_late_copy_of_a_read_does_not_undo_a_mark_unread(
 
     await arrived(lane, valkey)
 
-    assert (await seat(shared_users)).pointer.state == rewound.pointer.state
+    assert (await user_room(shared_users)).pointer.state == rewound.pointer.state
     assert await shared_users.generation() == number, "nothing else was loaded again for it"
 
 
@@ -285,7 +285,7 @@ async def test_a_late_copy_of_a_mark_unread_does_not_undo_a_read(
 
     await arrived(lane, valkey)
 
-    assert (await seat(shared_users)).pointer.state == read.pointer.state
+    assert (await user_room(shared_users)).pointer.state == read.pointer.state
 
 
 async def test_late_preferences_are_not_those_that_count(shared_users: ValkeyUsers, lane: Lane, valkey: Valkey) -> None:
@@ -296,7 +296,7 @@ async def test_late_preferences_are_not_those_that_count(shared_users: ValkeyUse
 
     await arrived(lane, valkey)
 
-    assert (await seat(shared_users)).preferences.count == "mentions"
+    assert (await user_room(shared_users)).preferences.count == "mentions"
 
 
 async def test_a_server_whose_clock_was_set_is_asked_for_its_time(shared_users: ValkeyUsers) -> None:

@@ -14,7 +14,7 @@ class Picking(SideBySide):
         super().__init__()
         self.sent = 0
 
-    def seat(self, n: int) -> tuple[str, str]:
+    def user_room(self, n: int) -> tuple[str, str]:
         """A user and a channel that the user is in."""
         taken = [(u, c.id) for c in self.naive.channels.values() for u in USERS if u in c.members]
         return taken[n % len(taken)] if taken and n < 40 else (USERS[n % 5], CHANNELS[n % 3])
@@ -64,7 +64,7 @@ class Picking(SideBySide):
 
     def _complete(self, draft: Fields) -> Fields:
         """A draft with its sender, channel and id, its time, and the thread that it belongs to."""
-        sender, channel = self.seat(draft.get("seat", 0))
+        sender, channel = self.user_room(draft.get("seat", 0))
         ready = {"sender_id": sender, "channel_id": channel, **draft}
         ready = {k: v for k, v in ready.items() if k not in {"seat", "reply_to"}}
         self.sent += 1

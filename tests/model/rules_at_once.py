@@ -11,7 +11,7 @@ from readstate.domain.errors import ReadstateError
 
 from .comparing import CHANNELS, USERS, attempt
 from .picking import Picking
-from .strategies import Fields, counts, nth_newest, orders, rooms, seats, targets, things_to_do, users
+from .strategies import Fields, counts, nth_newest, orders, rooms, targets, things_to_do, user_rooms, users
 
 Operation = tuple[Coroutine[Any, Any, Any], Callable[[], Any]]
 
@@ -19,9 +19,9 @@ Operation = tuple[Coroutine[Any, Any, Any], Callable[[], Any]]
 class AtOnceRules(Picking):
     """Whatever happens at once ends as if it had happened one after the other."""
 
-    @rule(seat=seats, times=st.integers(2, 4), order=orders)
-    def send_the_same_from_many_places_at_once(self, seat: int, times: int, order: list[int]) -> None:
-        draft = self._complete({"seat": seat})
+    @rule(user_room=user_rooms, times=st.integers(2, 4), order=orders)
+    def send_the_same_from_many_places_at_once(self, user_room: int, times: int, order: list[int]) -> None:
+        draft = self._complete({"seat": user_room})
         sends = [self.service.messages.send([NewMessage(**draft)]) for _ in range(times)]
         self.sound = False
         results = self.run(self.conductor.at_once(sends, order))

@@ -6,7 +6,7 @@ from hypothesis.stateful import rule
 from readstate.api import PutPreferences, PutPresence, PutUserPreferences, ThreadRead
 
 from .picking import Picking
-from .strategies import Fields, nth_newest, seats, users
+from .strategies import Fields, nth_newest, user_rooms, users
 
 devices = st.sampled_from(["phone", "tab:{let}"])
 likings: st.SearchStrategy[Fields] = st.sampled_from(
@@ -25,32 +25,32 @@ likings: st.SearchStrategy[Fields] = st.sampled_from(
 class PeopleRules(Picking):
     """Rules about what users see of each other."""
 
-    @rule(seat=seats, back=nth_newest, count=st.integers(1, 3), whom=st.none() | users)
-    def reply(self, seat: int, back: int, count: int, whom: str | None) -> None:
-        root = self.root(self.seat(seat)[1], back)
+    @rule(user_room=user_rooms, back=nth_newest, count=st.integers(1, 3), whom=st.none() | users)
+    def reply(self, user_room: int, back: int, count: int, whom: str | None) -> None:
+        root = self.root(self.user_room(user_room)[1], back)
         mentions = () if whom is None else (whom,)
-        self._send([{"seat": seat, "thread_id": root, "text": "a reply", "mentions": mentions}] * count)
+        self._send([{"seat": user_room, "thread_id": root, "text": "a reply", "mentions": mentions}] * count)
 
-    @rule(seat=seats, repliers=st.lists(users, min_size=1, max_size=3), whom=st.none() | users)
-    def start_a_thread(self, seat: int, repliers: list[str], whom: str | None) -> None:
+    @rule(user_room=user_rooms, repliers=st.lists(users, min_size=1, max_size=3), whom=st.none() | users)
+    def start_a_thread(self, user_room: int, repliers: list[str], whom: str | None) -> None:
         """The root and its first replies in one batch."""
         root = f"root {self.sent}"
         mentions = () if whom is None else (whom,)
-        reply = {"seat": seat, "thread_id": root, "mentions": mentions, "outside": True}
-        self._send([{"seat": seat, "id": root}, *(reply | {"sender_id": user} for user in repliers)])
+        reply = {"seat": user_room, "thread_id": root, "mentions": mentions, "outside": True}
+        self._send([{"seat": user_room, "id": root}, *(reply | {"sender_id": user} for user in repliers)])
 
-    @rule(seat=seats, back=nth_newest, on=st.booleans(), exact=st.booleans())
-    def follow(self, seat: int, back: int, on: bool, exact: bool) -> None:
-        user, channel = self.seat(seat)
+    @rule(user_room=user_rooms, back=nth_newest, on=st.booleans(), exact=st.booleans())
+    def follow(self, user_room: int, back: int, on: bool, exact: bool) -> None:
+        user, channel = self.user_room(user_room)
         root = self.pick(channel, back) if exact else self.root(channel, back)
         self.both(
             self.service.threads.follow(user, channel, root, on=on),
             lambda: self.naive.follow(user, channel, root, on),
         )
 
-    @rule(seat=seats, back=nth_newest, up_to=st.none() | nth_newest)
-    def read_a_thread(self, seat: int, back: int, up_to: int | None) -> None:
-        user, channel = self.seat(seat)
+    @rule(user_room=user_rooms, back=nth_newest, up_to=st.none() | nth_newest)
+    def read_a_thread(self, user_room: int, back: int, up_to: int | None) -> None:
+        user, channel = self.user_room(user_room)
         root = self.root(channel, back)
         reply = None if up_to is None else self.pick(channel, up_to)
         answers = self.both(
@@ -78,9 +78,9 @@ class PeopleRules(Picking):
             assert shown == expected
             assert (real.senders, real.tapped_at) == (senders, self.naive.taps[user])
 
-    @rule(seat=seats, fields=likings)
-    def like(self, seat: int, fields: Fields) -> None:
-        user, channel = self.seat(seat)
+    @rule(user_room=user_rooms, fields=likings)
+    def like(self, user_room: int, fields: Fields) -> None:
+        user, channel = self.user_room(user_room)
         answers = self.both(
             self.service.preferences.put(user, channel, PutPreferences(**fields)),
             lambda: self.naive.put_preferences(user, channel, **fields),

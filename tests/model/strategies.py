@@ -13,7 +13,7 @@ COMMON_IDS = ["m", "10", "9", "{m}:1", "..", "'\"; --", "🙂", "a/b", "m\u00e9"
 
 users = st.sampled_from(USERS)
 some_users = st.lists(users, max_size=4, unique=True).map(tuple)
-seats = st.integers(0, 43)
+user_rooms = st.integers(0, 43)
 """Picks a user in a channel; from 40 on it may be a stranger."""
 rooms = st.integers(0, 17)
 """Picks a channel that exists; from 15 on it may be one that doesn't."""
@@ -36,7 +36,7 @@ orders = st.lists(st.integers(0, 11), min_size=1, max_size=12)
 @st.composite
 def drafts(draw: st.DrawFn) -> Fields:
     """A message to be sent: who and where, a time relative to now, and the message that it replies to."""
-    draft: Fields = {"seat": draw(seats), **draw(flags)}
+    draft: Fields = {"seat": draw(user_rooms), **draw(flags)}
     draft["id"] = draw(st.sampled_from([None, None, *COMMON_IDS]))
     if draw(st.booleans()):
         draft |= {"text": draw(texts), "mentions": draw(mention_lists)}

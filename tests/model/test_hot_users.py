@@ -15,7 +15,7 @@ from readstate.domain.hot_updates import Fan, Joined, OwnRead, Switched, UserSte
 from readstate.domain.model import Position, Preferences
 from readstate.domain.rooms import is_thread, thread_room
 from readstate.domain.rules import EVERYONE
-from readstate.ports import LedgerLoad, Move, Moved, Read, Restore, Rewind, SeatLoad
+from readstate.ports import LedgerLoad, LoadedUserRoom, Move, Moved, Read, Restore, Rewind
 from tests.contract.valkey import hot_store, single
 
 from .comparing import START, Clock
@@ -57,7 +57,7 @@ class UserLoad:
     tickets: tuple[int, int]
     memory: object
     """Tickets are good in the memory that gave them."""
-    seats: tuple[list[SeatLoad], list[SeatLoad]] | None = None
+    user_rooms: tuple[list[LoadedUserRoom], list[LoadedUserRoom]] | None = None
 
 
 class SideBySideUsers(RuleBasedStateMachine):
@@ -280,7 +280,7 @@ class SideBySideUsers(RuleBasedStateMachine):
         self.say_much(room, before, True)
         self.look_up(len(self.loads) - 1)
         self.say_much(room, after, True)
-        self.install(len([load for load in self.loads if load.seats is not None]) - 1)
+        self.install(len([load for load in self.loads if load.user_rooms is not None]) - 1)
 
     @rule(user=users)
     def begin(self, user: str) -> None:
@@ -291,31 +291,31 @@ class SideBySideUsers(RuleBasedStateMachine):
     @rule(number=numbers)
     def look_up(self, number: int) -> None:
         load = self.loads[number % len(self.loads)]
-        if load.seats is None:
-            ours, theirs = (self.truth.seats(load.user, kept.get(load.user, {})) for kept in self.kept)
-            load.seats = ours, theirs
+        if load.user_rooms is None:
+            ours, theirs = (self.truth.user_rooms(load.user, kept.get(load.user, {})) for kept in self.kept)
+            load.user_rooms = ours, theirs
 
-    @precondition(lambda self: any(load.seats for load in self.loads))
+    @precondition(lambda self: any(load.user_rooms for load in self.loads))
     @rule(number=numbers)
     def install(self, number: int) -> None:
-        ready = [load for load in self.loads if load.seats is not None]
+        ready = [load for load in self.loads if load.user_rooms is not None]
         load = ready[number % len(ready)]
         self.loads.remove(load)
-        assert load.seats is not None
+        assert load.user_rooms is not None
         if load.memory is not self.twins.memory:
             load.tickets = (0, load.tickets[1])
         for step in self.told:  # what has come meanwhile is not in its ledger
             if isinstance(step, Fan) and load.user in step.users:
                 self.twins.excused.add((load.user, step.channel_id))
-        self.run(self.twins.install(load.user, load.tickets, *load.seats))
+        self.run(self.twins.install(load.user, load.tickets, *load.user_rooms))
 
     @rule(user=users, room=rooms)
     def look_up_ledger(self, user: str, room: str) -> None:
         view = self.run(self.twins.memory.view(user, [room]))
-        for seat in view.seats if view is not None else ():
-            if seat.member:
-                state = seat.pointer.state
-                self.ledgers.append(self.truth.ledger(user, room, seat.mode, state, CAP))
+        for user_room in view.user_rooms if view is not None else ():
+            if user_room.member:
+                state = user_room.pointer.state
+                self.ledgers.append(self.truth.ledger(user, room, user_room.mode, state, CAP))
 
     @precondition(lambda self: self.ledgers)
     @rule(count=some.integers(1, 3), newest_first=some.booleans(), keep=seldom)
@@ -339,8 +339,12 @@ class SideBySideUsers(RuleBasedStateMachine):
     def fill(self, user: str) -> None:
         """Whatever must be loaded of a user is loaded."""
         view = self.run(self.twins.valkey.view(user, ROOMS))
-        seats = [seat for seat in view.seats if seat.ledger is None and seat.member] if view is not None else []
-        wanted = [(seat.channel_id, seat.mode, seat.pointer.state) for seat in seats]
+        user_rooms = (
+            [user_room for user_room in view.user_rooms if user_room.ledger is None and user_room.member]
+            if view is not None
+            else []
+        )
+        wanted = [(user_room.channel_id, user_room.mode, user_room.pointer.state) for user_room in user_rooms]
         self.run(self.twins.install_ledgers([self.truth.ledger(user, *each, CAP) for each in wanted]))
 
     @rule(user=users, again=often)
@@ -389,17 +393,19 @@ class SideBySideUsers(RuleBasedStateMachine):
         waiting = {step.channel_id for step in self.pending}
         for user in USERS:
             view = self.run(self.twins.memory.view(user, ROOMS))
-            for seat in view.seats if view is not None else ():
-                room = self.truth.rooms[seat.channel_id]
-                if seat.ledger is None or not seat.member or room.name in waiting:
+            for user_room in view.user_rooms if view is not None else ():
+                room = self.truth.rooms[user_room.channel_id]
+                if user_room.ledger is None or not user_room.member or room.name in waiting:
                     continue
                 assert user in room.members
-                assert seat.mode is room.mode
-                entries = room.entries(user, seat.pointer.state, seat.mode)
-                if not seat.ledger.capped:
-                    assert seat.ledger.count == len(entries), f"{user}: {seat}, {entries}"
+                assert user_room.mode is room.mode
+                entries = room.entries(user, user_room.pointer.state, user_room.mode)
+                if not user_room.ledger.capped:
+                    assert user_room.ledger.count == len(entries), f"{user}: {user_room}, {entries}"
                     if not is_thread(room.name):  # nobody is told of mentions in threads
-                        assert seat.ledger.mentions == sum(entry.mention for entry in entries), f"{user}: {seat}"
+                        assert user_room.ledger.mentions == sum(entry.mention for entry in entries), (
+                            f"{user}: {user_room}"
+                        )
 
 
 def thorough(profile: settings) -> settings:

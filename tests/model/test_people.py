@@ -9,7 +9,7 @@ from .comparing import CHANNELS, USERS
 from .conftest import stateful_settings
 from .naive_people import NaivePeople
 from .rules_of_people import PeopleRules
-from .strategies import histories, nth_newest, rooms, seats, users
+from .strategies import histories, nth_newest, rooms, user_rooms, users
 
 
 class PeopleBesideANaiveChat(PeopleRules):
@@ -29,15 +29,15 @@ class PeopleBesideANaiveChat(PeopleRules):
             lambda: self.naive.put_channel(channel, members, type_),
         )
 
-    @rule(seat=seats, count=st.integers(1, 3))
-    def say(self, seat: int, count: int) -> None:
-        self._send([{"seat": seat, "text": "something"}] * count)
+    @rule(user_room=user_rooms, count=st.integers(1, 3))
+    def say(self, user_room: int, count: int) -> None:
+        self._send([{"seat": user_room, "text": "something"}] * count)
 
-    @rule(seat=seats, follower=seats, replier=users)
-    def follow_what_was_just_said_and_have_it_answered(self, seat: int, follower: int, replier: str) -> None:
-        self._send([{"seat": seat}])
+    @rule(user_room=user_rooms, follower=user_rooms, replier=users)
+    def follow_what_was_just_said_and_have_it_answered(self, user_room: int, follower: int, replier: str) -> None:
+        self._send([{"seat": user_room}])
         self.follow(follower, 0, on=True, exact=True)
-        self._send([{"seat": seat, "sender_id": replier, "thread_id": f"msg {self.sent}", "outside": True}])
+        self._send([{"seat": user_room, "sender_id": replier, "thread_id": f"msg {self.sent}", "outside": True}])
 
     @rule(room=rooms, back=nth_newest)
     def delete(self, room: int, back: int) -> None:
@@ -54,17 +54,17 @@ class PeopleBesideANaiveChat(PeopleRules):
             lambda: self.naive.change_members(channel, (user,), history=history),
         )
 
-    @rule(seat=seats)
-    def leave(self, seat: int) -> None:
-        user, channel = self.seat(seat)
+    @rule(user_room=user_rooms)
+    def leave(self, user_room: int) -> None:
+        user, channel = self.user_room(user_room)
         self.both(
             self.service.channels.change_members(channel, ChangeMembers(remove=(user,))),
             lambda: self.naive.change_members(channel, remove=(user,)),
         )
 
-    @rule(seat=seats, back=st.none() | nth_newest, apart=st.booleans())
-    def read(self, seat: int, back: int | None, apart: bool) -> None:
-        user, channel = self.seat(seat)
+    @rule(user_room=user_rooms, back=st.none() | nth_newest, apart=st.booleans())
+    def read(self, user_room: int, back: int | None, apart: bool) -> None:
+        user, channel = self.user_room(user_room)
         target = {"form": "messages" if apart else "up_to", "backs": [back or 0], "shift": 0}
         aimed = {} if back is None else self.aim(channel, target)
         self.both(
@@ -72,18 +72,18 @@ class PeopleBesideANaiveChat(PeopleRules):
             lambda: self.naive.mark_read(user, channel, **aimed),
         )
 
-    @rule(seat=seats, back=nth_newest)
-    def mark_unread(self, seat: int, back: int) -> None:
-        user, channel = self.seat(seat)
+    @rule(user_room=user_rooms, back=nth_newest)
+    def mark_unread(self, user_room: int, back: int) -> None:
+        user, channel = self.user_room(user_room)
         message = self.pick(channel, back)
         self.both(
             self.service.reads.mark_unread(user, channel, MarkUnread(from_=message)),
             lambda: self.naive.mark_unread(user, channel, message),
         )
 
-    @rule(seat=seats, muted=st.booleans())
-    def mute(self, seat: int, muted: bool) -> None:
-        self.like(seat, {"muted": muted})
+    @rule(user_room=user_rooms, muted=st.booleans())
+    def mute(self, user_room: int, muted: bool) -> None:
+        self.like(user_room, {"muted": muted})
 
     @rule(room=rooms)
     def delete_a_channel_and_make_it_again(self, room: int) -> None:

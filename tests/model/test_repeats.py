@@ -210,8 +210,12 @@ async def rows(store: SqlStore) -> dict[Any, Any]:
         messages = await store.messages_since(channel, 0, 1_000)
         found[channel, "messages"] = [(one.id, one.seq, one.thread_seq, one.deleted, one.mentions) for one in messages]
     for user in USERS:
-        for seat in await store.load_user(user):
-            found[user, seat.channel_id] = (seat.member, seat.pointer.seq, sorted(seat.pointer.apart))
+        for user_room in await store.load_user(user):
+            found[user, user_room.channel_id] = (
+                user_room.member,
+                user_room.pointer.seq,
+                sorted(user_room.pointer.apart),
+            )
         found[user, "badge"] = await store.badge_count(user)
     return found
 

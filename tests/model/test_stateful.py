@@ -32,10 +32,10 @@ from .strategies import (
     mention_lists,
     nth_newest,
     rooms,
-    seats,
     some_users,
     targets,
     texts,
+    user_rooms,
     users,
 )
 
@@ -54,7 +54,7 @@ class ReadstateBesideANaiveChat(PeopleRules, AtOnceRules):
         seen=st.sampled_from([100, 100, 2]),
         badge=st.sampled_from(["precomputed", "on_the_fly"]),
         groups=st.lists(st.lists(users, min_size=2, max_size=4, unique=True), min_size=2, max_size=4),
-        said=st.lists(st.tuples(seats, st.integers(1, 5)), max_size=4),
+        said=st.lists(st.tuples(user_rooms, st.integers(1, 5)), max_size=4),
     )
     def open(
         self, fanout: int, cap: int, seen: int, badge: str, groups: list[list[str]], said: list[tuple[int, int]]
@@ -65,8 +65,8 @@ class ReadstateBesideANaiveChat(PeopleRules, AtOnceRules):
         self.start()
         for channel, members in zip(CHANNELS, groups, strict=False):
             self._put_channel(channel, {"type": "group", "members": tuple(members)})
-        for seat, count in said:
-            self.send_a_run(seat, count)
+        for user_room, count in said:
+            self.send_a_run(user_room, count)
 
     # ------------------------------------------------------------ channels and members
 
@@ -102,9 +102,9 @@ class ReadstateBesideANaiveChat(PeopleRules, AtOnceRules):
     def join(self, room: int, user: str, history: str | int) -> None:
         self._change_members(self.room(room), (user,), (), history)
 
-    @rule(seat=seats)
-    def leave(self, seat: int) -> None:
-        user, channel = self.seat(seat)
+    @rule(user_room=user_rooms)
+    def leave(self, user_room: int) -> None:
+        user, channel = self.user_room(user_room)
         self._change_members(channel, (), (user,), "read")
 
     def _change_members(self, channel: str, add: tuple[str, ...], remove: tuple[str, ...], history: str | int) -> None:
@@ -123,17 +123,17 @@ class ReadstateBesideANaiveChat(PeopleRules, AtOnceRules):
     def send(self, draft: Fields) -> None:
         self._send([draft])
 
-    @rule(seat=seats, count=st.integers(2, 8), mentions=mention_lists)
-    def send_a_run(self, seat: int, count: int, mentions: tuple[str, ...] = ()) -> None:
-        self._send([{"seat": seat, "mentions": mentions}] * count)
+    @rule(user_room=user_rooms, count=st.integers(2, 8), mentions=mention_lists)
+    def send_a_run(self, user_room: int, count: int, mentions: tuple[str, ...] = ()) -> None:
+        self._send([{"seat": user_room, "mentions": mentions}] * count)
 
     @rule(batch=st.lists(drafts(), min_size=2, max_size=5))
     def send_a_batch(self, batch: list[Fields]) -> None:
         self._send(batch)
 
-    @rule(seat=seats, back=nth_newest, times=st.integers(1, 3))
-    def send_again(self, seat: int, back: int, times: int) -> None:
-        again = {"seat": seat, "id": self.pick(self.seat(seat)[1], back)}
+    @rule(user_room=user_rooms, back=nth_newest, times=st.integers(1, 3))
+    def send_again(self, user_room: int, back: int, times: int) -> None:
+        again = {"seat": user_room, "id": self.pick(self.user_room(user_room)[1], back)}
         self._send([again | {"text": "again", "mentions": ("@channel",)}] * times)
 
     @rule(room=rooms, back=nth_newest, text=texts)
@@ -165,20 +165,20 @@ class ReadstateBesideANaiveChat(PeopleRules, AtOnceRules):
 
     # ------------------------------------------------------------ reading
 
-    @rule(seat=seats, what=targets())
-    def read(self, seat: int, what: Fields) -> None:
-        user, channel = self.seat(seat)
+    @rule(user_room=user_rooms, what=targets())
+    def read(self, user_room: int, what: Fields) -> None:
+        user, channel = self.user_room(user_room)
         aimed = self.aim(channel, what)
         self._read(user, channel, aimed, aimed)
 
-    @rule(seat=seats, backs=st.lists(nth_newest, min_size=1, max_size=3))
-    def read_one_by_one(self, seat: int, backs: list[int]) -> None:
-        self.read(seat, {"form": "messages", "backs": backs, "shift": 0})
+    @rule(user_room=user_rooms, backs=st.lists(nth_newest, min_size=1, max_size=3))
+    def read_one_by_one(self, user_room: int, backs: list[int]) -> None:
+        self.read(user_room, {"form": "messages", "backs": backs, "shift": 0})
 
-    @rule(seat=seats, what=targets())
-    def read_as_clients_do(self, seat: int, what: Fields) -> None:
+    @rule(user_room=user_rooms, what=targets())
+    def read_as_clients_do(self, user_room: int, what: Fields) -> None:
         """With the epoch that the client last saw."""
-        user, channel = self.seat(seat)
+        user, channel = self.user_room(user_room)
         naive_epoch = self.naive.reading(user, channel).epoch
         epoch = self.epochs.get((user, channel), {}).get(naive_epoch)
         if epoch is not None:
@@ -207,10 +207,12 @@ class ReadstateBesideANaiveChat(PeopleRules, AtOnceRules):
             if not self.naive.may_be_capped(user, channel):
                 assert (result.unread, result.label) == (row.unread, row.label)
 
-    @rule(reads=st.lists(st.tuples(seats, targets()), min_size=1, max_size=5))
+    @rule(reads=st.lists(st.tuples(user_rooms, targets()), min_size=1, max_size=5))
     def read_many(self, reads: list[tuple[int, Fields]]) -> None:
         self.sound = False
-        aimed = [(*self.seat(seat), self.aim(self.seat(seat)[1], target)) for seat, target in reads]
+        aimed = [
+            (*self.user_room(user_room), self.aim(self.user_room(user_room)[1], target)) for user_room, target in reads
+        ]
         requests = [UserRead(user_id=user, channel_id=channel, **target) for user, channel, target in aimed]
         outcomes = self.run(self.service.reads.mark_many(requests))
         for (user, channel, target), outcome in zip(aimed, outcomes, strict=True):
@@ -220,9 +222,9 @@ class ReadstateBesideANaiveChat(PeopleRules, AtOnceRules):
             else:
                 assert (outcome.status, outcome.code) == ("rejected", code)
 
-    @rule(seat=seats, back=nth_newest)
-    def mark_unread(self, seat: int, back: int) -> None:
-        user, channel = self.seat(seat)
+    @rule(user_room=user_rooms, back=nth_newest)
+    def mark_unread(self, user_room: int, back: int) -> None:
+        user, channel = self.user_room(user_room)
         message = self.pick(channel, back)
         answers = self.both(
             self.service.reads.mark_unread(user, channel, MarkUnread(from_=message)),
@@ -230,19 +232,19 @@ class ReadstateBesideANaiveChat(PeopleRules, AtOnceRules):
         )
         self._check_result(user, channel, answers)
 
-    @rule(seat=seats, what=targets(), back=nth_newest)
-    def mark_unread_and_have_a_read_come_late(self, seat: int, what: Fields, back: int) -> None:
-        self.read_as_clients_do(seat, what)
-        self.mark_unread(seat, back)
+    @rule(user_room=user_rooms, what=targets(), back=nth_newest)
+    def mark_unread_and_have_a_read_come_late(self, user_room: int, what: Fields, back: int) -> None:
+        self.read_as_clients_do(user_room, what)
+        self.mark_unread(user_room, back)
         if self.past_reads:
             self.read_late_or_again(0)
 
-    @rule(seat=seats, back=nth_newest, again=st.integers(1, 5))
-    def mark_unread_and_have_the_messages_repeated(self, seat: int, back: int, again: int) -> None:
+    @rule(user_room=user_rooms, back=nth_newest, again=st.integers(1, 5))
+    def mark_unread_and_have_the_messages_repeated(self, user_room: int, back: int, again: int) -> None:
         """A repeated send doesn't read again, even if it is the user's own."""
-        channel = self.seat(seat)[1]
-        self.mark_unread(seat, back)
-        self._send([{"seat": seat, "id": self.pick(channel, n)} for n in range(again)])
+        channel = self.user_room(user_room)[1]
+        self.mark_unread(user_room, back)
+        self._send([{"seat": user_room, "id": self.pick(channel, n)} for n in range(again)])
 
     @precondition(lambda self: self.past_reads)
     @rule(back=st.integers(0, 20), message_back=nth_newest)
@@ -263,11 +265,11 @@ class ReadstateBesideANaiveChat(PeopleRules, AtOnceRules):
             aimed = self.aim(self.room(room), {"form": "up_to_time", "backs": [back], "shift": shift})
         self._read_all(user, ReadAll(all=True, **aimed), lambda: self.naive.mark_all(user, **aimed))
 
-    @rule(items=st.lists(st.tuples(seats, targets()), min_size=1, max_size=3))
+    @rule(items=st.lists(st.tuples(user_rooms, targets()), min_size=1, max_size=3))
     def read_some_channels(self, items: list[tuple[int, Fields]]) -> None:
-        user = self.seat(items[0][0])[0]
+        user = self.user_room(items[0][0])[0]
         mine = [c.id for c in self.naive.channels_of(user)] or CHANNELS
-        picked = [(mine[seat % len(mine)], what) for seat, what in items]
+        picked = [(mine[user_room % len(mine)], what) for user_room, what in items]
         aimed: list[Fields] = [{"channel_id": c, **self.aim(c, what)} for c, what in picked]
         request = ReadAll(items=tuple(ChannelRead(**item) for item in aimed))
         self._read_all(user, request, lambda: self.naive.mark_all(user, items=aimed))
@@ -288,24 +290,24 @@ class ReadstateBesideANaiveChat(PeopleRules, AtOnceRules):
         if answers is not None:
             assert answers[0].changed == answers[1]
 
-    @rule(seat=seats, writer=seats, since=st.lists(st.integers(0, 2), max_size=2))
-    def read_everything_and_take_it_back(self, seat: int, writer: int, since: list[int]) -> None:
+    @rule(user_room=user_rooms, writer=user_rooms, since=st.lists(st.integers(0, 2), max_size=2))
+    def read_everything_and_take_it_back(self, user_room: int, writer: int, since: list[int]) -> None:
         """Perhaps with new messages in between, of which some are read one by one."""
-        self.read_everything(self.seat(seat)[0], None)
+        self.read_everything(self.user_room(user_room)[0], None)
         self.send_a_run(writer, 3)
         if since:
-            self.read_one_by_one(seat, since)
+            self.read_one_by_one(user_room, since)
         self.undo(0, 0)
 
     # ------------------------------------------------------------ everything else
 
     @rule(
-        seat=seats,
+        user_room=user_rooms,
         muted=st.sampled_from([None, True, False, -1, 500, 61_007]),
         count=counts,
     )
-    def prefer(self, seat: int, muted: bool | int | None, count: str | None) -> None:
-        user, channel = self.seat(seat)
+    def prefer(self, user_room: int, muted: bool | int | None, count: str | None) -> None:
+        user, channel = self.user_room(user_room)
         fields: Fields = {} if count is None else {"count": count}
         if muted is not None:
             fields["muted"] = muted if isinstance(muted, bool) else self.clock() + muted
@@ -336,9 +338,9 @@ class ReadstateBesideANaiveChat(PeopleRules, AtOnceRules):
         pages = self.pages(user, only_unread=False)
         self.synced[user] = (pages[0].sync, {row.channel_id: row for row in self.naive.rows(user)})
 
-    @rule(seat=seats)
-    def recount(self, seat: int) -> None:
-        user, channel = self.seat(seat)
+    @rule(user_room=user_rooms)
+    def recount(self, user_room: int) -> None:
+        user, channel = self.user_room(user_room)
         answers = self.both(self.service.explain.recount(user, channel), lambda: self.naive.row(user, channel).unread)
         if answers is not None and len(self.naive.unread_messages(user, channel)) <= self.naive.unread_cap:
             assert answers[0].after == answers[1]

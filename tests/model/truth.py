@@ -10,7 +10,7 @@ from readstate.domain.hot_updates import Fan, Gone, Joined, Left, OwnRead, Switc
 from readstate.domain.model import NO_PREFERENCES, Entry, Mode, Pointer, Position, Preferences, ReadState
 from readstate.domain.rooms import is_thread
 from readstate.domain.rules import EVERYONE, advance, merge, pointer_at
-from readstate.ports import LedgerLoad, SeatLoad
+from readstate.ports import LedgerLoad, LoadedUserRoom
 
 NOWHERE = Position(0, None, 0)
 
@@ -197,10 +197,10 @@ class Truth:
 
     # ------------------------------------------------------------ loads
 
-    def seats(self, user: str, changes: dict[str, int]) -> list[SeatLoad]:
+    def user_rooms(self, user: str, changes: dict[str, int]) -> list[LoadedUserRoom]:
         """Everything that the user had to do with; `changes`: the user's change numbers that were kept."""
         return [
-            SeatLoad(
+            LoadedUserRoom(
                 name,
                 user in room.members,
                 room.mode,

@@ -14,7 +14,18 @@ from readstate.adapters.valkey.calls import UserCalls
 from readstate.adapters.valkey.users import ValkeyUsers
 from readstate.domain.hot_updates import UserStep
 from readstate.domain.model import NO_PREFERENCES, Mode, Pointer, Position, Preferences
-from readstate.ports import Absent, HotUsers, LedgerLoad, LedgerView, Move, Moved, Seat, SeatLoad, Standing, UserView
+from readstate.ports import (
+    Absent,
+    HotUsers,
+    LedgerLoad,
+    LedgerView,
+    LoadedUserRoom,
+    Move,
+    Moved,
+    Standing,
+    UserRoom,
+    UserView,
+)
 from tests.contract.valkey import HotStore
 
 from .comparing import Clock
@@ -90,9 +101,13 @@ class Twins:
         return await self.memory.begin(user), await self.valkey.begin(user)
 
     async def install(
-        self, user: str, tickets: tuple[int, int], seats: Sequence[SeatLoad], theirs: Sequence[SeatLoad]
+        self,
+        user: str,
+        tickets: tuple[int, int],
+        user_rooms: Sequence[LoadedUserRoom],
+        theirs: Sequence[LoadedUserRoom],
     ) -> bool:
-        here = await self.memory.install(user, tickets[0], seats)
+        here = await self.memory.install(user, tickets[0], user_rooms)
         assert here == await self.valkey.install(user, tickets[1], theirs)
         return here
 
@@ -116,23 +131,23 @@ class Twins:
             assert (here is None) == (there is None), f"{user} is loaded on one side only"
             if here is not None and there is not None:
                 self._compare_views(user, here, there)
-                await self._compare_all_seats(user, here, there)
+                await self._compare_all_user_rooms(user, here, there)
                 await self._compare_since(user, here, there)
             await self._compare_lists(user)
         self.excused.clear()
         self.hollow.clear()
 
     def _compare_views(self, user: str, here: UserView, there: UserView) -> None:
-        ours, theirs = _by_room(here.seats), _by_room(there.seats)
+        ours, theirs = _by_room(here.user_rooms), _by_room(there.user_rooms)
         assert ours.keys() == theirs.keys()
-        for room, seat in ours.items():
-            self._compare_seats(user, seat, theirs[room])
+        for room, user_room in ours.items():
+            self._compare_user_rooms(user, user_room, theirs[room])
         assert sorted(here.timelines) == sorted(there.timelines)
         assert _asked_for(here.preferences) == _asked_for(there.preferences)
         lacks = {room for room in ours if (user, room) in self.lacking and ours[room].mode is Mode.LEDGER}
         assert _unloaded(here) | lacks == _unloaded(there)
 
-    def _compare_seats(self, user: str, ours: Seat, theirs: Seat) -> None:
+    def _compare_user_rooms(self, user: str, ours: UserRoom, theirs: UserRoom) -> None:
         room, context = ours.channel_id, f"{user}: {ours}\n{theirs}"
         same = (ours.member, ours.mode, _numberless(ours.pointer), _unnumbered(ours.preferences))
         they = (theirs.member, theirs.mode, _numberless(theirs.pointer), _unnumbered(theirs.preferences))
@@ -144,12 +159,12 @@ class Twins:
         else:
             assert _ledger(ours, theirs.ledger) == theirs.ledger, context
 
-    async def _compare_all_seats(self, user: str, here: UserView, there: UserView) -> None:
+    async def _compare_all_user_rooms(self, user: str, here: UserView, there: UserView) -> None:
         """All of them are the same as the single ones."""
         for twin, view in ((self.memory, here), (self.valkey, there)):
             every = await twin.view(user, "all")
             assert every is not None
-            assert _by_room(every.seats) == _by_room(view.seats)
+            assert _by_room(every.user_rooms) == _by_room(view.user_rooms)
             assert _unloaded(every) == _unloaded(view)
 
     async def _compare_since(self, user: str, here: UserView, there: UserView) -> None:
@@ -167,9 +182,13 @@ class Twins:
             since, too = await self.memory.view(user, ours), await self.valkey.view(user, theirs)
             assert since is not None
             assert too is not None
-            assert _by_room(since.seats).keys() == _by_room(too.seats).keys(), f"{user} since {ours}, {theirs}"
+            assert _by_room(since.user_rooms).keys() == _by_room(too.user_rooms).keys(), (
+                f"{user} since {ours}, {theirs}"
+            )
             assert {
-                (user, room) for room, seat in _by_room(too.seats).items() if seat != _by_room(there.seats)[room]
+                (user, room)
+                for room, user_room in _by_room(too.user_rooms).items()
+                if user_room != _by_room(there.user_rooms)[room]
             } == set()
 
     async def _compare_lists(self, user: str) -> None:
@@ -209,14 +228,18 @@ async def _pages(twin: HotUsers, user: str, only_unread: bool) -> list[tuple[int
     return None if page is None else found
 
 
-def _by_room(seats: Iterable[Seat]) -> dict[str, Seat]:
-    return {seat.channel_id: seat for seat in seats}
+def _by_room(user_rooms: Iterable[UserRoom]) -> dict[str, UserRoom]:
+    return {user_room.channel_id: user_room for user_room in user_rooms}
 
 
 def _unloaded(view: UserView) -> set[str]:
     """What must be loaded; a ledger that is found to have expired may be missing from the list of that one look."""
     assert len(view.unloaded) == len({*view.unloaded})
-    expired = {seat.channel_id for seat in view.seats if seat.ledger is None and seat.mode is Mode.LEDGER}
+    expired = {
+        user_room.channel_id
+        for user_room in view.user_rooms
+        if user_room.ledger is None and user_room.mode is Mode.LEDGER
+    }
     return {*view.unloaded} | expired
 
 
@@ -246,12 +269,12 @@ def _asked_for(preferences: Mapping[str, Preferences]) -> dict[str, Preferences]
     return {room: wanted for room, wanted in plain.items() if wanted != NO_PREFERENCES}
 
 
-def _ledger(seat: Seat, other: LedgerView | None) -> LedgerView | None:
+def _ledger(user_room: UserRoom, other: LedgerView | None) -> LedgerView | None:
     """What memory says of a ledger, in Valkey's words."""
-    ledger = seat.ledger
+    ledger = user_room.ledger
     if ledger is None or ledger.first is None:
         return ledger
-    if seat.mode is Mode.TIMELINE:
+    if user_room.mode is Mode.TIMELINE:
         return structs.replace(ledger, first=None)  # a timeline tells it
     if other is not None and other.first is not None and other.first.seq == 0:
         return structs.replace(ledger, first=Position(0, ledger.first.id, ledger.first.at))

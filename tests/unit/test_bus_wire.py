@@ -15,9 +15,9 @@ from readstate.domain.announcements import (
     MembersChanged,
     MessageCame,
     PointerMoved,
-    SeatTouched,
     StateReplaced,
     ThreadTouched,
+    UserRoomChanged,
 )
 from readstate.domain.errors import ConfigurationError
 from readstate.domain.model import Message, Pointer, Undelivered
@@ -29,7 +29,7 @@ KINDS: list[Announcement] = [
     ChannelTouched("größe", "conversation"),
     MembersChanged("größe", joined=("боб",), left=("{braces}", "c:d")),
     ThreadTouched(thread_room("größe", "m1"), ("боб", "💬")),
-    SeatTouched("боб", "größe", conversation=True),
+    UserRoomChanged("боб", "größe", conversation=True),
     BadgeChanged("боб"),
     StateReplaced(("боб",), "imported"),
 ]

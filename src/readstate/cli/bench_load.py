@@ -104,10 +104,10 @@ class World:
             channel: [self.readers[(number * (members - 1) + place) % users] for place in range(members - 1)]
             for number, channel in enumerate(self.channels)
         }
-        self.seats = [(user, channel) for channel, readers in self.readers_of.items() for user in readers]
+        self.user_rooms = [(user, channel) for channel, readers in self.readers_of.items() for user in readers]
         self.sent = Counter[str]()
         """Messages in each channel. Nobody else writes there, so it is the last seq too."""
-        self.read = dict.fromkeys(self.seats, 0)
+        self.read = dict.fromkeys(self.user_rooms, 0)
         """Up to which seq each reader has read each channel."""
         self.left = Left(0, 0)
 
@@ -117,8 +117,8 @@ class World:
 
     def note(self, read: UserRead) -> None:
         """A read was done."""
-        seat = str(read.user_id), str(read.channel_id)
-        self.read[seat] = max(self.read[seat], read.up_to_seq or 0)
+        user_room = str(read.user_id), str(read.channel_id)
+        self.read[user_room] = max(self.read[user_room], read.up_to_seq or 0)
 
     def expected(self, users: Iterable[str]) -> dict[str, dict[str, int]]:
         """What must be unread for these users, by channel: all that the writer sent, but for what was read."""
@@ -248,7 +248,7 @@ class Run:
             await self._all("making channels", map(self._make, world.channels))
             await self._timed(f"messages, {batch} at once", map(self._send, self._messages()))
             await self._counted()
-            one_by_one, together = self._reads(world.seats[::2]), self._reads(world.seats[1::2])
+            one_by_one, together = self._reads(world.user_rooms[::2]), self._reads(world.user_rooms[1::2])
             await self._timed("reads, one by one", map(self._read, one_by_one))
             await self._timed(f"reads, {batch} at once", map(self._read_many, _batches(together, batch)))
             await self._timed("syncs", map(self._sync, cycle(world.readers)))
@@ -353,10 +353,10 @@ class Run:
         )
         return _batches(made, self._batch)
 
-    def _reads(self, seats: list[tuple[str, str]]) -> Iterator[UserRead]:
+    def _reads(self, user_rooms: list[tuple[str, str]]) -> Iterator[UserRead]:
         """Reads that each go one message further, through all seats in turn, until there is nothing more to read."""
         for seq in count(1):
-            going = [(user, channel) for user, channel in seats if seq <= self._world.sent[channel]]
+            going = [(user, channel) for user, channel in user_rooms if seq <= self._world.sent[channel]]
             if not going:
                 return
             for user, channel in going:

@@ -59,7 +59,7 @@ class PointerMoved(Struct, frozen=True, gc=False, tag_field="kind", tag="pointer
     """The connection that did it: it has its answer."""
 
 
-class SeatTouched(Struct, frozen=True, gc=False, tag_field="kind", tag="seat"):
+class UserRoomChanged(Struct, frozen=True, gc=False, tag_field="kind", tag="seat"):
     """A user's own view of a channel changed: preferences, or a repair."""
 
     user_id: str
@@ -103,7 +103,7 @@ Announcement = (
     | MembersChanged
     | ThreadTouched
     | PointerMoved
-    | SeatTouched
+    | UserRoomChanged
     | BadgeChanged
     | StateReplaced
     | Outcome

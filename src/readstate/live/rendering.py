@@ -169,14 +169,14 @@ class Figures:
         shown = [name for name, marks in dirty.channels.items() if marks.conversation]
         rows = {row.channel_id: row for row in await self._inbox.rows(user, shown)} if shown else {}
         before = self._counting.stale()
-        seats, channels = await self._unread.seats(user, list(dirty.channels))
-        counts = await self._counting.unread(user, seats, channels, before)
+        user_rooms, channels = await self._unread.user_rooms(user, list(dirty.channels))
+        counts = await self._counting.unread(user, user_rooms, channels, before)
         rendered: list[Rendered] = []
-        for seat, channel, unread in zip(seats, channels, counts, strict=True):
-            marks = dirty.channels[seat.channel_id]
-            dirty.ends[seat.channel_id] = channel.last_seq
-            if (row := rows.get(seat.channel_id)) is not None:
-                wanted = await self._preferences.view(user, seat)
+        for user_room, channel, unread in zip(user_rooms, channels, counts, strict=True):
+            marks = dirty.channels[user_room.channel_id]
+            dirty.ends[user_room.channel_id] = channel.last_seq
+            if (row := rows.get(user_room.channel_id)) is not None:
+                wanted = await self._preferences.view(user, user_room)
                 event = ChannelUpdated(channel_id=row.channel_id, conversation=row, preferences=wanted, resume=LATER)
                 rendered.append((event, TO_ALL))
             if marks.counts:
@@ -194,16 +194,18 @@ class Figures:
     async def _of_threads(self, user: str, rooms: Sequence[str]) -> list[ThreadUpdated]:
         before = self._counting.stale()
         names = list({channel_and_thread(room)[0] for room in rooms})
-        joined = {seat.channel_id for seat in (await self._loader.view(user, names)).seats if seat.member}
-        seats = (await self._loader.counted(user, rooms)).seats
-        channels = await self._loader.channels([seat.channel_id for seat in seats])
+        joined = {
+            user_room.channel_id for user_room in (await self._loader.view(user, names)).user_rooms if user_room.member
+        }
+        user_rooms = (await self._loader.counted(user, rooms)).user_rooms
+        channels = await self._loader.channels([user_room.channel_id for user_room in user_rooms])
         stale = before.or_by(self._counting.stale())
         events = []
-        for seat, room in zip(seats, channels, strict=True):
-            view = self._threads.view(seat, None if room is None else room.latest, stale)
+        for user_room, room in zip(user_rooms, channels, strict=True):
+            view = self._threads.view(user_room, None if room is None else room.latest, stale)
             if view.channel_id not in joined:  # the channel is gone for this user, and its threads with it
                 continue
-            followed = room is not None and seat.member
+            followed = room is not None and user_room.member
             events.append(ThreadUpdated(**structs.asdict(view), followed=followed, resume=LATER))
         return events
 

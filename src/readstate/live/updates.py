@@ -27,9 +27,9 @@ from readstate.domain.announcements import (
     MessageCame,
     Outcome,
     PointerMoved,
-    SeatTouched,
     StateReplaced,
     ThreadTouched,
+    UserRoomChanged,
 )
 from readstate.domain.errors import ReadstateError
 from readstate.domain.model import Message, Pointer, Position, Undelivered
@@ -290,7 +290,7 @@ class Live:
                     self._note(one)
         await self._send()
 
-    def _note(self, one: ChannelTouched | ThreadTouched | SeatTouched | BadgeChanged) -> None:
+    def _note(self, one: ChannelTouched | ThreadTouched | UserRoomChanged | BadgeChanged) -> None:
         """Only figures change."""
         match one:
             case ChannelTouched():
@@ -299,7 +299,7 @@ class Live:
             case ThreadTouched():
                 for user in self._crowd.of(one.users):
                     self._crowd.mark(user, one.room)
-            case SeatTouched():
+            case UserRoomChanged():
                 for user in self._crowd.of([one.user_id]):
                     self._crowd.mark(user, one.channel_id, one.conversation)
                     self._unmuting.schedule(user)

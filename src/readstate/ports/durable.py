@@ -27,7 +27,7 @@ from readstate.transfer.records import ErasedRows, Numbered, Record, Taken
 from .channels import TimelineLoad
 from .people import Present
 from .upkeep import DurableLetters, DurableUpkeep
-from .users import LedgerLoad, SeatLoad
+from .users import LedgerLoad, LoadedUserRoom
 
 Online = Callable[[Collection[str]], Awaitable[Present]]
 """Which of these users are online."""
@@ -123,7 +123,7 @@ class DurableWrites(Protocol):
 class DurableLoads(Protocol):
     """What the hot state is made of. Sees every write that was acknowledged or asked for before."""
 
-    async def load_user(self, user: str) -> list[SeatLoad]:
+    async def load_user(self, user: str) -> list[LoadedUserRoom]:
         """Every channel that the user is in, has left, or has a pointer in."""
 
     async def load_ledgers(self, wanted: Sequence[tuple[str, str, Mode, ReadState]], cap: int) -> list[LedgerLoad]:

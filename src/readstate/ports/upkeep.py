@@ -58,7 +58,7 @@ class DurableUpkeep(Protocol):
     async def read_states(self, keys: Sequence[Key]) -> dict[Key, Pointer]:
         """Pointers by (user, channel); where there is none it is left out."""
 
-    async def some_seats(self, limit: int) -> list[Key]:
+    async def some_user_rooms(self, limit: int) -> list[Key]:
         """(user, channel) of some members of channels, taken at random; fewer if there are not so many."""
 
     async def claim_turn(self, name: str, now: int, every: int) -> bool:

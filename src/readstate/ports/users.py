@@ -110,7 +110,7 @@ class Standing(Enum):
     """It adds none, but something else may have changed, or it can't be told: count."""
 
 
-class Seat(Struct, frozen=True, gc=False):
+class UserRoom(Struct, frozen=True, gc=False):
     """A user in a channel."""
 
     channel_id: str
@@ -140,7 +140,7 @@ class UserView(Struct, frozen=True, gc=False):
     """The user's change number: grows with everything that changes for this user."""
     complete_since: int
     """Since this change number, `Seat.pointer.change` knows of everything; before it only of the user's reads."""
-    seats: list[Seat]
+    user_rooms: list[UserRoom]
     unloaded: list[str]
     """Channels and threads whose ledger must be loaded first."""
     timelines: Sequence[str]
@@ -149,7 +149,7 @@ class UserView(Struct, frozen=True, gc=False):
     """Where they are not the default."""
 
 
-class SeatLoad(Struct, frozen=True, gc=False, array_like=True):
+class LoadedUserRoom(Struct, frozen=True, gc=False, array_like=True):
     """A (user, channel) as the durable store has it."""
 
     channel_id: str
@@ -257,7 +257,7 @@ class HotUsers(Protocol):
     async def begin(self, user: str) -> int:
         """Announce a load. Whatever changes for the user until `install` makes that one fail or is kept for it."""
 
-    async def install(self, user: str, ticket: int, seats: Sequence[SeatLoad]) -> bool:
+    async def install(self, user: str, ticket: int, user_rooms: Sequence[LoadedUserRoom]) -> bool:
         """Take a loaded user; False if something has happened since `begin`: load again."""
 
     async def install_ledgers(self, loads: Sequence[LedgerLoad]) -> list[bool]:

@@ -24,7 +24,7 @@ from readstate.adapters.valkey.bus.bus import ValkeyBus
 from readstate.adapters.valkey.hot import ValkeyHot
 from readstate.adapters.valkey.notes import ValkeyNotes
 from readstate.batching import Batcher
-from readstate.domain.announcements import Announcement, SeatTouched
+from readstate.domain.announcements import Announcement, UserRoomChanged
 from readstate.domain.errors import ConfigurationError, LogUnavailable, ReadstateError, Unavailable
 from readstate.domain.events import ReadEvent
 from readstate.domain.hot_updates import Merged
@@ -318,7 +318,7 @@ class Cluster:
         except Exception:  # of an event: the persister finds out which one, and puts it aside
             log.error("a spool can't be restored and is sent", action="spool", traceback=traceback.format_exc())
             await self.log.send_reads(events)
-        await self.bus.publish([SeatTouched(event.user_id, event.channel_id) for event in events])
+        await self.bus.publish([UserRoomChanged(event.user_id, event.channel_id) for event in events])
 
     async def _adopt_spools(self) -> None:
         """Restores what processes have left behind that were never started again."""

@@ -208,5 +208,5 @@ class Services:
         names = list(dict.fromkeys(check_id(channel, "channel_id") for channel in channels))
         if None in await self.loader.channels(names):
             return False
-        seats = (await self.loader.view(user, names)).seats
-        return len(seats) == len(names) and all(seat.member for seat in seats)
+        user_rooms = (await self.loader.view(user, names)).user_rooms
+        return len(user_rooms) == len(names) and all(user_room.member for user_room in user_rooms)

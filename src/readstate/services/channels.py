@@ -136,8 +136,8 @@ class Channels:
             return event
         epochs = {}
         for user in await self._durable.once_members(event.channel_id, event.add):
-            for seat in (await self._loader.view(user, [event.channel_id])).seats:
-                epochs[user] = seat.pointer.epoch
+            for user_room in (await self._loader.view(user, [event.channel_id])).user_rooms:
+                epochs[user] = user_room.pointer.epoch
         return replace(event, epochs=epochs, in_doubt=bool(epochs) and self._freshness.behind)
 
     def _users(self, users: Sequence[str | int], field: str) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from readstate.api import LastRead, Place, Reason, ThreadTotals, ThreadView, Totals, Unread
 from readstate.domain.model import Channel, Mode, Pointer, Position, Preferences
 from readstate.domain.rules import label
-from readstate.ports import Clock, Count, CountQuery, Freshness, Seat, Stale
+from readstate.ports import Clock, Count, CountQuery, Freshness, Stale, UserRoom
 
 from .loading import Loader
 from .positions import Places
@@ -70,14 +70,19 @@ class Counting:
         """Whether a mute stands at this moment."""
         return preferences.muted_until > self._clock()
 
-    async def counts(self, user: str, seats: Sequence[Seat], channels: Sequence[Channel]) -> list[Count]:
+    async def counts(self, user: str, user_rooms: Sequence[UserRoom], channels: Sequence[Channel]) -> list[Count]:
         """The plain counts of seats whose ledgers are loaded."""
         big = [
-            (index, CountQuery(user, seat.channel_id, seat.pointer, seat.ledger.named if seat.ledger else ()))
-            for index, (seat, channel) in enumerate(zip(seats, channels, strict=True))
-            if seat.mode is Mode.TIMELINE and seat.pointer.seq < channel.last_seq
+            (
+                index,
+                CountQuery(
+                    user, user_room.channel_id, user_room.pointer, user_room.ledger.named if user_room.ledger else ()
+                ),
+            )
+            for index, (user_room, channel) in enumerate(zip(user_rooms, channels, strict=True))
+            if user_room.mode is Mode.TIMELINE and user_room.pointer.seq < channel.last_seq
         ]
-        counts = [_NOTHING if seat.mode is Mode.TIMELINE else _ledger_count(seat) for seat in seats]
+        counts = [_NOTHING if user_room.mode is Mode.TIMELINE else _ledger_count(user_room) for user_room in user_rooms]
         if big:
             timelines = await self._loader.counts([query for _, query in big])
             for (index, _), count in zip(big, timelines, strict=True):
@@ -85,50 +90,60 @@ class Counting:
         return counts
 
     async def unread(
-        self, user: str, seats: Sequence[Seat], channels: Sequence[Channel], before: Stale
+        self, user: str, user_rooms: Sequence[UserRoom], channels: Sequence[Channel], before: Stale
     ) -> list[Unread]:
         """What is unread for these seats. `before`: what was stale before they were looked up."""
-        counts = await self.counts(user, seats, channels)
-        firsts = await self._first_places(seats, counts)
+        counts = await self.counts(user, user_rooms, channels)
+        firsts = await self._first_places(user_rooms, counts)
         after = self.stale()
         return [
-            self._unread(seat, channel, count, first, stale=before.has(seat.channel_id) or after.has(seat.channel_id))
-            for seat, channel, count, first in zip(seats, channels, counts, firsts, strict=True)
+            self._unread(
+                user_room,
+                channel,
+                count,
+                first,
+                stale=before.has(user_room.channel_id) or after.has(user_room.channel_id),
+            )
+            for user_room, channel, count, first in zip(user_rooms, channels, counts, firsts, strict=True)
         ]
 
-    def _unread(self, seat: Seat, channel: Channel, count: Count, first: Position | None, *, stale: bool) -> Unread:
-        unread = shown(seat.preferences, count.count, count.mentions)
+    def _unread(
+        self, user_room: UserRoom, channel: Channel, count: Count, first: Position | None, *, stale: bool
+    ) -> Unread:
+        unread = shown(user_room.preferences, count.count, count.mentions)
         return Unread(
-            channel_id=seat.channel_id,
+            channel_id=user_room.channel_id,
             unread=unread,
             label=self.label(unread),
             has_unread=count.count > 0 or count.capped,
             exact=not (stale or count.capped),
             mentions=count.mentions,
             first_unread=None if first is None else Place(first.id, first.seq, first.at),
-            last_read=last_read(seat.pointer),
+            last_read=last_read(user_room.pointer),
             latest=channel.latest,
-            muted=self.muted(seat.preferences),
+            muted=self.muted(user_room.preferences),
             reason=reason(stale, count.capped),
             archived=True if channel.archived else UNSET,
         )
 
-    async def _first_places(self, seats: Sequence[Seat], counts: Sequence[Count]) -> list[Position | None]:
+    async def _first_places(self, user_rooms: Sequence[UserRoom], counts: Sequence[Count]) -> list[Position | None]:
         """The first unread messages; a hot store that doesn't keep seqs leaves them to be looked up."""
         keys = [
-            (seat.channel_id, count.first.id)
-            for seat, count in zip(seats, counts, strict=True)
+            (user_room.channel_id, count.first.id)
+            for user_room, count in zip(user_rooms, counts, strict=True)
             if count.first is not None and not count.first.seq and count.first.id is not None
         ]
         if not keys:
             return [count.first for count in counts]
         places = await self._places.by_id(keys)
         return [
-            count.first if count.first is None else places.get((seat.channel_id, count.first.id or ""), count.first)
-            for seat, count in zip(seats, counts, strict=True)
+            count.first
+            if count.first is None
+            else places.get((user_room.channel_id, count.first.id or ""), count.first)
+            for user_room, count in zip(user_rooms, counts, strict=True)
         ]
 
 
-def _ledger_count(seat: Seat) -> Count:
-    ledger = seat.ledger
+def _ledger_count(user_room: UserRoom) -> Count:
+    ledger = user_room.ledger
     return _NOTHING if ledger is None else Count(ledger.count, ledger.mentions, ledger.first, ledger.capped)

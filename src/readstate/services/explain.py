@@ -5,7 +5,7 @@ import asyncio
 from msgspec import UNSET
 
 from readstate.api import Explanation, Recount
-from readstate.domain.announcements import SeatTouched
+from readstate.domain.announcements import UserRoomChanged
 from readstate.domain.rules import check_id, check_user_id
 from readstate.ports import Bus, DurableQueries, HotChannels, HotUsers
 
@@ -54,14 +54,14 @@ class Explain:
         before = self._counting.stale()
         for look in range(MAX_LOOKS):
             await asyncio.sleep(0.01 * look)
-            seat = await self._loader.seat(user, channel)
+            user_room = await self._loader.user_room(user, channel)
             info = await self._loader.channel(channel)
-            count = (await self._counting.counts(user, [seat], [info]))[0]
-            found = await self._durable.breakdown(user, channel, seat.pointer)
+            count = (await self._counting.counts(user, [user_room], [info]))[0]
+            found = await self._durable.breakdown(user, channel, user_room.pointer)
             quiet = found.change == info.change == (await self._loader.channel(channel)).change
-            if quiet and (await self._loader.seat(user, channel)).pointer == seat.pointer:
+            if quiet and (await self._loader.user_room(user, channel)).pointer == user_room.pointer:
                 break
-            seen.add((found.change, info.change, found.unread, count.count, seat.pointer))
+            seen.add((found.change, info.change, found.unread, count.count, user_room.pointer))
         else:
             quiet = len(seen) == 1  # not the same, but nothing moves
         why = reason(before.or_by(self._counting.stale()).has(channel), count.capped)
@@ -71,8 +71,8 @@ class Explain:
             unread=count.count,
             exact=why is UNSET,
             reason=why,
-            mode=seat.mode.value,
-            pointer=last_read(seat.pointer),
+            mode=user_room.mode.value,
+            pointer=last_read(user_room.pointer),
             joined_seq=found.joined_seq,
             latest_seq=found.latest_seq,
             after_pointer=found.after_pointer,
@@ -93,5 +93,5 @@ class Explain:
         await self._users.forget(user, None if self._alone else channel)
         await self._channels.forget(channel)
         after = await self._unread.of_channel(user, channel)
-        await self._bus.publish([SeatTouched(user, channel)])
+        await self._bus.publish([UserRoomChanged(user, channel)])
         return Recount(before.unread, after.unread)

@@ -10,7 +10,7 @@ from readstate.domain.errors import Invalid
 from readstate.domain.model import MAX_NUMBER, Channel
 from readstate.domain.rooms import is_thread
 from readstate.domain.rules import check_user_id
-from readstate.ports import Count, Seat
+from readstate.ports import Count, UserRoom
 
 from .counting import Counting, reason
 from .cursors import Cursors, InboxAfter, page_size
@@ -104,9 +104,9 @@ class UserInbox:
             for name, wanted in view.preferences.items()
             if (wanted.pinned or wanted.archived_seq >= 0) and not is_thread(name)
         ]
-        marked = [seat for seat in (await self._loader.view(user, special)).seats if seat.member]
+        marked = [user_room for user_room in (await self._loader.view(user, special)).user_rooms if user_room.member]
         archived = await self._preferences.archived(user, marked)
-        pinned = {seat.channel_id for seat in marked if seat.preferences.pinned}
+        pinned = {user_room.channel_id for user_room in marked if user_room.preferences.pinned}
         source = _Source(user, after, limit, pinned, archived, order == "unread_first", filter_ == "unread")
         keys = await self._named(source, archived if filter_ == "archived" else pinned - archived)
         if filter_ != "archived":
@@ -118,8 +118,8 @@ class UserInbox:
 
     async def _named(self, source: _Source, names: set[str]) -> list[Key]:
         """These conversations: the few that a user has pinned or archived."""
-        seats, channels = await self._unread.seats(source.user, sorted(names))
-        counts = await self._counting.counts(source.user, seats, channels)
+        user_rooms, channels = await self._unread.user_rooms(source.user, sorted(names))
+        counts = await self._counting.counts(source.user, user_rooms, channels)
         return [
             (
                 int(channel.channel_id not in source.pinned),
@@ -155,10 +155,10 @@ class UserInbox:
     async def rows(self, user: str, names: Sequence[str]) -> list[Conversation]:
         """The conversations by name: one batched fetch of just these."""
         before = self._counting.stale()
-        seats, channels = await self._unread.seats(user, names)
-        counts = await self._counting.unread(user, seats, channels, before)
-        rows = zip(seats, channels, counts, strict=True)
-        return [_conversation(user, seat, channel, count) for seat, channel, count in rows]
+        user_rooms, channels = await self._unread.user_rooms(user, names)
+        counts = await self._counting.unread(user, user_rooms, channels, before)
+        rows = zip(user_rooms, channels, counts, strict=True)
+        return [_conversation(user, user_room, channel, count) for user_room, channel, count in rows]
 
 
 def _any(count: Count) -> bool:
@@ -169,7 +169,7 @@ def _at(channel: Channel) -> int:
     return channel.latest.at if channel.latest is not None else 0
 
 
-def _conversation(user: str, seat: Seat, channel: Channel, count: Unread) -> Conversation:
+def _conversation(user: str, user_room: UserRoom, channel: Channel, count: Unread) -> Conversation:
     assert channel.type != "thread"
     return Conversation(
         channel_id=channel.channel_id,
@@ -183,7 +183,7 @@ def _conversation(user: str, seat: Seat, channel: Channel, count: Unread) -> Con
         has_unread=count.has_unread,
         mentions=count.mentions,
         muted=count.muted,
-        pinned=seat.preferences.pinned,
+        pinned=user_room.preferences.pinned,
         exact=UNSET if count.exact else False,
         reason=count.reason,
     )

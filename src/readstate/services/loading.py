@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from readstate.domain.errors import ChannelNotFound, NotAMember, Unavailable
 from readstate.domain.model import Channel, Mode, Position, ReadState
 from readstate.domain.rules import check_id, check_user_id
-from readstate.ports import Count, CountQuery, DurableLoads, HotChannels, HotUsers, Seat, Survey, UserView, Which
+from readstate.ports import Count, CountQuery, DurableLoads, HotChannels, HotUsers, Survey, UserRoom, UserView, Which
 from readstate.telemetry import LOADS
 
 MAX_TRIES = 100
@@ -50,10 +50,10 @@ class Loader:
     async def _load_user(self, user: str) -> None:
         for _ in range(MAX_TRIES):
             ticket = await self._users.begin(user)
-            seats = await self._durable.load_user(user)
-            if await self._users.install(user, ticket, seats):
+            user_rooms = await self._durable.load_user(user)
+            if await self._users.install(user, ticket, user_rooms):
                 LOADS.labels("user").inc()
-                await self._loaded(1 + len(seats))
+                await self._loaded(1 + len(user_rooms))
                 return
         raise overtaken(user)
 
@@ -70,7 +70,7 @@ class Loader:
         """The user's seats, each with its ledger."""
         for _ in range(MAX_TRIES):
             view = await self.view(user, which)
-            missing = [seat for seat in view.seats if seat.ledger is None and seat.member]
+            missing = [user_room for user_room in view.user_rooms if user_room.ledger is None and user_room.member]
             if not missing:
                 return view
             await self._load_ledgers(user, missing)
@@ -82,8 +82,8 @@ class Loader:
             view = await self.view(user, [])
             if not view.unloaded:
                 return view
-            seats = (await self.view(user, view.unloaded)).seats
-            await self._load_ledgers(user, [seat for seat in seats if seat.ledger is None])
+            user_rooms = (await self.view(user, view.unloaded)).user_rooms
+            await self._load_ledgers(user, [user_room for user_room in user_rooms if user_room.ledger is None])
         raise overtaken(user)
 
     async def survey(self, user: str) -> Survey:
@@ -95,14 +95,14 @@ class Loader:
                 return survey
         raise overtaken(user)
 
-    async def seat(self, user: str, channel: str) -> Seat:
+    async def user_room(self, user: str, channel: str) -> UserRoom:
         """A member's seat, with its ledger. Raises if there is no such member."""
         view = await self.counted(user, [channel])
-        if view.seats and view.seats[0].member:
-            return view.seats[0]
-        raise await self.no_seat(user, channel)
+        if view.user_rooms and view.user_rooms[0].member:
+            return view.user_rooms[0]
+        raise await self.no_user_room(user, channel)
 
-    async def no_seat(self, user: str, channel: str) -> Exception:
+    async def no_user_room(self, user: str, channel: str) -> Exception:
         """Why a user has no seat in a channel."""
         await self.channel(channel)
         check_user_id(user, "user")
@@ -110,9 +110,9 @@ class Loader:
             f"channel {channel!r} has no member {user!r}: add {user!r} first (POST /v1/channels/{channel}/members)"
         )
 
-    async def _load_ledgers(self, user: str, seats: Sequence[Seat]) -> None:
+    async def _load_ledgers(self, user: str, user_rooms: Sequence[UserRoom]) -> None:
         wanted: list[tuple[str, str, Mode, ReadState]] = [
-            (user, seat.channel_id, seat.mode, seat.pointer.state) for seat in seats
+            (user, user_room.channel_id, user_room.mode, user_room.pointer.state) for user_room in user_rooms
         ]
         loads = await self._durable.load_ledgers(wanted, self._cap)
         await self._users.install_ledgers(loads)

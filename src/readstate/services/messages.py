@@ -212,14 +212,14 @@ class Messages:
 
     async def _epoch_of(self, user: str, channel: str) -> int:
         """Of a member."""
-        seats = (await self._loader.view(user, [channel])).seats
-        if not seats or not seats[0].member:
+        user_rooms = (await self._loader.view(user, [channel])).user_rooms
+        if not user_rooms or not user_rooms[0].member:
             raise NotAMember(
                 f"channel {channel!r} has no member {user!r}: add {user!r} first, "
                 'or send with "outside": true (service keys only)',
                 field="sender_id",
             )
-        return seats[0].pointer.epoch
+        return user_rooms[0].pointer.epoch
 
     def _mentions(self, mentions: Sequence[str | int]) -> tuple[str, ...]:
         if len(mentions) > self._max_mentions:

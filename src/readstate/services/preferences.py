@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from msgspec import UNSET
 
 from readstate.api import PreferencesView, PutPreferences, PutUserPreferences, UserPreferencesView
-from readstate.domain.announcements import SeatTouched
+from readstate.domain.announcements import UserRoomChanged
 from readstate.domain.errors import Unavailable
 from readstate.domain.model import FOREVER, Preferences
 from readstate.domain.rules import check_id, check_user_id, parse_time
-from readstate.ports import Bus, Clock, Durable, DurableReceipts, DurableUsers, DurableWrites, HotUsers, Seat
+from readstate.ports import Bus, Clock, Durable, DurableReceipts, DurableUsers, DurableWrites, HotUsers, UserRoom
 
 from .loading import MAX_TRIES, Loader
 from .pending_writes import UnderWay
@@ -43,11 +43,11 @@ class ChannelPreferences:
         """What holds now."""
         check_user_id(user, "user")
         check_id(channel, "channel")
-        return await self.view(user, await self._loader.seat(user, channel))
+        return await self.view(user, await self._loader.user_room(user, channel))
 
-    async def view(self, user: str, seat: Seat) -> PreferencesView:
+    async def view(self, user: str, user_room: UserRoom) -> PreferencesView:
         """The preferences of a seat, as callers see them."""
-        wanted = seat.preferences
+        wanted = user_room.preferences
         until = wanted.muted_until
         muted = until > self._clock()
         return PreferencesView(
@@ -56,7 +56,7 @@ class ChannelPreferences:
             count=wanted.count,
             receipts=wanted.receipts,
             pinned=wanted.pinned,
-            archived=bool(await self.archived(user, [seat])),
+            archived=bool(await self.archived(user, [user_room])),
         )
 
     async def put(self, user: str, channel: str, request: PutPreferences) -> PreferencesView:
@@ -64,7 +64,7 @@ class ChannelPreferences:
         check_user_id(user, "user")
         check_id(channel, "channel")
         for _ in range(MAX_TRIES):
-            known = (await self._loader.seat(user, channel)).preferences
+            known = (await self._loader.user_room(user, channel)).preferences
             wanted = await self._changed(channel, known, request)
             if await self._save(user, channel, known, wanted):
                 return await self.get(user, channel)
@@ -103,7 +103,7 @@ class ChannelPreferences:
         except BaseException:
             await self._look_again(user, channel, known, change)
             raise
-        await self._bus.publish([SeatTouched(user, channel, conversation=True)])
+        await self._bus.publish([UserRoomChanged(user, channel, conversation=True)])
         return True
 
     async def _look_again(self, user: str, channel: str, preferences: Preferences, change: int) -> None:
@@ -138,9 +138,11 @@ class ChannelPreferences:
             await self._loader.load_users([user])
         raise _overtaken()
 
-    async def archived(self, user: str, seats: Sequence[Seat]) -> set[str]:
+    async def archived(self, user: str, user_rooms: Sequence[UserRoom]) -> set[str]:
         """Those of these seats that are archived: nobody else has written since."""
-        marked = {seat.channel_id: seat for seat in seats if seat.preferences.archived_seq >= 0}
+        marked = {
+            user_room.channel_id: user_room for user_room in user_rooms if user_room.preferences.archived_seq >= 0
+        }
         if not marked:
             return set()
         names = list(marked)

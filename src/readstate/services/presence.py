@@ -48,7 +48,7 @@ class UserPresence:
         device = check_id(request.device, "device")
         focus = None if request.focus is None else check_id(request.focus, "focus")
         if focus is not None:
-            await self._loader.seat(user, focus)
+            await self._loader.user_room(user, focus)
         now = self._clock()
         if request.online:
             await self._devices.connect(user, device, now + request.ttl * 1000, focus)
@@ -65,7 +65,7 @@ class UserPresence:
     async def focus(self, user: str, device: str, connection: str, channel: str | None) -> None:
         """A device has a channel open, or none; anew, also if it was the same."""
         if channel is not None:
-            await self._loader.seat(user, check_id(channel, "channel_id"))
+            await self._loader.user_room(user, check_id(channel, "channel_id"))
         await self._devices.connect(user, device, FOREVER, None, connection)
         if channel is not None:
             await self._devices.connect(user, device, FOREVER, channel, connection)

@@ -21,7 +21,7 @@ from readstate.api import (
     UserRead,
 )
 from readstate.batching import Batcher, Batchers
-from readstate.domain.announcements import PointerMoved, SeatTouched
+from readstate.domain.announcements import PointerMoved, UserRoomChanged
 from readstate.domain.errors import (
     Invalid,
     MessageDeleted,
@@ -131,7 +131,7 @@ class Reads:
         check_user_id(user, "user")
         check_id(channel, "channel")
         id_ = check_id(request.from_, "from")
-        seat = await self._loader.seat(user, channel)
+        user_room = await self._loader.user_room(user, channel)
         message = (await self._places.messages([(channel, id_)])).get((channel, id_))
         if message is None:
             raise MessageNotFound(f"there is no message {id_!r} in channel {channel!r}", field="from")
@@ -143,7 +143,7 @@ class Reads:
         if message.seq > 1:
             before = (await self._places.by_seq([(channel, message.seq - 1)]))[channel, message.seq - 1]
         own = await self._durable.own_seqs(user, channel, message.seq, self._cap)
-        if request.epoch in {None, seat.pointer.epoch}:
+        if request.epoch in {None, user_room.pointer.epoch}:
             # Before the epoch ends: what comes is read by focus in the epoch in which it was open.
             await self._presence.blur(user, channel)
             await self._durable.cut_skipped(user, channel, message.seq)
@@ -245,11 +245,13 @@ class Reads:
 
     async def _expected(self, user: str, moves: Sequence[Read]) -> list[UndoItem]:
         """What the moves will do, if nothing comes between: saved first, so that no move lacks its undo."""
-        seats = {s.channel_id: s for s in (await self._loader.view(user, [m.channel_id for m in moves])).seats}
+        user_rooms = {
+            s.channel_id: s for s in (await self._loader.view(user, [m.channel_id for m in moves])).user_rooms
+        }
         items: dict[str, UndoItem] = {}
         for move in moves:
             known = items.get(move.channel_id)
-            pointer = seats[move.channel_id].pointer
+            pointer = user_rooms[move.channel_id].pointer
             now = pointer.state if known is None else known.after
             after = now if move.epoch not in {None, now.epoch} else advance(now, move.to.seq, move.apart)
             if after != now:
@@ -391,11 +393,13 @@ class Reads:
             with _of_item(index):
                 named.append(self._named(user, item.channel_id, item))
         names = list(dict.fromkeys(channel for _, channel, _ in named))
-        members = {seat.channel_id for seat in (await self._loader.view(user, names)).seats if seat.member}
+        members = {
+            user_room.channel_id for user_room in (await self._loader.view(user, names)).user_rooms if user_room.member
+        }
         for index, (_, channel, _) in enumerate(named):
             if channel not in members:
                 with _of_item(index):
-                    raise await self._loader.no_seat(user, channel)
+                    raise await self._loader.no_user_room(user, channel)
         moves = []
         for index, read in enumerate(await self._resolve_all(named)):
             with _of_item(index):
@@ -406,14 +410,14 @@ class Reads:
 
     async def _moves_of_all(self, user: str, request: ReadAll) -> list[Read]:
         time = None if request.up_to_time is None else parse_time(request.up_to_time, "up_to_time")
-        everything = (await self._loader.view(user, "all")).seats
-        seats = [seat for seat in everything if seat.member and not is_thread(seat.channel_id)]
-        channels = await self._loader.channels([seat.channel_id for seat in seats])
+        everything = (await self._loader.view(user, "all")).user_rooms
+        user_rooms = [user_room for user_room in everything if user_room.member and not is_thread(user_room.channel_id)]
+        channels = await self._loader.channels([user_room.channel_id for user_room in user_rooms])
         moves = []
-        for seat, channel in zip(seats, channels, strict=True):
-            if channel is not None and seat.pointer.seq < channel.last_seq:
+        for user_room, channel in zip(user_rooms, channels, strict=True):
+            if channel is not None and user_room.pointer.seq < channel.last_seq:
                 to = channel.end if time is None else await self._place_at(channel, time)
-                moves.append(Read(user, seat.channel_id, to))
+                moves.append(Read(user, user_room.channel_id, to))
         return moves
 
     # ------------------------------------------------------------ hot state, then log
@@ -421,7 +425,7 @@ class Reads:
     async def _move_one(self, move: Move) -> Moved:
         result = (await self._moves.submit([move]))[0]
         if result is Absent.NOT_A_MEMBER:
-            raise await self._loader.no_seat(move.user_id, move.channel_id)
+            raise await self._loader.no_user_room(move.user_id, move.channel_id)
         return _expect(result)
 
     async def _move(self, moves: Sequence[Move]) -> list[Moved | Absent]:
@@ -499,7 +503,7 @@ class Reads:
         except BaseException:
             if self._alone:
                 await self._forget(users)
-            await self._bus.publish([SeatTouched(moved.user_id, moved.channel_id) for _, moved in done])
+            await self._bus.publish([UserRoomChanged(moved.user_id, moved.channel_id) for _, moved in done])
             raise
         RECEIPTS.inc(len(done))
         if not self._bus.idle:
@@ -526,15 +530,15 @@ class Reads:
                 return (await self._together.count(query)).count
             if moved.unread is not None:
                 return moved.unread
-        seat = await self._loader.seat(moved.user_id, moved.channel_id)
+        user_room = await self._loader.user_room(moved.user_id, moved.channel_id)
         channel = await self._loader.channel(moved.channel_id)
-        count = (await self._counting.counts(moved.user_id, [seat], [channel]))[0]
-        return shown(seat.preferences, count.count, count.mentions)
+        count = (await self._counting.counts(moved.user_id, [user_room], [channel]))[0]
+        return shown(user_room.preferences, count.count, count.mentions)
 
     async def _rejected(self, read: object) -> ReadOutcome:
         assert isinstance(read, Read)
         try:
-            raise await self._loader.no_seat(read.user_id, read.channel_id)
+            raise await self._loader.no_user_room(read.user_id, read.channel_id)
         except Unavailable:  # reads can be repeated
             raise
         except ReadstateError as error:

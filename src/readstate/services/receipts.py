@@ -52,8 +52,8 @@ class ReadReceipts:
         sender, seq = message.sender_id, message.seq
         if seq is None:
             raise MessageWithoutSeq(field="id")
-        seats = (await self._loader.view(sender, [channel])).seats
-        of = info.member_count - bool(seats and seats[0].member)
+        user_rooms = (await self._loader.view(sender, [channel])).user_rooms
+        of = info.member_count - bool(user_rooms and user_rooms[0].member)
         if info.member_count > self._limit:
             exact = await self._freshness.stored_soon()
             count = await self._durable.seen_count(channel, sender, seq)

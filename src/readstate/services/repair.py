@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from msgspec import Struct
 
-from readstate.domain.announcements import BadgeChanged, SeatTouched
+from readstate.domain.announcements import BadgeChanged, UserRoomChanged
 from readstate.domain.errors import NotFound
 from readstate.domain.events import ReadEvent, read_event
 from readstate.domain.facts import Key
@@ -163,11 +163,11 @@ class Repair:
     async def _differences(self, user: str) -> tuple[int, list[_Suspect]]:
         now = self._clock()
         hot = await self._users.pointers(user) or {}
-        seats = await self._durable.load_user(user)
+        user_rooms = await self._durable.load_user(user)
         pairs = [
-            _Suspect(user, seat.channel_id, hot[seat.channel_id], seat.pointer, now)
-            for seat in seats
-            if seat.channel_id in hot
+            _Suspect(user, user_room.channel_id, hot[user_room.channel_id], user_room.pointer, now)
+            for user_room in user_rooms
+            if user_room.channel_id in hot
         ]
         return len(pairs), [pair for pair in pairs if pair.hot.state != pair.durable.state]
 
@@ -188,7 +188,7 @@ class Repair:
     async def _settle_user(self, user: str, suspects: Sequence[_Suspect], passed: bool, report: Reconciled) -> None:
         await self._under_way.settled(user)
         hot = await self._users.pointers(user)
-        durable = {seat.channel_id: seat.pointer for seat in await self._durable.load_user(user)}
+        durable = {user_room.channel_id: user_room.pointer for user_room in await self._durable.load_user(user)}
         events: list[ReadEvent] = []
         steps: list[Merged] = []
         for one in suspects:
@@ -217,7 +217,7 @@ class Repair:
             if moved:  # each had something that the other lacked
                 both = [read_event(user, one.channel_id, one.pointer, now) for one in moved]
                 await self._durable.merge(both, shared=True)
-            await self._bus.publish([SeatTouched(user, step.channel_id) for step in steps])
+            await self._bus.publish([UserRoomChanged(user, step.channel_id) for step in steps])
 
     async def _settle_badges(self, users: Sequence[str], report: Reconciled) -> None:
         """Badges that still differ are loaded again. One that only trails is right a little earlier then."""
@@ -312,7 +312,7 @@ class Repair:
 
     async def _sample(self, size: int) -> list[Key]:
         """Seats of users who are hot, as far as there are enough: only theirs can have drifted."""
-        drawn = await self._durable.some_seats(size * CANDIDATES)
+        drawn = await self._durable.some_user_rooms(size * CANDIDATES)
         users = list(dict.fromkeys(user for user, _ in drawn))
         changes = dict(zip(users, await self._users.changes(users), strict=True)) if users else {}
         return sorted(drawn, key=lambda key: changes[key[0]] is None)[:size]
@@ -324,7 +324,7 @@ class Repair:
             if not why.agrees:
                 return Drift(user, channel, "count", why.hot, why.durable)
             there = (await self._durable.read_states([(user, channel)])).get((user, channel), Pointer())
-            here = (await self._loader.seat(user, channel)).pointer
+            here = (await self._loader.user_room(user, channel)).pointer
         except NotFound:
             return None  # left, or deleted meanwhile
         # Where the hot pointer has all that the durable one has, it is the merge of both, and explain has used it.

@@ -6,7 +6,7 @@ from readstate.domain.events import MembersEvent
 from readstate.domain.model import Latest, Position
 from readstate.domain.rooms import channel_and_thread, is_thread, thread_room
 from readstate.domain.rules import check_id, check_user_id
-from readstate.ports import Clock, Log, Seat, Stale
+from readstate.ports import Clock, Log, Stale, UserRoom
 
 from .counting import Counting, flagged, last_read, reason
 from .cursors import Cursors, ThreadsAfter, page_size
@@ -64,8 +64,8 @@ class ThreadPanel:
         if up_to is not None:
             to = await self._place(channel, thread, up_to)
         moved = await self._reads.read_place(user, room, to, origin)
-        seat = await self._followed(user, room)
-        count = 0 if seat.ledger is None else seat.ledger.count
+        user_room = await self._followed(user, room)
+        count = 0 if user_room.ledger is None else user_room.ledger.count
         return ReadResult(last_read(moved.pointer), count, self._counting.label(count), moved.changed)
 
     async def panel(
@@ -83,66 +83,72 @@ class ThreadPanel:
         if filter not in {"all", "unread"}:
             raise Invalid("filter must be all or unread", field="filter")
         if channel is not None:
-            await self._loader.seat(user, check_id(channel, "channel"))
+            await self._loader.user_room(user, check_id(channel, "channel"))
         after = None if cursor is None else self._cursors.decode(cursor, ThreadsAfter, user)
         before = self._counting.stale()
-        seats = await self.followed(user)
-        rooms = await self._loader.channels([seat.channel_id for seat in seats])
+        user_rooms = await self.followed(user)
+        rooms = await self._loader.channels([user_room.channel_id for user_room in user_rooms])
         stale = before.or_by(self._counting.stale())
         rows = []
-        for seat, room in zip(seats, rooms, strict=True):
-            if room is None or (channel is not None and channel_and_thread(seat.channel_id)[0] != channel):
+        for user_room, room in zip(user_rooms, rooms, strict=True):
+            if room is None or (channel is not None and channel_and_thread(user_room.channel_id)[0] != channel):
                 continue
-            if filter == "unread" and not (seat.ledger and seat.ledger.count):
+            if filter == "unread" and not (user_room.ledger and user_room.ledger.count):
                 continue
-            key = (-(room.latest.at if room.latest else 0), seat.channel_id)
+            key = (-(room.latest.at if room.latest else 0), user_room.channel_id)
             if after is None or key > (after.at, after.room):
-                rows.append((key, self.view(seat, room.latest, stale)))
+                rows.append((key, self.view(user_room, room.latest, stale)))
         rows.sort(key=lambda row: row[0])
         page = rows[:limit]
         more = self._cursors.encode(ThreadsAfter(*page[-1][0]), user) if len(rows) > limit else None
-        totals = flagged(_totals(seats), reason(stale.any_of(seat.channel_id for seat in seats), False))
+        totals = flagged(
+            _totals(user_rooms), reason(stale.any_of(user_room.channel_id for user_room in user_rooms), False)
+        )
         return Threads(totals, [view for _, view in page], more)
 
     async def totals(self, user: str) -> ThreadTotals:
         """Unread replies over all followed threads."""
         return _totals(await self.followed(user))
 
-    async def followed(self, user: str) -> list[Seat]:
+    async def followed(self, user: str) -> list[UserRoom]:
         """The seats of followed threads in channels that the user is in, with their ledgers."""
-        everything = (await self._loader.view(user, "all")).seats
-        members = {seat.channel_id for seat in everything if seat.member and not is_thread(seat.channel_id)}
+        everything = (await self._loader.view(user, "all")).user_rooms
+        members = {
+            user_room.channel_id for user_room in everything if user_room.member and not is_thread(user_room.channel_id)
+        }
         rooms = [
-            seat.channel_id
-            for seat in everything
-            if seat.member and is_thread(seat.channel_id) and channel_and_thread(seat.channel_id)[0] in members
+            user_room.channel_id
+            for user_room in everything
+            if user_room.member
+            and is_thread(user_room.channel_id)
+            and channel_and_thread(user_room.channel_id)[0] in members
         ]
-        return (await self._loader.counted(user, rooms)).seats
+        return (await self._loader.counted(user, rooms)).user_rooms
 
-    def view(self, seat: Seat, latest: Latest | None, stale: Stale) -> ThreadView:
+    def view(self, user_room: UserRoom, latest: Latest | None, stale: Stale) -> ThreadView:
         """A followed thread, as callers see it."""
-        channel, thread = channel_and_thread(seat.channel_id)
-        count = 0 if seat.ledger is None else seat.ledger.count
-        view = ThreadView(thread, channel, count, self._counting.label(count), latest, last_read(seat.pointer))
-        return flagged(view, reason(stale.has(seat.channel_id), False))
+        channel, thread = channel_and_thread(user_room.channel_id)
+        count = 0 if user_room.ledger is None else user_room.ledger.count
+        view = ThreadView(thread, channel, count, self._counting.label(count), latest, last_read(user_room.pointer))
+        return flagged(view, reason(stale.has(user_room.channel_id), False))
 
     async def _check(self, user: str, channel: str, thread: str) -> None:
         """The user is in the channel, and the thread hangs on a root message in it."""
         check_user_id(user, "user")
         check_id(channel, "channel")
         check_id(thread, "thread")
-        await self._loader.seat(user, channel)
+        await self._loader.user_room(user, channel)
         root = (await self._places.messages([(channel, thread)])).get((channel, thread))
         if root is None:
             raise ThreadNotFound(f"there is no message {thread!r} in channel {channel!r}", field="thread")
         if root.thread_id is not None:
             raise ReplyToReply(f"{thread!r} is a reply itself: its thread is {root.thread_id!r}", field="thread")
 
-    async def _followed(self, user: str, room: str) -> Seat:
-        seats = (await self._loader.counted(user, [room])).seats
-        if not seats or not seats[0].member:
+    async def _followed(self, user: str, room: str) -> UserRoom:
+        user_rooms = (await self._loader.counted(user, [room])).user_rooms
+        if not user_rooms or not user_rooms[0].member:
             raise ThreadNotFound(f"{user!r} does not follow this thread", field="thread")
-        return seats[0]
+        return user_rooms[0]
 
     async def _place(self, channel: str, thread: str, id_: str) -> Position:
         reply = (await self._places.messages([(channel, id_)])).get((channel, id_))
@@ -151,6 +157,8 @@ class ThreadPanel:
         return Position(reply.thread_seq, reply.id, reply.at)
 
 
-def _totals(seats: list[Seat]) -> ThreadTotals:
-    counts = [seat.ledger.count for seat in seats if seat.ledger is not None and seat.ledger.count]
+def _totals(user_rooms: list[UserRoom]) -> ThreadTotals:
+    counts = [
+        user_room.ledger.count for user_room in user_rooms if user_room.ledger is not None and user_room.ledger.count
+    ]
     return ThreadTotals(sum(counts), len(counts))

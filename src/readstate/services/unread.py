@@ -10,7 +10,7 @@ from readstate.domain.errors import InvalidCursor
 from readstate.domain.model import NO_PREFERENCES, Channel, Preferences
 from readstate.domain.rooms import channel_and_thread, is_thread
 from readstate.domain.rules import check_id, check_size, check_user_id
-from readstate.ports import Clock, Durable, HotChannels, HotUsers, Seat, Stale, Survey
+from readstate.ports import Clock, Durable, HotChannels, HotUsers, Stale, Survey, UserRoom
 
 from .counting import Counting, flagged, reason, shown
 from .cursors import Cursors, SyncCursor, SyncPage, page_size
@@ -97,8 +97,8 @@ class UnreadCounts:
         check_user_id(user, "user")
         check_id(channel, "channel")
         before = self._counting.stale()
-        seat = await self._loader.seat(user, channel)
-        return (await self._counting.unread(user, [seat], [await self._loader.channel(channel)], before))[0]
+        user_room = await self._loader.user_room(user, channel)
+        return (await self._counting.unread(user, [user_room], [await self._loader.channel(channel)], before))[0]
 
     async def totals(self, users: Sequence[str]) -> dict[str, UserTotals]:
         """Totals of many users, for push notifications."""
@@ -150,29 +150,31 @@ class UnreadCounts:
         """Timeline channels with anything unread, but for archived ones."""
         if not names:
             return []
-        seats, channels = await self.seats(user, names)
-        counts = await self._counting.counts(user, seats, channels)
+        user_rooms, channels = await self.user_rooms(user, names)
+        counts = await self._counting.counts(user, user_rooms, channels)
         return [
-            Line(channel.channel_id, count.count, count.mentions, count.capped, seat.preferences)
-            for seat, channel, count in zip(seats, channels, counts, strict=True)
+            Line(channel.channel_id, count.count, count.mentions, count.capped, user_room.preferences)
+            for user_room, channel, count in zip(user_rooms, channels, counts, strict=True)
             if (count.count or count.capped) and not channel.archived
         ]
 
     async def _thread_totals(self, user: str, survey: Survey) -> ThreadTotals:
         """Sums over followed threads, in channels that the user is in."""
         names = list({channel_and_thread(room)[0] for room, _, _ in survey.threads})
-        seats = (await self._loader.view(user, names)).seats if names else []
-        members = {seat.channel_id for seat in seats if seat.member}
+        user_rooms = (await self._loader.view(user, names)).user_rooms if names else []
+        members = {user_room.channel_id for user_room in user_rooms if user_room.member}
         counts = [count for room, count, _ in survey.threads if channel_and_thread(room)[0] in members]
         return ThreadTotals(sum(counts), len(counts))
 
-    async def seats(self, user: str, names: Sequence[str]) -> tuple[list[Seat], list[Channel]]:
+    async def user_rooms(self, user: str, names: Sequence[str]) -> tuple[list[UserRoom], list[Channel]]:
         """Members' seats with their ledgers, and their channels, in the order of the names."""
         view = await self._loader.counted(user, names)
-        seats = [seat for seat in view.seats if seat.member]
-        channels = await self._loader.channels([seat.channel_id for seat in seats])
-        pairs = [(seat, channel) for seat, channel in zip(seats, channels, strict=True) if channel is not None]
-        return [seat for seat, _ in pairs], [channel for _, channel in pairs]
+        user_rooms = [user_room for user_room in view.user_rooms if user_room.member]
+        channels = await self._loader.channels([user_room.channel_id for user_room in user_rooms])
+        pairs = [
+            (user_room, channel) for user_room, channel in zip(user_rooms, channels, strict=True) if channel is not None
+        ]
+        return [user_room for user_room, _ in pairs], [channel for _, channel in pairs]
 
     # ------------------------------------------------------------ which channels, in which order
 
@@ -182,8 +184,8 @@ class UnreadCounts:
         found = await self.recent(user, after, limit, only_unread=True)
         if not timelines:
             return found
-        seats, channels = await self.seats(user, timelines)
-        counts = await self._counting.counts(user, seats, channels)
+        user_rooms, channels = await self.user_rooms(user, timelines)
+        counts = await self._counting.counts(user, user_rooms, channels)
         found += [
             (-_latest_at(channel), channel.channel_id)
             for channel, count in zip(channels, counts, strict=True)
@@ -276,8 +278,8 @@ class UnreadCounts:
         if q.start is None and q.wanted is None and q.only_unread:
             after = None if q.after is None else q.after[1:]
             names = [name for _, name in await self.unread_keys(q.user, after, q.limit + 1)]
-            seats, channels = await self.seats(q.user, names)
-            rows = await self._counting.unread(q.user, seats, channels, before)
+            user_rooms, channels = await self.user_rooms(q.user, names)
+            rows = await self._counting.unread(q.user, user_rooms, channels, before)
             return await self._made(q, survey, [row for row in rows if row.has_unread], removed, before)
         if q.start is not None:
             found = await self.changed(q.user, q.start)
@@ -311,8 +313,8 @@ class UnreadCounts:
         """The rows of a page in order, and one more if there is one."""
         if q.wanted is not None:
             names = [name for name in names if name in q.wanted]
-        seats, channels = await self.seats(q.user, names)
-        counts = await self._counting.counts(q.user, seats, channels)
+        user_rooms, channels = await self.user_rooms(q.user, names)
+        counts = await self._counting.counts(q.user, user_rooms, channels)
         keys = []
         for index, (channel, count) in enumerate(zip(channels, counts, strict=True)):
             read = not (count.count or count.capped)
@@ -320,22 +322,30 @@ class UnreadCounts:
             if (q.after is None or key > q.after) and not (read and q.only_unread and q.start is None):
                 keys.append((key, index))
         chosen = [index for _, index in sorted(keys)[: q.limit + 1]]
-        return await self._counting.unread(q.user, [seats[i] for i in chosen], [channels[i] for i in chosen], before)
+        return await self._counting.unread(
+            q.user, [user_rooms[i] for i in chosen], [channels[i] for i in chosen], before
+        )
 
     async def member_of(self, user: str, wanted: frozenset[str] | None) -> list[str]:
         """The channels (of these) that the user is in."""
         view = await self._loader.view(user, "all" if wanted is None else list(wanted))
-        return [seat.channel_id for seat in view.seats if seat.member and not is_thread(seat.channel_id)]
+        return [
+            user_room.channel_id
+            for user_room in view.user_rooms
+            if user_room.member and not is_thread(user_room.channel_id)
+        ]
 
     async def changed(self, user: str, start: SyncCursor) -> Changed:
         """What changed for the user since a moment."""
-        seats = await self._perhaps_changed(user, start)
-        channels = await self._loader.channels([seat.channel_id for seat in seats])
+        user_rooms = await self._perhaps_changed(user, start)
+        channels = await self._loader.channels([user_room.channel_id for user_room in user_rooms])
         found = Changed([], [], [])
-        for seat, channel in zip(seats, channels, strict=True):
-            name = seat.channel_id
-            here = not start.sure or seat.pointer.change > start.change or self._unmuted(seat.preferences, start)
-            if channel is None or not seat.member:
+        for user_room, channel in zip(user_rooms, channels, strict=True):
+            name = user_room.channel_id
+            here = (
+                not start.sure or user_room.pointer.change > start.change or self._unmuted(user_room.preferences, start)
+            )
+            if channel is None or not user_room.member:
                 if here or await self._position(name) > start.position_of(name):
                     (found.threads if is_thread(name) else found.removed).append(name)
             elif here or channel.position > start.position_of(name):
@@ -346,14 +356,14 @@ class UnreadCounts:
         """Whether a mute has ended by itself since."""
         return start.at < preferences.muted_until <= self._clock()
 
-    async def _perhaps_changed(self, user: str, start: SyncCursor) -> list[Seat]:
+    async def _perhaps_changed(self, user: str, start: SyncCursor) -> list[UserRoom]:
         """The seats to look at: all, if the user was loaded later than that moment, or it is in doubt."""
         view = await self._loader.view(user, start.change)
         if start.change < view.complete_since or not start.sure:
-            return (await self._loader.view(user, "all")).seats
-        known = {seat.channel_id for seat in view.seats}
+            return (await self._loader.view(user, "all")).user_rooms
+        known = {user_room.channel_id for user_room in view.user_rooms}
         others = [name for name in (*view.timelines, *view.preferences) if name not in known]
-        return view.seats + (await self._loader.view(user, others)).seats
+        return view.user_rooms + (await self._loader.view(user, others)).user_rooms
 
     async def _position(self, channel: str) -> int:
         found = (await self._channels.channels([channel]))[0]

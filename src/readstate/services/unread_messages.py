@@ -7,7 +7,7 @@ from readstate.api import UnreadMessages
 from readstate.domain.errors import Invalid
 from readstate.domain.model import MAX_NUMBER, Message
 from readstate.domain.rules import check_id, check_user_id
-from readstate.ports import Seat, UnreadSource
+from readstate.ports import UnreadSource, UserRoom
 
 from .cursors import MessagesAfter, page_size
 from .messages import message_view
@@ -52,12 +52,15 @@ class UnreadView(UnreadCounts):
     async def _sources(self, user: str, channel: str | None) -> list[tuple[int, int, UnreadSource]]:
         """Where to look: (time of the first unread, time of the last message, source)."""
         if channel is not None:
-            seat = await self._loader.seat(user, channel)
+            user_room = await self._loader.user_room(user, channel)
             last_at = (await self._loader.channel(channel)).last_at
-            return [(0, last_at, _source(seat))]
+            return [(0, last_at, _source(user_room))]
         names = [name for _, name in await self.unread_keys(user, None, MAX_NUMBER)]
-        seats, channels = await self.seats(user, names)
-        return [(_first_at(seat), one.last_at, _source(seat)) for seat, one in zip(seats, channels, strict=True)]
+        user_rooms, channels = await self.user_rooms(user, names)
+        return [
+            (_first_at(user_room), one.last_at, _source(user_room))
+            for user_room, one in zip(user_rooms, channels, strict=True)
+        ]
 
     async def _by_time(
         self,
@@ -101,15 +104,15 @@ class UnreadView(UnreadCounts):
         return found
 
 
-def _source(seat: Seat) -> UnreadSource:
-    return UnreadSource(seat.channel_id, seat.pointer.state)
+def _source(user_room: UserRoom) -> UnreadSource:
+    return UnreadSource(user_room.channel_id, user_room.pointer.state)
 
 
-def _first_at(seat: Seat) -> int:
+def _first_at(user_room: UserRoom) -> int:
     """The earliest that the first unread message can have come, without asking the durable store."""
-    ledger = seat.ledger
+    ledger = user_room.ledger
     if ledger is None or ledger.named or ledger.capped or ledger.first is None or ledger.first.at is None:
-        return seat.pointer.at or 0
+        return user_room.pointer.at or 0
     return ledger.first.at
 
 

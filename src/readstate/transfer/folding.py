@@ -33,7 +33,7 @@ from readstate.domain.model import (
 from readstate.domain.rooms import channel_and_thread, is_thread, thread_room
 from readstate.domain.rules import MAX_IN_DIRECT, merge
 
-from .records import Given, GivenRead, GivenSeat, GivenUser, Numbered, Refused
+from .records import Given, GivenRead, GivenUser, GivenUserRoom, Numbered, Refused
 
 Place = tuple[str, int]
 
@@ -53,7 +53,7 @@ class KnownMessage(Struct, frozen=True, gc=False, array_like=True):
     deleted: bool
 
 
-class KnownSeat(Struct, frozen=True, gc=False):
+class KnownUserRoom(Struct, frozen=True, gc=False):
     """A user in a room as it stands."""
 
     member: Member | None = None
@@ -75,7 +75,7 @@ class Known(Struct):
     rooms: dict[str, Channel] = field(default_factory=dict)
     messages: dict[Key, KnownMessage] = field(default_factory=dict)
     around: dict[Place, Neighbours] = field(default_factory=dict)
-    seats: dict[Key, KnownSeat] = field(default_factory=dict)
+    user_rooms: dict[Key, KnownUserRoom] = field(default_factory=dict)
     """By (room, user)."""
     places: dict[Place, Position] = field(default_factory=dict)
     times: dict[Place, Position | None] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class Rows(Struct):
     """Rooms that changed; they stand in `Known.rooms`."""
     messages: list[Message] = field(default_factory=list)
     deleted: list[Key] = field(default_factory=list)
-    seats: dict[Key, KnownSeat] = field(default_factory=dict)
+    user_rooms: dict[Key, KnownUserRoom] = field(default_factory=dict)
     pointers: dict[Key, Pointer] = field(default_factory=dict)
     users: dict[str, GivenUser] = field(default_factory=dict)
     latest_gone: set[str] = field(default_factory=set)
@@ -161,7 +161,7 @@ def take(run: Sequence[Numbered], known: Known, fanout_max_members: int, stop: b
     return taking.rows, refused
 
 
-def resolve(given: GivenSeat, known: Known) -> Position:
+def resolve(given: GivenUserRoom, known: Known) -> Position:
     """Where a pointer stands that a record gives by seq, by id or by time."""
     read, room = given.read, known.rooms.get(given.room)
     if read is None:
@@ -209,8 +209,8 @@ class _Taking:
         match given:
             case Message():
                 self._message(given)
-            case GivenSeat():
-                self._seat(given)
+            case GivenUserRoom():
+                self._user_room(given)
             case Channel():
                 self._room(given)
             case GivenUser():
@@ -372,10 +372,10 @@ class _Taking:
 
     def _read_own(self, channel: str, user: str, seq: int) -> None:
         """One's own message is always covered by the read state; if there is none yet, by the one that comes."""
-        seat = self.known.seats.get((channel, user))
-        if seat is None or (seat.member is None and seat.pointer is None):
+        user_room = self.known.user_rooms.get((channel, user))
+        if user_room is None or (user_room.member is None and user_room.pointer is None):
             return
-        pointer = seat.pointer or Pointer()
+        pointer = user_room.pointer or Pointer()
         if seq > pointer.seq and seq not in pointer.apart:
             self._point((channel, user), replace(pointer, apart=pointer.apart | {seq}))
 
@@ -419,13 +419,13 @@ class _Taking:
 
     # ------------------------------------------------------------ members, followers, pointers
 
-    def _seat(self, given: GivenSeat) -> None:
-        room = self._seated(given.room)
+    def _user_room(self, given: GivenUserRoom) -> None:
+        room = self._has_user_room(given.room)
         key = (given.room, given.user_id)
         place = resolve(given, self.known)
         if given.read is not None and any(seq > room.last_seq for seq in given.read.apart):
             raise Misfit(f"last_read.apart goes beyond the last seq, which is {room.last_seq}")
-        known = self.known.seats.get(key, KnownSeat())
+        known = self.known.user_rooms.get(key, KnownUserRoom())
         self.known.rooms[given.room] = room
         presumed = given.member is not None and not given.presumed and is_presumed(known, given.room)
         if given.member is not None:
@@ -443,7 +443,7 @@ class _Taking:
                 further = pointer if (pointer.epoch, pointer.seq) > (before.epoch, before.seq) else before
                 self._point(key, replace(further, apart=state.apart))
 
-    def _seated(self, name: str) -> Channel:
+    def _has_user_room(self, name: str) -> Channel:
         if not is_thread(name):
             return self._live(name)
         channel, thread = channel_and_thread(name)
@@ -455,7 +455,7 @@ class _Taking:
         return self._thread_room(channel, thread)
 
     @staticmethod
-    def _wanted(known: KnownSeat, given: Preferences, room: Channel) -> Preferences:
+    def _wanted(known: KnownUserRoom, given: Preferences, room: Channel) -> Preferences:
         """What is wanted already holds; what still stands at its default takes what is given."""
         here = known.preferences
         archived = room.last_seq if given.archived_seq == FOREVER else given.archived_seq
@@ -467,15 +467,15 @@ class _Taking:
             here.archived_seq if here.archived_seq >= 0 else archived,
         )
 
-    def _join(self, key: Key, known: KnownSeat, given: Member, preferences: Preferences, *, presumed: bool) -> None:
+    def _join(self, key: Key, known: KnownUserRoom, given: Member, preferences: Preferences, *, presumed: bool) -> None:
         member = given if known.member is None or presumed else _later(known.member, given)
-        seat = KnownSeat(member, preferences, known.pointer)
+        user_room = KnownUserRoom(member, preferences, known.pointer)
         if member == known.member and preferences == known.preferences:
             return
         was = known.member is not None and known.member.active
         if member.active and not was:
             self._check_room_for_one(key[0])
-        self.known.seats[key] = self.rows.seats[key] = seat
+        self.known.user_rooms[key] = self.rows.user_rooms[key] = user_room
         if member.active != was:
             self.joined[key[0]] = self.joined.get(key[0], 0) + (1 if member.active else -1)
         if member.active and not was and not is_thread(key[0]):
@@ -488,8 +488,8 @@ class _Taking:
             raise Misfit(f"channel {name!r} is direct and has two members at most")
 
     def _point(self, key: Key, pointer: Pointer) -> None:
-        known = self.known.seats.get(key, KnownSeat())
-        self.known.seats[key] = replace(known, pointer=pointer)
+        known = self.known.user_rooms.get(key, KnownUserRoom())
+        self.known.user_rooms[key] = replace(known, pointer=pointer)
         self.rows.pointers[key] = pointer
         self._concern(key)
 
@@ -514,12 +514,12 @@ class _Taking:
             self.rows.concerned.add(given.user_id)
 
 
-def is_presumed(seat: KnownSeat, room: str) -> bool:
+def is_presumed(user_room: KnownUserRoom, room: str) -> bool:
     """Whether somebody follows a thread only because an import presumed it, and has not read in it since."""
-    member = seat.member
+    member = user_room.member
     if not is_thread(room) or member is None or not member.active or member.joined_at != PRESUMED_AT:
         return False
-    return seat.pointer is None or (seat.pointer.epoch == 0 and seat.pointer.read_at == 0)
+    return user_room.pointer is None or (user_room.pointer.epoch == 0 and user_room.pointer.read_at == 0)
 
 
 def _next(message: Message, room: Channel, keep_at: bool = False, **place: int) -> Message:

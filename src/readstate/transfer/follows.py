@@ -9,27 +9,29 @@ from readstate.domain.facts import Key
 from readstate.domain.model import Member, Preferences
 from readstate.domain.rooms import thread_room
 
-from .folding import PRESUMED_AT, Concern, Known, KnownSeat, is_presumed
-from .records import GivenRead, GivenSeat
+from .folding import PRESUMED_AT, Concern, Known, KnownUserRoom, is_presumed
+from .records import GivenRead, GivenUserRoom
 
 
-def presumed_follows(concerns: Iterable[Concern], known: Known) -> list[GivenSeat]:
+def presumed_follows(concerns: Iterable[Concern], known: Known) -> list[GivenUserRoom]:
     """New follows, of members who do not follow and never stopped; for those presumed before, further pointers."""
     found: dict[Key, Concern] = {}
     for one in concerns:
         key = (thread_room(one.channel_id, one.thread_id), one.user_id)
         found[key] = max(found.get(key, one), one, key=_weight)
-    seats = []
+    user_rooms = []
     for (room, user), one in found.items():
-        in_channel = known.seats.get((one.channel_id, user), KnownSeat()).member
-        seat = known.seats.get((room, user), KnownSeat())
+        in_channel = known.user_rooms.get((one.channel_id, user), KnownUserRoom()).member
+        user_room = known.user_rooms.get((room, user), KnownUserRoom())
         if in_channel is None or not in_channel.active:
             continue
-        if seat.member is not None and not (one.own and is_presumed(seat, room)):
+        if user_room.member is not None and not (one.own and is_presumed(user_room, room)):
             continue
-        member = Member(room, user, joined_seq=one.seq, joined_at=PRESUMED_AT) if seat.member is None else None
-        seats.append(GivenSeat(room, user, member, Preferences(), GivenRead(seq=one.seq, read_at=0), presumed=True))
-    return seats
+        member = Member(room, user, joined_seq=one.seq, joined_at=PRESUMED_AT) if user_room.member is None else None
+        user_rooms.append(
+            GivenUserRoom(room, user, member, Preferences(), GivenRead(seq=one.seq, read_at=0), presumed=True)
+        )
+    return user_rooms
 
 
 def _weight(one: Concern) -> tuple[bool, int]:

@@ -22,8 +22,8 @@ from .records import (
     FollowLine,
     Given,
     GivenRead,
-    GivenSeat,
     GivenUser,
+    GivenUserRoom,
     Header,
     LastReadLine,
     LatestLine,
@@ -111,7 +111,7 @@ class Checks:
                 channel = check_id(record.channel_id, "channel_id")
                 room = channel if record.thread_id is None else thread_room(channel, _thread_id(record.thread_id))
                 user = check_user_id(record.user_id)
-                return GivenSeat(room, user, None, Preferences(), self._read(record.last_read))
+                return GivenUserRoom(room, user, None, Preferences(), self._read(record.last_read))
             case UserLine():
                 tap, seen = self._past(record.last_tap, "last_tap"), self._past(record.last_seen, "last_seen")
                 return GivenUser(check_user_id(record.user_id), tap, seen, record.receipts)
@@ -243,17 +243,17 @@ class Checks:
 
     # ------------------------------------------------------------ members, followers
 
-    def _member(self, line: MemberLine) -> GivenSeat:
+    def _member(self, line: MemberLine) -> GivenUserRoom:
         channel, user = check_id(line.channel_id, "channel_id"), check_user_id(line.user_id)
-        member, wanted = self._seat(channel, user, line), _preferences(line.preferences)
-        return GivenSeat(channel, user, member, wanted, self._read(line.last_read))
+        member, wanted = self._user_room(channel, user, line), _preferences(line.preferences)
+        return GivenUserRoom(channel, user, member, wanted, self._read(line.last_read))
 
-    def _follow(self, line: FollowLine) -> GivenSeat:
+    def _follow(self, line: FollowLine) -> GivenUserRoom:
         room = thread_room(check_id(line.channel_id, "channel_id"), _thread_id(line.thread_id))
         user = check_user_id(line.user_id)
-        return GivenSeat(room, user, self._seat(room, user, line), Preferences(), self._read(line.last_read))
+        return GivenUserRoom(room, user, self._user_room(room, user, line), Preferences(), self._read(line.last_read))
 
-    def _seat(self, room: str, user: str, line: MemberLine | FollowLine) -> Member:
+    def _user_room(self, room: str, user: str, line: MemberLine | FollowLine) -> Member:
         _check_seqs("joined_seq", line.joined_seq)
         _check_seqs("skipped", *chain.from_iterable(line.skipped))
         return Member(room, user, line.active, line.joined_seq, self._past(line.joined_at, "joined_at"), line.skipped)

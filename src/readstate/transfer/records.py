@@ -188,7 +188,7 @@ class GivenRead(Struct, frozen=True, gc=False):
     read_at: int | None = None
 
 
-class GivenSeat(Struct, frozen=True, gc=False):
+class GivenUserRoom(Struct, frozen=True, gc=False):
     """A user in a room: a membership (none for a pointer alone), preferences, a pointer."""
 
     room: str
@@ -209,7 +209,7 @@ class GivenUser(Struct, frozen=True, gc=False):
     receipts: ReceiptsPreference
 
 
-Given = Channel | Message | GivenSeat | GivenUser
+Given = Channel | Message | GivenUserRoom | GivenUser
 """A record that is right in itself. Whether it fits what the store has, the store's fold decides."""
 
 

@@ -88,7 +88,7 @@ class DeadLetters:
         user, room = self._whose(value) if event is None else (event.user_id, event.channel_id)
         _check_names(user, room)
         view = await self._users.view(user, [room])
-        hot = view.seats[0].pointer if view is not None and view.seats else None
+        hot = view.user_rooms[0].pointer if view is not None and view.user_rooms else None
         if event is None and hot is None:
             raise fault or ValueError("nothing is known of it")
         if event is not None:

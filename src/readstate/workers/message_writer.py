@@ -186,7 +186,7 @@ class MessageWriter:
             epochs[user] = epoch
             if standing is Standing.LOOK and not epoch:  # perhaps it is only that nothing is known
                 view = await self._users.view(user, [channel])
-                epochs[user] = None if view is None or not view.seats else view.seats[0].pointer.epoch
+                epochs[user] = None if view is None or not view.user_rooms else view.user_rooms[0].pointer.epoch
         return epochs
 
 

@@ -114,12 +114,22 @@ class User:
     """What is loaded of a user."""
 
     __slots__ = (
-        "apart", "change", "inbox", "live", "named", "preferences", "seats", "set_aside", "since", "threads",
-        "timelines", "used",
+        "apart",
+        "change",
+        "inbox",
+        "live",
+        "named",
+        "preferences",
+        "set_aside",
+        "since",
+        "threads",
+        "timelines",
+        "used",
+        "user_rooms",
     )  # fmt: skip
 
     def __init__(self, since: int, used: int) -> None:
-        self.seats: dict[str, bytes] = {}
+        self.user_rooms: dict[str, bytes] = {}
         self.apart: dict[str, frozenset[int]] = {}
         self.live = Shelf()
         """Ledgers of the channels that are counted by them."""
@@ -144,15 +154,15 @@ class User:
 
     def row(self, channel: str) -> Row:
         """A seat; an empty one if there is none."""
-        raw = self.seats.get(channel)
+        raw = self.user_rooms.get(channel)
         return Row(flags=THREAD if is_thread(channel) else 0) if raw is None else unpack(raw)
 
     def put(self, channel: str, row: Row, number: int) -> None:
         """Keep a seat that has changed."""
         row.number = self.change = number
-        self.seats[intern(channel)] = row.pack()
+        self.user_rooms[intern(channel)] = row.pack()
 
-    def seat_flags(self, channel: str, row: Row, flags: int) -> None:
+    def user_room_flags(self, channel: str, row: Row, flags: int) -> None:
         """Change what kind of seat it is; its ledger is taken from the old shelf."""
         self.shelf(row.flags).drop(channel)
         if row.flags & TIMELINE and row.flags & MEMBER:

@@ -18,7 +18,7 @@ from readstate.domain.hot_updates import Fan, Gone, Joined, Left, Merged, OwnRea
 from readstate.domain.model import NO_PREFERENCES, Entry, Mode, Pointer, Position, Preferences, ReadState
 from readstate.domain.rooms import is_thread
 from readstate.domain.rules import advance, give_back, merge, next_epoch, rewind
-from readstate.ports import Absent, Clock, LedgerLoad, Move, Moved, Read, Restore, Rewind, SeatLoad
+from readstate.ports import Absent, Clock, LedgerLoad, LoadedUserRoom, Move, Moved, Read, Restore, Rewind
 from readstate.telemetry import EVICTIONS
 
 from .ledger import Ledger
@@ -64,7 +64,7 @@ class MemoryUsers(UserViews):
             return Absent.NOT_LOADED
         user.used = now
         channel = move.channel_id
-        raw = user.seats.get(channel)
+        raw = user.user_rooms.get(channel)
         if raw is None:
             return Absent.NOT_A_MEMBER
         epoch, seq, at, change, filled, number, latest, flags = PACKING.unpack_from(raw)
@@ -83,7 +83,7 @@ class MemoryUsers(UserViews):
             to = move.to
             number = user.change = next(self._numbers)
             packed = PACKING.pack(epoch, to.seq, to.at or 0, change, filled, number, latest, flags)
-            user.seats[intern(channel)] = packed + to.id.encode() if to.id else packed
+            user.user_rooms[intern(channel)] = packed + to.id.encode() if to.id else packed
             if (ledger := shelf.get(channel)) is not None:
                 ledger.read(to.seq)
                 if not ledger.seqs:
@@ -166,7 +166,7 @@ class MemoryUsers(UserViews):
                 loading.fans.append(fan)
             return
         channel = fan.channel_id
-        raw = user.seats.get(channel)
+        raw = user.user_rooms.get(channel)
         if raw is None:
             return
         epoch, seq, at, change, filled, _, latest, flags = PACKING.unpack_from(raw)
@@ -188,7 +188,7 @@ class MemoryUsers(UserViews):
                 user.set_aside.symmetric_difference_update({intern(channel)})
         number = user.change = next(self._numbers)
         packed = PACKING.pack(epoch, seq, at, fan.change, filled, number, fan.latest_at, flags)
-        user.seats[channel] = packed + raw[HEAD:]
+        user.user_rooms[channel] = packed + raw[HEAD:]
 
     def _fan_put(self, user: User, flags: int, fan: Fan, entry: Entry, mention: bool, now: int) -> None:
         channel, shelf = fan.channel_id, user.shelf(flags)
@@ -244,7 +244,7 @@ class MemoryUsers(UserViews):
             row.change = row.filled = step.change
             _reorder(user, channel, row.latest, None if step.mode is Mode.TIMELINE else step.latest_at)
             row.latest = step.latest_at
-            user.seat_flags(channel, row, flags_of(channel, True, step.mode, step.archived))
+            user.user_room_flags(channel, row, flags_of(channel, True, step.mode, step.archived))
             if merge(ReadState(row.epoch, row.seq, _NOTHING), pointer.state).seq < step.last_seq:
                 user.shelf(row.flags).unload(channel)
             user.put(channel, row, next(self._numbers))
@@ -267,13 +267,13 @@ class MemoryUsers(UserViews):
         match step:
             case Switched():
                 perhaps_unread = channel in user.live or channel in user.live.missing
-                user.seat_flags(channel, row, row.flags | TIMELINE)
+                user.user_room_flags(channel, row, row.flags | TIMELINE)
                 if perhaps_unread:
                     user.named.unload(channel)
             case Left():
-                user.seat_flags(channel, row, row.flags & ~MEMBER)
+                user.user_room_flags(channel, row, row.flags & ~MEMBER)
             case Gone():
-                user.seat_flags(channel, row, row.flags & THREAD)
+                user.user_room_flags(channel, row, row.flags & THREAD)
                 row = Row(epoch=row.epoch + 1, flags=row.flags)
                 user.apart.pop(channel, None)
                 user.preferences.pop(channel, None)
@@ -316,7 +316,7 @@ class MemoryUsers(UserViews):
             loading = self._loading[user] = _Loading(next(self._next_ticket))
         return loading.ticket
 
-    async def install(self, user: str, ticket: int, seats: Sequence[SeatLoad]) -> bool:
+    async def install(self, user: str, ticket: int, user_rooms: Sequence[LoadedUserRoom]) -> bool:
         """Take a loaded user; False if something has happened since `begin`: load again."""
         loading = self._loading.get(user)
         if loading is None or loading.ticket != ticket:
@@ -326,20 +326,20 @@ class MemoryUsers(UserViews):
             return True
         now = self._clock()
         loaded = User(next(self._numbers), now)
-        for seat in seats:
-            self._install_seat(loaded, seat)
+        for user_room in user_rooms:
+            self._install_user_room(loaded, user_room)
         self._users[user] = loaded
         for fan in loading.fans:
             self._fan(user, fan, now)
         return True
 
     @staticmethod
-    def _install_seat(user: User, load: SeatLoad) -> None:
+    def _install_user_room(user: User, load: LoadedUserRoom) -> None:
         channel, pointer = intern(load.channel_id), load.pointer
         row = Row(pointer.epoch, pointer.seq, 0, load.change, load.change, pointer.change, load.latest_at)
         row.point(pointer.place)
-        user.seat_flags(channel, row, flags_of(channel, load.member, load.mode, load.archived))
-        user.seats[channel] = row.pack()
+        user.user_room_flags(channel, row, flags_of(channel, load.member, load.mode, load.archived))
+        user.user_rooms[channel] = row.pack()
         if pointer.apart:
             user.apart[channel] = pointer.apart
         if load.preferences != NO_PREFERENCES:
@@ -354,7 +354,7 @@ class MemoryUsers(UserViews):
 
     def _install_ledger(self, load: LedgerLoad, now: int) -> bool:
         user = self._users.get(load.user_id)
-        raw = None if user is None else user.seats.get(load.channel_id)
+        raw = None if user is None else user.user_rooms.get(load.channel_id)
         if user is None or raw is None:
             return False
         row = unpack(raw)
@@ -373,7 +373,7 @@ class MemoryUsers(UserViews):
             ledger.floor = load.floor
         row.filled = load.change
         channel = intern(load.channel_id)
-        user.seats[channel] = row.pack()
+        user.user_rooms[channel] = row.pack()
         user.shelf(row.flags).put(channel, ledger)
         return True
 
@@ -394,10 +394,10 @@ class MemoryUsers(UserViews):
 
     def bytes(self) -> int:
         """About how much memory the users take."""
-        seats = sum(len(user.seats) for user in self._users.values())
+        user_rooms = sum(len(user.user_rooms) for user in self._users.values())
         shelves = (shelf for user in self._users.values() for shelf in (user.live, user.named, user.threads))
         entries = sum(len(ledger.seqs) for shelf in shelves for ledger in shelf.values())
-        return len(self._users) * USER_BYTES + seats * SEAT_BYTES + entries * ENTRY_BYTES
+        return len(self._users) * USER_BYTES + user_rooms * SEAT_BYTES + entries * ENTRY_BYTES
 
     async def generation(self) -> int:
         """A moment, for `dropped`."""

@@ -6,7 +6,7 @@ from heapq import nsmallest
 from itertools import islice
 
 from readstate.domain.model import NO_PREFERENCES, Pointer, Position
-from readstate.ports import Clock, LedgerView, Seat, Standing, Survey, UserView, Which
+from readstate.ports import Clock, LedgerView, Standing, Survey, UserRoom, UserView, Which
 
 from .ledger import Ledger
 from .user_rooms import ARCHIVED, HEAD, LATEST_AT, MEMBER, NUMBER_AT, SEQ_AT, TIMELINE, U64, Row, Shelf, User, unpack
@@ -32,24 +32,24 @@ class UserViews:
         known.used = self._clock()
         channels: Iterable[str]
         if which == "all":
-            channels = known.seats
+            channels = known.user_rooms
         elif isinstance(which, int):
             number = U64.unpack_from
-            channels = [name for name, raw in known.seats.items() if number(raw, NUMBER_AT)[0] > which]
+            channels = [name for name, raw in known.user_rooms.items() if number(raw, NUMBER_AT)[0] > which]
         else:
-            channels = [channel for channel in which if channel in known.seats]
+            channels = [channel for channel in which if channel in known.user_rooms]
         return UserView(
             change=known.change,
             complete_since=known.since,
-            seats=[self._seat(known, channel) for channel in channels],
+            user_rooms=[self._user_room(known, channel) for channel in channels],
             unloaded=[*known.live.missing, *known.threads.missing],
             timelines=known.timelines.copy(),  # a join must not reach into a view that somebody works with
             preferences=known.preferences,
         )
 
-    def _seat(self, user: User, channel: str) -> Seat:
-        row = unpack(user.seats[channel])
-        return Seat(
+    def _user_room(self, user: User, channel: str) -> UserRoom:
+        row = unpack(user.user_rooms[channel])
+        return UserRoom(
             channel_id=channel,
             member=bool(row.flags & MEMBER),
             mode=row.mode,
@@ -112,14 +112,14 @@ class UserViews:
         known = self._users.get(user)
         if known is None:
             return None
-        return [name for name, raw in known.seats.items() if raw[HEAD - 1] & MEMBER]
+        return [name for name, raw in known.user_rooms.items() if raw[HEAD - 1] & MEMBER]
 
     async def pointers(self, user: str) -> dict[str, Pointer] | None:
         """All pointers of a user. No use of it: what nobody else uses is dropped all the same."""
         known = self._users.get(user)
         if known is None:
             return None
-        rows = ((name, unpack(raw)) for name, raw in known.seats.items())
+        rows = ((name, unpack(raw)) for name, raw in known.user_rooms.items())
         return {name: self._pointer(known, name, row) for name, row in rows}
 
     async def pointers_in(self, channel: str, users: Sequence[str]) -> list[Pointer | None]:
@@ -139,7 +139,7 @@ class UserViews:
         found = []
         for name in users:
             user = self._users.get(name)
-            raw = None if user is None else user.seats.get(channel)
+            raw = None if user is None else user.user_rooms.get(channel)
             if user is None:
                 found.append((Standing.LOOK, 0))
             elif raw is None:
@@ -183,12 +183,12 @@ class UserViews:
             return None
         known.used = self._clock()
         live, latest = known.live, U64.unpack_from
-        if only_unread and 8 * len(live) < len(known.seats):
-            seats = known.seats
-            keys = [(-latest(seats[name], LATEST_AT)[0], name) for name in live]
+        if only_unread and 8 * len(live) < len(known.user_rooms):
+            user_rooms = known.user_rooms
+            keys = [(-latest(user_rooms[name], LATEST_AT)[0], name) for name in live]
             return nsmallest(limit, keys if after is None else [key for key in keys if key > after])
         if known.inbox is None:
-            rows = ((name, raw) for name, raw in known.seats.items() if raw[HEAD - 1] & ~ARCHIVED == MEMBER)
+            rows = ((name, raw) for name, raw in known.user_rooms.items() if raw[HEAD - 1] & ~ARCHIVED == MEMBER)
             known.inbox = sorted((-latest(raw, LATEST_AT)[0], name) for name, raw in rows)
         start = 0 if after is None else bisect_right(known.inbox, after)
         if not only_unread:

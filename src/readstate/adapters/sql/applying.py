@@ -126,8 +126,8 @@ class Applying:
         return places
 
     async def _lock(self, deliveries: Sequence[Delivery], needed: Sequence[Wants]) -> None:
-        seats = {key for one in needed for key in one.members | one.pointers} if len(needed) > 1 else ()
-        await self._session.lock({delivery.event.channel_id for delivery in deliveries}, seats)
+        user_rooms = {key for one in needed for key in one.members | one.pointers} if len(needed) > 1 else ()
+        await self._session.lock({delivery.event.channel_id for delivery in deliveries}, user_rooms)
 
     async def _facts(self, run: Sequence[Delivery], needed: Wants) -> Facts:
         facts = Facts()

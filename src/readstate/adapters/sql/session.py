@@ -30,7 +30,7 @@ class Session(Protocol):
     async def put(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
         """Run a statement over many rows; what is a list in a row goes as JSON."""
 
-    async def lock(self, channels: Iterable[str], seats: Iterable[Key] = ()) -> None:
+    async def lock(self, channels: Iterable[str], user_rooms: Iterable[Key] = ()) -> None:
         """Nobody else changes these channels, their threads, or the (room, user) there, until this is over."""
 
 

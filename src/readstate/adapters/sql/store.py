@@ -33,8 +33,8 @@ from readstate.ports import (
     Activity,
     Breakdown,
     LedgerLoad,
+    LoadedUserRoom,
     Online,
-    SeatLoad,
     Tapped,
     TapPlace,
     TimelineLoad,
@@ -54,7 +54,7 @@ CURSOR_KEY = "cursors"
 FEW = 50
 """So many of the newest messages are looked at first."""
 
-_seats = msgspec.json.Decoder(list[SeatLoad], strict=False)
+_user_rooms = msgspec.json.Decoder(list[LoadedUserRoom], strict=False)
 _ledger_entries = msgspec.json.Decoder(list[tuple[int, Entry]], strict=False)
 _timeline_entries = msgspec.json.Decoder(list[Entry], strict=False)
 _undo_items = msgspec.json.Decoder(list[UndoItem])
@@ -186,9 +186,9 @@ class SqlStore(SqlLetters, SqlUpkeep):
 
     # ------------------------------------------------------------ loads
 
-    async def load_user(self, user: str) -> list[SeatLoad]:
+    async def load_user(self, user: str) -> list[LoadedUserRoom]:
         """Every channel that the user is in, has left, or has a pointer in."""
-        return _seats.decode(await self._text("load_user", user=user))
+        return _user_rooms.decode(await self._text("load_user", user=user))
 
     async def load_ledgers(self, wanted: Sequence[tuple[str, str, Mode, ReadState]], cap: int) -> list[LedgerLoad]:
         """The newest `cap` unread messages of each (user, channel)."""

@@ -11,13 +11,23 @@ from msgspec.structs import replace
 from readstate.domain.facts import Key
 from readstate.domain.model import Channel, Latest, Member, Message, Pointer, Position, Preferences
 from readstate.domain.rooms import channel_and_thread, is_thread, thread_room
-from readstate.transfer.folding import Concern, Known, KnownMessage, KnownSeat, Misfit, Neighbours, Rows, resolve, take
+from readstate.transfer.folding import (
+    Concern,
+    Known,
+    KnownMessage,
+    KnownUserRoom,
+    Misfit,
+    Neighbours,
+    Rows,
+    resolve,
+    take,
+)
 from readstate.transfer.follows import presumed_follows
 from readstate.transfer.records import (
     Erased,
     ErasedRows,
-    GivenSeat,
     GivenUser,
+    GivenUserRoom,
     MessageLine,
     Numbered,
     PreferencesLine,
@@ -46,7 +56,7 @@ _MESSAGES = {"unplaced", "messages", "replies"}
 _message_line = msgspec.json.Decoder(MessageLine)
 _known_messages = msgspec.json.Decoder(list[tuple[str, str, KnownMessage]])
 _neighbours = msgspec.json.Decoder(list[tuple[str, int, Neighbours]])
-_seats = msgspec.json.Decoder(list[tuple[str, str, Member | None, Preferences, Pointer | None]])
+_user_rooms = msgspec.json.Decoder(list[tuple[str, str, Member | None, Preferences, Pointer | None]])
 _tails = msgspec.json.Decoder(list[tuple[str, int, int]])
 _own = msgspec.json.Decoder(list[tuple[str, str, frozenset[int]]])
 _concerns = msgspec.json.Decoder(list[Concern])
@@ -88,7 +98,7 @@ class SqlTransfer:
         users: set[str] = set()
         concerns: list[Concern] = []
         arrived: dict[Key, int] = {}
-        await session.lock(_channels_of(records), _seats_of(records))
+        await session.lock(_channels_of(records), _user_rooms_of(records))
         position: int = await session.value("next_position")
         for _, group in groupby(records, lambda one: type(one.given)):
             run = list(group)
@@ -121,8 +131,8 @@ class SqlTransfer:
         in_channels = {(one.channel_id, one.user_id) for one in concerns}
         in_threads = {(thread_room(one.channel_id, one.thread_id), one.user_id) for one in concerns}
         await session.lock({channel for channel, _ in in_channels}, in_threads)
-        await _gather_seats(session, known, in_channels | in_threads)
-        run = [Numbered(0, seat) for seat in presumed_follows(concerns, known)]
+        await _gather_user_rooms(session, known, in_channels | in_threads)
+        run = [Numbered(0, user_room) for user_room in presumed_follows(concerns, known)]
         if not run:
             return Rows(), Known()
         known = await _gather(session, run)
@@ -151,21 +161,21 @@ def _channels_of(records: Sequence[Numbered]) -> set[str]:
         match one.given:
             case Channel() | Message():
                 names.add(channel_and_thread(one.given.channel_id)[0])
-            case GivenSeat():
+            case GivenUserRoom():
                 names.add(channel_and_thread(one.given.room)[0])
     return names
 
 
-def _seats_of(records: Sequence[Numbered]) -> set[Key]:
+def _user_rooms_of(records: Sequence[Numbered]) -> set[Key]:
     """The users in rooms that records are about, also those who wrote what is given."""
-    seats = set()
+    user_rooms = set()
     for one in records:
         match one.given:
             case Message():
-                seats.add((one.given.channel_id, one.given.sender_id))
-            case GivenSeat():
-                seats.add((one.given.room, one.given.user_id))
-    return seats
+                user_rooms.add((one.given.channel_id, one.given.sender_id))
+            case GivenUserRoom():
+                user_rooms.add((one.given.room, one.given.user_id))
+    return user_rooms
 
 
 def _line(part: str, text: str) -> Record:
@@ -195,8 +205,8 @@ async def _gather(session: Session, run: Sequence[Numbered]) -> Known:
             return await _about_rooms(session, [one.given for one in run if isinstance(one.given, Channel)])
         case Message():
             return await _about_messages(session, [one.given for one in run if isinstance(one.given, Message)])
-        case GivenSeat():
-            return await _about_seats(session, [one.given for one in run if isinstance(one.given, GivenSeat)])
+        case GivenUserRoom():
+            return await _about_user_rooms(session, [one.given for one in run if isinstance(one.given, GivenUserRoom)])
         case GivenUser():
             names = {one.given.user_id for one in run if isinstance(one.given, GivenUser)}
             return Known(users={user.user_id: user for user in _users.decode(await ask(session, "activities", names))})
@@ -216,7 +226,7 @@ async def _about_messages(session: Session, given: Sequence[Message]) -> Known:
     replies = [(m.channel_id, m.thread_id) for m in given if m.thread_id is not None]
     await _gather_rooms(session, known, rooms | {thread_room(channel, thread) for channel, thread in replies})
     await _gather_messages(session, known, {(message.channel_id, message.id) for message in given} | set(replies))
-    await _gather_seats(
+    await _gather_user_rooms(
         session, known, {(m.channel_id, m.sender_id) for m in given if m.seq is not None or m.thread_id is None}
     )
     tails = {room: (seq, at) for room, seq, at in _tails.decode(await ask(session, "tails", rooms))}
@@ -237,28 +247,33 @@ async def _about_messages(session: Session, given: Sequence[Message]) -> Known:
     return known
 
 
-async def _about_seats(session: Session, given: Sequence[GivenSeat]) -> Known:
+async def _about_user_rooms(session: Session, given: Sequence[GivenUserRoom]) -> Known:
     known = Known()
-    await _gather_rooms(session, known, {seat.room for seat in given})
-    await _gather_seats(session, known, {(seat.room, seat.user_id) for seat in given})
-    await _gather_messages(session, known, {key for seat in given for key in _named(seat)})
+    await _gather_rooms(session, known, {user_room.room for user_room in given})
+    await _gather_user_rooms(session, known, {(user_room.room, user_room.user_id) for user_room in given})
+    await _gather_messages(session, known, {key for user_room in given for key in _named(user_room)})
     await _gather_places(session, known, given)
-    for seat in given:
-        if seat.read is not None and seat.read.seq is None and seat.read.id is None and seat.read.at is not None:
-            key = (seat.room, seat.read.at)
+    for user_room in given:
+        if (
+            user_room.read is not None
+            and user_room.read.seq is None
+            and user_room.read.id is None
+            and user_room.read.at is not None
+        ):
+            key = (user_room.room, user_room.read.at)
             if key not in known.times:
                 known.times[key] = await _by_time(session, *key)
     await _gather_own(session, known, given)
     return known
 
 
-def _named(seat: GivenSeat) -> Iterable[Key]:
+def _named(user_room: GivenUserRoom) -> Iterable[Key]:
     """The messages that a seat's record names: a thread's root, and what was read last."""
-    channel, thread = channel_and_thread(seat.room)
+    channel, thread = channel_and_thread(user_room.room)
     if thread:
         yield channel, thread
-    if seat.read is not None and seat.read.seq is None and seat.read.id is not None:
-        yield channel, seat.read.id
+    if user_room.read is not None and user_room.read.seq is None and user_room.read.id is not None:
+        yield channel, user_room.read.id
 
 
 async def _gather_rooms(session: Session, known: Known, names: set[str]) -> None:
@@ -274,39 +289,41 @@ async def _gather_messages(session: Session, known: Known, keys: set[Key]) -> No
         known.messages = {(channel, id_): message for channel, id_, message in rows}
 
 
-async def _gather_seats(session: Session, known: Known, keys: set[Key]) -> None:
-    rows = _seats.decode(await ask(session, "seats", keys))
-    known.seats = {(room, user): KnownSeat(member, wanted, pointer) for room, user, member, wanted, pointer in rows}
+async def _gather_user_rooms(session: Session, known: Known, keys: set[Key]) -> None:
+    rows = _user_rooms.decode(await ask(session, "seats", keys))
+    known.user_rooms = {
+        (room, user): KnownUserRoom(member, wanted, pointer) for room, user, member, wanted, pointer in rows
+    }
 
 
-async def _gather_places(session: Session, known: Known, given: Sequence[GivenSeat]) -> None:
+async def _gather_places(session: Session, known: Known, given: Sequence[GivenUserRoom]) -> None:
     """Which messages pointers stand at that say only a seq."""
     places, replies = set(), set()
-    for seat in given:
-        read = seat.read
+    for user_room in given:
+        read = user_room.read
         if read is not None and read.seq and (read.id is None or read.at is None):
-            if is_thread(seat.room):
-                replies.add((seat.room, read.seq, *channel_and_thread(seat.room)))
+            if is_thread(user_room.room):
+                replies.add((user_room.room, read.seq, *channel_and_thread(user_room.room)))
             else:
-                places.add((seat.room, read.seq))
+                places.add((user_room.room, read.seq))
     for name, keys in (("by_seq", places), ("reply_places", replies)):
         if keys:
             rows = gathering.places.decode(await ask(session, name, keys))
             known.places |= {(room, seq): Position(seq, id_, at) for room, seq, id_, at in rows}
 
 
-async def _gather_own(session: Session, known: Known, given: Sequence[GivenSeat]) -> None:
+async def _gather_own(session: Session, known: Known, given: Sequence[GivenUserRoom]) -> None:
     """Own messages beyond the pointers, which the read state must cover (in channels)."""
     keys = []
-    for seat in given:
-        if is_thread(seat.room):
+    for user_room in given:
+        if is_thread(user_room.room):
             continue
-        pointer = known.seats.get((seat.room, seat.user_id), KnownSeat()).pointer
+        pointer = known.user_rooms.get((user_room.room, user_room.user_id), KnownUserRoom()).pointer
         try:
-            since = resolve(seat, known).seq if seat.read is not None or pointer is None else pointer.seq
+            since = resolve(user_room, known).seq if user_room.read is not None or pointer is None else pointer.seq
         except Misfit:
             continue
-        keys.append((seat.room, seat.user_id, since))
+        keys.append((user_room.room, user_room.user_id, since))
     if keys:
         known.own = {
             (room, user): seqs for room, user, seqs in _own.decode(await ask(session, "own_beyond", keys)) if seqs
@@ -347,7 +364,7 @@ async def _store(session: Session, rows: Rows, known: Known, position: int) -> N
         await session.run("delete_messages", keys=as_json(rows.deleted))
     await session.put("add_messages", [_message_row(message) for message in rows.messages])
     for name, values in (
-        ("put_seats", [_seat_row(key, seat) for key, seat in rows.seats.items()]),
+        ("put_seats", [_user_room_row(key, user_room) for key, user_room in rows.user_rooms.items()]),
         ("put_pointers", [_receipt_row(key, pointer) for key, pointer in rows.pointers.items()]),
         ("put_activities", [(u.user_id, u.last_tap, u.last_seen, u.receipts) for u in rows.users.values()]),
     ):
@@ -355,7 +372,7 @@ async def _store(session: Session, rows: Rows, known: Known, position: int) -> N
             await session.run(name, rows=as_json(values))
     for name in sorted(rows.latest_gone):
         known.rooms[name] = replace(known.rooms[name], latest=await _newest(session, name))
-    for name in {room for room, _ in rows.seats}:
+    for name in {room for room, _ in rows.user_rooms}:
         known.rooms[name] = await _with_peers(session, known.rooms[name])
     await _put_rooms(session, rows.rooms, known.rooms, position)
 
@@ -409,8 +426,8 @@ def _message_row(m: Message) -> tuple[Any, ...]:
     )
 
 
-def _seat_row(key: Key, seat: KnownSeat) -> tuple[Any, ...]:
-    (room, user), member, wanted = key, seat.member, seat.preferences
+def _user_room_row(key: Key, user_room: KnownUserRoom) -> tuple[Any, ...]:
+    (room, user), member, wanted = key, user_room.member, user_room.preferences
     assert member is not None
     return (
         user,
@@ -433,9 +450,11 @@ def _receipt_row(key: Key, pointer: Pointer) -> tuple[Any, ...]:
 
 
 async def _erase(session: Session, user: str) -> ErasedRows:
-    seats = _flags.decode(await session.value("rooms_of", user=user))
-    await session.lock({channel_and_thread(room)[0] for room, _ in seats}, [(room, user) for room, _ in seats])
-    seats = _flags.decode(await session.value("rooms_of", user=user))
+    user_rooms = _flags.decode(await session.value("rooms_of", user=user))
+    await session.lock(
+        {channel_and_thread(room)[0] for room, _ in user_rooms}, [(room, user) for room, _ in user_rooms]
+    )
+    user_rooms = _flags.decode(await session.value("rooms_of", user=user))
     receivers = _names.decode(await session.value("badges_with", user=user))
     position: int = await session.value("next_position")
     counts = {
@@ -443,13 +462,13 @@ async def _erase(session: Session, user: str) -> ErasedRows:
         for part in ("members", "receipts", "undo", "undelivered", "activity", "once_named")
     }
     await erase_letters(session, user)
-    names = {room for room, active in seats if active}
+    names = {room for room, active in user_rooms if active}
     known = Known()
     await _gather_rooms(session, known, names)
     for name in names:
         room = known.rooms[name]
         known.rooms[name] = await _with_peers(session, replace(room, member_count=max(room.member_count - 1, 0)))
     await _put_rooms(session, names, known.rooms, position)
-    threads = sum(is_thread(room) for room, _ in seats)
-    erased = Erased(len(seats) - threads, threads, counts["receipts"], counts["undelivered"])
+    threads = sum(is_thread(room) for room, _ in user_rooms)
+    erased = Erased(len(user_rooms) - threads, threads, counts["receipts"], counts["undelivered"])
     return ErasedRows(erased, {name: known.rooms[name] for name in sorted(names)}, receivers)

@@ -43,7 +43,7 @@ class SqlUpkeep:
         rows = _pointers.decode(await self._database.value("read_states", keys=as_json(wanted)))
         return {(user, channel): pointer for channel, user, pointer in rows}
 
-    async def some_seats(self, limit: int) -> list[Key]:
+    async def some_user_rooms(self, limit: int) -> list[Key]:
         """(user, channel) of some members of channels, taken at random."""
         return _pairs.decode(await self._database.value("some_seats", limit=limit))
 

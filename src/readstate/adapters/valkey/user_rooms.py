@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from readstate.domain.model import NO_PREFERENCES, Mode, Pointer, Position, Preferences
-from readstate.ports import LedgerView, Seat
+from readstate.ports import LedgerView, UserRoom
 
 from . import Script, slot_of, tag_of
 from .groups import script
@@ -89,7 +89,7 @@ def pack_seqs(seqs: Iterable[int]) -> bytes:
     return pack(f">{len(ordered)}I", *ordered)
 
 
-def pack_seat(pointer: Pointer, change: int, flags: int) -> bytes:
+def pack_user_room(pointer: Pointer, change: int, flags: int) -> bytes:
     """A seat that was loaded."""
     head = SEAT.pack(flags, pointer.epoch, pointer.seq, pointer.at or 0, change, pointer.change)
     return head + (pointer.id or "").encode()
@@ -136,10 +136,12 @@ def read_at_of(pointer: Pointer, moved: bytes) -> Pointer:
     return replace(pointer, read_at=at) if (epoch, seq) == (pointer.epoch, pointer.seq) else pointer
 
 
-def seat_of(room: str, raw: bytes, apart: bytes, row: bytes | None, preferences: Preferences, oldest: int) -> Seat:
+def user_room_of(
+    room: str, raw: bytes, apart: bytes, row: bytes | None, preferences: Preferences, oldest: int
+) -> UserRoom:
     """A seat with what its ledger holds; one that was last touched before `oldest` (in s) must be loaded."""
     flags = raw[0]
-    return Seat(
+    return UserRoom(
         channel_id=room,
         member=bool(flags & MEMBER),
         mode=Mode.TIMELINE if flags & TIMELINE else Mode.LEDGER,

@@ -10,7 +10,7 @@ from readstate.adapters.drops import Drops
 from readstate.domain.hot_updates import Fan, Gone, Joined, Left, Merged, OwnRead, Switched, UserStep
 from readstate.domain.model import Mode, Pointer, Preferences
 from readstate.domain.rooms import is_thread
-from readstate.ports import Absent, LedgerLoad, Move, Moved, Read, Restore, Rewind, SeatLoad
+from readstate.ports import Absent, LedgerLoad, LoadedUserRoom, Move, Moved, Read, Restore, Rewind
 
 from . import Generation, Overtaken
 from .calls import Packet, UserCalls
@@ -27,8 +27,8 @@ from .user_rooms import (
     encode,
     pack_missing,
     pack_preferences,
-    pack_seat,
     pack_seqs,
+    pack_user_room,
     pointer_of,
     preferences_of,
 )
@@ -143,16 +143,16 @@ class ValkeyUsers(ValkeyViews):
                 break
         return ticket
 
-    async def install(self, user: str, ticket: int, seats: Sequence[SeatLoad]) -> bool:
+    async def install(self, user: str, ticket: int, user_rooms: Sequence[LoadedUserRoom]) -> bool:
         """Take a loaded user; False if something has happened since `begin`: load again."""
         staged = self._calls.keys.staged(user, secrets.token_hex(8))
         missing = 0
         flat: list[list[str | bytes | int]] = [[] for _ in staged]
         rows, aparts, counts, preferences, inbox, timelines = flat
         rows += ("", b"")  # what is loaded comes first: a small hash is looked through from the beginning
-        for load in seats:
+        for load in user_rooms:
             room, flags = load.channel_id, _flags(load)
-            rows += (room, pack_seat(load.pointer, load.change, flags))
+            rows += (room, pack_user_room(load.pointer, load.change, flags))
             if flags & APART:
                 aparts += (room, pack_seqs(load.pointer.apart))
             if flags & PREFERS:
@@ -302,7 +302,7 @@ def _given(pointer: Pointer) -> tuple[object, ...]:
     return pointer.epoch, pointer.seq, sorted(pointer.apart), pointer.at or 0, pointer.id or ""
 
 
-def _flags(load: SeatLoad) -> int:
+def _flags(load: LoadedUserRoom) -> int:
     flags = THREAD if is_thread(load.channel_id) else 0
     flags |= MEMBER if load.member else 0
     flags |= TIMELINE if load.mode is Mode.TIMELINE else 0

@@ -22,7 +22,7 @@ from .user_rooms import (
     pointer_of,
     preferences_of,
     read_at_of,
-    seat_of,
+    user_room_of,
 )
 
 SURVEY, INBOX, ROOMS, TEND = map(UserScript.named, ("survey", "inbox", "rooms", "tend"))
@@ -62,21 +62,21 @@ class ValkeyViews:
                 break
         else:
             return await self._view_of_many(user, names)
-        seats, counts, aparts = (
+        user_rooms, counts, aparts = (
             _by_name(names, [found[place], *(part[index] for part in parts)])
             for place, index in ((4, 1), (6, 2), (5, 3))
         )
         await self._tend(user, counts)
-        return self._view(found, seats, aparts, counts)
+        return self._view(found, user_rooms, aparts, counts)
 
     async def _view_of_many(self, user: str, names: Sequence[str]) -> UserView | None:
         """Everything, without what was not asked for: cheaper than asking for so much by name."""
         found = await self._calls.one(VIEW, user, "all", b"")
         if found is None:
             return None
-        seats, counts = pairs(found[4]), pairs(found[6])
+        user_rooms, counts = pairs(found[4]), pairs(found[6])
         await self._tend(user, counts)
-        wanted = {name: seats[name] for name in names if name in seats}
+        wanted = {name: user_rooms[name] for name in names if name in user_rooms}
         return self._view(found, wanted, pairs(found[5]), counts)
 
     async def _tend(self, user: str, counts: dict[str, bytes]) -> None:
@@ -89,7 +89,7 @@ class ValkeyViews:
             await self._calls.one(TEND, user, encode(some), more=ledgers)
 
     def _view(
-        self, found: Any, seats: dict[str, bytes], aparts: dict[str, bytes], counts: dict[str, bytes]
+        self, found: Any, user_rooms: dict[str, bytes], aparts: dict[str, bytes], counts: dict[str, bytes]
     ) -> UserView:
         _, number, since, _, _ = USER.unpack(found[0])
         wanted = {room: preferences_of(packed) for room, packed in pairs(found[3]).items()}
@@ -97,9 +97,11 @@ class ValkeyViews:
         return UserView(
             change=number,
             complete_since=since,
-            seats=[
-                seat_of(room, raw, aparts.get(room, b""), counts.get(room), wanted.get(room, NO_PREFERENCES), oldest)
-                for room, raw in seats.items()
+            user_rooms=[
+                user_room_of(
+                    room, raw, aparts.get(room, b""), counts.get(room), wanted.get(room, NO_PREFERENCES), oldest
+                )
+                for room, raw in user_rooms.items()
                 if room
             ],
             unloaded=[room.decode() for room in found[1]],

@@ -65,11 +65,11 @@ class _Repeating:
             effect.user_steps += self._gone(self.facts.gone.get(channel.channel_id, 0))
         if channel.deleted:
             return effect
-        effect.user_steps += self._seats(channel, self.facts.audience.get(channel.channel_id, ()))
+        effect.user_steps += self._user_rooms(channel, self.facts.audience.get(channel.channel_id, ()))
         effect.user_steps += self._own_read()
         if (name := _room(event, self.facts)) is not None and (room := self.facts.channels.get(name)) is not None:
             effect.channel_steps.append(ChannelStep(room, room.change))
-            effect.user_steps += self._seats(room, self.facts.followers.get(name, ()))
+            effect.user_steps += self._user_rooms(room, self.facts.followers.get(name, ()))
         if isinstance(event, MessageEvent):
             effect.undelivered += away.get((event.channel_id, event.id), ())
             effect.reached += self._reached(event, effect, reached)
@@ -113,7 +113,7 @@ class _Repeating:
             rooms.setdefault(room, []).append(user)
         return [Gone(room, change, tuple(users)) for room, users in rooms.items()]
 
-    def _seats(self, room: Channel, members: Iterable[str]) -> Iterable[UserStep]:
+    def _user_rooms(self, room: Channel, members: Iterable[str]) -> Iterable[UserStep]:
         """How members and those whom the event was about stand now."""
         name = room.channel_id
         if name == self.event.channel_id:

@@ -326,14 +326,14 @@ class PostgresSession:
         if rows:
             await self._connection.execute(SQL[name][0], *zip(*rows, strict=True))
 
-    async def lock(self, channels: Iterable[str], seats: Iterable[Key] = ()) -> None:
+    async def lock(self, channels: Iterable[str], user_rooms: Iterable[Key] = ()) -> None:
         """Always channels first, then members, then pointers, each in order: nobody waits in a circle."""
         ids = sorted(channels)
         there = set(_names.decode(await self.value("lock_channels", ids=ids)))
         if missing := [id_ for id_ in ids if id_ not in there]:
             await self.value("lock_new_channels", ids=missing, space=NEW_CHANNELS)
             await self.value("lock_channels", ids=missing)
-        if keys := sorted(seats):
+        if keys := sorted(user_rooms):
             await self.value("lock_members", keys=as_json(keys))
             await self.value("lock_pointers", keys=as_json(keys))
 

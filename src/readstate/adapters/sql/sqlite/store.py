@@ -114,7 +114,7 @@ class SqliteSession:
         """Run a statement over many rows."""
         execute_rows(self._db, _MANY[name], rows)
 
-    async def lock(self, channels: Iterable[str], seats: Iterable[Key] = ()) -> None:
+    async def lock(self, channels: Iterable[str], user_rooms: Iterable[Key] = ()) -> None:
         """The file has one writer: everything is locked already."""
 
 

@@ -22,9 +22,9 @@ from readstate.domain.announcements import (
     MessageCame,
     Outcome,
     PointerMoved,
-    SeatTouched,
     StateReplaced,
     ThreadTouched,
+    UserRoomChanged,
 )
 from readstate.domain.model import Pointer
 from readstate.domain.rooms import channel_and_thread, is_thread, thread_room
@@ -33,7 +33,14 @@ VERSION = 1
 """Raised only when those who know the older one could not read a batch at all."""
 
 Other = (
-    MessageCame | ChannelTouched | MembersChanged | ThreadTouched | SeatTouched | BadgeChanged | StateReplaced | Outcome
+    MessageCame
+    | ChannelTouched
+    | MembersChanged
+    | ThreadTouched
+    | UserRoomChanged
+    | BadgeChanged
+    | StateReplaced
+    | Outcome
 )  # all but reads
 
 
