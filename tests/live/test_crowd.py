@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from readstate.live.sessions import LiveUser
+from readstate.live.sessions import UserSession
 from tests.conftest import JWT_SECRET, SERVICE_KEY, WAIT, Chat, eventually, token_for
 from tests.servers import Server, serving
 
@@ -120,7 +120,7 @@ async def test_a_thousand_connections_come_and_go_and_leave_nothing_behind(tmp_p
         assert [(await town.chat.presence(name))["devices"] for name in people] == [[]] * 50
         await town.rs.live.close()
         gc.collect()
-        assert not [one for one in gc.get_objects() if isinstance(one, LiveUser)]
+        assert not [one for one in gc.get_objects() if isinstance(one, UserSession)]
 
 
 async def test_a_stop_says_come_back_and_nothing_is_lost_over_it(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from readstate.ports import Clock
 from readstate.services.receipts import ReadReceipts
 
 from .catch_up import receipt_updated
-from .sessions import Crowd
+from .sessions import ConnectedUsers
 
 log = structlog.get_logger()
 
@@ -43,13 +43,13 @@ class LiveReceipts:
 
     def __init__(
         self,
-        crowd: Crowd,
+        connected: ConnectedUsers,
         receipts: ReadReceipts,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         send: Callable[[], Awaitable[None]],
         clock: Clock,
     ) -> None:
-        self._crowd = crowd
+        self._connected = connected
         self._receipts = receipts
         self._clock = clock
         self._spawn = spawn
@@ -61,7 +61,7 @@ class LiveReceipts:
         """Somebody has read."""
         if (moved.before.epoch, moved.before.seq) == (moved.pointer.epoch, moved.pointer.seq):
             return
-        if all(user.id == moved.user_id for user in self._crowd.members(moved.channel_id)):
+        if all(user.id == moved.user_id for user in self._connected.members(moved.channel_id)):
             return
         if not self._gathered.moved:
             self._gathered.since = self._clock()
@@ -88,7 +88,7 @@ class LiveReceipts:
 
     async def _tell(self) -> None:
         try:
-            while (some := self._telling) is not None and self._crowd:
+            while (some := self._telling) is not None and self._connected:
                 if await self._tell_some(some):
                     self._next()
                     await self._send()
@@ -109,7 +109,7 @@ class LiveReceipts:
             return False
         for one in seen:
             event = _encode(receipt_updated(one))
-            for user in self._crowd.members(one.channel_id):
+            for user in self._connected.members(one.channel_id):
                 if user.id != one.user_id:
-                    self._crowd.tell(user, event)
+                    self._connected.tell(user, event)
         return True

@@ -15,7 +15,7 @@ NO_CURSOR = b'"resume":""'
 """The field of a cursor in an event that has none yet."""
 
 
-class Device(Protocol):
+class DeviceSession(Protocol):
     """A connection, as live updates see it."""
 
     connection_id: str
@@ -36,7 +36,7 @@ class CatchingUp:
         """What was announced after that may have been missed meanwhile: then it must be looked up again."""
 
 
-class LiveUser:
+class UserSession:
     """A user with a device on this instance."""
 
     __slots__ = (
@@ -61,7 +61,7 @@ class LiveUser:
 
     def __init__(self, user: str) -> None:
         self.id = user
-        self.devices: dict[str, Device] = {}
+        self.devices: dict[str, DeviceSession] = {}
         self.catching_up: dict[str, CatchingUp] = {}
         """Connections for which it is being found out what they missed."""
         self.rooms: set[str] = set()
@@ -114,39 +114,39 @@ def _release(waiting: Iterable["asyncio.Future[None]"]) -> None:
             one.set_result(None)
 
 
-class Crowd:
+class ConnectedUsers:
     """All of them."""
 
     def __init__(self) -> None:
-        self._users: dict[str, LiveUser] = {}
-        self._rooms: dict[str, set[LiveUser]] = {}
-        self._touched: dict[LiveUser, None] = {}
+        self._users: dict[str, UserSession] = {}
+        self._rooms: dict[str, set[UserSession]] = {}
+        self._touched: dict[UserSession, None] = {}
 
     def __len__(self) -> int:
         """How many."""
         return len(self._users)
 
-    def everyone(self) -> list[LiveUser]:
+    def everyone(self) -> list[UserSession]:
         """Whoever is here now."""
         return list(self._users.values())
 
-    def get(self, user_id: str) -> LiveUser | None:
+    def get(self, user_id: str) -> UserSession | None:
         """A user, if here."""
         return self._users.get(user_id)
 
-    def of(self, users: Iterable[str]) -> list[LiveUser]:
+    def of(self, users: Iterable[str]) -> list[UserSession]:
         """Those of these who are here."""
         return [user for name in users if (user := self._users.get(name)) is not None]
 
-    def has(self, user: LiveUser) -> bool:
+    def has(self, user: UserSession) -> bool:
         """Whether somebody is still here; who comes back is another one."""
         return self._users.get(user.id) is user
 
-    def add(self, user_id: str) -> LiveUser:
+    def add(self, user_id: str) -> UserSession:
         """The first device of a user has come, or one more."""
-        return self._users.setdefault(user_id, LiveUser(user_id))
+        return self._users.setdefault(user_id, UserSession(user_id))
 
-    def remove(self, user: LiveUser) -> None:
+    def remove(self, user: UserSession) -> None:
         """The last device of a user has gone."""
         del self._users[user.id]
         for room in list(user.rooms):
@@ -154,16 +154,16 @@ class Crowd:
 
     # ------------------------------------------------------------ channels
 
-    def members(self, channel: str) -> Collection[LiveUser]:
+    def members(self, channel: str) -> Collection[UserSession]:
         """Who is in a channel."""
         return self._rooms.get(channel, ())
 
-    def enter(self, user: LiveUser, channel: str) -> None:
+    def enter(self, user: UserSession, channel: str) -> None:
         """Hear of a channel from now on."""
         user.rooms.add(channel)
         self._rooms.setdefault(channel, set()).add(user)
 
-    def leave(self, user: LiveUser, channel: str) -> None:
+    def leave(self, user: UserSession, channel: str) -> None:
         """Hear no more of it."""
         user.rooms.discard(channel)
         user.drawn.pop(channel, None)
@@ -174,12 +174,12 @@ class Crowd:
 
     # ------------------------------------------------------------ what is to be told
 
-    def tell(self, user: LiveUser, event: bytes) -> None:
+    def tell(self, user: UserSession, event: bytes) -> None:
         """An event for all devices of a user."""
         user.out.append((event, TO_ALL))
         self._touched[user] = None
 
-    def mark(self, user: LiveUser, room: str, conversation: bool = False) -> None:
+    def mark(self, user: UserSession, room: str, conversation: bool = False) -> None:
         """The figures of a room are to be rendered anew."""
         if is_thread(room):
             user.dirty.threads.add(room)
@@ -189,11 +189,11 @@ class Crowd:
             marks.conversation |= conversation
         self._touched[user] = None
 
-    def touch(self, users: Iterable[LiveUser]) -> None:
+    def touch(self, users: Iterable[UserSession]) -> None:
         """There is something for these users."""
         self._touched.update(dict.fromkeys(users))
 
-    def take_touched(self) -> list[LiveUser]:
+    def take_touched(self) -> list[UserSession]:
         """Whom there was something for since this was asked last."""
         touched, self._touched = list(self._touched), {}
         return touched

@@ -11,7 +11,7 @@ from readstate.domain.model import FOREVER
 from readstate.ports import Clock
 from readstate.services.loading import Loader
 
-from .sessions import Crowd, LiveUser
+from .sessions import ConnectedUsers, UserSession
 
 log = structlog.get_logger()
 
@@ -24,45 +24,45 @@ class Unmuting:
 
     def __init__(
         self,
-        crowd: Crowd,
+        connected: ConnectedUsers,
         loader: Loader,
         clock: Clock,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         send: Callable[[], Awaitable[None]],
     ) -> None:
-        self._crowd = crowd
+        self._connected = connected
         self._loader = loader
         self._clock = clock
         self._spawn = spawn
         self._send = send
 
-    def schedule(self, user: LiveUser) -> None:
+    def schedule(self, user: UserSession) -> None:
         """The mutes of a user may be others now."""
         self.stop(user)
         self._spawn(self._tell_ended(user))
 
     @staticmethod
-    def stop(user: LiveUser) -> None:
+    def stop(user: UserSession) -> None:
         """Nobody is to be told any more."""
         if user.mute_timer is not None:
             user.mute_timer.cancel()
             user.mute_timer = None
 
-    async def _tell_ended(self, user: LiveUser) -> None:
+    async def _tell_ended(self, user: UserSession) -> None:
         """Tells of mutes that have ended, and sets the clock for the next one."""
-        while self._crowd.has(user):
+        while self._connected.has(user):
             try:
                 preferences = (await self._loader.view(user.id, [])).preferences
                 break
             except ReadstateError as error:
                 log.debug("mutes are not known yet", action="live", reason=error.explained)
                 await asyncio.sleep(RETRY_SECONDS)
-        if not self._crowd.has(user):
+        if not self._connected.has(user):
             return
         now = self._clock()
         for name, wanted in preferences.items():
             if user.unmuted_until < wanted.muted_until <= now:
-                self._crowd.mark(user, name)
+                self._connected.mark(user, name)
         user.unmuted_until = now
         ends = [wanted.muted_until for wanted in preferences.values() if now < wanted.muted_until < FOREVER]
         if ends:

@@ -48,7 +48,7 @@ from .doubts import Doubt, Doubts
 from .late_receipts import LateReceipts
 from .receipts import ON_THE_WAY_MS, LiveReceipts
 from .rendering import LATER, TO_ALL, Dirty, Figures, To, mentions, message_new
-from .sessions import NO_CURSOR, CatchingUp, Crowd, Device, LiveUser
+from .sessions import NO_CURSOR, CatchingUp, ConnectedUsers, DeviceSession, UserSession
 from .unmuting import Unmuting
 
 log = structlog.get_logger()
@@ -96,21 +96,21 @@ class Live:
         self._alone = alone
         self._doubts = Doubts(freshness, clock, self._dispel)
         self._late = LateReceipts(freshness, missed.receipts, self._tell_late)
-        self._crowd = Crowd()
-        self._unmuting = Unmuting(self._crowd, loader, clock, self._spawn, self._send)
-        self._receipts = LiveReceipts(self._crowd, receipts, self._spawn, self._send, clock)
+        self._connected = ConnectedUsers()
+        self._unmuting = Unmuting(self._connected, loader, clock, self._spawn, self._send)
+        self._receipts = LiveReceipts(self._connected, receipts, self._spawn, self._send, clock)
         self._catching_up = asyncio.Semaphore(MAX_CATCHING_UP)
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ------------------------------------------------------------ devices
 
-    async def attach(self, user_id: str, device: Device, start: SyncCursor | None) -> bool:
+    async def attach(self, user_id: str, device: DeviceSession, start: SyncCursor | None) -> bool:
         """Tell a device what it missed since a moment, and from then on what happens.
 
         False if what it missed can't be given whole (None: it is not known what that is): the device is told
         to sync, and hears what happens.
         """
-        user = self._crowd.add(user_id)
+        user = self._connected.add(user_id)
         user.catching_up[device.connection_id] = CatchingUp()
         await self._loader.ready(user_id)
         await self._enter_rooms(user)
@@ -129,7 +129,7 @@ class Live:
         return reached, reached, _MUST_SYNC
 
     def _join(
-        self, user: LiveUser, device: Device, missed: Sequence[Event], start: SyncCursor, reached: SyncCursor
+        self, user: UserSession, device: DeviceSession, missed: Sequence[Event], start: SyncCursor, reached: SyncCursor
     ) -> int | None:
         """Tells what was missed, then what came meanwhile; from now on the device hears what the others do.
 
@@ -167,13 +167,13 @@ class Live:
         It is looked up as for devices that come back. What is heard after this has returned is told after it.
         """
         heard_until = self._clock() - int(seconds * 1000) - ON_THE_WAY_MS
-        for user in self._crowd.everyone():
+        for user in self._connected.everyone():
             for meanwhile in user.catching_up.values():
                 known = meanwhile.heard_until
                 meanwhile.heard_until = heard_until if known is None else min(known, heard_until)
             self._repair(user, heard_until)
 
-    def _repair(self, user: LiveUser, heard_until: int | None) -> None:
+    def _repair(self, user: UserSession, heard_until: int | None) -> None:
         """Nothing goes to the devices of a user until they were told what has changed since all was heard."""
         if heard_until is None or not user.devices:
             return
@@ -182,7 +182,7 @@ class Live:
             user.catching_up[name] = CatchingUp(event for event, _ in user.out)
         user.repair = self._spawn(self._catch_up(user, held, user.moments.before(heard_until)))
 
-    async def _catch_up(self, user: LiveUser, held: dict[str, Device], start: SyncCursor | None) -> None:
+    async def _catch_up(self, user: UserSession, held: dict[str, DeviceSession], start: SyncCursor | None) -> None:
         gone: set[str] = set()
         while True:
             try:
@@ -195,7 +195,7 @@ class Live:
             except Exception as error:  # whatever it is: devices that are told nothing any more would be worse
                 log.warning("what was missed could not be looked up yet", action="live", reason=repr(error))
                 await asyncio.sleep(RETRY_SECONDS)
-            if not self._crowd.has(user):  # all have gone
+            if not self._connected.has(user):  # all have gone
                 return
         if not gone <= {event.channel_id for event in missed if isinstance(event, ChannelRemoved)}:
             begun, missed = reached, _MUST_SYNC  # an erased user leaves no trace of what is gone
@@ -207,57 +207,57 @@ class Live:
     def _dispel(self, doubts: Mapping[str, Doubt]) -> None:
         """The hot state is whole again: what was told while it was not is told anew, and what could not be seen."""
         for name, doubt in doubts.items():
-            for user in self._crowd.of([name]):
+            for user in self._connected.of([name]):
                 for room in doubt.rooms:
-                    self._crowd.mark(user, room, conversation=True)
+                    self._connected.mark(user, room, conversation=True)
                 self._repair(user, doubt.since - ON_THE_WAY_MS)
 
-    async def _enter_rooms(self, user: LiveUser) -> set[str]:
+    async def _enter_rooms(self, user: UserSession) -> set[str]:
         """Hear of the channels that the user is in, and no more of others; returns these others."""
         before = set(user.rooms)
         while (found := await self._hot_users.rooms(user.id)) is None:
             await self._loader.ready(user.id)
-        if not self._crowd.has(user):  # gone meanwhile
+        if not self._connected.has(user):  # gone meanwhile
             return set()
         rooms = {room for room in found if not is_thread(room)}
         for room in rooms:
-            self._crowd.enter(user, room)
+            self._connected.enter(user, room)
         for room in before - rooms:
-            self._crowd.leave(user, room)
+            self._connected.leave(user, room)
         return before - rooms
 
-    async def _is_to_prove(self, user: LiveUser) -> None:
+    async def _is_to_prove(self, user: UserSession) -> None:
         """What was noted before it is looked up what was missed is among that, heard of or not."""
         user.sending = list(dict.fromkeys([*await self._deliveries.unproven(user.id), *user.sending]))
 
-    def _sent(self, user: LiveUser) -> None:
+    def _sent(self, user: UserSession) -> None:
         """What was to be sent to the user's devices is on its way."""
         if user.sending:
             self._deliveries.sent(user.sending)
             user.sending = []
 
-    def detach(self, user_id: str, device: Device) -> None:
+    def detach(self, user_id: str, device: DeviceSession) -> None:
         """A device is gone."""
-        user = self._crowd.get(user_id)
+        user = self._connected.get(user_id)
         if user is None:
             return
         user.devices.pop(device.connection_id, None)
         user.catching_up.pop(device.connection_id, None)
         if user.devices or user.catching_up:
             return
-        self._crowd.remove(user)
+        self._connected.remove(user)
         self._unmuting.stop(user)
         self._doubts.forget(user_id)
         self._late.forget(user_id)
 
     def is_idle(self) -> bool:
         """Whether nobody is connected."""
-        return not self._crowd
+        return not self._connected
 
     async def flushed(self, user_id: str) -> None:
         """Wait until what was announced to a user is sent, or could not be; what comes meanwhile is not waited for."""
         await self._receipts.tried()
-        user = self._crowd.get(user_id)
+        user = self._connected.get(user_id)
         while user is not None and user.repair is not None and not user.repair.done():
             await asyncio.wait([user.repair])
         if user is not None and user.drawing is not None:
@@ -294,23 +294,23 @@ class Live:
         """Only figures change."""
         match one:
             case ChannelTouched():
-                for user in self._crowd.members(one.channel_id):
-                    self._crowd.mark(user, one.channel_id, conversation=one.what == "conversation")
+                for user in self._connected.members(one.channel_id):
+                    self._connected.mark(user, one.channel_id, conversation=one.what == "conversation")
             case ThreadTouched():
-                for user in self._crowd.of(one.users):
-                    self._crowd.mark(user, one.room)
+                for user in self._connected.of(one.users):
+                    self._connected.mark(user, one.room)
             case UserRoomChanged():
-                for user in self._crowd.of([one.user_id]):
-                    self._crowd.mark(user, one.channel_id, one.conversation)
+                for user in self._connected.of([one.user_id]):
+                    self._connected.mark(user, one.channel_id, one.conversation)
                     self._unmuting.schedule(user)
             case BadgeChanged():
-                for user in self._crowd.of([one.user_id]):
+                for user in self._connected.of([one.user_id]):
                     user.dirty.badge = True
-                    self._crowd.touch([user])
+                    self._connected.touch([user])
 
     async def _message(self, came: MessageCame) -> None:
         message = came.message
-        members = list(self._crowd.members(message.channel_id))
+        members = list(self._connected.members(message.channel_id))
         reached = self._reached_by(came)
         if not members:
             return
@@ -326,10 +326,12 @@ class Live:
                 user.sending.append(noted)
                 del user.sending[:-MAX_UNPROVEN]
             if standing is Standing.LOOK or standing is Standing.ONE_MORE_MUTED or user.catching_up:
-                self._crowd.mark(user, message.channel_id)
+                self._connected.mark(user, message.channel_id)
             elif message.seq is not None and user.drawn and message.seq <= user.drawn.get(message.channel_id, 0):
-                self._crowd.mark(user, message.channel_id)  # figures that were told before may have it in them or not
-        self._crowd.touch(members)
+                self._connected.mark(
+                    user, message.channel_id
+                )  # figures that were told before may have it in them or not
+        self._connected.touch(members)
         if message.seq is not None:
             self._own_message(came)
 
@@ -337,7 +339,7 @@ class Live:
         """What is to be proven of the users of this instance whom it is sent to."""
         reached = {}
         for noted in came.reached:
-            user = self._crowd.get(noted.receiver_id)
+            user = self._connected.get(noted.receiver_id)
             if user is None:
                 continue
             if noted.channel_id in user.rooms:
@@ -348,7 +350,9 @@ class Live:
                 self._deliveries.sent([noted])
         return reached
 
-    async def _standings(self, message: Message, members: Sequence[LiveUser]) -> Sequence[tuple[Standing, int | None]]:
+    async def _standings(
+        self, message: Message, members: Sequence[UserSession]
+    ) -> Sequence[tuple[Standing, int | None]]:
         """What the message does to the counts of these members, and the epochs that they are in."""
         if message.seq is None:
             return [(Standing.NOTHING, None)] * len(members)
@@ -361,9 +365,9 @@ class Live:
     def _own_message(self, came: MessageCame) -> None:
         """To send is to read: the sender's other devices hear of it, and others if it read anything."""
         message = came.message
-        for user in self._crowd.of([message.sender_id]):
+        for user in self._connected.of([message.sender_id]):
             user.dirty.pointer(message.channel_id, came.instance_id, None)
-            self._crowd.touch([user])
+            self._connected.touch([user])
         if came.read_before and message.seq is not None:
             pointer = Pointer(0, message.seq, id=message.id, at=message.at, read_at=message.at)
             self._receipts.add(
@@ -371,42 +375,42 @@ class Live:
             )
 
     def _pointer(self, moved: PointerMoved) -> None:
-        user = self._crowd.get(moved.user_id)
+        user = self._connected.get(moved.user_id)
         if user is not None:
             if is_thread(moved.channel_id):
                 user.dirty.threads.add(moved.channel_id)
             else:
                 user.dirty.pointer(moved.channel_id, moved.instance_id, moved.origin)
-            self._crowd.touch([user])
+            self._connected.touch([user])
         self._receipts.add(moved)
 
     async def _members(self, changed: MembersChanged) -> None:
-        for user in self._crowd.of(changed.left):
+        for user in self._connected.of(changed.left):
             if changed.channel_id not in user.rooms:  # left before it was deleted
                 continue
-            self._crowd.leave(user, changed.channel_id)
+            self._connected.leave(user, changed.channel_id)
             user.dirty.channels.pop(changed.channel_id, None)
-            self._crowd.tell(user, _encode(ChannelRemoved(channel_id=changed.channel_id, resume=LATER)))
-        for user in self._crowd.of(changed.joined):
-            self._crowd.enter(user, changed.channel_id)
-            self._crowd.mark(user, changed.channel_id, conversation=True)
+            self._connected.tell(user, _encode(ChannelRemoved(channel_id=changed.channel_id, resume=LATER)))
+        for user in self._connected.of(changed.joined):
+            self._connected.enter(user, changed.channel_id)
+            self._connected.mark(user, changed.channel_id, conversation=True)
             user.dirty.rejoined.add(changed.channel_id)
 
     async def _replaced(self, replaced: StateReplaced) -> None:
         event = _encode(SyncRequired(reason=replaced.reason, resume=LATER))
-        for user in self._crowd.of(replaced.users):
+        for user in self._connected.of(replaced.users):
             for room in list(user.rooms):
-                self._crowd.leave(user, room)
+                self._connected.leave(user, room)
             await self._loader.view(user.id, [])
             await self._enter_rooms(user)
             user.dirty = Dirty()
-            self._crowd.tell(user, event)
+            self._connected.tell(user, event)
 
     # ------------------------------------------------------------ sending
 
     async def _send(self) -> None:
         """Sends what is ready, and has the rest rendered."""
-        touched = self._crowd.take_touched()
+        touched = self._connected.take_touched()
         for user in touched:
             for meanwhile in user.catching_up.values():
                 meanwhile.out += [event for event, _ in user.out]
@@ -421,7 +425,7 @@ class Live:
             if user.dirty:
                 self._draw(user)
 
-    async def _reached(self, users: Sequence[LiveUser]) -> list[SyncCursor | None]:
+    async def _reached(self, users: Sequence[UserSession]) -> list[SyncCursor | None]:
         """The moment up to which everything is announced to these users; None: it can't be told now."""
         moment = self._writing.moment()
         try:
@@ -435,7 +439,7 @@ class Live:
         at = self._receipts.told_until(now)
         return [None if change is None else SyncCursor(change, positions, at, store) for change in changes]
 
-    def _push(self, user: LiveUser, reached: SyncCursor | None) -> None:
+    def _push(self, user: UserSession, reached: SyncCursor | None) -> None:
         """Gives a user's events to all devices. The last one moves the cursor on, if all was told."""
         out, user.out = user.out, []
         before = user.resume
@@ -456,7 +460,7 @@ class Live:
     def _resume(self, user: str, cursor: SyncCursor) -> bytes:
         return b'"resume":"%b"' % self._cursors.encode_bytes(cursor, user)
 
-    def _is_unsettled(self, user: LiveUser) -> bool:
+    def _is_unsettled(self, user: UserSession) -> bool:
         """Whether not all that happened was told to all devices, or something of it is not durable yet.
 
         A device that is being told what it missed hears later of what the others are told now.
@@ -465,11 +469,11 @@ class Live:
             return True
         return self._under_way.has(user.id) or self._doubts.has(user.id)
 
-    def _draw(self, user: LiveUser) -> None:
+    def _draw(self, user: UserSession) -> None:
         if user.drawing is None and user.devices:
             user.drawing = self._spawn(self._draw_all(user))
 
-    async def _draw_all(self, user: LiveUser) -> None:
+    async def _draw_all(self, user: UserSession) -> None:
         """Renders what is dirty, until nothing is."""
         try:
             while user.dirty and user.devices:
@@ -482,7 +486,7 @@ class Live:
             user.drawing = None
             user.release()
 
-    async def _draw_once(self, user: LiveUser) -> bool:
+    async def _draw_once(self, user: UserSession) -> bool:
         dirty, user.dirty = user.dirty, Dirty()
         rooms = set(user.rooms)
         user.rendering = True
@@ -507,16 +511,16 @@ class Live:
 
     def showed(self, user_id: str, channel: str, seq: int) -> None:
         """A device was given figures of a channel that may hold the messages up to here, in an answer."""
-        if (user := self._crowd.get(user_id)) is not None and channel in user.rooms:
+        if (user := self._connected.get(user_id)) is not None and channel in user.rooms:
             self._note_drawn(user, channel, seq)
 
-    def _note_drawn(self, user: LiveUser, channel: str, seq: int) -> None:
+    def _note_drawn(self, user: UserSession, channel: str, seq: int) -> None:
         """Where other processes write, a message may be in figures before it is announced."""
         if not self._alone:
             user.drawn[channel] = max(seq, user.drawn.get(channel, 0))
 
     @staticmethod
-    def _audience(user: LiveUser, event: Event, to: To, dirty: Dirty) -> To:
+    def _audience(user: UserSession, event: Event, to: To, dirty: Dirty) -> To:
         """A badge that stands already is told to newcomers only."""
         if not isinstance(event, BadgeUpdated):
             return to
@@ -524,9 +528,9 @@ class Live:
         return To(only=frozenset(dirty.newcomers)) if event.senders == known else to
 
     async def _tell_late(self, user_id: str, receipts: Sequence[ReceiptUpdated]) -> None:
-        for user in self._crowd.of([user_id]):
+        for user in self._connected.of([user_id]):
             for one in receipts:
-                self._crowd.tell(user, _encode(one))
+                self._connected.tell(user, _encode(one))
         await self._send()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
