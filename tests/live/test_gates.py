@@ -107,7 +107,7 @@ async def test_a_ping_waits_for_receipts_from_before_it_and_for_none_after_it(
 async def test_a_ping_is_answered_while_figures_cannot_be_rendered(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("readstate.live.updates.RETRY_SECONDS", 0.01)
     bob = await town.fresh("bob")
-    away = Away(town.rs.figures, "render", 1_000_000, monkeypatch)
+    away = Away(town.rs.renderer, "render", 1_000_000, monkeypatch)
 
     await town.chat.prefer("bob", muted=True)
     await bob.quiet()
@@ -131,7 +131,7 @@ async def test_who_comes_back_beside_another_device_is_not_given_a_cursor_ahead_
     await town.chat.read("bob", SIDE)
     await phone.first("read_pointer.updated", channel_id=SIDE)
     await phone.quiet()
-    render = Gate(town.rs.figures, "render", monkeypatch)
+    render = Gate(town.rs.renderer, "render", monkeypatch)
     since.open()
     await render.came()
     await town.chat.send("carol", "m1")
@@ -176,6 +176,6 @@ async def test_an_answer_that_has_a_message_in_it_before_that_is_told_does_not_c
     assert answer.get("after", answer)["unread"] == 1
     await live.on_announcements(late)
 
-    message, *figures = await bob.heard()
+    message, *renderer = await bob.heard()
     assert (message["type"], message["message_id"]) == ("message.new", "m2")
-    assert [event["unread"] for event in figures if event["type"] == "unread.updated"] == [1]
+    assert [event["unread"] for event in renderer if event["type"] == "unread.updated"] == [1]

@@ -8,7 +8,7 @@ from readstate.ports import Durable
 from readstate.services.cursors import SyncCursor
 from readstate.services.unread import Changed, UnreadCounts
 
-from .rendering import LATER, Dirty, Figures, Marks, mentions, message_new
+from .rendering import LATER, Dirty, EventRenderer, Marks, mentions, message_new
 
 MAX_EVENTS = 1_000
 
@@ -20,13 +20,13 @@ class CatchUp:
         self,
         durable: Durable,
         unread: UnreadCounts,
-        figures: Figures,
+        renderer: EventRenderer,
         *,
         receipts_max_members: int,
     ) -> None:
         self._durable = durable
         self._unread = unread
-        self._figures = figures
+        self._renderer = renderer
         self._receipts_limit = receipts_max_members
 
     async def since(self, user: str, start: SyncCursor) -> list[Event] | None:
@@ -72,7 +72,7 @@ class CatchUp:
         """How everything that changed stands now; a thread may be back with its channel."""
         marks = {name: Marks(counts=True, conversation=True) for name in changed.channels}
         dirty = Dirty(marks, set(changed.threads), rejoined=set(changed.channels))
-        return [event for event, _ in await self._figures.render(user, dirty)]
+        return [event for event, _ in await self._renderer.render(user, dirty)]
 
 
 def receipt_updated(seen: SeenPlace) -> ReceiptUpdated:

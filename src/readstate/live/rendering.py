@@ -101,7 +101,7 @@ class Dirty(Struct):
 Rendered = tuple[Event, To]
 
 
-class Figures:
+class EventRenderer:
     """Renders what is dirty. Nothing waits between the last look at the hot state and the answer."""
 
     def __init__(

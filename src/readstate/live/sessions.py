@@ -45,12 +45,12 @@ class UserSession:
         "catching_up",
         "devices",
         "dirty",
-        "drawing",
-        "drawn",
         "id",
         "moments",
         "mute_timer",
         "out",
+        "render_task",
+        "rendered_seq",
         "rendering",
         "repair",
         "resume",
@@ -75,8 +75,8 @@ class UserSession:
         self.dirty = Dirty()
         self.rendering = False
         """What was dirty is being rendered, and not sent yet."""
-        self.drawing: asyncio.Task[None] | None = None
-        self.drawn: dict[str, int] = {}
+        self.render_task: asyncio.Task[None] | None = None
+        self.rendered_seq: dict[str, int] = {}
         """Where other processes write: the last seq that a channel had when its figures were rendered."""
         self.mute_timer: asyncio.TimerHandle | None = None
         self.badge: int | None = None
@@ -87,14 +87,14 @@ class UserSession:
         """What is to be proven once it is sent."""
         self._waiting: list[asyncio.Future[None]] = []
 
-    async def drawn_once(self) -> None:
+    async def rendered_once(self) -> None:
         """Wait until what is dirty now was rendered and sent, or could not be, while that is being done."""
         end = asyncio.get_running_loop().create_future()
         self._waiting.append(end)
         await end
 
     @contextlib.contextmanager
-    def drawing_once(self) -> Iterator[None]:
+    def rendering_once(self) -> Iterator[None]:
         """What is dirty now is rendered and sent in here."""
         waiting, self._waiting = self._waiting, []
         try:
@@ -166,7 +166,7 @@ class ConnectedUsers:
     def leave(self, user: UserSession, channel: str) -> None:
         """Hear no more of it."""
         user.rooms.discard(channel)
-        user.drawn.pop(channel, None)
+        user.rendered_seq.pop(channel, None)
         if (there := self._rooms.get(channel)) is not None:
             there.discard(user)
             if not there:

@@ -47,7 +47,7 @@ from .catch_up import CatchUp
 from .doubts import Doubt, Doubts
 from .late_receipts import LateReceipts
 from .receipts import ON_THE_WAY_MS, LiveReceipts
-from .rendering import LATER, TO_ALL, Dirty, Figures, To, mentions, message_new
+from .rendering import LATER, TO_ALL, Dirty, EventRenderer, To, mentions, message_new
 from .sessions import NO_CURSOR, CatchingUp, ConnectedUsers, DeviceSession, UserSession
 from .unmuting import Unmuting
 
@@ -72,7 +72,7 @@ class Live:
         loader: Loader,
         unread: UnreadCounts,
         receipts: ReadReceipts,
-        figures: Figures,
+        renderer: EventRenderer,
         missed: CatchUp,
         under_way: UnderWay,
         writing: Writing,
@@ -87,7 +87,7 @@ class Live:
         self._deliveries = deliveries
         self._loader = loader
         self._unread = unread
-        self._figures = figures
+        self._renderer = renderer
         self._missed = missed
         self._under_way = under_way
         self._writing = writing
@@ -158,7 +158,7 @@ class Live:
         user.dirty.add(meanwhile.dirty)
         user.dirty.newcomers.add(device.connection_id)
         self._unmuting.schedule(user)
-        self._draw(user)
+        self._start_rendering(user)
         return meanwhile.heard_until
 
     async def on_gap(self, seconds: float) -> None:
@@ -260,8 +260,8 @@ class Live:
         user = self._connected.get(user_id)
         while user is not None and user.repair is not None and not user.repair.done():
             await asyncio.wait([user.repair])
-        if user is not None and user.drawing is not None:
-            await user.drawn_once()
+        if user is not None and user.render_task is not None:
+            await user.rendered_once()
 
     async def close(self) -> None:
         """Finish what must be kept."""
@@ -327,7 +327,11 @@ class Live:
                 del user.sending[:-MAX_UNPROVEN]
             if standing is Standing.LOOK or standing is Standing.ONE_MORE_MUTED or user.catching_up:
                 self._connected.mark(user, message.channel_id)
-            elif message.seq is not None and user.drawn and message.seq <= user.drawn.get(message.channel_id, 0):
+            elif (
+                message.seq is not None
+                and user.rendered_seq
+                and message.seq <= user.rendered_seq.get(message.channel_id, 0)
+            ):
                 self._connected.mark(
                     user, message.channel_id
                 )  # figures that were told before may have it in them or not
@@ -423,7 +427,7 @@ class Live:
                 self._push(user, cursor)
         for user in touched:
             if user.dirty:
-                self._draw(user)
+                self._start_rendering(user)
 
     async def _reached(self, users: Sequence[UserSession]) -> list[SyncCursor | None]:
         """The moment up to which everything is announced to these users; None: it can't be told now."""
@@ -469,29 +473,29 @@ class Live:
             return True
         return self._under_way.has(user.id) or self._doubts.has(user.id)
 
-    def _draw(self, user: UserSession) -> None:
-        if user.drawing is None and user.devices:
-            user.drawing = self._spawn(self._draw_all(user))
+    def _start_rendering(self, user: UserSession) -> None:
+        if user.render_task is None and user.devices:
+            user.render_task = self._spawn(self._render_all(user))
 
-    async def _draw_all(self, user: UserSession) -> None:
+    async def _render_all(self, user: UserSession) -> None:
         """Renders what is dirty, until nothing is."""
         try:
             while user.dirty and user.devices:
                 await self._under_way.quiet(user.id)
-                with user.drawing_once():
-                    drawn = await self._draw_once(user)
-                if not drawn:
+                with user.rendering_once():
+                    rendered_seq = await self._render_once(user)
+                if not rendered_seq:
                     await asyncio.sleep(RETRY_SECONDS)
         finally:
-            user.drawing = None
+            user.render_task = None
             user.release()
 
-    async def _draw_once(self, user: UserSession) -> bool:
+    async def _render_once(self, user: UserSession) -> bool:
         dirty, user.dirty = user.dirty, Dirty()
         rooms = set(user.rooms)
         user.rendering = True
         try:
-            rendered = await self._figures.render(user.id, dirty)
+            rendered = await self._renderer.render(user.id, dirty)
         except ReadstateError as error:
             log.warning("figures could not be rendered yet", action="live", code=error.code)
             user.dirty.add(dirty)
@@ -502,7 +506,7 @@ class Live:
         rendered = [one for one in rendered if getattr(one[0], "channel_id", None) not in left]
         self._doubts.note(user.id, (event for event, _ in rendered))
         for channel, end in dirty.ends.items():
-            self._note_drawn(user, channel, end)
+            self._note_rendered(user, channel, end)
         user.out += [(_encode(event), self._audience(user, event, to, dirty)) for event, to in rendered]
         if user.out:
             WS_SENT.inc(len(user.out) * len(user.devices))
@@ -512,12 +516,12 @@ class Live:
     def showed(self, user_id: str, channel: str, seq: int) -> None:
         """A device was given figures of a channel that may hold the messages up to here, in an answer."""
         if (user := self._connected.get(user_id)) is not None and channel in user.rooms:
-            self._note_drawn(user, channel, seq)
+            self._note_rendered(user, channel, seq)
 
-    def _note_drawn(self, user: UserSession, channel: str, seq: int) -> None:
+    def _note_rendered(self, user: UserSession, channel: str, seq: int) -> None:
         """Where other processes write, a message may be in figures before it is announced."""
         if not self._alone:
-            user.drawn[channel] = max(seq, user.drawn.get(channel, 0))
+            user.rendered_seq[channel] = max(seq, user.rendered_seq.get(channel, 0))
 
     @staticmethod
     def _audience(user: UserSession, event: Event, to: To, dirty: Dirty) -> To:

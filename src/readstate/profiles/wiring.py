@@ -5,7 +5,7 @@ from typing import NamedTuple
 from readstate.batching import Batcher, Batchers
 from readstate.domain.rules import check_id, check_user_id
 from readstate.live.catch_up import CatchUp
-from readstate.live.rendering import Figures
+from readstate.live.rendering import EventRenderer
 from readstate.live.updates import Live
 from readstate.ports import Bus, Clock, Durable, DurableTransfer, Freshness, Hot, Log
 from readstate.services.acceptance import Acceptance
@@ -63,7 +63,7 @@ class Services:
     receipts: ReadReceipts
     presence: UserPresence
     explain: Explain
-    figures: Figures
+    renderer: EventRenderer
     live: Live
     transfer: Transfer
     repair: Repair
@@ -173,7 +173,7 @@ class Services:
         self.transfer = Transfer(
             parts.transfer, log, hot, places, under_way, bus, freshness, clock, acceptance, checks, alone=parts.alone
         )
-        self.figures = Figures(
+        self.renderer = EventRenderer(
             hot.users,
             hot.channels,
             loader,
@@ -184,7 +184,7 @@ class Services:
             self.threads,
             self.badge,
         )
-        missed = CatchUp(durable, self.unread, self.figures, receipts_max_members=s.receipts_max_members)
+        missed = CatchUp(durable, self.unread, self.renderer, receipts_max_members=s.receipts_max_members)
         self.live = Live(
             hot.users,
             hot.channels,
@@ -192,7 +192,7 @@ class Services:
             loader,
             self.unread,
             self.receipts,
-            self.figures,
+            self.renderer,
             missed,
             under_way,
             parts.writing,

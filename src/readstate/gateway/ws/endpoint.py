@@ -457,7 +457,7 @@ class _Connection:
         if self._observes:
             raise Forbidden("Who only watches has nothing open.")
         channel = check_id(frame.channel_id, "channel_id")
-        before = await self._rs.figures.unread(self._user, channel)
+        before = await self._rs.renderer.unread(self._user, channel)
         opened_before = self._focus
         await self._set_focus(channel)
         try:
@@ -511,7 +511,7 @@ class _Connection:
         self._ack(frame, {**await self._figures(channel), "changed": changed})
 
     async def _figures(self, channel: str) -> dict[str, Any]:
-        now = await self._rs.figures.unread(self._user, channel)
+        now = await self._rs.renderer.unread(self._user, channel)
         if now.latest is not None:
             self._rs.live.showed(self._user, channel, now.latest.seq)
         return {name: value for name, value in structs.asdict(now).items() if value is not UNSET}
