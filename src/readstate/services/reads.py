@@ -59,7 +59,7 @@ from .counting import Counting, last_read, shown
 from .loading import MAX_TRIES, Loader
 from .pending_writes import UnderWay
 from .positions import Places
-from .together import Together
+from .together import CoalescedLookups
 
 log = structlog.get_logger()
 
@@ -114,7 +114,7 @@ class Reads:
         self._moves: Batcher[Move, Moved | Absent] = batchers(
             self._move, max_items=MAX_MOVES, concurrency=2, name="moves"
         )
-        self._together = Together(loader, batchers, alone=alone)
+        self._lookups = CoalescedLookups(loader, batchers, alone=alone)
         self._in_focus: list[tuple[list[Move], list[Moved | Absent], int, Callable[[], None]]] = []
         self._gathering: asyncio.Task[None] | None = None
 
@@ -277,7 +277,7 @@ class Reads:
     async def close(self) -> None:
         """Finish what was taken."""
         await self._moves.close()
-        await self._together.close()
+        await self._lookups.close()
         if self._gathering is not None:
             await self._gathering
 
@@ -307,7 +307,7 @@ class Reads:
             return error
 
     async def _resolve(self, user: str, channel: str, target: ReadTarget) -> Read:
-        info = await self._together.channel(channel)
+        info = await self._lookups.channel(channel)
         ids: dict[tuple[str, str], Position] = {}
         seqs: dict[tuple[str, int], Position] = {}
         if target.up_to_seq is not None and 0 < target.up_to_seq < info.last_seq:
@@ -527,7 +527,7 @@ class Reads:
         if moved.preferences.count == "all":
             if moved.mode is Mode.TIMELINE:
                 query = CountQuery(moved.user_id, moved.channel_id, moved.pointer)
-                return (await self._together.count(query)).count
+                return (await self._lookups.count(query)).count
             if moved.unread is not None:
                 return moved.unread
         user_room = await self._loader.user_room(moved.user_id, moved.channel_id)

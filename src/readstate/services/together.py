@@ -16,7 +16,7 @@ UNDER_WAY = 4
 """So that one who has to wait for something to be loaded does not keep all the others waiting."""
 
 
-class Together:
+class CoalescedLookups:
     """Channels and counts. A process that has its hot state to itself (`alone`) has nothing to gain by it."""
 
     def __init__(self, loader: Loader, batchers: Batchers, *, alone: bool) -> None:
