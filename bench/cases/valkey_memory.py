@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import uvloop
 
 from readstate.adapters.valkey.hot import ValkeyHot
-from readstate.domain.hot_updates import Fan
+from readstate.domain.hot_updates import FanOut
 from readstate.domain.model import Entry, Mode, Pointer, Preferences
 from readstate.ports import LoadedUserRoom
 
@@ -158,13 +158,13 @@ async def _ledgers(server: Measured, town: Town, messages: int) -> float:
     hot = await hot_state(server.url)
     await _load(hot, town)
     users, ids = tuple(map(town.ids.user, range(town.users))), town.ids
-    nowhere = Fan(ids.channel(town.channels), 1, users, Entry(1, "nothing", AT, False), latest_at=AT)
+    nowhere = FanOut(ids.channel(town.channels), 1, users, Entry(1, "nothing", AT, False), latest_at=AT)
     await hot.users.apply([nowhere])  # the server has the script then, and nothing else is new
     before = server.memory()
     for seq in range(41, 41 + messages):
         for start in range(0, town.channels, 10):
             fans = [
-                Fan(
+                FanOut(
                     ids.channel(channel),
                     50 + seq,
                     users,

@@ -14,7 +14,7 @@ from readstate.adapters.valkey import Script
 from readstate.adapters.valkey.calls import MAX_ITEMS
 from readstate.adapters.valkey.client import ask
 from readstate.adapters.valkey.hot import ValkeyHot
-from readstate.domain.hot_updates import Fan
+from readstate.domain.hot_updates import FanOut
 from readstate.domain.model import Entry, Mode, Pointer, Position, Preferences
 from readstate.ports import LoadedUserRoom, Moved, Read
 
@@ -181,7 +181,7 @@ class Reader:
             at = place(seq - UNREAD + 1 + step)
             entry = Entry(at.seq, at.id or "", at.at or 0, False)
             for n, names in users.items():
-                fan = Fan(channel(n), self._change, tuple(names), entry, latest_at=entry.at)
+                fan = FanOut(channel(n), self._change, tuple(names), entry, latest_at=entry.at)
                 await self._hot.users.apply([fan])
 
     async def packed(self, batches: Sequence[Batch], seq: int) -> None:

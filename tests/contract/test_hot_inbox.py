@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from readstate.domain.hot_updates import Fan, Gone, Joined, Left
+from readstate.domain.hot_updates import FanOut, Gone, Joined, Left
 from readstate.domain.model import START, Entry, Mode, Pointer, Position, Preferences
 from readstate.domain.rooms import thread_room
 from readstate.ports import HotUsers, LedgerLoad, LoadedUserRoom, Moved, Read, Rewind
@@ -18,8 +18,8 @@ async def load(users: HotUsers, *user_rooms: LoadedUserRoom) -> None:
     assert await users.install("bob", await users.begin("bob"), user_rooms)
 
 
-def message(channel: str, seq: int, at: int) -> Fan:
-    return Fan(channel, seq, ("bob",), Entry(seq, f"m{seq}", at, False), sender="alice", latest_at=at)
+def message(channel: str, seq: int, at: int) -> FanOut:
+    return FanOut(channel, seq, ("bob",), Entry(seq, f"m{seq}", at, False), sender="alice", latest_at=at)
 
 
 async def names(users: HotUsers, after: tuple[int, str] | None = None, limit: int = 9, **more: bool) -> Sequence[str]:
@@ -47,7 +47,7 @@ async def test_a_message_moves_its_channel_up_and_a_delete_moves_it_back(users: 
     assert await names(users) == ["b", "a"]
     await users.apply([message("a", 1, 30)])
     assert await names(users) == ["a", "b"]
-    await users.apply([Fan("a", 2, ("bob",), remove=Position(1, "m1", 30), latest_at=10)])
+    await users.apply([FanOut("a", 2, ("bob",), remove=Position(1, "m1", 30), latest_at=10)])
     assert await names(users) == ["b", "a"]
 
 

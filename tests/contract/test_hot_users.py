@@ -1,7 +1,7 @@
 """What every adapter of the hot state of users promises."""
 
 from readstate.adapters.memory.users import MemoryUsers
-from readstate.domain.hot_updates import Fan, Gone, Joined, Left, OwnRead, Switched
+from readstate.domain.hot_updates import FanOut, Gone, Joined, Left, OwnRead, Switched
 from readstate.domain.model import START, Entry, Mode, Pointer, Position, Preferences, ReadState
 from readstate.ports import (
     Absent,
@@ -29,8 +29,10 @@ def entry(seq: int, mention: bool = False) -> Entry:
     return Entry(seq, f"m{seq}", 1000 + seq, mention)
 
 
-def fan(seq: int, change: int | None = None, *users: str, sender: str = "alice", named: tuple[str, ...] = ()) -> Fan:
-    return Fan("c", change or seq, users or ("bob",), entry(seq), frozenset(named), sender)
+def fan_out(
+    seq: int, change: int | None = None, *users: str, sender: str = "alice", named: tuple[str, ...] = ()
+) -> FanOut:
+    return FanOut("c", change or seq, users or ("bob",), entry(seq), frozenset(named), sender)
 
 
 async def load(users: HotUsers, user: str = "bob", mode: Mode = Mode.LEDGER, change: int = NO_CHANGE) -> None:
@@ -69,7 +71,7 @@ async def test_what_is_not_loaded_is_told_apart_from_what_is_empty(users: HotUse
 
 async def test_a_message_is_unread_once_however_often_it_comes(users: HotUsers) -> None:
     await load(users)
-    await users.apply([fan(1), fan(1), fan(2, None, "bob", named=("bob",)), fan(2)])
+    await users.apply([fan_out(1), fan_out(1), fan_out(2, None, "bob", named=("bob",)), fan_out(2)])
     view = await ledger(users)
     assert (view.count, view.mentions) == (2, 1)
     assert view.first is not None
@@ -78,13 +80,13 @@ async def test_a_message_is_unread_once_however_often_it_comes(users: HotUsers) 
 
 async def test_ones_own_message_is_never_unread(users: HotUsers) -> None:
     await load(users)
-    await users.apply([fan(1, None, "bob", sender="bob")])
+    await users.apply([fan_out(1, None, "bob", sender="bob")])
     assert (await ledger(users)).count == 0
 
 
 async def test_reading_up_to_a_place_leaves_what_is_after_it(users: HotUsers) -> None:
     await load(users)
-    await users.apply([fan(seq) for seq in (1, 2, 3)])
+    await users.apply([fan_out(seq) for seq in (1, 2, 3)])
     result = await moved(users, Read("bob", "c", place(2)))
     assert result.changed
     assert result.pointer.place == place(2)
@@ -101,7 +103,7 @@ async def test_a_read_that_changes_nothing_says_so_and_still_tells_the_state(use
 
 async def test_reading_one_by_one_leaves_what_is_before(users: HotUsers) -> None:
     await load(users)
-    await users.apply([fan(seq) for seq in (1, 2, 3)])
+    await users.apply([fan_out(seq) for seq in (1, 2, 3)])
     result = await moved(users, Read("bob", "c", START, (2,), ids=("m2",)))
     assert result.pointer.state == ReadState(0, 0, frozenset({2}))
     assert (await ledger(users)).count == 2
@@ -121,7 +123,7 @@ async def test_a_read_in_an_epoch_that_is_over_changes_nothing(users: HotUsers) 
 
 async def test_whoever_has_left_has_no_ledger_whatever_comes_late(users: HotUsers) -> None:
     await load(users)
-    await users.apply([fan(1), fan(2), Left("c", 3, ("bob",))])
+    await users.apply([fan_out(1), fan_out(2), Left("c", 3, ("bob",))])
     late = OwnRead("c", "bob", 2, Pointer(7, 1))
     await users.apply([late])
     await users.install_ledgers([LedgerLoad("bob", "c", ReadState(7, 1), 3, [entry(2)])])
@@ -135,7 +137,7 @@ async def test_whoever_has_left_has_no_ledger_whatever_comes_late(users: HotUser
 
 async def test_marking_unread_needs_the_ledger_again(users: HotUsers) -> None:
     await load(users)
-    await users.apply([fan(1), fan(2)])
+    await users.apply([fan_out(1), fan_out(2)])
     await moved(users, Read("bob", "c", place(2)))
     rewound = await moved(users, Rewind("bob", "c", 1, START, ()))
     assert (await user_room(users)).ledger is None
@@ -166,15 +168,15 @@ async def test_restore_gives_back_unless_the_pointer_has_moved(users: HotUsers) 
 async def test_hard_case_3_a_step_that_comes_again_brings_nothing_back(users: HotUsers) -> None:
     """Read one by one, deleted, or its reader gone: the writer repeats the message, or wakes up late."""
     await load(users)
-    message = fan(1)
-    await users.apply([message, fan(2), fan(3)])
+    message = fan_out(1)
+    await users.apply([message, fan_out(2), fan_out(3)])
     await moved(users, Read("bob", "c", START, (1,), ids=("m1",)))
-    await users.apply([Fan("c", 4, ("bob",), remove=place(2))])
+    await users.apply([FanOut("c", 4, ("bob",), remove=place(2))])
 
-    await users.apply([message, fan(2)])
+    await users.apply([message, fan_out(2)])
     assert (await ledger(users)).count == 1
 
-    await users.apply([Left("c", 5, ("bob",)), fan(3)])
+    await users.apply([Left("c", 5, ("bob",)), fan_out(3)])
     assert not (await user_room(users)).member
     await users.apply([Joined("c", 6, Mode.LEDGER, 3, 0, False, (("bob", Pointer()),)), Left("c", 5, ("bob",))])
     assert (await user_room(users)).member
@@ -184,7 +186,7 @@ async def test_hard_case_4_a_delete_overtakes_a_loader(users: HotUsers) -> None:
     await load(users)
     rewound = await moved(users, Rewind("bob", "c", 1, START, ()))
     too_old = LedgerLoad("bob", "c", rewound.pointer.state, 2, [entry(1), entry(2)])
-    await users.apply([Fan("c", 3, ("bob",), remove=place(1))])
+    await users.apply([FanOut("c", 3, ("bob",), remove=place(1))])
     assert await users.install_ledgers([too_old]) == [False]
     newer = LedgerLoad("bob", "c", rewound.pointer.state, 3, [entry(2)])
     assert await users.install_ledgers([newer]) == [True]
@@ -232,7 +234,7 @@ async def test_two_loaders_of_one_user_race_and_one_wins(users: HotUsers) -> Non
 
 async def test_an_own_message_reads_what_was_before_it(users: HotUsers) -> None:
     await load(users)
-    await users.apply([fan(1)])
+    await users.apply([fan_out(1)])
     told = await users.apply([OwnRead("c", "bob", 2, Pointer(0, 2, frozenset(), "m2", 1002))])
     assert told == []
     assert (await ledger(users)).count == 0
@@ -275,7 +277,7 @@ async def test_a_join_reads_in_an_epoch_that_only_the_hot_state_knows_and_only_o
 
 async def test_only_the_newest_are_kept_and_the_count_says_so(users: HotUsers) -> None:
     await load(users)
-    await users.apply([fan(seq) for seq in range(1, CAP + 3)])
+    await users.apply([fan_out(seq) for seq in range(1, CAP + 3)])
     view = await ledger(users)
     assert (view.count, view.capped) == (CAP, True)
     assert view.first is not None
@@ -302,23 +304,23 @@ async def test_a_loaded_ledger_is_a_lower_bound_until_the_pointer_passes_what_wa
 
 async def test_an_edit_gives_and_takes_a_mention(users: HotUsers) -> None:
     await load(users)
-    await users.apply([fan(1), fan(2)])
-    await users.apply([Fan("c", 3, ("bob",), entry(1), frozenset({"bob"}), "alice", edit=True)])
+    await users.apply([fan_out(1), fan_out(2)])
+    await users.apply([FanOut("c", 3, ("bob",), entry(1), frozenset({"bob"}), "alice", edit=True)])
     assert (await ledger(users)).mentions == 1
-    await users.apply([Fan("c", 4, ("bob",), entry(1), frozenset(), "alice", edit=True)])
+    await users.apply([FanOut("c", 4, ("bob",), entry(1), frozenset(), "alice", edit=True)])
     view = await ledger(users)
     assert (view.count, view.mentions) == (2, 0)
 
 
 async def test_in_a_timeline_channel_only_messages_by_name_are_kept(users: HotUsers) -> None:
     await load(users, mode=Mode.TIMELINE)
-    await users.apply([fan(1, None, "bob", named=("bob",)), fan(2, None, "bob", named=())])
+    await users.apply([fan_out(1, None, "bob", named=("bob",)), fan_out(2, None, "bob", named=())])
     assert (await ledger(users)).named == (1,)
     survey, view = await users.survey("bob"), await users.view("bob", [])
     assert survey is not None
     assert view is not None
     assert (survey.plain, list(view.timelines)) == ((0, 0, 0, False), ["c"])
-    await users.apply([Fan("c", 3, ("bob",), entry(1), frozenset(), "alice", edit=True)])
+    await users.apply([FanOut("c", 3, ("bob",), entry(1), frozenset(), "alice", edit=True)])
     assert (await ledger(users)).named == ()
 
 
@@ -334,7 +336,7 @@ async def test_a_view_stays_as_it_was_when_the_user_joins_another_channel(users:
 
 async def test_a_switch_to_the_timeline_is_noted_once(users: HotUsers) -> None:
     await load(users)
-    await users.apply([fan(1)])
+    await users.apply([fan_out(1)])
     await users.apply([Switched("c", 2, ("bob",))])
     assert (await user_room(users)).mode is Mode.TIMELINE
     assert (await user_room(users)).ledger is None
@@ -342,7 +344,7 @@ async def test_a_switch_to_the_timeline_is_noted_once(users: HotUsers) -> None:
 
 async def test_a_deleted_channel_leaves_only_that_it_is_gone(users: HotUsers) -> None:
     await load(users)
-    await users.apply([fan(1)])
+    await users.apply([fan_out(1)])
     await moved(users, Read("bob", "c", place(1), (3,), ids=("m3",)))
     before = await users.view("bob", [])
     await users.apply([Gone("c", 2, ("bob",))])
@@ -375,7 +377,7 @@ async def test_what_changed_since_a_number_is_found_and_nothing_else(users: HotU
 async def test_pointers_of_many_in_one_channel(users: HotUsers) -> None:
     await load(users)
     await load(users, "carol")
-    await users.apply([fan(seq, None, "bob", "carol") for seq in (1, 2, 3)])
+    await users.apply([fan_out(seq, None, "bob", "carol") for seq in (1, 2, 3)])
     await users.move([Read("bob", "c", place(1), (3,)), Read("carol", "c", place(2))])
 
     bob, dave, carol = await users.pointers_in("c", ["bob", "dave", "carol"])
@@ -390,7 +392,7 @@ async def test_pointers_of_many_in_one_channel(users: HotUsers) -> None:
 
 async def test_a_pointer_tells_when_it_moved_or_that_it_does_not_know(users: HotUsers, clock: ManualClock) -> None:
     await load(users)
-    await users.apply([fan(seq) for seq in (1, 2, 3)])
+    await users.apply([fan_out(seq) for seq in (1, 2, 3)])
     [pointer] = await users.pointers_in("c", ["bob"])
     assert pointer is not None
     assert pointer.read_at == 0
@@ -399,7 +401,7 @@ async def test_a_pointer_tells_when_it_moved_or_that_it_does_not_know(users: Hot
         moved_at = clock.now
         await users.move([move])
         clock.now += 5_000
-        await users.apply([fan(4, 4)])
+        await users.apply([fan_out(4, 4)])
         [pointer] = await users.pointers_in("c", ["bob"])
         assert pointer is not None
         assert pointer.read_at in {0, moved_at}
@@ -444,7 +446,7 @@ async def test_numbers_are_taken_in_order(users: HotUsers) -> None:
 
 async def test_a_survey_costs_nothing_for_what_is_read(users: HotUsers) -> None:
     await load(users)
-    await users.apply([fan(1), fan(2, None, "bob", named=("bob",))])
+    await users.apply([fan_out(1), fan_out(2, None, "bob", named=("bob",))])
     survey = await users.survey("bob")
     assert survey is not None
     assert survey.plain == (2, 1, 1, False)
@@ -457,7 +459,7 @@ async def test_a_survey_costs_nothing_for_what_is_read(users: HotUsers) -> None:
 
 async def test_a_ledger_expires_without_activity(users: HotUsers, clock: ManualClock) -> None:
     await load(users)
-    await users.apply([fan(1)])
+    await users.apply([fan_out(1)])
     clock.now += 61_000
     assert (await user_room(users)).ledger is None
     view = await users.view("bob", [])

@@ -3,13 +3,13 @@
 import itertools
 
 from readstate.domain.events import ChannelEvent, DeleteEvent, Delivery, MembersEvent, MessageEvent, ReadEvent
-from readstate.domain.hot_updates import Fan, Left
+from readstate.domain.hot_updates import FanOut, Left
 from readstate.domain.model import Mode, Pointer, Preferences, SeenPlace, Undelivered
 from readstate.ports import Durable, HotUsers, LoadedUserRoom, Read, Rewind, Standing
 from tests.online import nobody, only
 
 from .conftest import CAP, ManualClock
-from .test_hot_users import entry, fan, load, moved, place
+from .test_hot_users import entry, fan_out, load, moved, place
 
 NOW = 1_700_000_000_000
 positions = itertools.count(1)
@@ -28,13 +28,13 @@ async def prefer(users: HotUsers, preferences: Preferences) -> None:
 
 async def test_a_message_adds_one_where_it_is_unread(users: HotUsers) -> None:
     await load(users)
-    await users.apply([fan(1)])
+    await users.apply([fan_out(1)])
     assert await standing(users, 1) is Standing.ONE_MORE
 
 
 async def test_a_message_that_is_read_or_ones_own_adds_nothing(users: HotUsers) -> None:
     await load(users)
-    await users.apply([fan(1), fan(2), fan(3, None, "bob", sender="bob")])
+    await users.apply([fan_out(1), fan_out(2), fan_out(3, None, "bob", sender="bob")])
     await moved(users, Read("bob", "c", place(1)))
     await moved(users, Read("bob", "c", place(1), apart=(2,), ids=("m2",)))
     assert [await standing(users, seq) for seq in (1, 2, 3)] == [Standing.NOTHING] * 3
@@ -42,7 +42,7 @@ async def test_a_message_that_is_read_or_ones_own_adds_nothing(users: HotUsers) 
 
 async def test_somebody_who_left_or_never_was_there_has_nothing_more(users: HotUsers) -> None:
     await load(users)
-    await users.apply([fan(1), Left("c", 2, ("bob",))])
+    await users.apply([fan_out(1), Left("c", 2, ("bob",))])
     assert await standing(users, 1) is Standing.NOTHING
     assert await users.standing("elsewhere", place(1), frozenset(), ["bob"]) == [(Standing.NOTHING, 0)]
 
@@ -51,19 +51,19 @@ async def test_what_is_not_loaded_or_capped_must_be_looked_at(users: HotUsers) -
     assert await users.standing("c", place(1), frozenset(), ["bob"]) == [(Standing.LOOK, 0)]
     user_room = LoadedUserRoom("c", True, Mode.LEDGER, 1, False, Pointer(), Preferences(), 0, False)
     assert await users.install("bob", await users.begin("bob"), [user_room])
-    await users.apply([fan(2)])
+    await users.apply([fan_out(2)])
     assert await standing(users, 2) is Standing.LOOK
 
 
 async def test_above_the_cap_a_count_does_not_grow(users: HotUsers) -> None:
     await load(users)
-    await users.apply([fan(seq) for seq in range(1, CAP + 2)])
+    await users.apply([fan_out(seq) for seq in range(1, CAP + 2)])
     assert await standing(users, CAP + 1) is Standing.LOOK
 
 
 async def test_preferences_decide_what_counts(users: HotUsers, clock: ManualClock) -> None:
     await load(users)
-    await users.apply([fan(1, None, "bob", named=("bob",))])
+    await users.apply([fan_out(1, None, "bob", named=("bob",))])
     await prefer(users, Preferences(count="mentions"))
     assert await standing(users, 1, "bob") is Standing.ONE_MORE
     assert await standing(users, 1) is Standing.LOOK
@@ -88,7 +88,7 @@ async def test_in_a_timeline_channel_everything_after_the_pointer_adds_one(users
 
 async def test_the_epoch_comes_with_it(users: HotUsers) -> None:
     await load(users)
-    await users.apply([fan(1)])
+    await users.apply([fan_out(1)])
     await moved(users, Read("bob", "c", place(1)))
     rewound = await moved(users, Rewind("bob", "c", 1, place(0), ()))
     assert (await users.standing("c", place(1), frozenset(), ["bob"]))[0][1] == rewound.pointer.epoch
@@ -98,7 +98,7 @@ async def test_change_numbers_grow_with_every_change_and_are_unknown_before_load
     assert await users.changes(["bob"]) == [None]
     await load(users)
     [before] = await users.changes(["bob"])
-    await users.apply([Fan("c", 1, ("bob",), entry(1), frozenset(), "alice")])
+    await users.apply([FanOut("c", 1, ("bob",), entry(1), frozenset(), "alice")])
     [after] = await users.changes(["bob"])
     assert before is not None
     assert after is not None

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from readstate.adapters.memory.users import MemoryUsers
-from readstate.domain.hot_updates import Fan, Joined, Left, OwnRead, UserStep
+from readstate.domain.hot_updates import FanOut, Joined, Left, OwnRead, UserStep
 from readstate.domain.model import NO_PREFERENCES, START, Entry, Mode, Pointer, Position, ReadState
 from readstate.ports import HotUsers, LedgerLoad, LoadedUserRoom, Moved, Read
 from tests.contract.conftest import ManualClock, users_over
@@ -68,17 +68,17 @@ HAPPENINGS = {
     "the first message": Happening(
         Stored(5, seqs()),
         Stored(6, seqs(1)),
-        lambda user: [Fan(ROOM, 6, (user,), entry(1), sender="alice", latest_at=NOW)],
+        lambda user: [FanOut(ROOM, 6, (user,), entry(1), sender="alice", latest_at=NOW)],
     ),
     "a message": Happening(
         Stored(5, seqs(1)),
         Stored(6, seqs(1, 2)),
-        lambda user: [Fan(ROOM, 6, (user,), entry(2), sender="alice", latest_at=NOW)],
+        lambda user: [FanOut(ROOM, 6, (user,), entry(2), sender="alice", latest_at=NOW)],
     ),
     "a delete": Happening(
         Stored(5, seqs(1, 2)),
         Stored(6, seqs(2)),
-        lambda user: [Fan(ROOM, 6, (user,), remove=Position(1, "m1", NOW + 1), latest_at=NOW)],
+        lambda user: [FanOut(ROOM, 6, (user,), remove=Position(1, "m1", NOW + 1), latest_at=NOW)],
     ),
     "leaving": Happening(
         Stored(5, seqs(1, 2)), Stored(6, seqs(1, 2), member=False), lambda user: [Left(ROOM, 6, (user,))]
@@ -92,7 +92,7 @@ HAPPENINGS = {
         Stored(5, seqs(1, 2)),
         Stored(6, seqs(1, 2, 3), READ_3),
         lambda user: [
-            Fan(ROOM, 6, (user,), entry(3), sender=user, latest_at=NOW),
+            FanOut(ROOM, 6, (user,), entry(3), sender=user, latest_at=NOW),
             OwnRead(ROOM, user, 3, READ_3),
         ],
     ),

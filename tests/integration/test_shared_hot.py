@@ -18,7 +18,7 @@ from readstate.ports import Read, Rewind
 from readstate.stack import Valkey, ValkeyCluster
 from tests.conftest import eventually
 from tests.contract.test_hot_channels import channel
-from tests.contract.test_hot_users import fan, load, moved, place, user_room
+from tests.contract.test_hot_users import fan_out, load, moved, place, user_room
 from tests.contract.valkey import HotStore, cluster, hot_store, single
 
 from .test_generation import Counter
@@ -261,7 +261,7 @@ async def test_a_late_copy_of_a_read_does_not_undo_a_mark_unread(
     shared_users: ValkeyUsers, lane: Lane, valkey: Valkey
 ) -> None:
     await load(shared_users)
-    await shared_users.apply([fan(1), fan(2)])
+    await shared_users.apply([fan_out(1), fan_out(2)])
     number = await shared_users.generation()
     lane.hold = MOVE.sha.encode()
     await moved(shared_users, Read("bob", "c", place(2)))
@@ -278,7 +278,7 @@ async def test_a_late_copy_of_a_mark_unread_does_not_undo_a_read(
     shared_users: ValkeyUsers, lane: Lane, valkey: Valkey
 ) -> None:
     await load(shared_users)
-    await shared_users.apply([fan(1), fan(2)])
+    await shared_users.apply([fan_out(1), fan_out(2)])
     lane.hold = MOVE.sha.encode()
     await moved(shared_users, Rewind("bob", "c", 1, place(0), ()))
     read = await moved(shared_users, Read("bob", "c", place(2)))
@@ -303,5 +303,5 @@ async def test_a_server_whose_clock_was_set_is_asked_for_its_time(shared_users: 
     await load(shared_users)
     generation = shared_users._generation
     generation._ahead = {run: ahead - 1_000 for run, ahead in generation._ahead.items()}
-    await shared_users.apply([fan(1)])
+    await shared_users.apply([fan_out(1)])
     assert (await moved(shared_users, Read("bob", "c", place(1)))).changed

@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec import structs
 
-from readstate.domain.hot_updates import Fan, Joined, OwnRead, Switched, UserStep
+from readstate.domain.hot_updates import FanOut, Joined, OwnRead, Switched, UserStep
 from readstate.domain.model import Position, Preferences
 from readstate.domain.rooms import is_thread, thread_room
 from readstate.domain.rules import EVERYONE
@@ -305,7 +305,7 @@ class SideBySideUsers(RuleBasedStateMachine):
         if load.memory is not self.twins.memory:
             load.tickets = (0, load.tickets[1])
         for step in self.told:  # what has come meanwhile is not in its ledger
-            if isinstance(step, Fan) and load.user in step.users:
+            if isinstance(step, FanOut) and load.user in step.users:
                 self.twins.excused.add((load.user, step.channel_id))
         self.run(self.twins.install(load.user, load.tickets, *load.user_rooms))
 

@@ -6,7 +6,7 @@ from itertools import count
 
 from msgspec import structs
 
-from readstate.domain.hot_updates import Fan, Gone, Joined, Left, OwnRead, Switched, UserStep
+from readstate.domain.hot_updates import FanOut, Gone, Joined, Left, OwnRead, Switched, UserStep
 from readstate.domain.model import NO_PREFERENCES, Entry, Mode, Pointer, Position, Preferences, ReadState
 from readstate.domain.rooms import is_thread
 from readstate.domain.rules import EVERYONE, advance, merge, pointer_at
@@ -102,7 +102,7 @@ class Truth:
         pointer = pointer_at(advance(room.pointer(sender).state, message.seq), message.place, self._clock())
         room.pointers[sender] = pointer
         room.known.add(sender)
-        steps: list[UserStep] = [*self._fan(room, message, self._told(room, message))]
+        steps: list[UserStep] = [*self._fan_out(room, message, self._told(room, message))]
         return [*steps, OwnRead(room.name, sender, message.seq, pointer)]
 
     def edit(self, room: Room, seq: int, mentions: frozenset[str]) -> list[UserStep]:
@@ -111,14 +111,14 @@ class Truth:
         message = room.messages[seq] = replace(before, mentions=mentions)
         if is_thread(room.name):
             return self._look(room)
-        return self._fan(room, message, self._told(room, before, message), edit=True)
+        return self._fan_out(room, message, self._told(room, before, message), edit=True)
 
     def delete(self, room: Room, seq: int) -> list[UserStep]:
         room.change = next(self._changes)
         message = room.messages[seq] = replace(room.messages[seq], deleted=True)
         users = self._told(room, message)
-        fan = Fan(room.name, room.change, users, remove=message.place)
-        return [structs.replace(fan, latest_at=room.latest_at, archived=room.archived)] if users else []
+        fan_out = FanOut(room.name, room.change, users, remove=message.place)
+        return [structs.replace(fan_out, latest_at=room.latest_at, archived=room.archived)] if users else []
 
     def _told(self, room: Room, *messages: Message) -> tuple[str, ...]:
         if room.mode is Mode.LEDGER:
@@ -126,20 +126,20 @@ class Truth:
         return tuple(sorted({user for message in messages for user in message.mentions} - {EVERYONE}))
 
     @staticmethod
-    def _fan(room: Room, message: Message, users: tuple[str, ...], edit: bool = False) -> list[UserStep]:
+    def _fan_out(room: Room, message: Message, users: tuple[str, ...], edit: bool = False) -> list[UserStep]:
         if not users:
             return []
         everyone = EVERYONE in message.mentions
         put = None if message.silent else Entry(message.seq, message.id, message.at, everyone)
         named = None if everyone and room.mode is Mode.LEDGER else message.mentions
-        fan = Fan(room.name, room.change, users, put, named, message.sender, edit=edit)
-        return [structs.replace(fan, latest_at=room.latest_at, archived=room.archived)]
+        fan_out = FanOut(room.name, room.change, users, put, named, message.sender, edit=edit)
+        return [structs.replace(fan_out, latest_at=room.latest_at, archived=room.archived)]
 
     @staticmethod
     def _look(room: Room) -> list[UserStep]:
         users = tuple(sorted(room.members)) if room.mode is Mode.LEDGER else ()
-        fan = Fan(room.name, room.change, users, latest_at=room.latest_at, archived=room.archived)
-        return [fan] if users else []
+        fan_out = FanOut(room.name, room.change, users, latest_at=room.latest_at, archived=room.archived)
+        return [fan_out] if users else []
 
     # ------------------------------------------------------------ members and channels
 

@@ -22,7 +22,7 @@ class ChannelStep(Struct, frozen=True, gc=False):
     """What is known of the timeline may lack something: it is loaded again on use."""
 
 
-class Fan(Struct, frozen=True, gc=False):
+class FanOut(Struct, frozen=True, gc=False):
     """To these members: a message came, changed or went. Without `put` and `remove` it just says: look again."""
 
     channel_id: str
@@ -99,4 +99,4 @@ class Gone(Struct, frozen=True, gc=False):
     users: tuple[str, ...]
 
 
-UserStep = Fan | OwnRead | Merged | Joined | Left | Switched | Gone
+UserStep = FanOut | OwnRead | Merged | Joined | Left | Switched | Gone

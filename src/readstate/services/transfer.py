@@ -10,7 +10,7 @@ import structlog
 from readstate.domain.announcements import BadgeChanged, ChannelTouched, StateReplaced
 from readstate.domain.errors import Invalid
 from readstate.domain.events import MembersEvent
-from readstate.domain.hot_updates import ChannelStep, Fan
+from readstate.domain.hot_updates import ChannelStep, FanOut
 from readstate.domain.model import Channel
 from readstate.domain.rooms import channel_and_thread, is_thread
 from readstate.domain.rules import check_user_id
@@ -196,7 +196,7 @@ class Transfer:
         await self._log.channel_events([MembersEvent(channel_id=channel, created_at=self._clock())])
 
 
-def _look_at(room: Channel) -> Fan:
+def _look_at(room: Channel) -> FanOut:
     """To those who are left in a direct channel: look again."""
     latest_at = room.latest.at if room.latest else 0
-    return Fan(room.channel_id, room.change, room.peers, latest_at=latest_at, archived=room.archived)
+    return FanOut(room.channel_id, room.change, room.peers, latest_at=latest_at, archived=room.archived)

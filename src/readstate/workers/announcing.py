@@ -13,7 +13,7 @@ from readstate.domain.announcements import (
 )
 from readstate.domain.events import AnyChannelEvent, ChannelEvent, DeleteEvent, EditEvent, MembersEvent, MessageEvent
 from readstate.domain.facts import Effect
-from readstate.domain.hot_updates import Fan, Gone, Joined, Left, UserStep
+from readstate.domain.hot_updates import FanOut, Gone, Joined, Left, UserStep
 from readstate.domain.rooms import is_thread
 
 
@@ -69,7 +69,7 @@ def _concerned(step: UserStep) -> tuple[str, ...]:
     match step:
         case Joined():
             return tuple(user for user, _ in step.pointers)
-        case Fan() | Left() | Gone():
+        case FanOut() | Left() | Gone():
             return step.users
         case _:
             return ()

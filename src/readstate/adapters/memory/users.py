@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from readstate.adapters.drops import Drops
-from readstate.domain.hot_updates import Fan, Gone, Joined, Left, Merged, OwnRead, Switched, UserStep
+from readstate.domain.hot_updates import FanOut, Gone, Joined, Left, Merged, OwnRead, Switched, UserStep
 from readstate.domain.model import NO_PREFERENCES, Entry, Mode, Pointer, Position, Preferences, ReadState
 from readstate.domain.rooms import is_thread
 from readstate.domain.rules import advance, give_back, merge, next_epoch, rewind
@@ -37,7 +37,7 @@ class _Loading(Struct):
     """A load under way, and the messages that have come meanwhile: they are taken in after it."""
 
     ticket: int
-    fans: list[Fan] = field(default_factory=list)
+    fan_outs: list[FanOut] = field(default_factory=list)
 
 
 class MemoryUsers(UserViews):
@@ -146,9 +146,9 @@ class MemoryUsers(UserViews):
         now = self._clock()
         for step in steps:
             match step:
-                case Fan():
+                case FanOut():
                     for user in step.users:
-                        self._fan(user, step, now)
+                        self._fan_out(user, step, now)
                 case OwnRead() | Merged():
                     moved.extend(self._given(step))
                 case Joined():
@@ -159,44 +159,46 @@ class MemoryUsers(UserViews):
                         self._restructured(user, step)
         return moved
 
-    def _fan(self, user_id: str, fan: Fan, now: int) -> None:
+    def _fan_out(self, user_id: str, fan_out: FanOut, now: int) -> None:
         user = self._users.get(user_id)
         if user is None:
             if (loading := self._loading.get(user_id)) is not None:
-                loading.fans.append(fan)
+                loading.fan_outs.append(fan_out)
             return
-        channel = fan.channel_id
+        channel = fan_out.channel_id
         raw = user.user_rooms.get(channel)
         if raw is None:
             return
         epoch, seq, at, change, filled, _, latest, flags = PACKING.unpack_from(raw)
-        if fan.change <= change or not flags & MEMBER:
+        if fan_out.change <= change or not flags & MEMBER:
             return
-        if fan.change > filled:  # a ledger that was loaded later holds it; all else about it is still news
-            filled = fan.change
-            if fan.put is not None and user_id != fan.sender:
-                if fan.put.seq > seq and fan.put.seq not in user.apart.get(channel, _NOTHING):
-                    self._fan_put(user, flags, fan, fan.put, fan.named is None or user_id in fan.named, now)
-            elif fan.remove and (ledger := user.shelf(flags).get(channel)) is not None:
-                ledger.remove(fan.remove.seq)
+        if fan_out.change > filled:  # a ledger that was loaded later holds it; all else about it is still news
+            filled = fan_out.change
+            if fan_out.put is not None and user_id != fan_out.sender:
+                if fan_out.put.seq > seq and fan_out.put.seq not in user.apart.get(channel, _NOTHING):
+                    self._fan_out_put(
+                        user, flags, fan_out, fan_out.put, fan_out.named is None or user_id in fan_out.named, now
+                    )
+            elif fan_out.remove and (ledger := user.shelf(flags).get(channel)) is not None:
+                ledger.remove(fan_out.remove.seq)
                 user.shelf(flags).put(channel, ledger)
         if user.inbox is not None and not flags & TIMELINE:
-            _reorder(user, channel, latest, fan.latest_at)
-        if fan.archived != bool(flags & ARCHIVED):
+            _reorder(user, channel, latest, fan_out.latest_at)
+        if fan_out.archived != bool(flags & ARCHIVED):
             flags ^= ARCHIVED
             if not flags & TIMELINE:
                 user.set_aside.symmetric_difference_update({intern(channel)})
         number = user.change = next(self._numbers)
-        packed = PACKING.pack(epoch, seq, at, fan.change, filled, number, fan.latest_at, flags)
+        packed = PACKING.pack(epoch, seq, at, fan_out.change, filled, number, fan_out.latest_at, flags)
         user.user_rooms[channel] = packed + raw[HEAD:]
 
-    def _fan_put(self, user: User, flags: int, fan: Fan, entry: Entry, mention: bool, now: int) -> None:
-        channel, shelf = fan.channel_id, user.shelf(flags)
+    def _fan_out_put(self, user: User, flags: int, fan_out: FanOut, entry: Entry, mention: bool, now: int) -> None:
+        channel, shelf = fan_out.channel_id, user.shelf(flags)
         if channel in shelf.missing:
             return
         ledger = shelf.get(channel)
         only_mentions = bool(flags & TIMELINE)
-        if fan.edit and not only_mentions:
+        if fan_out.edit and not only_mentions:
             if ledger is not None and entry.seq in ledger:
                 ledger.set_mention(entry.seq, mention)
         elif mention or not only_mentions:
@@ -329,8 +331,8 @@ class MemoryUsers(UserViews):
         for user_room in user_rooms:
             self._install_user_room(loaded, user_room)
         self._users[user] = loaded
-        for fan in loading.fans:
-            self._fan(user, fan, now)
+        for fan_out in loading.fan_outs:
+            self._fan_out(user, fan_out, now)
         return True
 
     @staticmethod

@@ -7,7 +7,7 @@ from struct import Struct as Packing
 from typing import Any
 
 from readstate.adapters.drops import Drops
-from readstate.domain.hot_updates import Fan, Gone, Joined, Left, Merged, OwnRead, Switched, UserStep
+from readstate.domain.hot_updates import FanOut, Gone, Joined, Left, Merged, OwnRead, Switched, UserStep
 from readstate.domain.model import Mode, Pointer, Preferences
 from readstate.domain.rooms import is_thread
 from readstate.ports import Absent, LedgerLoad, LoadedUserRoom, Move, Moved, Read, Restore, Rewind
@@ -264,7 +264,7 @@ def _step(step: UserStep) -> list[object]:
     room = step.channel_id
     thread = THREAD if is_thread(room) else 0
     match step:
-        case Fan():
+        case FanOut():
             put, gone = step.put, step.remove
             entry = (0, 0, "") if put is None else (put.seq, put.at, put.id)
             removed = (0, "") if gone is None else (gone.seq, gone.id)
@@ -285,7 +285,7 @@ def _step(step: UserStep) -> list[object]:
 def _items(step: UserStep) -> Iterator[tuple[str, tuple[object, ...]]]:
     """To whom a step goes, and what it says to each."""
     match step:
-        case Fan():
+        case FanOut():
             for user in step.users:
                 yield user, (user == step.sender, step.named is None or user in step.named)
         case OwnRead() | Merged():

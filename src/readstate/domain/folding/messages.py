@@ -22,7 +22,7 @@ from readstate.domain.errors import (
 )
 from readstate.domain.events import ChannelEvent, DeleteEvent, Delivery, EditEvent, MembersEvent, MessageEvent
 from readstate.domain.facts import Changes, Effect, Facts, has_no_replies, named_by_id
-from readstate.domain.hot_updates import ChannelStep, Fan, Gone, Joined, Left, OwnRead, Switched
+from readstate.domain.hot_updates import ChannelStep, FanOut, Gone, Joined, Left, OwnRead, Switched
 from readstate.domain.model import (
     START,
     Channel,
@@ -152,8 +152,8 @@ class _Folding:
         effect.channel_steps.append(ChannelStep(channel, message.change, None if ledger else entry))
         if users:
             named = None if everyone and ledger else frozenset(message.mentions)
-            fan = Fan(channel.channel_id, message.change, users, entry, named, message.sender_id)
-            effect.user_steps.append(replace(fan, latest_at=_latest_at(channel), archived=channel.archived))
+            fan_out = FanOut(channel.channel_id, message.change, users, entry, named, message.sender_id)
+            effect.user_steps.append(replace(fan_out, latest_at=_latest_at(channel), archived=channel.archived))
         if pointer is not None:
             effect.user_steps.append(OwnRead(channel.channel_id, message.sender_id, message.seq, pointer))
 
@@ -281,8 +281,8 @@ class _Folding:
         effect.channel_steps.append(ChannelStep(room, message.change))
         if followers:
             named = frozenset(message.mentions)
-            fan = Fan(room.channel_id, message.change, tuple(followers), entry, named, message.sender_id)
-            effect.user_steps.append(replace(fan, latest_at=_latest_at(room)))
+            fan_out = FanOut(room.channel_id, message.change, tuple(followers), entry, named, message.sender_id)
+            effect.user_steps.append(replace(fan_out, latest_at=_latest_at(room)))
         pointer = self.facts.pointers.get((room.channel_id, message.sender_id))
         if pointer is not None:
             effect.user_steps.append(OwnRead(room.channel_id, message.sender_id, message.thread_seq, pointer))
@@ -301,7 +301,7 @@ class _Folding:
         followers = tuple(self.facts.followers.get(name, ()))
         if followers:
             remove = _place(message, message.thread_seq) if message.deleted else None
-            effect.user_steps.append(Fan(name, change, followers, remove=remove, latest_at=_latest_at(room)))
+            effect.user_steps.append(FanOut(name, change, followers, remove=remove, latest_at=_latest_at(room)))
 
     # ------------------------------------------------------------ who was away
 
@@ -362,8 +362,8 @@ class _Folding:
             self.changes.once_named += [(channel.channel_id, message.id, user) for user in once]
         if users:
             named = None if everyone and ledger else frozenset(message.mentions)
-            fan = Fan(channel.channel_id, channel.change, users, entry, named, message.sender_id, edit=True)
-            effect.user_steps.append(replace(fan, latest_at=_latest_at(channel), archived=channel.archived))
+            fan_out = FanOut(channel.channel_id, channel.change, users, entry, named, message.sender_id, edit=True)
+            effect.user_steps.append(replace(fan_out, latest_at=_latest_at(channel), archived=channel.archived))
         return effect
 
     def _delete(self, event: DeleteEvent, channel: Channel) -> Effect:
@@ -387,8 +387,8 @@ class _Folding:
         users = self.facts.audience.get(channel.channel_id, ()) if ledger else _by_id(message)
         if users:
             remove, latest_at = _place(message, message.seq), _latest_at(channel)
-            fan = Fan(channel.channel_id, channel.change, users, remove=remove, latest_at=latest_at)
-            effect.user_steps.append(replace(fan, archived=channel.archived))
+            fan_out = FanOut(channel.channel_id, channel.change, users, remove=remove, latest_at=latest_at)
+            effect.user_steps.append(replace(fan_out, archived=channel.archived))
         self._change_reply(effect, message, channel)
         return effect
 
@@ -434,8 +434,8 @@ class _Folding:
         if stayed and outgrown:
             effect.user_steps.append(Switched(channel.channel_id, channel.change, stayed))
         elif stayed and channel.peers != before:  # whoever stays has another peer, or none
-            fan = Fan(name, channel.change, stayed, latest_at=_latest_at(channel), archived=channel.archived)
-            effect.user_steps.append(fan)
+            fan_out = FanOut(name, channel.change, stayed, latest_at=_latest_at(channel), archived=channel.archived)
+            effect.user_steps.append(fan_out)
         return effect
 
     def _is_active(self, channel: str, user: str) -> bool:
@@ -504,8 +504,8 @@ class _Folding:
         self._set_channel(channel)
         effect = Effect(channel=channel, channel_steps=[ChannelStep(channel, channel.change)])
         if users:
-            fan = Fan(channel.channel_id, channel.change, users, latest_at=_latest_at(channel))
-            effect.user_steps.append(replace(fan, archived=channel.archived))
+            fan_out = FanOut(channel.channel_id, channel.change, users, latest_at=_latest_at(channel))
+            effect.user_steps.append(replace(fan_out, archived=channel.archived))
         return effect
 
     def _delete_channel(self, event: ChannelEvent, known: Channel | None, position: int) -> Effect:
