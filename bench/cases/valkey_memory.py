@@ -175,9 +175,9 @@ async def _ledgers(server: Measured, town: Town, messages: int) -> float:
             ]
             await hot.users.apply(fans)
     grown = server.memory() - before
-    survey = await hot.users.survey(users[0])
-    if survey is None or survey.plain[0] != town.channels * messages:
-        raise BenchmarkError(f"not every message is in its ledger: {survey}")
+    unread_summary = await hot.users.unread_summary(users[0])
+    if unread_summary is None or unread_summary.plain[0] != town.channels * messages:
+        raise BenchmarkError(f"not every message is in its ledger: {unread_summary}")
     await hot.close()
     return grown / town.states / messages
 

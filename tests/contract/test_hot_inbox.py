@@ -107,11 +107,11 @@ async def test_a_followed_thread_is_counted_and_is_in_no_inbox(users: HotUsers) 
     await load(users, loaded_room("a", 10), loaded_room(THREAD, 20))
     await users.apply([message(THREAD, 1, 30), message(THREAD, 2, 31)])
     assert await names(users) == ["a"]
-    survey = await users.survey("bob")
-    assert survey is not None
-    assert survey.threads == [(THREAD, 2, False)]
-    assert survey.plain == (0, 0, 0, False)
+    unread_summary = await users.unread_summary("bob")
+    assert unread_summary is not None
+    assert unread_summary.threads == [(THREAD, 2, False)]
+    assert unread_summary.plain == (0, 0, 0, False)
     await users.move([Read("bob", THREAD, Position(1, "m1", 30)), Read("bob", "a", START)])
-    survey = await users.survey("bob")
-    assert survey is not None
-    assert survey.threads == [(THREAD, 1, False)]
+    unread_summary = await users.unread_summary("bob")
+    assert unread_summary is not None
+    assert unread_summary.threads == [(THREAD, 1, False)]

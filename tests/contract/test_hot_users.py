@@ -60,7 +60,7 @@ async def moved(users: HotUsers, move: Read | Rewind | Restore) -> Moved:
 
 async def test_what_is_not_loaded_is_told_apart_from_what_is_empty(users: HotUsers) -> None:
     assert await users.view("bob", "all") is None
-    assert await users.survey("bob") is None
+    assert await users.unread_summary("bob") is None
     assert await users.move([Read("bob", "c", place(1))]) == [Absent.NOT_LOADED]
 
     await load(users)
@@ -128,9 +128,9 @@ async def test_whoever_has_left_has_no_ledger_whatever_comes_late(users: HotUser
     await users.apply([late])
     await users.install_ledgers([LedgerLoad("bob", "c", ReadState(7, 1), 3, [entry(2)])])
     await users.forget("bob", "c")
-    survey, view = await users.survey("bob"), await users.view("bob", [])
-    assert survey is not None
-    assert survey.plain == (0, 0, 0, False)
+    unread_summary, view = await users.unread_summary("bob"), await users.view("bob", [])
+    assert unread_summary is not None
+    assert unread_summary.plain == (0, 0, 0, False)
     assert view is not None
     assert view.unloaded == []
 
@@ -316,10 +316,10 @@ async def test_in_a_timeline_channel_only_messages_by_name_are_kept(users: HotUs
     await load(users, mode=Mode.TIMELINE)
     await users.apply([fan_out(1, None, "bob", named=("bob",)), fan_out(2, None, "bob", named=())])
     assert (await ledger(users)).named == (1,)
-    survey, view = await users.survey("bob"), await users.view("bob", [])
-    assert survey is not None
+    unread_summary, view = await users.unread_summary("bob"), await users.view("bob", [])
+    assert unread_summary is not None
     assert view is not None
-    assert (survey.plain, list(view.timelines)) == ((0, 0, 0, False), ["c"])
+    assert (unread_summary.plain, list(view.timelines)) == ((0, 0, 0, False), ["c"])
     await users.apply([FanOut("c", 3, ("bob",), entry(1), frozenset(), "alice", edit=True)])
     assert (await ledger(users)).named == ()
 
@@ -447,14 +447,14 @@ async def test_numbers_are_taken_in_order(users: HotUsers) -> None:
 async def test_a_survey_costs_nothing_for_what_is_read(users: HotUsers) -> None:
     await load(users)
     await users.apply([fan_out(1), fan_out(2, None, "bob", named=("bob",))])
-    survey = await users.survey("bob")
-    assert survey is not None
-    assert survey.plain == (2, 1, 1, False)
+    unread_summary = await users.unread_summary("bob")
+    assert unread_summary is not None
+    assert unread_summary.plain == (2, 1, 1, False)
     await moved(users, Read("bob", "c", place(2)))
-    survey, view = await users.survey("bob"), await users.view("bob", [])
-    assert survey is not None
+    unread_summary, view = await users.unread_summary("bob"), await users.view("bob", [])
+    assert unread_summary is not None
     assert view is not None
-    assert (survey.plain, view.unloaded) == ((0, 0, 0, False), [])
+    assert (unread_summary.plain, view.unloaded) == ((0, 0, 0, False), [])
 
 
 async def test_a_ledger_expires_without_activity(users: HotUsers, clock: ManualClock) -> None:

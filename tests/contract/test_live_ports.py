@@ -5,7 +5,7 @@ import itertools
 from readstate.domain.events import ChannelEvent, DeleteEvent, Delivery, MembersEvent, MessageEvent, ReadEvent
 from readstate.domain.hot_updates import FanOut, Left
 from readstate.domain.model import Mode, Pointer, Preferences, SeenPlace, Undelivered
-from readstate.ports import Durable, HotUsers, LoadedUserRoom, Read, Rewind, Standing
+from readstate.ports import CountDelta, Durable, HotUsers, LoadedUserRoom, Read, Rewind
 from tests.online import nobody, only
 
 from .conftest import CAP, ManualClock
@@ -15,8 +15,8 @@ NOW = 1_700_000_000_000
 positions = itertools.count(1)
 
 
-async def standing(users: HotUsers, seq: int, *named: str) -> Standing:
-    return (await users.standing("c", place(seq), frozenset(named), ["bob"]))[0][0]
+async def count_delta(users: HotUsers, seq: int, *named: str) -> CountDelta:
+    return (await users.count_delta("c", place(seq), frozenset(named), ["bob"]))[0][0]
 
 
 async def prefer(users: HotUsers, preferences: Preferences) -> None:
@@ -29,7 +29,7 @@ async def prefer(users: HotUsers, preferences: Preferences) -> None:
 async def test_a_message_adds_one_where_it_is_unread(users: HotUsers) -> None:
     await load(users)
     await users.apply([fan_out(1)])
-    assert await standing(users, 1) is Standing.ONE_MORE
+    assert await count_delta(users, 1) is CountDelta.ONE_MORE
 
 
 async def test_a_message_that_is_read_or_ones_own_adds_nothing(users: HotUsers) -> None:
@@ -37,53 +37,53 @@ async def test_a_message_that_is_read_or_ones_own_adds_nothing(users: HotUsers) 
     await users.apply([fan_out(1), fan_out(2), fan_out(3, None, "bob", sender="bob")])
     await moved(users, Read("bob", "c", place(1)))
     await moved(users, Read("bob", "c", place(1), apart=(2,), ids=("m2",)))
-    assert [await standing(users, seq) for seq in (1, 2, 3)] == [Standing.NOTHING] * 3
+    assert [await count_delta(users, seq) for seq in (1, 2, 3)] == [CountDelta.NOTHING] * 3
 
 
 async def test_somebody_who_left_or_never_was_there_has_nothing_more(users: HotUsers) -> None:
     await load(users)
     await users.apply([fan_out(1), Left("c", 2, ("bob",))])
-    assert await standing(users, 1) is Standing.NOTHING
-    assert await users.standing("elsewhere", place(1), frozenset(), ["bob"]) == [(Standing.NOTHING, 0)]
+    assert await count_delta(users, 1) is CountDelta.NOTHING
+    assert await users.count_delta("elsewhere", place(1), frozenset(), ["bob"]) == [(CountDelta.NOTHING, 0)]
 
 
 async def test_what_is_not_loaded_or_capped_must_be_looked_at(users: HotUsers) -> None:
-    assert await users.standing("c", place(1), frozenset(), ["bob"]) == [(Standing.LOOK, 0)]
+    assert await users.count_delta("c", place(1), frozenset(), ["bob"]) == [(CountDelta.LOOK, 0)]
     user_room = LoadedUserRoom("c", True, Mode.LEDGER, 1, False, Pointer(), Preferences(), 0, False)
     assert await users.install("bob", await users.begin("bob"), [user_room])
     await users.apply([fan_out(2)])
-    assert await standing(users, 2) is Standing.LOOK
+    assert await count_delta(users, 2) is CountDelta.LOOK
 
 
 async def test_above_the_cap_a_count_does_not_grow(users: HotUsers) -> None:
     await load(users)
     await users.apply([fan_out(seq) for seq in range(1, CAP + 2)])
-    assert await standing(users, CAP + 1) is Standing.LOOK
+    assert await count_delta(users, CAP + 1) is CountDelta.LOOK
 
 
 async def test_preferences_decide_what_counts(users: HotUsers, clock: ManualClock) -> None:
     await load(users)
     await users.apply([fan_out(1, None, "bob", named=("bob",))])
     await prefer(users, Preferences(count="mentions"))
-    assert await standing(users, 1, "bob") is Standing.ONE_MORE
-    assert await standing(users, 1) is Standing.LOOK
+    assert await count_delta(users, 1, "bob") is CountDelta.ONE_MORE
+    assert await count_delta(users, 1) is CountDelta.LOOK
     await prefer(users, Preferences(count="none"))
-    assert await standing(users, 1, "bob") is Standing.LOOK
+    assert await count_delta(users, 1, "bob") is CountDelta.LOOK
     await prefer(users, Preferences(muted_until=clock.now + 1))
-    assert await standing(users, 1) is Standing.ONE_MORE_MUTED
+    assert await count_delta(users, 1) is CountDelta.ONE_MORE_MUTED
     clock.now += 1
-    assert await standing(users, 1) is Standing.ONE_MORE
+    assert await count_delta(users, 1) is CountDelta.ONE_MORE
 
 
 async def test_in_a_timeline_channel_everything_after_the_pointer_adds_one(users: HotUsers) -> None:
     await load(users, mode=Mode.TIMELINE)
-    assert await standing(users, 1) is Standing.ONE_MORE
+    assert await count_delta(users, 1) is CountDelta.ONE_MORE
     await prefer(users, Preferences(count="mentions"))
-    assert (await users.standing("c", place(1), None, ["bob"]))[0][0] is Standing.ONE_MORE
+    assert (await users.count_delta("c", place(1), None, ["bob"]))[0][0] is CountDelta.ONE_MORE
     await prefer(users, Preferences())
-    assert await standing(users, CAP + 1) is Standing.LOOK
+    assert await count_delta(users, CAP + 1) is CountDelta.LOOK
     await moved(users, Read("bob", "c", place(1)))
-    assert await standing(users, 1) is Standing.NOTHING
+    assert await count_delta(users, 1) is CountDelta.NOTHING
 
 
 async def test_the_epoch_comes_with_it(users: HotUsers) -> None:
@@ -91,7 +91,7 @@ async def test_the_epoch_comes_with_it(users: HotUsers) -> None:
     await users.apply([fan_out(1)])
     await moved(users, Read("bob", "c", place(1)))
     rewound = await moved(users, Rewind("bob", "c", 1, place(0), ()))
-    assert (await users.standing("c", place(1), frozenset(), ["bob"]))[0][1] == rewound.pointer.epoch
+    assert (await users.count_delta("c", place(1), frozenset(), ["bob"]))[0][1] == rewound.pointer.epoch
 
 
 async def test_change_numbers_grow_with_every_change_and_are_unknown_before_loading(users: HotUsers) -> None:

@@ -146,7 +146,7 @@ async def test_who_comes_back_beside_another_device_is_not_given_a_cursor_ahead_
 
 async def test_a_message_that_could_not_be_told_is_looked_up(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     bob = await town.fresh("bob")
-    away = Away(town.rs.live._hot_users, "standing", 1, monkeypatch)
+    away = Away(town.rs.live._hot_users, "count_delta", 1, monkeypatch)
 
     await town.chat.send("alice", "m1")
 

@@ -386,7 +386,7 @@ class SideBySideUsers(RuleBasedStateMachine):
         for room in self.truth.rooms.values():
             for message in [] if is_thread(room.name) else list(room.messages.values())[-2:]:
                 named = None if EVERYONE in message.mentions else message.mentions
-                self.run(self.twins.compare_standing(room.name, message.place, named, PEOPLE))
+                self.run(self.twins.compare_count_delta(room.name, message.place, named, PEOPLE))
 
     def _what_is_loaded_is_right(self) -> None:
         """A ledger holds what is unread beyond its pointer, once all was told."""

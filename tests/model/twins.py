@@ -16,13 +16,13 @@ from readstate.domain.hot_updates import UserStep
 from readstate.domain.model import NO_PREFERENCES, Mode, Pointer, Position, Preferences
 from readstate.ports import (
     Absent,
+    CountDelta,
     HotUsers,
     LedgerLoad,
     LedgerView,
     LoadedUserRoom,
     Move,
     Moved,
-    Standing,
     UserRoom,
     UserView,
 )
@@ -200,20 +200,20 @@ class Twins:
         if any(lacks == user for lacks, _ in self.lacking):
             return  # what is not loaded is in no sum
         assert await _pages(self.memory, user, True) == await _pages(self.valkey, user, True)
-        ours, theirs = await self.memory.survey(user), await self.valkey.survey(user)
+        ours, theirs = await self.memory.unread_summary(user), await self.valkey.unread_summary(user)
         assert (ours is None) == (theirs is None)
         if ours is not None and theirs is not None:
             assert ours.plain == theirs.plain, user
             assert sorted(ours.special) == sorted(theirs.special), user
             assert sorted(ours.threads) == sorted(theirs.threads), user
 
-    async def compare_standing(
+    async def compare_count_delta(
         self, room: str, place: Position, named: frozenset[str] | None, users: Sequence[str]
     ) -> None:
-        ours = await self.memory.standing(room, place, named, users)
-        theirs = await self.valkey.standing(room, place, named, users)
+        ours = await self.memory.count_delta(room, place, named, users)
+        theirs = await self.valkey.count_delta(room, place, named, users)
         for user, here, there in zip(users, ours, theirs, strict=True):
-            unknown = (user, room) in self.lacking and there == (Standing.LOOK, here[1])
+            unknown = (user, room) in self.lacking and there == (CountDelta.LOOK, here[1])
             assert here == there or unknown, f"{user}, {place}"
 
 

@@ -14,7 +14,7 @@ from .rules import EVERYONE, HERE
 Key = tuple[str, str]
 
 
-class Wants(Struct):
+class FactsNeeded(Struct):
     """What a run must know. Pairs are (channel, id), (room, user), (room, id) or (channel, number)."""
 
     channels: set[str] = field(default_factory=set)
@@ -109,9 +109,9 @@ def runs(deliveries: Sequence[Delivery]) -> Iterator[Sequence[Delivery]]:
         yield deliveries[start:]
 
 
-def wants(run: Sequence[Delivery]) -> Wants:
+def facts_needed(run: Sequence[Delivery]) -> FactsNeeded:
     """What must be known to fold this run."""
-    needed = Wants()
+    needed = FactsNeeded()
     for delivery in run:
         event = delivery.event
         channel = event.channel_id
@@ -170,7 +170,7 @@ def audience(run: Sequence[Delivery], facts: Facts) -> set[str]:
     return users
 
 
-def _want_message(needed: Wants, event: MessageEvent) -> None:
+def _want_message(needed: FactsNeeded, event: MessageEvent) -> None:
     channel = event.channel_id
     named = named_by_id(event.mentions)
     needed.messages.add((channel, event.id))
@@ -186,9 +186,9 @@ def _want_message(needed: Wants, event: MessageEvent) -> None:
     needed.pointers.update((room, user) for user in (*named, event.sender_id))
 
 
-def wants_next(run: Sequence[Delivery], facts: Facts) -> Wants:
+def more_facts_needed(run: Sequence[Delivery], facts: Facts) -> FactsNeeded:
     """What must be known besides, as the first facts show: about threads that these name by a reply or a root."""
-    needed = Wants()
+    needed = FactsNeeded()
     new = {(d.event.channel_id, d.event.id): d.event for d in run if isinstance(d.event, MessageEvent)}
     for delivery in run:
         event = delivery.event

@@ -35,7 +35,7 @@ from readstate.domain.errors import ReadstateError
 from readstate.domain.model import Message, Pointer, Position, Undelivered
 from readstate.domain.rooms import is_thread
 from readstate.domain.rules import EVERYONE
-from readstate.ports import MAX_UNPROVEN, Clock, Deliveries, Freshness, HotChannels, HotUsers, Standing
+from readstate.ports import MAX_UNPROVEN, Clock, CountDelta, Deliveries, Freshness, HotChannels, HotUsers
 from readstate.services.cursors import Cursors, SyncCursor
 from readstate.services.loading import Loader
 from readstate.services.pending_writes import UnderWay, Writing
@@ -315,17 +315,17 @@ class Live:
         if not members:
             return
         names_anyone = bool(message.mentions)
-        variants: dict[tuple[Standing, int | None, bool], tuple[bytes, To]] = {}
-        for user, (standing, epoch) in zip(members, await self._standings(message, members), strict=True):
-            variant = (standing, epoch, names_anyone and mentions(message, user.id))
+        variants: dict[tuple[CountDelta, int | None, bool], tuple[bytes, To]] = {}
+        for user, (count_delta, epoch) in zip(members, await self._count_deltas(message, members), strict=True):
+            variant = (count_delta, epoch, names_anyone and mentions(message, user.id))
             if (event := variants.get(variant)) is None:
-                counts = standing is Standing.ONE_MORE or standing is Standing.ONE_MORE_MUTED
+                counts = count_delta is CountDelta.ONE_MORE or count_delta is CountDelta.ONE_MORE_MUTED
                 event = variants[variant] = (_encode(message_new(message, counts, variant[2], epoch)), TO_ALL)
             user.out.append(event)
             if (noted := reached.get(user.id)) is not None:
                 user.sending.append(noted)
                 del user.sending[:-MAX_UNPROVEN]
-            if standing is Standing.LOOK or standing is Standing.ONE_MORE_MUTED or user.catching_up:
+            if count_delta is CountDelta.LOOK or count_delta is CountDelta.ONE_MORE_MUTED or user.catching_up:
                 self._connected.mark(user, message.channel_id)
             elif (
                 message.seq is not None
@@ -354,17 +354,17 @@ class Live:
                 self._deliveries.sent([noted])
         return reached
 
-    async def _standings(
+    async def _count_deltas(
         self, message: Message, members: Sequence[UserSession]
-    ) -> Sequence[tuple[Standing, int | None]]:
+    ) -> Sequence[tuple[CountDelta, int | None]]:
         """What the message does to the counts of these members, and the epochs that they are in."""
         if message.seq is None:
-            return [(Standing.NOTHING, None)] * len(members)
+            return [(CountDelta.NOTHING, None)] * len(members)
         named = None if EVERYONE in message.mentions else frozenset(message.mentions)
         names = [user.id for user in members]
         place = Position(message.seq, message.id, message.at)
-        found = await self._hot_users.standing(message.channel_id, place, named, names)
-        return [(Standing.NOTHING, epoch) for _, epoch in found] if message.silent else found
+        found = await self._hot_users.count_delta(message.channel_id, place, named, names)
+        return [(CountDelta.NOTHING, epoch) for _, epoch in found] if message.silent else found
 
     def _own_message(self, came: MessageCame) -> None:
         """To send is to read: the sender's other devices hear of it, and others if it read anything."""

@@ -98,7 +98,7 @@ class LedgerView(Struct, frozen=True, gc=False):
     """The seqs of the unread mentions, in a timeline channel."""
 
 
-class Standing(Enum):
+class CountDelta(Enum):
     """What a message that has just come does to a user's unread count."""
 
     NOTHING = 0
@@ -122,7 +122,7 @@ class UserRoom(Struct, frozen=True, gc=False):
     """None: not loaded."""
 
 
-class Survey(Struct, frozen=True, gc=False):
+class UnreadSummary(Struct, frozen=True, gc=False):
     """What may be unread for a user, in brief: one moment, without a value per read channel."""
 
     plain: tuple[int, int, int, bool]
@@ -204,7 +204,7 @@ class HotUsers(Protocol):
     async def view(self, user: str, which: Which) -> UserView | None:
         """The user's seats at one moment, also those left."""
 
-    async def survey(self, user: str) -> Survey | None:
+    async def unread_summary(self, user: str) -> UnreadSummary | None:
         """What is unread in the ledgers that are loaded, at one moment."""
 
     async def inbox(
@@ -212,9 +212,9 @@ class HotUsers(Protocol):
     ) -> list[tuple[int, str]] | None:
         """The user's ledger channels by latest activity, as (minus the time, channel), after such a pair."""
 
-    async def standing(
+    async def count_delta(
         self, channel: str, place: Position, named: frozenset[str] | None, users: Sequence[str]
-    ) -> list[tuple[Standing, int]]:
+    ) -> list[tuple[CountDelta, int]]:
         """What a message that has just come does to the counts of these users, and the epoch that each is in.
 
         `named`: whom it mentions; None is everyone.

@@ -10,7 +10,17 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from readstate.domain.errors import ChannelNotFound, NotAMember, Unavailable
 from readstate.domain.model import Channel, Mode, Position, ReadState
 from readstate.domain.rules import check_id, check_user_id
-from readstate.ports import Count, CountQuery, DurableLoads, HotChannels, HotUsers, Survey, UserRoom, UserView, Which
+from readstate.ports import (
+    Count,
+    CountQuery,
+    DurableLoads,
+    HotChannels,
+    HotUsers,
+    UnreadSummary,
+    UserRoom,
+    UserView,
+    Which,
+)
 from readstate.telemetry import LOADS
 
 MAX_TRIES = 100
@@ -86,13 +96,13 @@ class Loader:
             await self._load_ledgers(user, [user_room for user_room in user_rooms if user_room.ledger is None])
         raise overtaken(user)
 
-    async def survey(self, user: str) -> Survey:
+    async def unread_summary(self, user: str) -> UnreadSummary:
         """What is unread, with every ledger loaded."""
         for _ in range(MAX_TRIES):
             await self.ready(user)
-            survey = await self._users.survey(user)
-            if survey is not None:
-                return survey
+            unread_summary = await self._users.unread_summary(user)
+            if unread_summary is not None:
+                return unread_summary
         raise overtaken(user)
 
     async def user_room(self, user: str, channel: str) -> UserRoom:

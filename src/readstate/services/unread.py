@@ -10,7 +10,7 @@ from readstate.domain.errors import InvalidCursor
 from readstate.domain.model import NO_PREFERENCES, Channel, Preferences
 from readstate.domain.rooms import channel_and_thread, is_thread
 from readstate.domain.rules import check_id, check_size, check_user_id
-from readstate.ports import Clock, Durable, HotChannels, HotUsers, Stale, Survey, UserRoom
+from readstate.ports import Clock, Durable, HotChannels, HotUsers, Stale, UnreadSummary, UserRoom
 
 from .counting import Counting, flagged, reason, shown
 from .cursors import Cursors, SyncCursor, SyncPage, page_size
@@ -108,9 +108,9 @@ class UnreadCounts:
         answer = {}
         for user in users:
             before = self._counting.stale()
-            survey = await self._loader.survey(user)
-            sums, capped = await self._sums(user, survey)
-            threads = await self._thread_totals(user, survey)
+            unread_summary = await self._loader.unread_summary(user)
+            sums, capped = await self._sums(user, unread_summary)
+            threads = await self._thread_totals(user, unread_summary)
             badge = await self._badge(user)
             why = reason(any(await self._stale_sums(user, before)), capped)
             answer[user] = UserTotals(
@@ -120,11 +120,11 @@ class UnreadCounts:
 
     # ------------------------------------------------------------ sums
 
-    async def _sums(self, user: str, survey: Survey) -> tuple[Totals, bool]:
+    async def _sums(self, user: str, unread_summary: UnreadSummary) -> tuple[Totals, bool]:
         """Sums over the channels that are not muted or archived, and whether one of them is a lower bound."""
-        unread, mentions, channels, capped = survey.plain
+        unread, mentions, channels, capped = unread_summary.plain
         view = await self._loader.view(user, [])
-        lines = [Line(*count, view.preferences.get(count[0], NO_PREFERENCES)) for count in survey.special]
+        lines = [Line(*count, view.preferences.get(count[0], NO_PREFERENCES)) for count in unread_summary.special]
         lines += await self._timeline_lines(user, view.timelines)
         for line in lines:
             if not self._counting.muted(line.preferences):
@@ -158,12 +158,12 @@ class UnreadCounts:
             if (count.count or count.capped) and not channel.archived
         ]
 
-    async def _thread_totals(self, user: str, survey: Survey) -> ThreadTotals:
+    async def _thread_totals(self, user: str, unread_summary: UnreadSummary) -> ThreadTotals:
         """Sums over followed threads, in channels that the user is in."""
-        names = list({channel_and_thread(room)[0] for room, _, _ in survey.threads})
+        names = list({channel_and_thread(room)[0] for room, _, _ in unread_summary.threads})
         user_rooms = (await self._loader.view(user, names)).user_rooms if names else []
         members = {user_room.channel_id for user_room in user_rooms if user_room.member}
-        counts = [count for room, count, _ in survey.threads if channel_and_thread(room)[0] in members]
+        counts = [count for room, count, _ in unread_summary.threads if channel_and_thread(room)[0] in members]
         return ThreadTotals(sum(counts), len(counts))
 
     async def user_rooms(self, user: str, names: Sequence[str]) -> tuple[list[UserRoom], list[Channel]]:
@@ -273,14 +273,14 @@ class UnreadCounts:
 
     async def _answer(self, q: _Question) -> Sync:
         before = self._counting.stale()
-        survey = await self._loader.survey(q.user)
+        unread_summary = await self._loader.unread_summary(q.user)
         removed: list[str] = []
         if q.start is None and q.wanted is None and q.only_unread:
             after = None if q.after is None else q.after[1:]
             names = [name for _, name in await self.unread_keys(q.user, after, q.limit + 1)]
             user_rooms, channels = await self.user_rooms(q.user, names)
             rows = await self._counting.unread(q.user, user_rooms, channels, before)
-            return await self._made(q, survey, [row for row in rows if row.has_unread], removed, before)
+            return await self._made(q, unread_summary, [row for row in rows if row.has_unread], removed, before)
         if q.start is not None:
             found = await self.changed(q.user, q.start)
             names = found.channels
@@ -288,12 +288,14 @@ class UnreadCounts:
         else:
             names = await self.member_of(q.user, q.wanted)
             removed = sorted(q.wanted - set(names)) if q.wanted is not None else []
-        return await self._made(q, survey, await self._rows(q, names, before), removed, before)
+        return await self._made(q, unread_summary, await self._rows(q, names, before), removed, before)
 
-    async def _made(self, q: _Question, survey: Survey, rows: list[Unread], removed: list[str], before: Stale) -> Sync:
+    async def _made(
+        self, q: _Question, unread_summary: UnreadSummary, rows: list[Unread], removed: list[str], before: Stale
+    ) -> Sync:
         everything = q.start is None and q.after is None and q.wanted is None and len(rows) <= q.limit
-        totals, capped = _totals(rows) if everything else await self._sums(q.user, survey)
-        threads = await self._thread_totals(q.user, survey)
+        totals, capped = _totals(rows) if everything else await self._sums(q.user, unread_summary)
+        threads = await self._thread_totals(q.user, unread_summary)
         stale_channels, stale_threads = await self._stale_sums(q.user, before)
         stale = before.everything or self._counting.behind or any(row.reason == "stale" for row in rows)
         return Sync(

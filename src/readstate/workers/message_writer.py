@@ -10,7 +10,7 @@ from readstate.domain.events import Delivery, ReadEvent, read_event
 from readstate.domain.facts import Effect
 from readstate.domain.hot_updates import Gone
 from readstate.domain.model import Position, Undelivered
-from readstate.ports import Bus, Clock, Durable, HotBadges, HotChannels, HotUsers, Moved, Presence, Seen, Standing
+from readstate.ports import Bus, Clock, CountDelta, Durable, HotBadges, HotChannels, HotUsers, Moved, Presence, Seen
 from readstate.services.pending_writes import Writing
 from readstate.services.undelivered import LateBadges
 
@@ -181,10 +181,10 @@ class MessageWriter:
     async def _epochs(self, channel: str, place: Position, users: Sequence[str]) -> dict[str, int | None]:
         """The epoch that each is in; None: not loaded."""
         epochs: dict[str, int | None] = {}
-        found = await self._users.standing(channel, place, frozenset(), users)
-        for user, (standing, epoch) in zip(users, found, strict=True):
+        found = await self._users.count_delta(channel, place, frozenset(), users)
+        for user, (count_delta, epoch) in zip(users, found, strict=True):
             epochs[user] = epoch
-            if standing is Standing.LOOK and not epoch:  # perhaps it is only that nothing is known
+            if count_delta is CountDelta.LOOK and not epoch:  # perhaps it is only that nothing is known
                 view = await self._users.view(user, [channel])
                 epochs[user] = None if view is None or not view.user_rooms else view.user_rooms[0].pointer.epoch
         return epochs

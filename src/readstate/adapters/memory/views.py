@@ -6,7 +6,7 @@ from heapq import nsmallest
 from itertools import islice
 
 from readstate.domain.model import NO_PREFERENCES, Pointer, Position
-from readstate.ports import Clock, LedgerView, Standing, Survey, UserRoom, UserView, Which
+from readstate.ports import Clock, CountDelta, LedgerView, UnreadSummary, UserRoom, UserView, Which
 
 from .ledger import Ledger
 from .user_rooms import ARCHIVED, HEAD, LATEST_AT, MEMBER, NUMBER_AT, SEQ_AT, TIMELINE, U64, Row, Shelf, User, unpack
@@ -79,7 +79,7 @@ class UserViews:
         ledger.touched = now
         return ledger
 
-    async def survey(self, user: str) -> Survey | None:
+    async def unread_summary(self, user: str) -> UnreadSummary | None:
         """What may be unread, at one moment."""
         known = self._users.get(user)
         if known is None:
@@ -101,7 +101,7 @@ class UserViews:
                 floors -= ledger.floor > 0
                 if name not in known.set_aside:
                     special.append((name, len(ledger), len(ledger.named), ledger.floor > 0))
-        return Survey(
+        return UnreadSummary(
             plain=(unread, mentions, channels, floors > 0),
             special=special,
             threads=[(name, len(one), one.floor > 0) for name, one in threads.items()],
@@ -132,21 +132,21 @@ class UserViews:
         apart = user.apart.get(channel, _NOTHING)
         return Pointer(row.epoch, row.seq, apart, row.place.id, row.place.at, 0, row.number)
 
-    async def standing(
+    async def count_delta(
         self, channel: str, place: Position, named: frozenset[str] | None, users: Sequence[str]
-    ) -> list[tuple[Standing, int]]:
+    ) -> list[tuple[CountDelta, int]]:
         """What a message that has just come does to the counts of these users, and the epoch that each is in."""
         found = []
         for name in users:
             user = self._users.get(name)
             raw = None if user is None else user.user_rooms.get(channel)
             if user is None:
-                found.append((Standing.LOOK, 0))
+                found.append((CountDelta.LOOK, 0))
             elif raw is None:
-                found.append((Standing.NOTHING, 0))
+                found.append((CountDelta.NOTHING, 0))
             else:
                 mention = named is None or name in named
-                found.append((self._standing(user, channel, raw, place.seq, mention), U64.unpack_from(raw)[0]))
+                found.append((self._count_delta(user, channel, raw, place.seq, mention), U64.unpack_from(raw)[0]))
         return found
 
     async def changes(self, users: Sequence[str]) -> list[int | None]:
@@ -154,25 +154,25 @@ class UserViews:
         found = map(self._users.get, users)
         return [None if user is None else user.change for user in found]
 
-    def _standing(self, user: User, channel: str, raw: bytes, seq: int, mention: bool) -> Standing:
+    def _count_delta(self, user: User, channel: str, raw: bytes, seq: int, mention: bool) -> CountDelta:
         if not raw[HEAD - 1] & MEMBER:
-            return Standing.NOTHING
+            return CountDelta.NOTHING
         read = U64.unpack_from(raw, SEQ_AT)[0]
         if seq <= read or seq in user.apart.get(channel, _NOTHING):
-            return Standing.NOTHING
+            return CountDelta.NOTHING
         if raw[HEAD - 1] & TIMELINE:
             if seq - read > self._cap:
-                return Standing.LOOK
+                return CountDelta.LOOK
         elif channel in user.live.missing:
-            return Standing.LOOK
+            return CountDelta.LOOK
         elif (ledger := user.live.get(channel)) is None or seq not in ledger:
-            return Standing.NOTHING
+            return CountDelta.NOTHING
         elif ledger.floor:
-            return Standing.LOOK
+            return CountDelta.LOOK
         wanted = user.preferences.get(channel, NO_PREFERENCES)
         if wanted.count == "none" or (wanted.count == "mentions" and not mention):
-            return Standing.LOOK
-        return Standing.ONE_MORE_MUTED if wanted.muted_until > self._clock() else Standing.ONE_MORE
+            return CountDelta.LOOK
+        return CountDelta.ONE_MORE_MUTED if wanted.muted_until > self._clock() else CountDelta.ONE_MORE
 
     async def inbox(
         self, user: str, after: tuple[int, str] | None, limit: int, only_unread: bool = False

@@ -9,9 +9,9 @@ import structlog
 from msgspec.structs import replace
 
 from readstate.domain.events import Delivery, EditEvent, MembersEvent, MessageEvent
-from readstate.domain.facts import Effect, Facts, Key, Wants, audience, runs, wants, wants_next
+from readstate.domain.facts import Effect, Facts, FactsNeeded, Key, audience, facts_needed, more_facts_needed, runs
 from readstate.domain.folding.messages import fold
-from readstate.domain.folding.replays import is_delete, repeat, wants_of_repeats
+from readstate.domain.folding.replays import facts_needed_by_replays, is_delete, repeat
 from readstate.domain.hot_updates import OwnRead
 from readstate.domain.model import Mode, Undelivered
 from readstate.ports import Online, Present
@@ -79,7 +79,7 @@ class Applying:
     async def apply(self, deliveries: Sequence[Delivery]) -> list[Effect]:
         """New events, each with its place."""
         effects: list[Effect] = []
-        parts = [(run, wants(run)) for run in runs(deliveries)]
+        parts = [(run, facts_needed(run)) for run in runs(deliveries)]
         await self._lock(deliveries, [needed for _, needed in parts])
         for run, needed in parts:
             facts = await self._facts(run, needed)
@@ -125,14 +125,14 @@ class Applying:
             places = as_places(await self._session.value("begin_log_places", **wanted))
         return places
 
-    async def _lock(self, deliveries: Sequence[Delivery], needed: Sequence[Wants]) -> None:
+    async def _lock(self, deliveries: Sequence[Delivery], needed: Sequence[FactsNeeded]) -> None:
         user_rooms = {key for one in needed for key in one.members | one.pointers} if len(needed) > 1 else ()
         await self._session.lock({delivery.event.channel_id for delivery in deliveries}, user_rooms)
 
-    async def _facts(self, run: Sequence[Delivery], needed: Wants) -> Facts:
+    async def _facts(self, run: Sequence[Delivery], needed: FactsNeeded) -> Facts:
         facts = Facts()
         await gather(self._session, needed, facts)
-        await gather(self._session, wants_next(run, facts), facts)
+        await gather(self._session, more_facts_needed(run, facts), facts)
         return facts
 
     # ------------------------------------------------------------ what comes again
@@ -167,14 +167,14 @@ class Applying:
     async def _repeat(self, deliveries: Sequence[Delivery], reached: Mapping[Place, Sequence[str]]) -> list[Effect]:
         if not deliveries:
             return []
-        needed = wants(deliveries)
+        needed = facts_needed(deliveries)
         await self._session.lock({delivery.event.channel_id for delivery in deliveries})
         facts = await self._facts(deliveries, needed)
         facts.once_named = await self._once_named(deliveries)
         if deleted := {one.event.channel_id for one in deliveries if is_delete(one.event)}:
             facts.gone = dict(_anything.decode(await ask(self._session, "gone", deleted)))
         facts.audience |= await self._outgrown(deliveries, facts)
-        await gather(self._session, wants_of_repeats(deliveries, facts), facts)
+        await gather(self._session, facts_needed_by_replays(deliveries, facts), facts)
         return repeat(deliveries, facts, await self._away(deliveries), reached)
 
     async def _once_named(self, deliveries: Sequence[Delivery]) -> dict[Key, set[str]]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from readstate.domain.facts import Changes, Facts, Key, Wants
+from readstate.domain.facts import Changes, Facts, FactsNeeded, Key
 from readstate.domain.model import Channel, Member, Message, Pointer, Position
 from readstate.domain.rooms import SEPARATOR, channel_and_thread, is_thread
 
@@ -28,7 +28,7 @@ async def ask(session: Session, name: str, keys: Iterable[Any]) -> str:
     return text
 
 
-async def gather(session: Session, needed: Wants, facts: Facts) -> None:
+async def gather(session: Session, needed: FactsNeeded, facts: Facts) -> None:
     """Adds to the facts what is needed."""
     if needed.channels:
         found = channels.decode(await ask(session, "channels", needed.channels))

@@ -37,7 +37,7 @@ Wrote = Mapping[str, Mapping[str, int]]
 """For each receiver, who wrote and when it was accepted, the newest of each."""
 
 
-class BadgeStanding(NamedTuple):
+class BadgeState(NamedTuple):
     """What a loaded badge is known by: no other load has its name, no other set its size and sum."""
 
     name: bytes
@@ -54,7 +54,7 @@ class Taken(NamedTuple):
     name: bytes
 
 
-LOADING = BadgeStanding(b"", 0, 0, 0)
+LOADING = BadgeState(b"", 0, 0, 0)
 """Stands for a badge that somebody loads at this moment."""
 
 
@@ -110,10 +110,10 @@ class ValkeyBadges:
         rows = [row for value in values for row in value]
         return {user: Taken(*row) for user, row in zip(users, rows, strict=True)}
 
-    async def standings(self, users: Collection[str]) -> dict[str, BadgeStanding]:
+    async def badge_states(self, users: Collection[str]) -> dict[str, BadgeState]:
         """How badges stand that are loaded, or just being loaded."""
         found = await self._each(STANDING, users)
-        return {user: _standing(row) for user, row in found.items() if row}
+        return {user: _badge_state(row) for user, row in found.items() if row}
 
     async def members(self, users: Collection[str]) -> dict[str, tuple[bytes, list[bytes]]]:
         """The names of loaded badges, and who is on them."""
@@ -182,6 +182,6 @@ def newest(undelivered: Sequence[Undelivered]) -> dict[str, dict[str, int]]:
     return receivers
 
 
-def _standing(row: list[bytes]) -> BadgeStanding:
+def _badge_state(row: list[bytes]) -> BadgeState:
     name, *numbers = row
-    return BadgeStanding(name, *map(int, numbers)) if numbers else LOADING
+    return BadgeState(name, *map(int, numbers)) if numbers else LOADING

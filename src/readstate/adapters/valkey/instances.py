@@ -25,7 +25,7 @@ MAX_GONE = 1_000
 LEASE = script("instance_lease")
 
 
-class _Standing(NamedTuple):
+class _Lease(NamedTuple):
     age: int
     is_mine: bool
     live: set[str]
@@ -89,10 +89,10 @@ class Instances:
         if self.name:
             await self._ask(self.name, 0)
 
-    async def _ask(self, me: str = "", lease: int = 0, *, take: bool = False) -> _Standing:
+    async def _ask(self, me: str = "", lease: int = 0, *, take: bool = False) -> _Lease:
         call = Call(slot_of(self._key), [self._key], [me, lease, int(take)])
         age, mine, live, gone = (await self._client.run(LEASE, [call])).values[0]
-        found = _Standing(age, bool(mine), {one.decode() for one in live}, {one.decode() for one in gone})
+        found = _Lease(age, bool(mine), {one.decode() for one in live}, {one.decode() for one in gone})
         self.live, self._looked_at = found.live, monotonic()
         self._bear_in_mind(found.gone)
         return found

@@ -5,7 +5,7 @@ from struct import pack
 from typing import Any
 
 from readstate.domain.model import NO_PREFERENCES, Pointer, Position
-from readstate.ports import Standing, Survey, UserView, Which
+from readstate.ports import CountDelta, UnreadSummary, UserView, Which
 
 from .calls import UserCalls
 from .user_rooms import (
@@ -109,7 +109,7 @@ class ValkeyViews:
             preferences=wanted,
         )
 
-    async def survey(self, user: str) -> Survey | None:
+    async def unread_summary(self, user: str) -> UnreadSummary | None:
         """What is unread in the ledgers that are loaded, at one moment."""
         found = await self._calls.one(SURVEY, user)
         if found is None:
@@ -133,7 +133,7 @@ class ValkeyViews:
                 special.append((room, count, named, over))
             else:
                 unread, mentions, channels, capped = unread + count, mentions + named, channels + 1, capped or over
-        return Survey((unread, mentions, channels, capped), special, threads)
+        return UnreadSummary((unread, mentions, channels, capped), special, threads)
 
     async def inbox(
         self, user: str, after: tuple[int, str] | None, limit: int, only_unread: bool = False
@@ -178,24 +178,24 @@ class ValkeyViews:
         found = await self._calls.each(CHANGES, users, None)
         return [None if number < 0 else number for (number,) in found]
 
-    async def standing(
+    async def count_delta(
         self, channel: str, place: Position, named: frozenset[str] | None, users: Sequence[str]
-    ) -> list[tuple[Standing, int]]:
+    ) -> list[tuple[CountDelta, int]]:
         """What a message that has just come does to the counts of these users, and the epoch that each is in."""
         found = await self._calls.each(STANDING, users, channel, channel, place.seq, place.id or "")
         return [
-            (self._standing(code, preferences, named is None or user in named), epoch)
+            (self._count_delta(code, preferences, named is None or user in named), epoch)
             for user, (code, epoch, preferences) in zip(users, found, strict=True)
         ]
 
-    def _standing(self, code: int, packed: bytes, mention: bool) -> Standing:
-        standing = Standing(code)
-        if standing is not Standing.ONE_MORE or not packed:
-            return standing
+    def _count_delta(self, code: int, packed: bytes, mention: bool) -> CountDelta:
+        count_delta = CountDelta(code)
+        if count_delta is not CountDelta.ONE_MORE or not packed:
+            return count_delta
         wanted = preferences_of(packed)
         if wanted.count == "none" or (wanted.count == "mentions" and not mention):
-            return Standing.LOOK
-        return Standing.ONE_MORE_MUTED if wanted.muted_until > self._calls.clock() else Standing.ONE_MORE
+            return CountDelta.LOOK
+        return CountDelta.ONE_MORE_MUTED if wanted.muted_until > self._calls.clock() else CountDelta.ONE_MORE
 
 
 def _by_name(names: Sequence[str], parts: Sequence[Sequence[bytes | None]]) -> dict[str, bytes]:

@@ -24,7 +24,7 @@ from readstate.domain.model import Undelivered
 from readstate.telemetry import BADGE_REPLICA_UP, BADGE_WRITES_SAVED
 
 from . import Call, Script, ValkeyClient, slot_of, tag_of
-from .badges import LOADING, BadgeStanding, Taken, ValkeyBadges, newest
+from .badges import LOADING, BadgeState, Taken, ValkeyBadges, newest
 from .groups import groups, script
 
 ANSWER_SECONDS = 0.5
@@ -49,7 +49,7 @@ class Question(NamedTuple):
     """Whether the replica knows these senders of a badge that stands like this."""
 
     user: str
-    standing: BadgeStanding
+    badge_state: BadgeState
     senders: list[str]
 
 
@@ -90,9 +90,9 @@ class WriteReplica:
         asked = {one.user: one for one in questions}
         found: dict[str, list[int]] = {}
         with self._resting():
-            parts = self._parts((one.user, len(one.senders) + one.standing.size) for one in questions)
+            parts = self._parts((one.user, len(one.senders) + one.badge_state.size) for one in questions)
             packed = [
-                [(*_told(asked[user].standing), asked[user].senders) for user in users] for users in parts.values()
+                [(*_told(asked[user].badge_state), asked[user].senders) for user in users] for users in parts.values()
             ]
             values = await self._run(KNOWN, parts, packed)
             for users, rows in zip(parts.values(), values, strict=True):
@@ -188,26 +188,26 @@ class ReplicatedBadges:
             return await self._add(newest(undelivered))
 
     async def _add(self, wrote: dict[str, dict[str, int]]) -> dict[str, bool]:
-        standings = await self._main.standings(wrote)
-        loaded = {user: one for user, one in standings.items() if one is not LOADING}
-        for user, standing in loaded.items():
-            wrote[user] = {sender: at for sender, at in wrote[user].items() if at > standing.tap}
+        badge_states = await self._main.badge_states(wrote)
+        loaded = {user: one for user, one in badge_states.items() if one is not LOADING}
+        for user, badge_state in loaded.items():
+            wrote[user] = {sender: at for sender, at in wrote[user].items() if at > badge_state.tap}
         believed = await self._leave_out_known(loaded, wrote)
         # Whoever is not in `standings` is loaded after this, and the durable store tells of the message then.
-        new = {user: wrote[user] for user in standings if wrote[user]}
+        new = {user: wrote[user] for user in badge_states if wrote[user]}
         taken = await self._main.take(new) if new else {}
         await self._tell_replica(loaded, believed, taken, new)
-        unloaded = {user: False for user in wrote if user not in standings}
+        unloaded = {user: False for user in wrote if user not in badge_states}
         return unloaded | {user: one.new > 0 for user, one in taken.items() if one.new}
 
     async def _leave_out_known(
-        self, loaded: dict[str, BadgeStanding], wrote: dict[str, dict[str, int]]
+        self, loaded: dict[str, BadgeState], wrote: dict[str, dict[str, int]]
     ) -> Collection[str]:
         """Take senders out that the replica knows; the users for whom it was believed."""
         questions = [
-            Question(user, standing, list(wrote[user]))
-            for user, standing in loaded.items()
-            if wrote[user] and 0 < standing.size <= MAX_SIZE
+            Question(user, badge_state, list(wrote[user]))
+            for user, badge_state in loaded.items()
+            if wrote[user] and 0 < badge_state.size <= MAX_SIZE
         ]
         known = await self._replica.known(questions) if questions else {}
         for user, _, senders in questions:
@@ -219,7 +219,7 @@ class ReplicatedBadges:
 
     async def _tell_replica(
         self,
-        before: dict[str, BadgeStanding],
+        before: dict[str, BadgeState],
         believed: Collection[str],
         taken: dict[str, Taken],
         new: dict[str, dict[str, int]],
@@ -243,8 +243,8 @@ class ReplicatedBadges:
             await self._replica.write(updates)
 
 
-def _told(standing: BadgeStanding) -> tuple[str, int, int]:
-    return standing.name.decode(), standing.size, standing.sum
+def _told(badge_state: BadgeState) -> tuple[str, int, int]:
+    return badge_state.name.decode(), badge_state.size, badge_state.sum
 
 
 def _texts(members: Sequence[bytes]) -> list[str]:

@@ -10,15 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from readstate.domain.errors import ChannelNotFound, DirectChannelFull, NotAMember, ReadstateError
 from readstate.domain.events import ChannelEvent, DeleteEvent, Delivery, EditEvent, MembersEvent, MessageEvent
-from readstate.domain.facts import Effect, Facts, Key, Wants, named_by_id
+from readstate.domain.facts import Effect, Facts, FactsNeeded, Key, named_by_id
 from readstate.domain.hot_updates import ChannelStep, Gone, Joined, Left, OwnRead, UserStep
 from readstate.domain.model import Channel, Message, Pointer, Undelivered
 from readstate.domain.rooms import thread_room
 
 
-def wants_of_repeats(run: Sequence[Delivery], facts: Facts) -> Wants:
+def facts_needed_by_replays(run: Sequence[Delivery], facts: Facts) -> FactsNeeded:
     """What must be known besides: the pointers of all who are told, and of a deleted channel who had to do with it."""
-    needed = Wants()
+    needed = FactsNeeded()
     for delivery in run:
         event = delivery.event
         channel = facts.channels.get(event.channel_id)
