@@ -26,7 +26,7 @@ from readstate.domain.facts import Effect
 from readstate.profiles.wiring import Parts, Services
 from readstate.services.cursors import Cursors
 from readstate.services.freshness import AlwaysFresh
-from readstate.services.pending_writes import Writing
+from readstate.services.pending_writes import UnannouncedWrites
 from readstate.settings import make_settings
 from readstate.stack import Valkey
 from readstate.workers.message_writer import MessageWriter
@@ -115,7 +115,7 @@ class Cluster:
             self._note_away,
             self.instances[0].reads.read_in_focus,
             None,
-            Writing(),
+            UnannouncedWrites(),
             self.clock,
             "writer",
         )
@@ -129,7 +129,7 @@ class Cluster:
             self.durable.transfer,
             self._bus(),
             AlwaysFresh(),
-            Writing(),
+            UnannouncedWrites(),
             store_id,
             Cursors(b"a key", store_id),
             f"instance {number}",

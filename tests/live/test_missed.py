@@ -12,7 +12,7 @@ import pytest
 from readstate.adapters.memory.bus import LocalBus
 from readstate.domain.announcements import Announcement, Outcome
 from readstate.domain.errors import StorageUnavailable
-from readstate.live.cursor_history import APART_MS, Moments
+from readstate.live.cursor_history import APART_MS, CursorHistory
 from readstate.live.updates import MAX_CATCHING_UP
 from readstate.services.cursors import SyncCursor
 from tests.conftest import GENERAL
@@ -391,35 +391,35 @@ def moment(at: int) -> SyncCursor:
 
 
 def test_what_the_state_itself_told_is_sure_at_once() -> None:
-    moments = Moments()
-    moments.begin(moment(5))
-    assert moments.before(0) == moment(5)
+    cursor_history = CursorHistory()
+    cursor_history.begin(moment(5))
+    assert cursor_history.before(0) == moment(5)
 
 
 def test_before_anything_was_told_nothing_is_sure() -> None:
-    moments = Moments()
-    moments.note(moment(5))
-    assert moments.before(10) is None
+    cursor_history = CursorHistory()
+    cursor_history.note(moment(5))
+    assert cursor_history.before(10) is None
 
 
 def test_what_was_announced_is_sure_when_it_is_old_enough() -> None:
-    moments = Moments()
-    moments.begin(moment(0))
+    cursor_history = CursorHistory()
+    cursor_history.begin(moment(0))
     first, second, third = (moment(APART_MS * number) for number in (1, 2, 3))
     for noted in (moment(1), first, moment(first.at + 1), second, third):
-        moments.note(noted)
+        cursor_history.note(noted)
 
-    assert moments.before(third.at) == third
-    assert moments.before(third.at - 1) == second
-    assert moments.before(second.at - 1) == moment(0)
+    assert cursor_history.before(third.at) == third
+    assert cursor_history.before(third.at - 1) == second
+    assert cursor_history.before(second.at - 1) == moment(0)
 
 
 def test_of_devices_that_come_together_the_one_that_is_less_far_counts() -> None:
-    moments = Moments()
-    moments.begin(moment(5))
-    moments.begin(moment(3))
-    moments.begin(moment(8))
-    assert moments.before(0) == moment(3)
+    cursor_history = CursorHistory()
+    cursor_history.begin(moment(5))
+    cursor_history.begin(moment(3))
+    cursor_history.begin(moment(8))
+    assert cursor_history.before(0) == moment(3)
 
 
 async def test_a_long_silence_is_looked_up_from_before_it_began(tmp_path: Path) -> None:

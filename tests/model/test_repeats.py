@@ -34,7 +34,7 @@ from readstate.ports import Hot, Online, Seen
 from readstate.profiles.wiring import Parts, Services
 from readstate.services.cursors import Cursors
 from readstate.services.freshness import AlwaysFresh
-from readstate.services.pending_writes import Writing
+from readstate.services.pending_writes import UnannouncedWrites
 from readstate.settings import make_settings
 from readstate.workers.message_writer import MessageWriter
 from readstate.workers.receipt_persister import ReceiptPersister
@@ -86,7 +86,7 @@ class World:
         async def read_in_focus(places: Sequence[Seen]) -> None:
             await self.services.reads.read_in_focus(places)
 
-        writing = Writing()
+        writing = UnannouncedWrites()
         self.writer = MessageWriter(
             durable,
             hot.users,

@@ -12,7 +12,7 @@ APART_MS = 20_000
 """Moments are noted so far apart: the older one is at least so old."""
 
 
-class Moments:
+class CursorHistory:
     """The last moments of one user; the newest that is sure is what a missed announcement is looked for from."""
 
     __slots__ = ("_noted", "_whole")

@@ -8,7 +8,7 @@ from typing import Protocol
 from readstate.domain.model import Undelivered
 from readstate.domain.rooms import is_thread
 
-from .cursor_history import Moments
+from .cursor_history import CursorHistory
 from .rendering import TO_ALL, Dirty, To
 
 NO_CURSOR = b'"resume":""'
@@ -43,10 +43,10 @@ class UserSession:
         "_waiting",
         "badge",
         "catching_up",
+        "cursor_history",
         "devices",
         "dirty",
         "id",
-        "moments",
         "mute_timer",
         "out",
         "render_task",
@@ -67,7 +67,7 @@ class UserSession:
         self.rooms: set[str] = set()
         self.resume = NO_CURSOR
         """The field of the last cursor that was sent."""
-        self.moments = Moments()
+        self.cursor_history = CursorHistory()
         self.repair: asyncio.Task[None] | None = None
         """It is looked up what all devices have missed."""
         self.out: list[tuple[bytes, To]] = []

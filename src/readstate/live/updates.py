@@ -38,7 +38,7 @@ from readstate.domain.rules import EVERYONE
 from readstate.ports import MAX_UNPROVEN, Clock, CountDelta, Deliveries, Freshness, HotChannels, HotUsers
 from readstate.services.cursors import Cursors, SyncCursor
 from readstate.services.loading import Loader
-from readstate.services.pending_writes import UnderWay, Writing
+from readstate.services.pending_writes import PendingWrites, UnannouncedWrites
 from readstate.services.receipts import ReadReceipts
 from readstate.services.unread import UnreadCounts
 from readstate.telemetry import WS_SENT
@@ -74,8 +74,8 @@ class Live:
         receipts: ReadReceipts,
         renderer: EventRenderer,
         missed: CatchUp,
-        under_way: UnderWay,
-        writing: Writing,
+        pending_writes: PendingWrites,
+        unannounced: UnannouncedWrites,
         freshness: Freshness,
         clock: Clock,
         cursors: Cursors,
@@ -89,8 +89,8 @@ class Live:
         self._unread = unread
         self._renderer = renderer
         self._missed = missed
-        self._under_way = under_way
-        self._writing = writing
+        self._pending_writes = pending_writes
+        self._unannounced = unannounced
         self._clock = clock
         self._cursors = cursors
         self._alone = alone
@@ -152,7 +152,7 @@ class Live:
                 device.push(event.replace(NO_CURSOR, after, 1))
         if not user.devices:
             user.resume, user.unmuted_until = after, reached.at
-        user.moments.begin(reached)
+        user.cursor_history.begin(reached)
         user.devices[device.connection_id] = device
         self._sent(user)
         user.dirty.add(meanwhile.dirty)
@@ -180,7 +180,7 @@ class Live:
         held, user.devices = user.devices, {}
         for name in held:
             user.catching_up[name] = CatchingUp(event for event, _ in user.out)
-        user.repair = self._spawn(self._catch_up(user, held, user.moments.before(heard_until)))
+        user.repair = self._spawn(self._catch_up(user, held, user.cursor_history.before(heard_until)))
 
     async def _catch_up(self, user: UserSession, held: dict[str, DeviceSession], start: SyncCursor | None) -> None:
         gone: set[str] = set()
@@ -201,7 +201,7 @@ class Live:
             begun, missed = reached, _MUST_SYNC  # an erased user leaves no trace of what is gone
         again = [self._join(user, device, missed, begun, reached) for device in held.values()]
         if user.devices.keys() <= held.keys() and not user.catching_up:
-            user.moments.renew(reached)
+            user.cursor_history.renew(reached)
         self._repair(user, min((one for one in again if one is not None), default=None))
 
     def _dispel(self, doubts: Mapping[str, Doubt]) -> None:
@@ -431,14 +431,14 @@ class Live:
 
     async def _reached(self, users: Sequence[UserSession]) -> list[SyncCursor | None]:
         """The moment up to which everything is announced to these users; None: it can't be told now."""
-        moment = self._writing.moment()
+        moment = self._unannounced.moment()
         try:
             changes = await self._hot_users.changes([user.id for user in users])
             positions, now, store = await self._hot_channels.positions(), self._clock(), self._unread.store_id
         except ReadstateError as error:  # what is to be told need not wait for that
             log.debug("cursors stay where they are", action="live", reason=error.explained)
             return [None] * len(users)
-        if moment is None or self._writing.moment() != moment:
+        if moment is None or self._unannounced.moment() != moment:
             return [None] * len(users)
         at = self._receipts.told_until(now)
         return [None if change is None else SyncCursor(change, positions, at, store) for change in changes]
@@ -448,8 +448,8 @@ class Live:
         out, user.out = user.out, []
         before = user.resume
         if reached is not None and not self._is_unsettled(user):
-            user.moments.note(reached)
-            sure = reached if self._alone else user.moments.before(reached.at - ON_THE_WAY_MS)
+            user.cursor_history.note(reached)
+            sure = reached if self._alone else user.cursor_history.before(reached.at - ON_THE_WAY_MS)
             if sure is not None:
                 user.resume = self._resume(user.id, sure)
         end = len(out) - 1
@@ -471,7 +471,7 @@ class Live:
         """
         if user.dirty or user.rendering or user.catching_up:
             return True
-        return self._under_way.has(user.id) or self._doubts.has(user.id)
+        return self._pending_writes.has(user.id) or self._doubts.has(user.id)
 
     def _start_rendering(self, user: UserSession) -> None:
         if user.render_task is None and user.devices:
@@ -481,7 +481,7 @@ class Live:
         """Renders what is dirty, until nothing is."""
         try:
             while user.dirty and user.devices:
-                await self._under_way.quiet(user.id)
+                await self._pending_writes.quiet(user.id)
                 with user.rendering_once():
                     rendered_seq = await self._render_once(user)
                 if not rendered_seq:

@@ -31,7 +31,7 @@ from readstate.domain.hot_updates import Merged
 from readstate.ports import Clock, Hot
 from readstate.services.cursors import Cursors
 from readstate.services.freshness import NeverFresh, Trailing
-from readstate.services.pending_writes import Writing
+from readstate.services.pending_writes import UnannouncedWrites
 from readstate.settings import Settings
 from readstate.tasks import cancel
 from readstate.workers.receipt_persister import ReceiptPersister, SharedPersister, pointer_of
@@ -124,7 +124,7 @@ class Cluster:
             self.durable.transfer,
             self.bus,
             self.freshness,
-            Writing(),
+            UnannouncedWrites(),
             store_id,
             cursors,
             self.instance_id,

@@ -21,7 +21,7 @@ from readstate.extras import extra
 from readstate.ports import Clock, Hot, Seen
 from readstate.services.cursors import Cursors
 from readstate.services.freshness import AlwaysFresh
-from readstate.services.pending_writes import Writing
+from readstate.services.pending_writes import UnannouncedWrites
 from readstate.settings import Settings
 from readstate.tasks import cancel
 from readstate.workers.message_writer import MessageWriter
@@ -76,7 +76,7 @@ class Embedded:
             hot = self._tracing.hot(hot, "redis" if self._settings.hot_url else "")
             batchers = self._tracing.batchers
         persister = ReceiptPersister(durable)
-        bus, writing = LocalBus(), Writing()
+        bus, unannounced = LocalBus(), UnannouncedWrites()
 
         async def read_in_focus(places: Sequence[Seen]) -> None:
             """The writer is there before the service that it reads through."""
@@ -96,7 +96,7 @@ class Embedded:
             note_away,
             read_in_focus,
             hot.clear,
-            writing,
+            unannounced,
             self._clock,
             self._instance_id,
         )
@@ -110,7 +110,7 @@ class Embedded:
             durable.transfer,
             bus,
             AlwaysFresh(),
-            writing,
+            unannounced,
             store_id,
             cursors,
             self._instance_id,

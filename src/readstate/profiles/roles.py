@@ -13,7 +13,7 @@ from readstate.adapters.kafka.wire import decode_channel_event, decode_letter, d
 from readstate.domain.errors import TooLarge
 from readstate.domain.events import DeadLetter, Delivery, UnsentEvent
 from readstate.domain.facts import Effect
-from readstate.services.pending_writes import Writing
+from readstate.services.pending_writes import UnannouncedWrites
 from readstate.tasks import cancel
 from readstate.telemetry import DLT_FAILED, UNSENT
 from readstate.workers import AUDITOR, DEAD_LETTERS, MESSAGE_WRITER, RECEIPT_PERSISTER, RECONCILER, STATUS_UPDATE
@@ -278,7 +278,7 @@ class _Writer:
             self._note_away,
             service.reads.read_in_focus,
             None,
-            Writing(),
+            UnannouncedWrites(),
             service.clock,
             service.instance_id,
         )

@@ -17,7 +17,7 @@ from readstate.services.explain import Explain
 from readstate.services.inbox import UserInbox
 from readstate.services.loading import Loader
 from readstate.services.messages import Messages
-from readstate.services.pending_writes import UnderWay, Writing
+from readstate.services.pending_writes import PendingWrites, UnannouncedWrites
 from readstate.services.positions import Places
 from readstate.services.preferences import ChannelPreferences
 from readstate.services.presence import UserPresence
@@ -40,7 +40,7 @@ class Parts(NamedTuple):
     transfer: DurableTransfer
     bus: Bus
     freshness: Freshness
-    writing: Writing
+    unannounced: UnannouncedWrites
     store_id: int
     cursors: Cursors
     instance_id: str
@@ -75,7 +75,7 @@ class Services:
         """Put the services together."""
         s = self.settings = settings
         log, hot, durable, bus, freshness = parts.log, parts.hot, parts.durable, parts.bus, parts.freshness
-        under_way = UnderWay()
+        pending_writes = PendingWrites()
         cursors = self.cursors = parts.cursors
         loader = self.loader = Loader(hot.users, hot.channels, durable, s.unread_cap, hot.loaded)
         places = Places(durable, log)
@@ -117,7 +117,7 @@ class Services:
             counting,
             hot.presence,
             bus,
-            under_way,
+            pending_writes,
             freshness,
             clock,
             parts.batchers,
@@ -143,7 +143,7 @@ class Services:
             hot.channels,
             loader,
             counting,
-            under_way,
+            pending_writes,
             self.badge.count,
             clock,
             durable,
@@ -157,12 +157,12 @@ class Services:
             hot.users, durable, loader, freshness, clock, receipts_max_members=s.receipts_max_members
         )
         self.presence = UserPresence(hot.presence, loader, durable, hot.badges, bus, clock)
-        self.preferences = ChannelPreferences(hot.users, durable, loader, bus, under_way, clock, alone=parts.alone)
+        self.preferences = ChannelPreferences(hot.users, durable, loader, bus, pending_writes, clock, alone=parts.alone)
         self.inbox = UserInbox(loader, counting, self.unread, self.preferences, cursors, max_page=s.max_page)
         self.explain = Explain(
-            hot.users, hot.channels, durable, loader, counting, under_way, bus, self.unread, alone=parts.alone
+            hot.users, hot.channels, durable, loader, counting, pending_writes, bus, self.unread, alone=parts.alone
         )
-        self.repair = Repair(hot, durable, loader, self.explain, freshness, under_way, bus, clock)
+        self.repair = Repair(hot, durable, loader, self.explain, freshness, pending_writes, bus, clock)
         checks = Checks(
             clock,
             max_text=s.max_text,
@@ -171,7 +171,17 @@ class Services:
             store_text=s.store_text,
         )
         self.transfer = Transfer(
-            parts.transfer, log, hot, places, under_way, bus, freshness, clock, acceptance, checks, alone=parts.alone
+            parts.transfer,
+            log,
+            hot,
+            places,
+            pending_writes,
+            bus,
+            freshness,
+            clock,
+            acceptance,
+            checks,
+            alone=parts.alone,
         )
         self.renderer = EventRenderer(
             hot.users,
@@ -194,8 +204,8 @@ class Services:
             self.receipts,
             self.renderer,
             missed,
-            under_way,
-            parts.writing,
+            pending_writes,
+            parts.unannounced,
             freshness,
             clock,
             cursors,

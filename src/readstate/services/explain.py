@@ -11,7 +11,7 @@ from readstate.ports import Bus, DurableQueries, HotChannels, HotUsers
 
 from .counting import Counting, last_read, reason
 from .loading import Loader
-from .pending_writes import UnderWay
+from .pending_writes import PendingWrites
 from .unread import UnreadCounts
 
 MAX_LOOKS = 20
@@ -27,7 +27,7 @@ class Explain:
         durable: DurableQueries,
         loader: Loader,
         counting: Counting,
-        under_way: UnderWay,
+        pending_writes: PendingWrites,
         bus: Bus,
         unread: UnreadCounts,
         *,
@@ -38,7 +38,7 @@ class Explain:
         self._durable = durable
         self._loader = loader
         self._counting = counting
-        self._under_way = under_way
+        self._pending_writes = pending_writes
         self._bus = bus
         self._unread = unread
         self._alone = alone
@@ -89,7 +89,7 @@ class Explain:
         In a shared hot store the pointer stays: the durable one may lack reads that only the log has yet.
         """
         before = await self._unread.of_channel(user, channel)  # checks the ids too
-        await self._under_way.settled(user)
+        await self._pending_writes.settled(user)
         await self._users.forget(user, None if self._alone else channel)
         await self._channels.forget(channel)
         after = await self._unread.of_channel(user, channel)

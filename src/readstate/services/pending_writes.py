@@ -8,7 +8,7 @@ MAX_WAITS = 3
 """Somebody who reads without a pause always has something under way."""
 
 
-class UnderWay:
+class PendingWrites:
     """Who has what under way. What is announced or answered as a moment of a user waits for it."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class UnderWay:
             await self.settled(user)
 
 
-class Writing:
+class UnannouncedWrites:
     """Whether the hot state shows something of channels that was not announced yet."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from readstate.domain.rules import check_id, check_user_id, parse_time
 from readstate.ports import Bus, Clock, Durable, DurableReceipts, DurableUsers, DurableWrites, HotUsers, UserRoom
 
 from .loading import MAX_TRIES, Loader
-from .pending_writes import UnderWay
+from .pending_writes import PendingWrites
 
 
 class ChannelPreferences:
@@ -24,7 +24,7 @@ class ChannelPreferences:
         durable: Durable,
         loader: Loader,
         bus: Bus,
-        under_way: UnderWay,
+        pending_writes: PendingWrites,
         clock: Clock,
         *,
         alone: bool,
@@ -35,7 +35,7 @@ class ChannelPreferences:
         self._receipts: DurableReceipts = durable
         self._loader = loader
         self._bus = bus
-        self._under_way = under_way
+        self._pending_writes = pending_writes
         self._clock = clock
         self._alone = alone
 
@@ -96,7 +96,7 @@ class ChannelPreferences:
         if change is None:
             return False
         try:
-            with self._under_way.of({user}):
+            with self._pending_writes.of({user}):
                 await self._durable.save_preferences(user, channel, wanted, change)
                 if await self._users.dropped(generation, [user]):
                     await self._look_again(user, channel, wanted, change)
@@ -126,7 +126,7 @@ class ChannelPreferences:
         check_user_id(user, "user")
         if request.receipts is not UNSET:
             change = await self._take_number(user)
-            with self._under_way.of({user}):
+            with self._pending_writes.of({user}):
                 await self._activity.save_receipts(user, request.receipts, change)
         return await self.get_user(user)
 

@@ -57,7 +57,7 @@ from readstate.telemetry import RECEIPTS
 
 from .counting import Counting, last_read, shown
 from .loading import MAX_TRIES, Loader
-from .pending_writes import UnderWay
+from .pending_writes import PendingWrites
 from .positions import Places
 from .together import CoalescedLookups
 
@@ -84,7 +84,7 @@ class Reads:
         counting: Counting,
         presence: Presence,
         bus: Bus,
-        under_way: UnderWay,
+        pending_writes: PendingWrites,
         freshness: Freshness,
         clock: Clock,
         batchers: Batchers,
@@ -103,7 +103,7 @@ class Reads:
         self._counting = counting
         self._presence = presence
         self._bus = bus
-        self._under_way = under_way
+        self._pending_writes = pending_writes
         self._freshness = freshness
         self._clock = clock
         self._alone = alone
@@ -163,7 +163,7 @@ class Reads:
         Counts see it at once; it is written while the next ones are gathered.
         """
         reads: list[Move] = [Read(one.user_id, one.channel_id, one.place, epoch=one.epoch) for one in places]
-        done = self._under_way.begin({read.user_id for read in reads})
+        done = self._pending_writes.begin({read.user_id for read in reads})
         try:
             generation = await self._users.generation()
             self._in_focus.append((reads, await self._users.move(reads), generation, done))
@@ -497,7 +497,7 @@ class Reads:
         now = self._clock()
         users = {moved.user_id for _, moved in done}
         try:
-            with self._under_way.of(users):
+            with self._pending_writes.of(users):
                 await self._log.reads([read_event(m.user_id, m.channel_id, m.pointer, now) for _, m in done])
                 lost = await self._users.dropped(generation, users)
         except BaseException:

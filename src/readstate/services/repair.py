@@ -25,7 +25,7 @@ from readstate.telemetry import AUDITED, DRIFT, RECONCILED
 
 from .explain import Explain
 from .loading import Loader
-from .pending_writes import UnderWay
+from .pending_writes import PendingWrites
 
 PAGE = 200
 AT_ONCE = 16
@@ -113,7 +113,7 @@ class Repair:
         loader: Loader,
         explain: Explain,
         freshness: Freshness,
-        under_way: UnderWay,
+        pending_writes: PendingWrites,
         bus: Bus,
         clock: Clock,
     ) -> None:
@@ -123,7 +123,7 @@ class Repair:
         self._loader = loader
         self._explain = explain
         self._freshness = freshness
-        self._under_way = under_way
+        self._pending_writes = pending_writes
         self._bus = bus
         self._clock = clock
 
@@ -186,7 +186,7 @@ class Repair:
         await _each(list(by_user), settle)
 
     async def _settle_user(self, user: str, suspects: Sequence[_Suspect], passed: bool, report: Reconciled) -> None:
-        await self._under_way.settled(user)
+        await self._pending_writes.settled(user)
         hot = await self._users.pointers(user)
         durable = {user_room.channel_id: user_room.pointer for user_room in await self._durable.load_user(user)}
         events: list[ReadEvent] = []

@@ -19,7 +19,7 @@ from readstate.transfer.lines import Checks, count_lines, lines_of, wrong_header
 from readstate.transfer.records import VERSION, Erased, ErasedRows, Header, ImportReport, Numbered, Refused
 
 from .acceptance import Acceptance
-from .pending_writes import UnderWay
+from .pending_writes import PendingWrites
 from .positions import Places
 
 log = structlog.get_logger()
@@ -38,7 +38,7 @@ class Transfer:
         log: Log,
         hot: Hot,
         places: Places,
-        under_way: UnderWay,
+        pending_writes: PendingWrites,
         bus: Bus,
         freshness: Freshness,
         clock: Clock,
@@ -57,7 +57,7 @@ class Transfer:
         self._badges = hot.badges
         self._devices = hot.presence
         self._places = places
-        self._under_way = under_way
+        self._pending_writes = pending_writes
         self._bus = bus
         self._clock = clock
         self._acceptance = acceptance
@@ -121,7 +121,7 @@ class Transfer:
         async with self._turn:
             await self._devices.drop(user)
             first = await self._erase(user)
-            await self._under_way.settled(user)
+            await self._pending_writes.settled(user)
             await self._pass("any channel will do")
             if not await self._freshness.stored_soon():
                 log.warning("reads of an erased user may still be in the log", action="erase")

@@ -15,7 +15,7 @@ from readstate.ports import Clock, Durable, HotChannels, HotUsers, Stale, Unread
 from .counting import Counting, flagged, reason, shown
 from .cursors import Cursors, SyncCursor, SyncPage, page_size
 from .loading import MAX_TRIES, Loader, overtaken
-from .pending_writes import UnderWay
+from .pending_writes import PendingWrites
 
 MAX_LOOKS = 5
 """An answer is made again if something moved while it was made: totals and rows are of one moment."""
@@ -69,7 +69,7 @@ class UnreadCounts:
         channels: HotChannels,
         loader: Loader,
         counting: Counting,
-        under_way: UnderWay,
+        pending_writes: PendingWrites,
         badge: Callable[[str], Awaitable[int]],
         clock: Clock,
         durable: Durable,
@@ -83,7 +83,7 @@ class UnreadCounts:
         self._channels = channels
         self._loader = loader
         self._counting = counting
-        self._under_way = under_way
+        self._pending_writes = pending_writes
         self._badge = badge
         self._clock = clock
         self._durable = durable
@@ -263,7 +263,7 @@ class UnreadCounts:
     async def cursor(self, user: str) -> SyncCursor:
         """The same, not yet as text."""
         positions = await self._channels.positions()
-        await self._under_way.settled(user)
+        await self._pending_writes.settled(user)
         change = (await self._loader.view(user, [])).change
         return SyncCursor(change, positions, self._clock(), self.store_id, sure=not self._counting.behind)
 

@@ -11,7 +11,7 @@ from readstate.domain.facts import Effect
 from readstate.domain.hot_updates import Gone
 from readstate.domain.model import Position, Undelivered
 from readstate.ports import Bus, Clock, CountDelta, Durable, HotBadges, HotChannels, HotUsers, Moved, Presence, Seen
-from readstate.services.pending_writes import Writing
+from readstate.services.pending_writes import UnannouncedWrites
 from readstate.services.undelivered import LateBadges
 
 from .announcing import announcements, outcome
@@ -37,7 +37,7 @@ class MessageWriter:
         note_away: NoteAway,
         read_in_focus: Callable[[Sequence[Seen]], Awaitable[None]],
         drop_hot: Callable[[], Awaitable[None]] | None,
-        writing: Writing,
+        unannounced: UnannouncedWrites,
         clock: Clock,
         instance_id: str,
     ) -> None:
@@ -52,7 +52,7 @@ class MessageWriter:
         self._read_in_focus = read_in_focus
         self._drop_hot = drop_hot
         """What helps when the hot state has missed something. None: whoever calls repeats the batch."""
-        self._writing = writing
+        self._unannounced = unannounced
         self._clock = clock
         self._instance = instance_id
         self._late = LateBadges(durable, badges, bus)
@@ -63,7 +63,7 @@ class MessageWriter:
         """Apply a batch of a log, and say what became of each event."""
         effects = await self._store(deliveries, source)
         await self._leave_to_others(deliveries, effects)
-        with self._writing.batch():
+        with self._unannounced.batch():
             moved, generation = await self._heat_and_tell(deliveries, effects)
         if moved:
             await self._log_moved(moved, generation)
