@@ -14,7 +14,13 @@ from readstate.adapters.kafka.producer import KafkaProducer, Options, make_topic
 from readstate.adapters.kafka.spool import Spool
 from readstate.adapters.kafka.topics import Topics
 from readstate.adapters.kafka.watcher import Watcher
-from readstate.adapters.kafka.wire import NotAnEvent, decode_channel_event, decode_letter, decode_read, decode_unsent
+from readstate.adapters.kafka.wire import (
+    NotAnEvent,
+    decode_channel_event,
+    decode_dead_letter,
+    decode_read,
+    decode_unsent,
+)
 from readstate.domain.announcements import Outcome
 from readstate.domain.errors import (
     ChannelArchived,
@@ -218,7 +224,7 @@ async def test_events_of_workers_come_back_as_they_were(cluster: Cluster) -> Non
             await log.again(topics.messages, [poison, b"{}"])
     assert decode_unsent((await cluster.read(topics.unsent, 1))[0].value) == unsent
     [put_aside] = await cluster.read(topics.dead(topics.messages), 1)
-    assert decode_letter(put_aside.value) == letter
+    assert decode_dead_letter(put_aside.value) == letter
     assert put_aside.partition == 2
     [replayed] = await cluster.read(topics.messages, 1)
     assert replayed.value == poison

@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 
 from readstate.domain.errors import NotFound, TooLarge
 from readstate.extras import extra
-from readstate.ports import DurableLetters, ListedLetter
+from readstate.ports import DurableDeadLetters, ListedDeadLetter
 from readstate.profiles.service import Readstate, require_cluster
 from readstate.settings import Settings
 
@@ -116,10 +116,10 @@ async def _replay(settings: Settings, ids: Sequence[int] | None) -> Replayed:
     return report
 
 
-async def _replay_page(service: Readstate, page: Sequence[ListedLetter], report: Replayed) -> None:
+async def _replay_page(service: Readstate, page: Sequence[ListedDeadLetter], report: Replayed) -> None:
     """First onto its topic, then off the list: after a crash between the two it comes twice, which is harmless."""
     log = service.cluster.log
-    by_topic: dict[str, list[ListedLetter]] = {}
+    by_topic: dict[str, list[ListedDeadLetter]] = {}
     for letter in page:
         try:
             log.check_again(letter.topic, letter.event.encode())
@@ -138,7 +138,7 @@ async def _replay_page(service: Readstate, page: Sequence[ListedLetter], report:
                     report.refused.append(NotReplayed(letter.id, error.explained))
 
 
-async def _play(service: Readstate, topic: str, letters: Sequence[ListedLetter], report: Replayed) -> None:
+async def _play(service: Readstate, topic: str, letters: Sequence[ListedDeadLetter], report: Replayed) -> None:
     await service.cluster.log.again(topic, [letter.event.encode() for letter in letters])
     done = [letter.id for letter in letters]
     await service.durable.drop_dead_letters(done)
@@ -164,7 +164,7 @@ def drop(
         what = "all dead letters" if everything else f"dead letters {', '.join(map(str, ids or ()))}"
         typer.confirm(f"Remove {what}? What they hold is lost.", abort=True, err=True)
 
-    async def work(store: DurableLetters) -> int:
+    async def work(store: DurableDeadLetters) -> int:
         dropped = 0
         async for page in _chosen(store, ids):
             dropped += await store.drop_dead_letters([one.id for one in page])
@@ -185,7 +185,7 @@ def _check_choice(ids: Sequence[int] | None, everything: bool) -> None:
         raise typer.BadParameter("name dead letters by their numbers, or all of them with --all", param_hint="IDS")
 
 
-async def _chosen(store: DurableLetters, ids: Sequence[int] | None) -> AsyncIterator[list[ListedLetter]]:
+async def _chosen(store: DurableDeadLetters, ids: Sequence[int] | None) -> AsyncIterator[list[ListedDeadLetter]]:
     """Those named, if all of them are there; or all."""
     if ids:
         found = await store.find_dead_letters(ids)
@@ -205,7 +205,7 @@ def _settings(data_dir: DataDir, config: Config) -> Settings:
     return settings
 
 
-def _with_store(settings: Settings, work: Callable[[DurableLetters], Awaitable[T]]) -> T:
+def _with_store(settings: Settings, work: Callable[[DurableDeadLetters], Awaitable[T]]) -> T:
     """The database alone: the list can be looked at while everything else is down."""
 
     async def run() -> T:
@@ -216,7 +216,7 @@ def _with_store(settings: Settings, work: Callable[[DurableLetters], Awaitable[T
 
 
 @asynccontextmanager
-async def _store(settings: Settings) -> AsyncIterator[DurableLetters]:
+async def _store(settings: Settings) -> AsyncIterator[DurableDeadLetters]:
     with extra("asyncpg", "PostgreSQL"):
         from readstate.adapters.sql.postgres.store import PostgresStore  # noqa: PLC0415 - an extra
     store = await PostgresStore.open(settings.database_url, settings.fanout_max_members, 2)

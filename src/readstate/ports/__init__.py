@@ -29,7 +29,7 @@ from .durable import (
     UnreadSource,
 )
 from .people import MAX_UNPROVEN, Bus, Deliveries, Departure, Devices, HotBadges, Presence, Present
-from .upkeep import DurableLetters, DurableUpkeep, ListedLetter
+from .upkeep import DurableDeadLetters, DurableUpkeep, ListedDeadLetter
 from .users import (
     Absent,
     CountDelta,
@@ -167,7 +167,7 @@ __all__ = [
     "Departure",
     "Devices",
     "Durable",
-    "DurableLetters",
+    "DurableDeadLetters",
     "DurableLoads",
     "DurableQueries",
     "DurableReceipts",
@@ -183,7 +183,7 @@ __all__ = [
     "HotUsers",
     "LedgerLoad",
     "LedgerView",
-    "ListedLetter",
+    "ListedDeadLetter",
     "LoadedUserRoom",
     "Log",
     "Move",

@@ -26,7 +26,7 @@ from readstate.transfer.records import ErasedRows, Numbered, Record, Taken
 
 from .channels import TimelineLoad
 from .people import Present
-from .upkeep import DurableLetters, DurableUpkeep
+from .upkeep import DurableDeadLetters, DurableUpkeep
 from .users import LedgerLoad, LoadedUserRoom
 
 Online = Callable[[Collection[str]], Awaitable[Present]]
@@ -263,7 +263,7 @@ class Durable(
     DurableQueries,
     DurableUsers,
     DurableReceipts,
-    DurableLetters,
+    DurableDeadLetters,
     DurableUpkeep,
     Protocol,
 ):

@@ -10,7 +10,7 @@ from readstate.domain.facts import Key
 from readstate.domain.model import Pointer
 
 
-class ListedLetter(Struct, frozen=True, gc=False, array_like=True):
+class ListedDeadLetter(Struct, frozen=True, gc=False, array_like=True):
     """An event that could not be repaired."""
 
     id: int
@@ -24,16 +24,16 @@ class ListedLetter(Struct, frozen=True, gc=False, array_like=True):
     failed_at: int
 
 
-class DurableLetters(Protocol):
+class DurableDeadLetters(Protocol):
     """Events that failed again and again and could not be repaired, until somebody has dealt with them."""
 
     async def put_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
         """List events; one that is listed already (the same topic, place and content) stays as it is."""
 
-    async def list_dead_letters(self, after: int, limit: int) -> list[ListedLetter]:
+    async def list_dead_letters(self, after: int, limit: int) -> list[ListedDeadLetter]:
         """A page of them, in the order in which they were listed."""
 
-    async def find_dead_letters(self, ids: Collection[int]) -> list[ListedLetter]:
+    async def find_dead_letters(self, ids: Collection[int]) -> list[ListedDeadLetter]:
         """Those of these that are there, in the same order."""
 
     async def drop_dead_letters(self, ids: Collection[int]) -> int:

@@ -9,7 +9,13 @@ from msgspec.structs import replace
 
 from readstate.adapters.kafka.consumer import Consumed, KafkaConsumer
 from readstate.adapters.kafka.producer import MOST_BYTES_OF_ALL
-from readstate.adapters.kafka.wire import decode_channel_event, decode_letter, decode_read, decode_unsent, decode_whose
+from readstate.adapters.kafka.wire import (
+    decode_channel_event,
+    decode_dead_letter,
+    decode_read,
+    decode_unsent,
+    decode_whose,
+)
 from readstate.domain.errors import TooLarge
 from readstate.domain.events import DeadLetter, Delivery, UnsentEvent
 from readstate.domain.facts import Effect
@@ -175,7 +181,7 @@ class WorkerSupervisor:
         letters = _dead_letters(self._service)
 
         async def handle(records: Sequence[Consumed]) -> None:
-            await letters.handle([decode_letter(record.value) for record in records])
+            await letters.handle([decode_dead_letter(record.value) for record in records])
 
         return handle
 
@@ -183,11 +189,11 @@ class WorkerSupervisor:
 
     async def _dead_letter(self, record: Consumed, reason: str, tries: int) -> None:
         """To the topic of dead letters."""
-        await _put_aside(self._service, letter(record, reason, tries, self._service.clock()))
+        await _put_aside(self._service, make_dead_letter(record, reason, tries, self._service.clock()))
 
     async def _list(self, record: Consumed, reason: str, tries: int) -> None:
         """Where nothing can be repaired: it is listed."""
-        failed = fitting(letter(record, reason, tries, self._service.clock()))
+        failed = fitting(make_dead_letter(record, reason, tries, self._service.clock()))
         await self._service.durable.put_dead_letters([failed])
         DLT_FAILED.labels(record.topic).inc()
 
@@ -230,7 +236,7 @@ def _dead_letters(service: Readstate) -> DeadLetters:
     )
 
 
-def letter(record: Consumed, reason: str, tries: int, now: int) -> DeadLetter:
+def make_dead_letter(record: Consumed, reason: str, tries: int, now: int) -> DeadLetter:
     """An event that failed, with the reason."""
     text = record.value.decode("utf-8", "replace")
     return DeadLetter(text, reason, tries, record.topic, record.partition, record.offset, now)
@@ -296,7 +302,7 @@ class _Writer:
 
     async def dead_letter(self, record: Consumed, reason: str, tries: int) -> None:
         """Put an event aside: nobody waits for it any longer."""
-        await _put_aside(self._service, letter(record, reason, tries, self._service.clock()))
+        await _put_aside(self._service, make_dead_letter(record, reason, tries, self._service.clock()))
         await self._done([record])
 
     async def keep_places(self) -> None:

@@ -21,7 +21,7 @@ from readstate.domain.hot_updates import Merged
 from readstate.domain.model import MAX_NUMBER, Pointer
 from readstate.domain.rooms import channel_and_thread, is_thread
 from readstate.domain.rules import check_id, check_user_id, merge
-from readstate.ports import Clock, DurableLetters, DurableWrites, HotUsers
+from readstate.ports import Clock, DurableDeadLetters, DurableWrites, HotUsers
 from readstate.telemetry import DLT_FAILED, DLT_RECONCILED
 
 from .receipt_persister import pointer_of
@@ -31,7 +31,7 @@ log = structlog.get_logger()
 MAX_CHANGE = 2**63 - 1
 
 
-class Store(DurableWrites, DurableLetters, Protocol):
+class Store(DurableWrites, DurableDeadLetters, Protocol):
     """What is needed of the durable store."""
 
 

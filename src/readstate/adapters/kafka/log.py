@@ -29,10 +29,10 @@ from .watcher import Watcher
 from .wire import (
     NotAnEvent,
     channel_record,
+    dead_letter_record,
     decode_channel_event,
     decode_read,
     decode_unsent,
-    letter_record,
     read_record,
     unsent_record,
 )
@@ -196,7 +196,7 @@ class KafkaLog:
 
     async def dead(self, topic: str, letters: Sequence[DeadLetter]) -> None:
         """Put aside what of a topic has failed again and again."""
-        records = [letter_record(letter, self._partitions) for letter in letters]
+        records = [dead_letter_record(letter, self._partitions) for letter in letters]
         await asyncio.shield(self._begin(self._topics.dead(topic), records))
 
     async def again(self, topic: str, values: Sequence[bytes]) -> None:

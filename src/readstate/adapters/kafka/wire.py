@@ -49,7 +49,7 @@ _decode_read = json.Decoder(_ReadOnWire).decode
 _decode_whose = json.Decoder(_Whose).decode
 _decode_channel_event: Callable[[bytes], AnyChannelEvent] = json.Decoder(AnyChannelEvent).decode
 _decode_unsent = json.Decoder(UnsentEvent).decode
-_decode_letter = json.Decoder(DeadLetter).decode
+_decode_dead_letter = json.Decoder(DeadLetter).decode
 
 
 # ---------------------------------------------------------------- to the log
@@ -90,7 +90,7 @@ def unsent_record(event: UnsentEvent, partitions: int) -> Record:
     return Record(key, _encode(event), crc32(key) % partitions)
 
 
-def letter_record(letter: DeadLetter, partitions: int) -> Record:
+def dead_letter_record(letter: DeadLetter, partitions: int) -> Record:
     """In the partition that it came from: what failed of a channel keeps its order."""
     return Record(b"", _encode(letter), letter.partition % partitions)
 
@@ -146,10 +146,10 @@ def decode_unsent(value: bytes) -> UnsentEvent:
         raise NotAnEvent(_reason(error)) from None
 
 
-def decode_letter(value: bytes) -> DeadLetter:
+def decode_dead_letter(value: bytes) -> DeadLetter:
     """An event that failed; raises NotAnEvent."""
     try:
-        return _decode_letter(value)
+        return _decode_dead_letter(value)
     except (ValueError, RecursionError) as error:
         raise NotAnEvent(_reason(error)) from None
 

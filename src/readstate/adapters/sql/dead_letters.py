@@ -6,14 +6,14 @@ from zlib import crc32
 import msgspec
 
 from readstate.domain.events import DeadLetter
-from readstate.ports.upkeep import ListedLetter
+from readstate.ports.upkeep import ListedDeadLetter
 
 from .session import Database, Session, as_json
 
-_listed = msgspec.json.Decoder(list[ListedLetter])
+_listed = msgspec.json.Decoder(list[ListedDeadLetter])
 
 
-class SqlLetters:
+class SqlDeadLetters:
     """The list of dead letters."""
 
     _database: Database
@@ -27,11 +27,11 @@ class SqlLetters:
         if rows:
             await self._database.write(lambda session: session.run("put_dead_letters", rows=as_json(rows)))
 
-    async def list_dead_letters(self, after: int, limit: int) -> list[ListedLetter]:
+    async def list_dead_letters(self, after: int, limit: int) -> list[ListedDeadLetter]:
         """A page of them, in the order in which they were listed."""
         return _listed.decode(await self._database.value("dead_letters_after", after=after, limit=limit))
 
-    async def find_dead_letters(self, ids: Collection[int]) -> list[ListedLetter]:
+    async def find_dead_letters(self, ids: Collection[int]) -> list[ListedDeadLetter]:
         """Those of these that are there, in the same order."""
         return _listed.decode(await self._database.value("dead_letters", keys=as_json(list(ids))))
 
@@ -40,7 +40,7 @@ class SqlLetters:
         return await self._database.write(lambda session: session.run("drop_dead_letters", keys=as_json(list(ids))))
 
 
-async def erase_letters(session: Session, user: str) -> None:
+async def erase_dead_letters(session: Session, user: str) -> None:
     """Remove what is listed of a user's reads and badge: played again later, it would bring back what was erased."""
     reads, badge = as_json({"user_id": user})[1:-1], as_json({"receiver_id": user})[1:-1]
     await session.run("erase_dead_letters", reads=reads, badge=badge)

@@ -44,7 +44,7 @@ from readstate.ports import (
 
 from . import gathering
 from .applying import Applying, as_places, erased_at, hash_of
-from .dead_letters import SqlLetters
+from .dead_letters import SqlDeadLetters
 from .gathering import ask, place
 from .session import Database, Session, as_json
 from .transfer import SqlTransfer
@@ -72,7 +72,7 @@ _NEWEST = TapPlace(FOREVER, 0, "", "")
 """Before everything that a tap shows."""
 
 
-class SqlStore(SqlLetters, SqlUpkeep):
+class SqlStore(SqlDeadLetters, SqlUpkeep):
     """Every port of the durable store."""
 
     def __init__(self, database: Database, fanout_max_members: int) -> None:

@@ -38,7 +38,7 @@ from readstate.transfer.records import (
 
 from . import gathering
 from .applying import hash_of
-from .dead_letters import erase_letters
+from .dead_letters import erase_dead_letters
 from .gathering import ask, newest_but
 from .session import Database, Session, as_json
 
@@ -461,7 +461,7 @@ async def _erase(session: Session, user: str) -> ErasedRows:
         part: await session.run(f"erase_{part}", user=user)
         for part in ("members", "receipts", "undo", "undelivered", "activity", "once_named")
     }
-    await erase_letters(session, user)
+    await erase_dead_letters(session, user)
     names = {room for room, active in user_rooms if active}
     known = Known()
     await _gather_rooms(session, known, names)
