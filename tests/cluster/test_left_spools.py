@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from readstate.domain.errors import HotStoreUnavailable
-from readstate.domain.hot_updates import UserStep
+from readstate.domain.hot_updates import UserHotUpdate
 from readstate.profiles import cluster
 from readstate.services import freshness
 from readstate.workers import RECEIPT_PERSISTER
@@ -87,7 +87,7 @@ async def test_what_was_acknowledged_counts_again_and_devices_hear_of_it(
 async def test_others_know_of_an_adopted_spool_as_long_as_it_is_not_restored(
     city: City, two: Instance, left: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def is_away(_: Sequence[UserStep]) -> None:
+    async def is_away(_: Sequence[UserHotUpdate]) -> None:
         raise HotStoreUnavailable
 
     with monkeypatch.context() as lost:

@@ -1,6 +1,6 @@
 """What every adapter of the hot state of channels promises."""
 
-from readstate.domain.hot_updates import ChannelStep
+from readstate.domain.hot_updates import ChannelHotUpdate
 from readstate.domain.model import Channel, Entry, Latest, Mode, ReadState
 from readstate.ports import Count, CountQuery, HotChannels, TimelineLoad
 
@@ -16,11 +16,11 @@ def channel(change: int, last_seq: int = 0, mode: Mode = Mode.TIMELINE) -> Chann
     return Channel("c", mode=mode, change=change, position=change, last_seq=last_seq, latest=latest)
 
 
-def step(seq: int, everyone: bool = False) -> ChannelStep:
-    return ChannelStep(channel(seq, seq), seq, entry(seq, everyone))
+def step(seq: int, everyone: bool = False) -> ChannelHotUpdate:
+    return ChannelHotUpdate(channel(seq, seq), seq, entry(seq, everyone))
 
 
-async def loaded(channels: HotChannels, *steps: ChannelStep) -> None:
+async def loaded(channels: HotChannels, *steps: ChannelHotUpdate) -> None:
     await channels.install([channel(0)])
     assert await channels.install_timeline(TimelineLoad("c", 0, [], 0))
     await channels.apply(steps)
@@ -57,7 +57,7 @@ async def test_counting_after_a_pointer(channels: HotChannels) -> None:
 async def test_hard_case_5_read_one_by_one_and_then_deleted_counts_out_once(channels: HotChannels) -> None:
     await loaded(channels, step(1), step(2), step(3))
     assert (await count(channels, 0, apart=(2,))).count == 2
-    await channels.apply([ChannelStep(channel(4, 3), 4, remove=2)])
+    await channels.apply([ChannelHotUpdate(channel(4, 3), 4, remove=2)])
     found = await count(channels, 0, apart=(2,))
     assert found.count == 2
 
@@ -78,14 +78,14 @@ async def test_a_message_that_names_the_user_and_everyone_is_one_mention(channel
 
 async def test_an_edit_takes_everyone_out_of_the_mention(channels: HotChannels) -> None:
     await loaded(channels, step(1, True))
-    await channels.apply([ChannelStep(channel(2, 1), 2, entry(1, False))])
+    await channels.apply([ChannelHotUpdate(channel(2, 1), 2, entry(1, False))])
     found = await count(channels, 0)
     assert (found.count, found.mentions) == (1, 0)
 
 
 async def test_a_step_that_comes_again_brings_nothing_back(channels: HotChannels) -> None:
     await loaded(channels, step(1), step(2))
-    await channels.apply([ChannelStep(channel(3, 2), 3, remove=1), step(1), step(2)])
+    await channels.apply([ChannelHotUpdate(channel(3, 2), 3, remove=1), step(1), step(2)])
     assert (await count(channels, 0)).count == 1
 
 
@@ -163,8 +163,8 @@ async def test_many_channels_at_once_keep_their_own_order(channels: HotChannels)
     await channels.install([at(name, 0) for name in names])
     for name in names:
         assert await channels.install_timeline(TimelineLoad(name, 0, [], 0))
-    await channels.apply([ChannelStep(at(name, seq), seq, entry(seq)) for seq in (1, 2, 3) for name in names])
-    await channels.apply([ChannelStep(at(name, 4), 4, remove=1) for name in names[:10]])
+    await channels.apply([ChannelHotUpdate(at(name, seq), seq, entry(seq)) for seq in (1, 2, 3) for name in names])
+    await channels.apply([ChannelHotUpdate(at(name, 4), 4, remove=1) for name in names[:10]])
 
     counts = await channels.count([CountQuery("bob", name, ReadState(0, seq)) for seq in (0, 2) for name in names])
     assert [count.count for count in counts if count] == [2] * 10 + [3] * 20 + [1] * 30
@@ -174,7 +174,7 @@ async def test_many_channels_at_once_keep_their_own_order(channels: HotChannels)
 async def test_a_deleted_channel_has_no_timeline(channels: HotChannels) -> None:
     await loaded(channels, step(1))
     gone = Channel("c", mode=Mode.TIMELINE, change=2, position=2, deleted=True)
-    await channels.apply([ChannelStep(gone, 2)])
+    await channels.apply([ChannelHotUpdate(gone, 2)])
     assert await channels.channels(["c"]) == [gone]
     assert await channels.count([CountQuery("bob", "c", ReadState())]) == [None]
 
@@ -182,14 +182,14 @@ async def test_a_deleted_channel_has_no_timeline(channels: HotChannels) -> None:
 async def test_a_message_that_was_let_go_does_not_come_back_by_an_edit(channels: HotChannels) -> None:
     await loaded(channels, *[step(seq) for seq in range(1, CAP + 2)])
     change = CAP + 2
-    await channels.apply([ChannelStep(channel(change, CAP + 1), change, entry(1, True))])
+    await channels.apply([ChannelHotUpdate(channel(change, CAP + 1), change, entry(1, True))])
     found = await count(channels, 0)
     assert (found.count, found.mentions, found.capped) == (CAP, 0, True)
 
 
 async def test_a_mention_goes_with_its_message(channels: HotChannels) -> None:
     await loaded(channels, step(1, True), step(2, True), step(3))
-    await channels.apply([ChannelStep(channel(4, 3), 4, remove=2)])
+    await channels.apply([ChannelHotUpdate(channel(4, 3), 4, remove=2)])
     assert (await count(channels, 0, named=(2,))).mentions == 1
     await channels.apply([step(seq) for seq in range(5, 5 + CAP)])
     assert (await count(channels, 0)).mentions == 0

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from readstate.adapters.memory.users import MemoryUsers
-from readstate.domain.hot_updates import FanOut, Joined, Left, OwnRead, UserStep
+from readstate.domain.hot_updates import FanOut, Joined, Left, OwnRead, UserHotUpdate
 from readstate.domain.model import NO_PREFERENCES, START, Entry, Mode, Pointer, Position, ReadState
 from readstate.ports import HotUsers, LedgerLoad, LoadedUserRoom, Moved, Read
 from tests.contract.conftest import ManualClock, users_over
@@ -56,7 +56,7 @@ class Happening(NamedTuple):
 
     before: Stored
     after: Stored
-    steps: Callable[[str], list[UserStep]]
+    steps: Callable[[str], list[UserHotUpdate]]
 
 
 def seqs(*seqs: int) -> frozenset[int]:

@@ -12,7 +12,7 @@ from readstate.adapters.valkey.calls import UserCalls
 from readstate.adapters.valkey.hot import ValkeyHot
 from readstate.adapters.valkey.users import MOVE, PREFER, ValkeyUsers
 from readstate.domain.errors import HotStoreUnavailable
-from readstate.domain.hot_updates import ChannelStep
+from readstate.domain.hot_updates import ChannelHotUpdate
 from readstate.domain.model import Preferences
 from readstate.ports import Read, Rewind
 from readstate.stack import Valkey, ValkeyCluster
@@ -203,7 +203,7 @@ async def test_what_one_process_drops_is_not_put_back_by_the_older_load_of_anoth
     first, second, _ = two
     generation = await first.channels.generation()
     loaded = channel(1)
-    await second.channels.apply([ChannelStep(channel(2), 2)])
+    await second.channels.apply([ChannelHotUpdate(channel(2), 2)])
     await second.channels.forget("c")
     assert not await first.channels.install([loaded], generation)
     assert await first.channels.channels(["c"]) == [None]

@@ -14,7 +14,7 @@ from readstate.adapters.valkey import Call, Script, ValkeyClient
 from readstate.adapters.valkey.badges import ValkeyBadges
 from readstate.adapters.valkey.channels import ValkeyChannels
 from readstate.adapters.valkey.client import Answers
-from readstate.domain.hot_updates import ChannelStep
+from readstate.domain.hot_updates import ChannelHotUpdate
 from readstate.domain.model import Channel, Entry, Latest, Mode, ReadState, Undelivered
 from readstate.ports import CountQuery, HotBadges, HotChannels, TimelineLoad
 from tests.conftest import Clock
@@ -62,10 +62,10 @@ class Apply(NamedTuple):
         await channels.apply([self.step(*step) for step in self.steps])
 
     @staticmethod
-    def step(name: str, change: int, kind: str, seq: int, everyone: bool) -> ChannelStep:
+    def step(name: str, change: int, kind: str, seq: int, everyone: bool) -> ChannelHotUpdate:
         put = entry(seq, everyone) if kind == "put" else None
         stands = channel(name, change, deleted=kind == "delete")
-        return ChannelStep(stands, change, put, seq if kind == "remove" else 0)
+        return ChannelHotUpdate(stands, change, put, seq if kind == "remove" else 0)
 
 
 class Install(NamedTuple):
@@ -255,7 +255,7 @@ class Story:
         self.store = store
         self.channels = channels_over(store, Clock(), 100)
         self.history: list[tuple[Channel, list[Entry]]] = [(channel("c", 0), [])]
-        self.steps: list[ChannelStep] = []
+        self.steps: list[ChannelHotUpdate] = []
         self.told = 0
         self.loads = [self.load(), self.load()]
         self.answers = 0
@@ -270,7 +270,7 @@ class Story:
             put = entry(change, everyone=False)
             entries = [*entries, put]
         self.history.append((stands, entries))
-        self.steps.append(ChannelStep(stands, change, put, remove))
+        self.steps.append(ChannelHotUpdate(stands, change, put, remove))
 
     async def tell(self) -> None:
         """The hot store takes what the durable one has taken."""

@@ -13,7 +13,7 @@ from readstate.adapters.valkey import slot_of
 from readstate.adapters.valkey.channels import ValkeyChannels, decode_channel, encode_channel, shard_of
 from readstate.domain.errors import HotStoreUnavailable
 from readstate.domain.events import AnyChannelEvent, ChannelEvent, DeleteEvent, Delivery, MembersEvent, MessageEvent
-from readstate.domain.hot_updates import ChannelStep
+from readstate.domain.hot_updates import ChannelHotUpdate
 from readstate.domain.model import Channel, Entry, Latest, Mode, Position, ReadState, Undelivered
 from readstate.ports import Count, CountQuery, TimelineLoad
 from readstate.services.loading import Loader
@@ -45,8 +45,8 @@ def entry(seq: int, everyone: bool = False) -> Entry:
     return Entry(seq, f"m:{seq}", NOW + seq, everyone)
 
 
-def step(seq: int, name: str = "c") -> ChannelStep:
-    return ChannelStep(big(seq, name), seq, entry(seq))
+def step(seq: int, name: str = "c") -> ChannelHotUpdate:
+    return ChannelHotUpdate(big(seq, name), seq, entry(seq))
 
 
 async def loaded(channels: ValkeyChannels, *seqs: int, name: str = "c") -> None:
@@ -254,7 +254,7 @@ async def test_whatever_happens_in_a_channel_is_a_use(store: HotStore) -> None:
 async def test_the_server_frees_what_nobody_uses(store: HotStore) -> None:
     channels, badges = channels_over(store, Clock()), badges_over(store, Clock())
     await loaded(channels)
-    await channels.apply([ChannelStep(big(1), 1, entry(1, True))])
+    await channels.apply([ChannelHotUpdate(big(1), 1, entry(1, True))])
     await badges.install("bob", await begin(badges, "bob"), 0, frozenset({"alice"}))
     staying = ("generation:", "channel-latest:")
     mortal = [key for key in await keys_of(store) if not key.removeprefix(store.prefix).startswith(staying)]
@@ -334,7 +334,7 @@ class Race:
         self.position += len(events)
         self.written += sum(isinstance(event, MessageEvent) and event.id.startswith("m") for event in events)
         effects = await self.durable.apply(deliveries, online=nobody)
-        await self.channels.apply([step for effect in effects for step in effect.channel_steps])
+        await self.channels.apply([step for effect in effects for step in effect.channel_updates])
         self.applied = self.written
 
     async def keep_counting(self) -> int:

@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec import structs
 
-from readstate.domain.hot_updates import FanOut, Joined, OwnRead, Switched, UserStep
+from readstate.domain.hot_updates import FanOut, Joined, OwnRead, Switched, UserHotUpdate
 from readstate.domain.model import Position, Preferences
 from readstate.domain.rooms import is_thread, thread_room
 from readstate.domain.rules import EVERYONE
@@ -72,9 +72,9 @@ class SideBySideUsers(RuleBasedStateMachine):
         self.stack = AsyncExitStack()
         self.twins = self.run(self._open())
         self.truth = Truth(ROOMS, LIMIT, self.clock)
-        self.pending: list[UserStep] = []
+        self.pending: list[UserHotUpdate] = []
         """The durable store has them, the hot state was not told yet."""
-        self.told: list[UserStep] = []
+        self.told: list[UserHotUpdate] = []
         self.moved: list[Moved] = []
         self.kept: tuple[dict[str, dict[str, int]], dict[str, dict[str, int]]] = ({}, {})
         """The change numbers in the durable store, those of memory and those of Valkey: user, room."""
@@ -108,7 +108,7 @@ class SideBySideUsers(RuleBasedStateMachine):
             self.load(user)
         self.say_much(ROOMS[1], [("dave", frozenset(USERS)), ("erin", frozenset())], True)
 
-    def _happen(self, steps: list[UserStep], now: bool) -> None:
+    def _happen(self, steps: list[UserHotUpdate], now: bool) -> None:
         self.pending += steps
         if now:
             self.tell(len(self.pending))
@@ -175,12 +175,12 @@ class SideBySideUsers(RuleBasedStateMachine):
             steps = [self._with_pointer_of_now(step) for step in steps]
         self._apply(steps)
 
-    def _with_pointer_of_now(self, step: UserStep) -> UserStep:
+    def _with_pointer_of_now(self, step: UserHotUpdate) -> UserHotUpdate:
         if not isinstance(step, OwnRead):
             return step
         return structs.replace(step, pointer=self.truth.rooms[step.channel_id].pointer(step.user_id))
 
-    def _apply(self, steps: list[UserStep]) -> None:
+    def _apply(self, steps: list[UserHotUpdate]) -> None:
         for step in steps:
             if isinstance(step, Switched):
                 self.twins.hollow.update((user, step.channel_id) for user in step.users)

@@ -6,7 +6,7 @@ from itertools import count
 
 from msgspec import structs
 
-from readstate.domain.hot_updates import FanOut, Gone, Joined, Left, OwnRead, Switched, UserStep
+from readstate.domain.hot_updates import FanOut, Gone, Joined, Left, OwnRead, Switched, UserHotUpdate
 from readstate.domain.model import NO_PREFERENCES, Entry, Mode, Pointer, Position, Preferences, ReadState
 from readstate.domain.rooms import is_thread
 from readstate.domain.rules import EVERYONE, advance, merge, pointer_at
@@ -93,7 +93,7 @@ class Truth:
 
     # ------------------------------------------------------------ messages
 
-    def say(self, room: Room, sender: str, mentions: frozenset[str], silent: bool) -> list[UserStep]:
+    def say(self, room: Room, sender: str, mentions: frozenset[str], silent: bool) -> list[UserHotUpdate]:
         room.change = next(self._changes)
         at = max(self._clock(), (room.last.at or 0) + 1)
         message = Message(room.last.seq + 1, f"m{next(self._names)}", at, sender, mentions, silent)
@@ -102,10 +102,10 @@ class Truth:
         pointer = pointer_at(advance(room.pointer(sender).state, message.seq), message.place, self._clock())
         room.pointers[sender] = pointer
         room.known.add(sender)
-        steps: list[UserStep] = [*self._fan_out(room, message, self._told(room, message))]
+        steps: list[UserHotUpdate] = [*self._fan_out(room, message, self._told(room, message))]
         return [*steps, OwnRead(room.name, sender, message.seq, pointer)]
 
-    def edit(self, room: Room, seq: int, mentions: frozenset[str]) -> list[UserStep]:
+    def edit(self, room: Room, seq: int, mentions: frozenset[str]) -> list[UserHotUpdate]:
         room.change = next(self._changes)
         before = room.messages[seq]
         message = room.messages[seq] = replace(before, mentions=mentions)
@@ -113,7 +113,7 @@ class Truth:
             return self._look(room)
         return self._fan_out(room, message, self._told(room, before, message), edit=True)
 
-    def delete(self, room: Room, seq: int) -> list[UserStep]:
+    def delete(self, room: Room, seq: int) -> list[UserHotUpdate]:
         room.change = next(self._changes)
         message = room.messages[seq] = replace(room.messages[seq], deleted=True)
         users = self._told(room, message)
@@ -126,7 +126,7 @@ class Truth:
         return tuple(sorted({user for message in messages for user in message.mentions} - {EVERYONE}))
 
     @staticmethod
-    def _fan_out(room: Room, message: Message, users: tuple[str, ...], edit: bool = False) -> list[UserStep]:
+    def _fan_out(room: Room, message: Message, users: tuple[str, ...], edit: bool = False) -> list[UserHotUpdate]:
         if not users:
             return []
         everyone = EVERYONE in message.mentions
@@ -136,14 +136,14 @@ class Truth:
         return [structs.replace(fan_out, latest_at=room.latest_at, archived=room.archived)]
 
     @staticmethod
-    def _look(room: Room) -> list[UserStep]:
+    def _look(room: Room) -> list[UserHotUpdate]:
         users = tuple(sorted(room.members)) if room.mode is Mode.LEDGER else ()
         fan_out = FanOut(room.name, room.change, users, latest_at=room.latest_at, archived=room.archived)
         return [fan_out] if users else []
 
     # ------------------------------------------------------------ members and channels
 
-    def join(self, room: Room, users: Iterable[str], read: bool) -> list[UserStep]:
+    def join(self, room: Room, users: Iterable[str], read: bool) -> list[UserHotUpdate]:
         new = [user for user in users if user not in room.members]
         if not new:
             return []
@@ -167,17 +167,17 @@ class Truth:
             room.pointers[user] = pointer
         return pointer
 
-    def leave(self, room: Room, user: str) -> list[UserStep]:
+    def leave(self, room: Room, user: str) -> list[UserHotUpdate]:
         room.change = next(self._changes)
         room.members.discard(user)
         return [Left(room.name, room.change, (user,))]
 
-    def archive(self, room: Room) -> list[UserStep]:
+    def archive(self, room: Room) -> list[UserHotUpdate]:
         room.change = next(self._changes)
         room.archived = not room.archived
         return self._look(room)
 
-    def gone(self, room: Room) -> list[UserStep]:
+    def gone(self, room: Room) -> list[UserHotUpdate]:
         """The room is deleted; its numbers go on in the next one of that name."""
         room.change = next(self._changes)
         users = tuple(sorted(room.known))

@@ -12,7 +12,7 @@ from msgspec import structs
 from readstate.adapters.memory.users import MemoryUsers
 from readstate.adapters.valkey.calls import UserCalls
 from readstate.adapters.valkey.users import ValkeyUsers
-from readstate.domain.hot_updates import UserStep
+from readstate.domain.hot_updates import UserHotUpdate
 from readstate.domain.model import NO_PREFERENCES, Mode, Pointer, Position, Preferences
 from readstate.ports import (
     Absent,
@@ -87,7 +87,7 @@ class Twins:
             pairs.append((ours, theirs))
         return pairs
 
-    async def apply(self, steps: Sequence[UserStep]) -> list[tuple[Moved, Moved]]:
+    async def apply(self, steps: Sequence[UserHotUpdate]) -> list[tuple[Moved, Moved]]:
         here, there = await self.memory.apply(steps), await self.valkey.apply(steps)
         assert list(map(_plain, here)) == list(map(_plain, there))
         return list(zip(here, there, strict=True))

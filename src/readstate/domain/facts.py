@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 from .errors import ReadstateError
 from .events import ChannelEvent, DeleteEvent, Delivery, EditEvent, MembersEvent, MessageEvent
-from .hot_updates import ChannelStep, UserStep
+from .hot_updates import ChannelHotUpdate, UserHotUpdate
 from .model import Channel, Member, Message, Pointer, Position, Undelivered
 from .rooms import thread_room
 from .rules import EVERYONE, HERE
@@ -82,8 +82,8 @@ class Effect(Struct):
     error: ReadstateError | None = None
     added: int = 0
     removed: int = 0
-    channel_steps: list[ChannelStep] = field(default_factory=list)
-    user_steps: list[UserStep] = field(default_factory=list)
+    channel_updates: list[ChannelHotUpdate] = field(default_factory=list)
+    user_updates: list[UserHotUpdate] = field(default_factory=list)
     undelivered: list[Undelivered] = field(default_factory=list)
     """To those who were away."""
     reached: list[Undelivered] = field(default_factory=list)

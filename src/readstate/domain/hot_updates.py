@@ -9,7 +9,7 @@ from msgspec import Struct
 from .model import START, Channel, Entry, Mode, Pointer, Position
 
 
-class ChannelStep(Struct, frozen=True, gc=False):
+class ChannelHotUpdate(Struct, frozen=True, gc=False):
     """To a channel: how it stands now, and what came into or left its timeline."""
 
     channel: Channel
@@ -99,4 +99,4 @@ class Gone(Struct, frozen=True, gc=False):
     users: tuple[str, ...]
 
 
-UserStep = FanOut | OwnRead | Merged | Joined | Left | Switched | Gone
+UserHotUpdate = FanOut | OwnRead | Merged | Joined | Left | Switched | Gone

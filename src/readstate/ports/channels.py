@@ -5,7 +5,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from readstate.domain.hot_updates import ChannelStep
+from readstate.domain.hot_updates import ChannelHotUpdate
 from readstate.domain.model import Channel, Entry, Position, ReadState
 
 
@@ -46,7 +46,7 @@ class HotChannels(Protocol):
     async def channels(self, ids: Sequence[str]) -> list[Channel | None]:
         """Channels as they stand; None: not loaded."""
 
-    async def apply(self, steps: Sequence[ChannelStep]) -> None:
+    async def apply(self, updates: Sequence[ChannelHotUpdate]) -> None:
         """Take what happened in channels, in order. A repeat does nothing."""
 
     async def count(self, queries: Sequence[CountQuery]) -> list[Count | None]:

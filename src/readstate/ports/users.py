@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from readstate.domain.hot_updates import UserStep
+from readstate.domain.hot_updates import UserHotUpdate
 from readstate.domain.model import NO_PREFERENCES, Entry, Mode, Pointer, Position, Preferences, ReadState
 
 
@@ -198,7 +198,7 @@ class HotUsers(Protocol):
         `generation`: a moment. Where everything was lost since, nobody counts as loaded.
         """
 
-    async def apply(self, steps: Sequence[UserStep]) -> list[Moved]:
+    async def apply(self, updates: Sequence[UserHotUpdate]) -> list[Moved]:
         """Take what happened in channels, in order. Returns the pointers that moved. A repeat does nothing."""
 
     async def view(self, user: str, which: Which) -> UserView | None:

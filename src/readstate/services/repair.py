@@ -190,7 +190,7 @@ class Repair:
         hot = await self._users.pointers(user)
         durable = {user_room.channel_id: user_room.pointer for user_room in await self._durable.load_user(user)}
         events: list[ReadEvent] = []
-        steps: list[Merged] = []
+        updates: list[Merged] = []
         for one in suspects:
             there = durable.get(one.channel_id)
             if there is None:
@@ -198,26 +198,26 @@ class Repair:
             if _lacks(there, one.hot):
                 events.append(read_event(user, one.channel_id, one.hot, one.looked_at))
             if hot is not None and _lacks(hot.get(one.channel_id, Pointer()), one.durable):
-                steps.append(Merged(one.channel_id, user, one.durable))
+                updates.append(Merged(one.channel_id, user, one.durable))
         if not passed:
             report.undecided += len(events)
             events = []
-        await self._merge(user, events, steps)
+        await self._merge(user, events, updates)
         report.database_behind += len(events)
-        report.hot_store_behind += len(steps)
+        report.hot_store_behind += len(updates)
         RECONCILED.labels("database").inc(len(events))
-        RECONCILED.labels("hot_store").inc(len(steps))
+        RECONCILED.labels("hot_store").inc(len(updates))
 
-    async def _merge(self, user: str, events: Sequence[ReadEvent], steps: Sequence[Merged]) -> None:
+    async def _merge(self, user: str, events: Sequence[ReadEvent], updates: Sequence[Merged]) -> None:
         if events:
             await self._durable.merge(events, shared=True)
-        if steps:
+        if updates:
             now = self._clock()
-            moved = await self._users.apply(steps)
+            moved = await self._users.apply(updates)
             if moved:  # each had something that the other lacked
                 both = [read_event(user, one.channel_id, one.pointer, now) for one in moved]
                 await self._durable.merge(both, shared=True)
-            await self._bus.publish([UserRoomChanged(user, step.channel_id) for step in steps])
+            await self._bus.publish([UserRoomChanged(user, update.channel_id) for update in updates])
 
     async def _settle_badges(self, users: Sequence[str], report: Reconciled) -> None:
         """Badges that still differ are loaded again. One that only trails is right a little earlier then."""

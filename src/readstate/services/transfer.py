@@ -10,7 +10,7 @@ import structlog
 from readstate.domain.announcements import BadgeChanged, ChannelTouched, StateReplaced
 from readstate.domain.errors import Invalid
 from readstate.domain.events import MembersEvent
-from readstate.domain.hot_updates import ChannelStep, FanOut
+from readstate.domain.hot_updates import ChannelHotUpdate, FanOut
 from readstate.domain.model import Channel
 from readstate.domain.rooms import channel_and_thread, is_thread
 from readstate.domain.rules import check_user_id
@@ -149,7 +149,7 @@ class Transfer:
             for name in rooms:
                 await self._channels.forget(name)
         else:
-            await self._channels.apply([ChannelStep(room, room.change) for room in rooms.values()])
+            await self._channels.apply([ChannelHotUpdate(room, room.change) for room in rooms.values()])
         await self._users.apply([_look_at(room) for room in rooms.values() if room.peers])
         await self._users.erase(user, rooms)
         await self._badges.forget(user)

@@ -13,7 +13,7 @@ from readstate.domain.announcements import (
 )
 from readstate.domain.events import AnyChannelEvent, ChannelEvent, DeleteEvent, EditEvent, MembersEvent, MessageEvent
 from readstate.domain.facts import Effect
-from readstate.domain.hot_updates import FanOut, Gone, Joined, Left, UserStep
+from readstate.domain.hot_updates import FanOut, Gone, Joined, Left, UserHotUpdate
 from readstate.domain.rooms import is_thread
 
 
@@ -30,18 +30,18 @@ def announcements(event: AnyChannelEvent, effect: Effect, instance_id: str) -> I
             yield ChannelTouched(event.channel_id, "conversation")
         case MembersEvent(thread_id=None) if effect.channel.type == "direct":
             yield ChannelTouched(event.channel_id, "conversation")
-    for step in effect.user_steps:
-        if is_thread(step.channel_id):
-            if users := _concerned(step):
-                yield ThreadTouched(step.channel_id, users)
-        elif isinstance(step, Joined):
-            joined = _concerned(step) if not effect.repeated else _added(event, step)
+    for update in effect.user_updates:
+        if is_thread(update.channel_id):
+            if users := _concerned(update):
+                yield ThreadTouched(update.channel_id, users)
+        elif isinstance(update, Joined):
+            joined = _concerned(update) if not effect.repeated else _added(event, update)
             if joined:
-                yield MembersChanged(step.channel_id, joined=joined)
-        elif isinstance(step, Left | Gone):
-            yield MembersChanged(step.channel_id, left=step.users)
-            if isinstance(step, Gone):  # with what was written in it
-                yield from map(BadgeChanged, step.users)
+                yield MembersChanged(update.channel_id, joined=joined)
+        elif isinstance(update, Left | Gone):
+            yield MembersChanged(update.channel_id, left=update.users)
+            if isinstance(update, Gone):  # with what was written in it
+                yield from map(BadgeChanged, update.users)
     yield from (BadgeChanged(one.receiver_id) for one in effect.undelivered)
 
 
@@ -59,17 +59,17 @@ def outcome(ref: str, effect: Effect) -> Outcome:
     )
 
 
-def _added(event: AnyChannelEvent, step: Joined) -> tuple[str, ...]:
+def _added(event: AnyChannelEvent, update: Joined) -> tuple[str, ...]:
     """Of those who stand in a channel, whom the event has brought there."""
     added = event.add if isinstance(event, MembersEvent) else ()
-    return tuple(user for user, _ in step.pointers if user in added)
+    return tuple(user for user, _ in update.pointers if user in added)
 
 
-def _concerned(step: UserStep) -> tuple[str, ...]:
-    match step:
+def _concerned(update: UserHotUpdate) -> tuple[str, ...]:
+    match update:
         case Joined():
-            return tuple(user for user, _ in step.pointers)
+            return tuple(user for user, _ in update.pointers)
         case FanOut() | Left() | Gone():
-            return step.users
+            return update.users
         case _:
             return ()

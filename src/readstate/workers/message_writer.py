@@ -122,12 +122,12 @@ class MessageWriter:
 
     async def _heat(self, effects: Sequence[Effect]) -> tuple[list[Moved], int]:
         """Takes the hot state to where the store is; the pointers that moved, and the generation of before."""
-        await self._channels.apply([step for effect in effects for step in effect.channel_steps])
+        await self._channels.apply([update for effect in effects for update in effect.channel_updates])
         generation = await self._users.generation()
-        moved = await self._users.apply([step for effect in effects for step in effect.user_steps])
+        moved = await self._users.apply([update for effect in effects for update in effect.user_updates])
         await self._note_away(effects)
         # After that: a channel may be deleted in the same batch in which somebody wrote there.
-        for gone in (step for effect in effects for step in effect.user_steps if isinstance(step, Gone)):
+        for gone in (update for effect in effects for update in effect.user_updates if isinstance(update, Gone)):
             for user in gone.users:
                 await self._badges.forget(user)
         if places := await self._in_focus(effects):

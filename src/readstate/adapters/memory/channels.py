@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from math import ceil
 
-from readstate.domain.hot_updates import ChannelStep
+from readstate.domain.hot_updates import ChannelHotUpdate
 from readstate.domain.model import Channel, Mode
 from readstate.ports import Clock, Count, CountQuery, TimelineLoad
 from readstate.telemetry import EVICTIONS
@@ -42,25 +42,25 @@ class MemoryChannels:
             self._used.update(dict.fromkeys(ids, now))
         return list(map(self._channels.get, ids))
 
-    async def apply(self, steps: Sequence[ChannelStep]) -> None:
+    async def apply(self, updates: Sequence[ChannelHotUpdate]) -> None:
         """Take what happened in channels, in order. A repeat does nothing."""
         now = self._clock()
-        for step in steps:
-            channel = step.channel
+        for update in updates:
+            channel = update.channel
             self._keep(channel)
             self._used[channel.channel_id] = now
             self._position = max(self._position, channel.position)
             timeline = self._timelines.get(channel.channel_id)
-            if timeline is None or step.change <= timeline.change:
+            if timeline is None or update.change <= timeline.change:
                 continue
-            timeline.change = step.change
-            if channel.deleted or step.reload:
+            timeline.change = update.change
+            if channel.deleted or update.reload:
                 del self._timelines[channel.channel_id]
-            elif step.put is not None:
-                if step.put.seq > timeline.messages.floor:
-                    timeline.messages.put(step.put, step.put.mention)
-            elif step.remove:
-                timeline.messages.remove(step.remove)
+            elif update.put is not None:
+                if update.put.seq > timeline.messages.floor:
+                    timeline.messages.put(update.put, update.put.mention)
+            elif update.remove:
+                timeline.messages.remove(update.remove)
 
     async def count(self, queries: Sequence[CountQuery]) -> list[Count | None]:
         """Count timelines; None: not loaded."""

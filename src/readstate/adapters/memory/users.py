@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from readstate.adapters.drops import Drops
-from readstate.domain.hot_updates import FanOut, Gone, Joined, Left, Merged, OwnRead, Switched, UserStep
+from readstate.domain.hot_updates import FanOut, Gone, Joined, Left, Merged, OwnRead, Switched, UserHotUpdate
 from readstate.domain.model import NO_PREFERENCES, Entry, Mode, Pointer, Position, Preferences, ReadState
 from readstate.domain.rooms import is_thread
 from readstate.domain.rules import advance, give_back, merge, next_epoch, rewind
@@ -140,23 +140,23 @@ class MemoryUsers(UserViews):
 
     # ------------------------------------------------------------ what happened in channels
 
-    async def apply(self, steps: Sequence[UserStep]) -> list[Moved]:
+    async def apply(self, updates: Sequence[UserHotUpdate]) -> list[Moved]:
         """Take what happened in channels, in order. Returns the pointers that moved. A repeat does nothing."""
         moved: list[Moved] = []
         now = self._clock()
-        for step in steps:
-            match step:
+        for update in updates:
+            match update:
                 case FanOut():
-                    for user in step.users:
-                        self._fan_out(user, step, now)
+                    for user in update.users:
+                        self._fan_out(user, update, now)
                 case OwnRead() | Merged():
-                    moved.extend(self._given(step))
+                    moved.extend(self._given(update))
                 case Joined():
-                    for user, pointer in step.pointers:
-                        moved.extend(self._joined(user, step, pointer))
+                    for user, pointer in update.pointers:
+                        moved.extend(self._joined(user, update, pointer))
                 case Left() | Switched() | Gone():
-                    for user in step.users:
-                        self._restructured(user, step)
+                    for user in update.users:
+                        self._restructured(user, update)
         return moved
 
     def _fan_out(self, user_id: str, fan_out: FanOut, now: int) -> None:
@@ -210,17 +210,17 @@ class MemoryUsers(UserViews):
             ledger.remove(entry.seq)
             shelf.put(channel, ledger)
 
-    def _given(self, step: OwnRead | Merged) -> Iterator[Moved]:
+    def _given(self, update: OwnRead | Merged) -> Iterator[Moved]:
         """A state that merges; with the seq of one's own message, that is read too."""
-        user = self._loaded(step.user_id)
+        user = self._loaded(update.user_id)
         if user is None:
             return
-        row = user.row(step.channel_id)
-        before = ReadState(row.epoch, row.seq, user.apart.get(step.channel_id, _NOTHING))
-        after = merge(before, step.pointer.state)
-        if isinstance(step, OwnRead):
-            after = advance(after, after.seq, (step.seq,))
-        yield from self._merged(user, step.user_id, step.channel_id, row, before, after, step.pointer)
+        row = user.row(update.channel_id)
+        before = ReadState(row.epoch, row.seq, user.apart.get(update.channel_id, _NOTHING))
+        after = merge(before, update.pointer.state)
+        if isinstance(update, OwnRead):
+            after = advance(after, after.seq, (update.seq,))
+        yield from self._merged(user, update.user_id, update.channel_id, row, before, after, update.pointer)
 
     def _merged(
         self, user: User, user_id: str, channel: str, row: Row, before: ReadState, after: ReadState, given: Pointer
@@ -235,38 +235,38 @@ class MemoryUsers(UserViews):
             pointer = Pointer(*_triple(after), *_id_and_at(place), self._clock(), row.number)
             yield Moved(user_id, channel, was, pointer, True)
 
-    def _joined(self, user_id: str, step: Joined, pointer: Pointer) -> Iterator[Moved]:
+    def _joined(self, user_id: str, update: Joined, pointer: Pointer) -> Iterator[Moved]:
         user = self._loaded(user_id)
         if user is None:
             return
-        channel = step.channel_id
+        channel = update.channel_id
         row = user.row(channel)
-        joins = step.change > row.change
+        joins = update.change > row.change
         if joins:
-            row.change = row.filled = step.change
-            _reorder(user, channel, row.latest, None if step.mode is Mode.TIMELINE else step.latest_at)
-            row.latest = step.latest_at
-            user.user_room_flags(channel, row, flags_of(channel, True, step.mode, step.archived))
-            if merge(ReadState(row.epoch, row.seq, _NOTHING), pointer.state).seq < step.last_seq:
+            row.change = row.filled = update.change
+            _reorder(user, channel, row.latest, None if update.mode is Mode.TIMELINE else update.latest_at)
+            row.latest = update.latest_at
+            user.user_room_flags(channel, row, flags_of(channel, True, update.mode, update.archived))
+            if merge(ReadState(row.epoch, row.seq, _NOTHING), pointer.state).seq < update.last_seq:
                 user.shelf(row.flags).unload(channel)
             user.put(channel, row, next(self._numbers))
         before = ReadState(row.epoch, row.seq, user.apart.get(channel, _NOTHING))
         after = merge(before, pointer.state)
-        if joins and after.seq < step.read.seq:
-            after = advance(after, step.read.seq)
-            pointer = replace(pointer, seq=step.read.seq, id=step.read.id, at=step.read.at)
+        if joins and after.seq < update.read.seq:
+            after = advance(after, update.read.seq)
+            pointer = replace(pointer, seq=update.read.seq, id=update.read.id, at=update.read.at)
         yield from self._merged(user, user_id, channel, row, before, after, pointer)
 
-    def _restructured(self, user_id: str, step: Left | Switched | Gone) -> None:
+    def _restructured(self, user_id: str, update: Left | Switched | Gone) -> None:
         user = self._loaded(user_id)
         if user is None:
             return
-        channel = step.channel_id
+        channel = update.channel_id
         row = user.row(channel)
-        if step.change <= row.change:
+        if update.change <= row.change:
             return
         _reorder(user, channel, row.latest, None)
-        match step:
+        match update:
             case Switched():
                 perhaps_unread = channel in user.live or channel in user.live.missing
                 user.user_room_flags(channel, row, row.flags | TIMELINE)
@@ -279,7 +279,7 @@ class MemoryUsers(UserViews):
                 row = Row(epoch=row.epoch + 1, flags=row.flags)
                 user.apart.pop(channel, None)
                 user.preferences.pop(channel, None)
-        row.change = row.filled = step.change
+        row.change = row.filled = update.change
         user.put(channel, row, next(self._numbers))
 
     def _loaded(self, user_id: str) -> User | None:

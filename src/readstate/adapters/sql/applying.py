@@ -225,8 +225,8 @@ class Applying:
         for channel, user in sorted(gone):
             await self._session.run("drop_receipt", channel=channel, user=user)
         for effect in effects:
-            effect.user_steps = [
-                step for step in effect.user_steps if not (isinstance(step, OwnRead) and _key(step) in gone)
+            effect.user_updates = [
+                step for step in effect.user_updates if not (isinstance(step, OwnRead) and _key(step) in gone)
             ]
         return effects
 

@@ -22,7 +22,7 @@ class Packet:
         self.items: list[Any] = []
         self.indexes: list[int] = []
         """Where each item stood in the caller's list."""
-        self.steps: dict[int, int] = {}
+        self.updates: dict[int, int] = {}
 
     def user(self, user: str) -> int:
         """The number of a user."""
@@ -80,7 +80,7 @@ class UserCalls:
         await self._client.run(script, [call])
 
     async def many(
-        self, script: UserScript, packets: "Packets", *, steps: Sequence[Any] = (), generation: int | None = None
+        self, script: UserScript, packets: "Packets", *, updates: Sequence[Any] = (), generation: int | None = None
     ) -> tuple[list[tuple[Packet, Any]], bool]:
         """A script for packets of items: what each answered, and whether any was sent twice.
 
@@ -92,7 +92,7 @@ class UserCalls:
         for wave in packets.waves():
             calls = []
             for packet in wave:
-                packed = [encode([steps[index] for index in packet.steps])] if packet.steps else []
+                packed = [encode([updates[index] for index in packet.updates])] if packet.updates else []
                 calls.append(self._call(script, packet, [*packed, encode(packet.items)]))
             values, again = await self._client.run(script, calls, generation)
             answers += zip(wave, values, strict=True)

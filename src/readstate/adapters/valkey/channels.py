@@ -14,7 +14,7 @@ from zlib import crc32
 import msgspec
 from msgspec import Struct
 
-from readstate.domain.hot_updates import ChannelStep
+from readstate.domain.hot_updates import ChannelHotUpdate
 from readstate.domain.model import Channel, Entry, Latest, Mode, Position, RoomType
 from readstate.ports import Clock, Count, CountQuery, TimelineLoad
 
@@ -178,7 +178,7 @@ class _News(NamedTuple):
     """What came for one channel."""
 
     channel: Channel
-    steps: list[_Step]
+    updates: list[_Step]
 
 
 def _member(entry: Entry) -> str:
@@ -186,21 +186,21 @@ def _member(entry: Entry) -> str:
     return f"{entry.at}:{entry.id}"
 
 
-def _fold(steps: Sequence[ChannelStep]) -> list[_News]:
+def _fold(updates: Sequence[ChannelHotUpdate]) -> list[_News]:
     """The newest state of each channel, and the steps of its timeline in order.
 
     A channel that is counted by ledgers has no timeline and never had one.
     """
     news: dict[str, _News] = {}
-    for step in steps:
-        channel = step.channel
+    for update in updates:
+        channel = update.channel
         known = news.get(channel.channel_id) or _News(channel, [])
         newest = channel if channel.change >= known.channel.change else known.channel
-        news[channel.channel_id] = _News(newest, known.steps)
+        news[channel.channel_id] = _News(newest, known.updates)
         if channel.mode is Mode.TIMELINE or channel.deleted:
-            put = step.put
+            put = update.put
             placed = (0, "", 0) if put is None else (put.seq, _member(put), int(put.mention))
-            known.steps.append((step.change, int(channel.deleted or step.reload), *placed, step.remove))
+            known.updates.append((update.change, int(channel.deleted or update.reload), *placed, update.remove))
     return list(news.values())
 
 
@@ -299,13 +299,13 @@ class ValkeyChannels:
                 part = indexes[start : start + MAX_READ]
                 yield slot, len(part), (key, part)
 
-    async def apply(self, steps: Sequence[ChannelStep]) -> None:
+    async def apply(self, updates: Sequence[ChannelHotUpdate]) -> None:
         """Take what happened in channels, in order. A repeat does nothing."""
         with all_or_reload(self._generation):
-            for start in range(0, len(steps), MAX_STEPS):  # one after another: a channel's steps keep their order
-                await self._apply(_fold(steps[start : start + MAX_STEPS]))
+            for start in range(0, len(updates), MAX_STEPS):  # one after another: a channel's steps keep their order
+                await self._apply(_fold(updates[start : start + MAX_STEPS]))
         if not self._shared:
-            self._position = max([self._position, *(step.channel.position for step in steps)])
+            self._position = max([self._position, *(update.channel.position for update in updates)])
 
     async def _apply(self, news: Sequence[_News]) -> None:
         placed = ((*self._keys.latest(shard_of(one.channel.channel_id)), one) for one in news)
@@ -313,9 +313,9 @@ class ValkeyChannels:
         calls = []
         for slot, parts in groups(self._client, things, MAX_STEPS):
             keys = [key for key, _ in parts]
-            for _, (channel, steps) in parts:
-                keys += self._keys.timeline(channel.channel_id) if steps else ()
-            packed = _encode([(channel.channel_id, channel.change, steps) for _, (channel, steps) in parts])
+            for _, (channel, updates) in parts:
+                keys += self._keys.timeline(channel.channel_id) if updates else ()
+            packed = _encode([(channel.channel_id, channel.change, updates) for _, (channel, updates) in parts])
             values = [encode_channel(channel) for _, (channel, _) in parts]
             known = (self._clock(), self._ttl, self._cap, secrets.token_hex(8), packed)
             calls.append(Call(slot, keys, [*known, *values]))

@@ -7,7 +7,7 @@ from struct import Struct as Packing
 from typing import Any
 
 from readstate.adapters.drops import Drops
-from readstate.domain.hot_updates import FanOut, Gone, Joined, Left, Merged, OwnRead, Switched, UserStep
+from readstate.domain.hot_updates import FanOut, Gone, Joined, Left, Merged, OwnRead, Switched, UserHotUpdate
 from readstate.domain.model import Mode, Pointer, Preferences
 from readstate.domain.rooms import is_thread
 from readstate.ports import Absent, LedgerLoad, LoadedUserRoom, Move, Moved, Read, Restore, Rewind
@@ -85,27 +85,27 @@ class ValkeyUsers(ValkeyViews):
 
     # ------------------------------------------------------------ what happened in channels
 
-    async def apply(self, steps: Sequence[UserStep]) -> list[Moved]:
+    async def apply(self, updates: Sequence[UserHotUpdate]) -> list[Moved]:
         """Take what happened in channels, in order. Returns the pointers that moved. A repeat does nothing."""
         packets = self._calls.packets()
-        for number, step in enumerate(steps):
-            for user, item in _items(step):
+        for number, update in enumerate(updates):
+            for user, item in _items(update):
                 packet = packets.of(user)
-                place = packet.steps.setdefault(number, len(packet.steps) + 1)
-                ledger = packet.ledger(user, step.channel_id)
+                place = packet.updates.setdefault(number, len(packet.updates) + 1)
+                ledger = packet.ledger(user, update.channel_id)
                 packet.add(number, [place, packet.user(user), ledger, *item])
-        packed = [_step(step) for step in steps]
+        packed = [_step(update) for update in updates]
         with all_or_reload(self._generation):
-            found, _ = await self._calls.many(STEPS, packets, steps=packed)
+            found, _ = await self._calls.many(STEPS, packets, updates=packed)
         now = self._calls.clock()
-        return [self._told(packet, value, steps, now) for packet, values in found for value in values]
+        return [self._told(packet, value, updates, now) for packet, values in found for value in values]
 
     @staticmethod
-    def _told(packet: Packet, value: Sequence[Any], steps: Sequence[UserStep], now: int) -> Moved:
+    def _told(packet: Packet, value: Sequence[Any], updates: Sequence[UserHotUpdate], now: int) -> Moved:
         index, was, was_apart, raw, apart = value
         user = list(packet.users)[packet.items[index - 1][1] - 1]
-        step = steps[packet.indexes[index - 1]]
-        return Moved(user, step.channel_id, pointer_of(was, was_apart), pointer_of(raw, apart, now), True)
+        update = updates[packet.indexes[index - 1]]
+        return Moved(user, update.channel_id, pointer_of(was, was_apart), pointer_of(raw, apart, now), True)
 
     async def prefer(self, user: str, channel: str, preferences: Preferences, known: int | None = None) -> int | None:
         """Set a member's preferences; returns the user's change number."""
@@ -260,41 +260,51 @@ def _moved(move: Move, value: Any, now: int, repeated: bool) -> Moved | Absent:
     )
 
 
-def _step(step: UserStep) -> list[object]:
-    room = step.channel_id
+def _step(update: UserHotUpdate) -> list[object]:
+    room = update.channel_id
     thread = THREAD if is_thread(room) else 0
-    match step:
+    match update:
         case FanOut():
-            put, gone = step.put, step.remove
+            put, gone = update.put, update.remove
             entry = (0, 0, "") if put is None else (put.seq, put.at, put.id)
             removed = (0, "") if gone is None else (gone.seq, gone.id)
-            return [1, room, thread, step.change, *entry, *removed, step.edit, step.latest_at, step.archived]
+            return [1, room, thread, update.change, *entry, *removed, update.edit, update.latest_at, update.archived]
         case OwnRead():
-            return [2, room, thread, step.seq]
+            return [2, room, thread, update.seq]
         case Merged():
             return [2, room, thread]
         case Joined():
-            flags = thread | MEMBER | (TIMELINE if step.mode is Mode.TIMELINE else 0)
-            flags |= ARCHIVED if step.archived else 0
-            read = step.read
-            return [3, room, flags, step.change, step.last_seq, step.latest_at, read.seq, read.at or 0, read.id or ""]
+            flags = thread | MEMBER | (TIMELINE if update.mode is Mode.TIMELINE else 0)
+            flags |= ARCHIVED if update.archived else 0
+            read = update.read
+            return [
+                3,
+                room,
+                flags,
+                update.change,
+                update.last_seq,
+                update.latest_at,
+                read.seq,
+                read.at or 0,
+                read.id or "",
+            ]
         case _:
-            return [_KINDS[type(step)], room, thread, step.change]
+            return [_KINDS[type(update)], room, thread, update.change]
 
 
-def _items(step: UserStep) -> Iterator[tuple[str, tuple[object, ...]]]:
+def _items(update: UserHotUpdate) -> Iterator[tuple[str, tuple[object, ...]]]:
     """To whom a step goes, and what it says to each."""
-    match step:
+    match update:
         case FanOut():
-            for user in step.users:
-                yield user, (user == step.sender, step.named is None or user in step.named)
+            for user in update.users:
+                yield user, (user == update.sender, update.named is None or user in update.named)
         case OwnRead() | Merged():
-            yield step.user_id, _given(step.pointer)
+            yield update.user_id, _given(update.pointer)
         case Joined():
-            for user, pointer in step.pointers:
+            for user, pointer in update.pointers:
                 yield user, _given(pointer)
         case _:
-            for user in step.users:
+            for user in update.users:
                 yield user, ()
 
 

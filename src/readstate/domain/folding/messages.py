@@ -22,7 +22,7 @@ from readstate.domain.errors import (
 )
 from readstate.domain.events import ChannelEvent, DeleteEvent, Delivery, EditEvent, MembersEvent, MessageEvent
 from readstate.domain.facts import Changes, Effect, Facts, has_no_replies, named_by_id
-from readstate.domain.hot_updates import ChannelStep, FanOut, Gone, Joined, Left, OwnRead, Switched
+from readstate.domain.hot_updates import ChannelHotUpdate, FanOut, Gone, Joined, Left, OwnRead, Switched
 from readstate.domain.model import (
     START,
     Channel,
@@ -122,7 +122,7 @@ class _Folding:
             own = self._own_pointer(channel.channel_id, message, message.seq, event, event.epoch)
             self._deliver(effect, message, channel, own)
         else:
-            effect.channel_steps.append(ChannelStep(channel, channel.change))
+            effect.channel_updates.append(ChannelHotUpdate(channel, channel.change))
         if room is not None:
             self._reply(effect, message, room, event)
         self._decide_away(effect, message, channel, event)
@@ -149,13 +149,13 @@ class _Folding:
         entry = None if message.silent else Entry(message.seq, message.id, message.at, everyone)
         ledger = channel.mode is Mode.LEDGER
         users = self.facts.audience.get(channel.channel_id, ()) if ledger else _by_id(message)
-        effect.channel_steps.append(ChannelStep(channel, message.change, None if ledger else entry))
+        effect.channel_updates.append(ChannelHotUpdate(channel, message.change, None if ledger else entry))
         if users:
             named = None if everyone and ledger else frozenset(message.mentions)
             fan_out = FanOut(channel.channel_id, message.change, users, entry, named, message.sender_id)
-            effect.user_steps.append(replace(fan_out, latest_at=_latest_at(channel), archived=channel.archived))
+            effect.user_updates.append(replace(fan_out, latest_at=_latest_at(channel), archived=channel.archived))
         if pointer is not None:
-            effect.user_steps.append(OwnRead(channel.channel_id, message.sender_id, message.seq, pointer))
+            effect.user_updates.append(OwnRead(channel.channel_id, message.sender_id, message.seq, pointer))
 
     def _resolve(self, mentions: tuple[str, ...], channel: Channel, sender: str) -> tuple[str, ...]:
         """`@here` in a big channel is everyone; in a small one the members who are online."""
@@ -214,8 +214,8 @@ class _Folding:
         self._set_channel(room)
         if joined:
             pointers = tuple(joined.items())
-            step = Joined(name, message.change, Mode.LEDGER, room.last_seq, _latest_at(room), False, pointers)
-            effect.user_steps.append(step)
+            update = Joined(name, message.change, Mode.LEDGER, room.last_seq, _latest_at(room), False, pointers)
+            effect.user_updates.append(update)
         self._deliver_reply(effect, message, room, told)
 
     def _new_followers(
@@ -267,25 +267,25 @@ class _Folding:
         count = room.member_count + len(joined) - len(left)
         room = replace(room, change=channel.change, position=position, member_count=count)
         self._set_channel(room)
-        effect.channel_steps += [ChannelStep(channel, channel.change), ChannelStep(room, room.change)]
+        effect.channel_updates += [ChannelHotUpdate(channel, channel.change), ChannelHotUpdate(room, room.change)]
         if joined:
-            step = Joined(name, room.change, Mode.LEDGER, room.last_seq, _latest_at(room), False, tuple(joined))
-            effect.user_steps.append(step)
+            update = Joined(name, room.change, Mode.LEDGER, room.last_seq, _latest_at(room), False, tuple(joined))
+            effect.user_updates.append(update)
         if left:
-            effect.user_steps.append(Left(name, room.change, tuple(left)))
+            effect.user_updates.append(Left(name, room.change, tuple(left)))
         return effect
 
     def _deliver_reply(self, effect: Effect, message: Message, room: Channel, followers: dict[str, bool]) -> None:
         assert message.thread_seq is not None
         entry = None if message.silent else Entry(message.thread_seq, message.id, message.at, False)
-        effect.channel_steps.append(ChannelStep(room, message.change))
+        effect.channel_updates.append(ChannelHotUpdate(room, message.change))
         if followers:
             named = frozenset(message.mentions)
             fan_out = FanOut(room.channel_id, message.change, tuple(followers), entry, named, message.sender_id)
-            effect.user_steps.append(replace(fan_out, latest_at=_latest_at(room)))
+            effect.user_updates.append(replace(fan_out, latest_at=_latest_at(room)))
         pointer = self.facts.pointers.get((room.channel_id, message.sender_id))
         if pointer is not None:
-            effect.user_steps.append(OwnRead(room.channel_id, message.sender_id, message.thread_seq, pointer))
+            effect.user_updates.append(OwnRead(room.channel_id, message.sender_id, message.thread_seq, pointer))
 
     def _change_reply(self, effect: Effect, message: Message, channel: Channel) -> None:
         """An edited or deleted reply, as its thread's followers see it."""
@@ -297,11 +297,11 @@ class _Folding:
             newest = self.facts.newest_but.get((name, message.id)) if message.deleted else message
             room = replace(room, latest=None if newest is None else _latest(newest, newest.thread_seq))
         self._set_channel(room)
-        effect.channel_steps.append(ChannelStep(room, change))
+        effect.channel_updates.append(ChannelHotUpdate(room, change))
         followers = tuple(self.facts.followers.get(name, ()))
         if followers:
             remove = _place(message, message.thread_seq) if message.deleted else None
-            effect.user_steps.append(FanOut(name, change, followers, remove=remove, latest_at=_latest_at(room)))
+            effect.user_updates.append(FanOut(name, change, followers, remove=remove, latest_at=_latest_at(room)))
 
     # ------------------------------------------------------------ who was away
 
@@ -355,7 +355,7 @@ class _Folding:
         entry = None
         if message.seq is not None and not message.silent:
             entry = Entry(message.seq, message.id, message.at, everyone)
-        effect.channel_steps.append(ChannelStep(channel, channel.change, None if ledger else entry))
+        effect.channel_updates.append(ChannelHotUpdate(channel, channel.change, None if ledger else entry))
         users = self.facts.audience.get(channel.channel_id, ()) if ledger else _by_id(before, message)
         if not ledger:
             once = sorted(set(_by_id(before)).difference(message.mentions))
@@ -363,7 +363,7 @@ class _Folding:
         if users:
             named = None if everyone and ledger else frozenset(message.mentions)
             fan_out = FanOut(channel.channel_id, channel.change, users, entry, named, message.sender_id, edit=True)
-            effect.user_steps.append(replace(fan_out, latest_at=_latest_at(channel), archived=channel.archived))
+            effect.user_updates.append(replace(fan_out, latest_at=_latest_at(channel), archived=channel.archived))
         return effect
 
     def _delete(self, event: DeleteEvent, channel: Channel) -> Effect:
@@ -383,12 +383,12 @@ class _Folding:
         self._set_channel(channel)
         ledger = channel.mode is Mode.LEDGER
         effect = Effect(message=message, channel=channel)
-        effect.channel_steps.append(ChannelStep(channel, channel.change, remove=message.seq or 0))
+        effect.channel_updates.append(ChannelHotUpdate(channel, channel.change, remove=message.seq or 0))
         users = self.facts.audience.get(channel.channel_id, ()) if ledger else _by_id(message)
         if users:
             remove, latest_at = _place(message, message.seq), _latest_at(channel)
             fan_out = FanOut(channel.channel_id, channel.change, users, remove=remove, latest_at=latest_at)
-            effect.user_steps.append(replace(fan_out, archived=channel.archived))
+            effect.user_updates.append(replace(fan_out, archived=channel.archived))
         self._change_reply(effect, message, channel)
         return effect
 
@@ -415,9 +415,9 @@ class _Folding:
         channel = replace(channel, member_count=count, mode=mode, peers=_peers(channel.type, members))
         self._set_channel(channel)
         effect = Effect(channel=channel, added=len(joined), removed=len(left))
-        effect.channel_steps.append(ChannelStep(channel, channel.change))
+        effect.channel_updates.append(ChannelHotUpdate(channel, channel.change))
         if joined:
-            effect.user_steps.append(
+            effect.user_updates.append(
                 Joined(
                     name,
                     channel.change,
@@ -430,12 +430,12 @@ class _Folding:
                 )
             )
         if left:
-            effect.user_steps.append(Left(channel.channel_id, channel.change, left))
+            effect.user_updates.append(Left(channel.channel_id, channel.change, left))
         if stayed and outgrown:
-            effect.user_steps.append(Switched(channel.channel_id, channel.change, stayed))
+            effect.user_updates.append(Switched(channel.channel_id, channel.change, stayed))
         elif stayed and channel.peers != before:  # whoever stays has another peer, or none
             fan_out = FanOut(name, channel.change, stayed, latest_at=_latest_at(channel), archived=channel.archived)
-            effect.user_steps.append(fan_out)
+            effect.user_updates.append(fan_out)
         return effect
 
     def _is_active(self, channel: str, user: str) -> bool:
@@ -502,10 +502,10 @@ class _Folding:
         users = self.facts.audience.get(channel.channel_id, ())
         channel = replace(channel, peers=_peers(channel.type, users))
         self._set_channel(channel)
-        effect = Effect(channel=channel, channel_steps=[ChannelStep(channel, channel.change)])
+        effect = Effect(channel=channel, channel_updates=[ChannelHotUpdate(channel, channel.change)])
         if users:
             fan_out = FanOut(channel.channel_id, channel.change, users, latest_at=_latest_at(channel))
-            effect.user_steps.append(replace(fan_out, archived=channel.archived))
+            effect.user_updates.append(replace(fan_out, archived=channel.archived))
         return effect
 
     def _delete_channel(self, event: ChannelEvent, known: Channel | None, position: int) -> Effect:
@@ -521,11 +521,11 @@ class _Folding:
         )
         self._set_channel(channel)
         self.changes.purged.add(event.channel_id)
-        effect = Effect(channel=channel, channel_steps=[ChannelStep(channel, channel.change)])
+        effect = Effect(channel=channel, channel_updates=[ChannelHotUpdate(channel, channel.change)])
         rooms: dict[str, list[str]] = {}
         for room, user in self.facts.everyone.get(event.channel_id, ()):
             rooms.setdefault(room, []).append(user)
-        effect.user_steps += [Gone(room, channel.change, tuple(users)) for room, users in rooms.items()]
+        effect.user_updates += [Gone(room, channel.change, tuple(users)) for room, users in rooms.items()]
         return effect
 
     # ------------------------------------------------------------ rows

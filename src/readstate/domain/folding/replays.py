@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from readstate.domain.errors import ChannelNotFound, DirectChannelFull, NotAMember, ReadstateError
 from readstate.domain.events import ChannelEvent, DeleteEvent, Delivery, EditEvent, MembersEvent, MessageEvent
 from readstate.domain.facts import Effect, Facts, FactsNeeded, Key, named_by_id
-from readstate.domain.hot_updates import ChannelStep, Gone, Joined, Left, OwnRead, UserStep
+from readstate.domain.hot_updates import ChannelHotUpdate, Gone, Joined, Left, OwnRead, UserHotUpdate
 from readstate.domain.model import Channel, Message, Pointer, Undelivered
 from readstate.domain.rooms import thread_room
 
@@ -60,16 +60,16 @@ class _Repeating:
         if channel is None:
             return Effect(error=ChannelNotFound(f"there is no channel {event.channel_id!r}", field="channel_id"))
         effect = Effect(channel=channel, repeated=True, message=self._message())
-        effect.channel_steps.append(ChannelStep(channel, channel.change, reload=True))
+        effect.channel_updates.append(ChannelHotUpdate(channel, channel.change, reload=True))
         if is_delete(event):
-            effect.user_steps += self._gone(self.facts.gone.get(channel.channel_id, 0))
+            effect.user_updates += self._gone(self.facts.gone.get(channel.channel_id, 0))
         if channel.deleted:
             return effect
-        effect.user_steps += self._user_rooms(channel, self.facts.audience.get(channel.channel_id, ()))
-        effect.user_steps += self._own_read()
+        effect.user_updates += self._user_rooms(channel, self.facts.audience.get(channel.channel_id, ()))
+        effect.user_updates += self._own_read()
         if (name := _room(event, self.facts)) is not None and (room := self.facts.channels.get(name)) is not None:
-            effect.channel_steps.append(ChannelStep(room, room.change))
-            effect.user_steps += self._user_rooms(room, self.facts.followers.get(name, ()))
+            effect.channel_updates.append(ChannelHotUpdate(room, room.change))
+            effect.user_updates += self._user_rooms(room, self.facts.followers.get(name, ()))
         if isinstance(event, MessageEvent):
             effect.undelivered += away.get((event.channel_id, event.id), ())
             effect.reached += self._reached(event, effect, reached)
@@ -106,14 +106,14 @@ class _Repeating:
             return self.facts.messages.get((self.event.channel_id, self.event.id))
         return None
 
-    def _gone(self, change: int) -> Iterable[UserStep]:
+    def _gone(self, change: int) -> Iterable[UserHotUpdate]:
         """Under the number of then: whoever has come back since keeps what is theirs."""
         rooms: dict[str, list[str]] = {}
         for room, user in self.facts.everyone.get(self.event.channel_id, ()):
             rooms.setdefault(room, []).append(user)
         return [Gone(room, change, tuple(users)) for room, users in rooms.items()]
 
-    def _user_rooms(self, room: Channel, members: Iterable[str]) -> Iterable[UserStep]:
+    def _user_rooms(self, room: Channel, members: Iterable[str]) -> Iterable[UserHotUpdate]:
         """How members and those whom the event was about stand now."""
         name = room.channel_id
         if name == self.event.channel_id:
@@ -129,7 +129,7 @@ class _Repeating:
         if left := tuple(sorted(involved - active)):
             yield Left(name, room.change, left)
 
-    def _own_read(self) -> Iterable[UserStep]:
+    def _own_read(self) -> Iterable[UserHotUpdate]:
         """By sending, whatever epoch the hot store is in meanwhile."""
         message = self._message()
         if not isinstance(self.event, MessageEvent) or message is None or message.deleted:
