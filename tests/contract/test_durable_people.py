@@ -21,7 +21,7 @@ from readstate.domain.facts import Effect
 from readstate.domain.model import Mode, Preferences, ReadState
 from readstate.domain.rooms import thread_room
 from readstate.domain.rules import has_seen, receipt_seq
-from readstate.ports import Activity, Durable, TapPlace
+from readstate.ports import Activity, Durable, TapCursor
 from tests.online import nobody, only
 
 from .conftest import CAP
@@ -262,7 +262,7 @@ async def test_the_rest_of_what_a_tap_showed_comes_in_pages(durable: Durable) ->
     while page:
         shown += [message.id for _, message in page]
         accepted_at, last = page[-1]
-        place = TapPlace(accepted_at, last.at, last.channel_id, last.id)
+        place = TapCursor(accepted_at, last.at, last.channel_id, last.id)
         page = await durable.tapped("bob", tapped.since, tapped.at, place, 3)
     assert shown == [*reversed(["m0", *names]), "first"]
 
@@ -288,7 +288,7 @@ async def test_what_was_shown_and_is_old_is_removed(durable: Durable) -> None:
         return removed
 
     async def left(user: str) -> list[str]:
-        rest = await durable.tapped(user, 0, next(times), TapPlace(next(times), 0, "", ""), 10)
+        rest = await durable.tapped(user, 0, next(times), TapCursor(next(times), 0, "", ""), 10)
         return [message.id for _, message in rest]
 
     assert await expire(next(times), shown.created_at - 1) == 0

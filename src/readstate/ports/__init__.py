@@ -11,7 +11,7 @@ from readstate.domain.events import AnyChannelEvent, ReadEvent
 from readstate.domain.facts import Effect
 from readstate.domain.rooms import partition_of
 
-from .channels import AppliedPlaces, Count, CountQuery, HotChannels, TimelineLoad
+from .channels import AppliedOffsets, Count, CountQuery, HotChannels, TimelineLoad
 from .durable import (
     Activity,
     Breakdown,
@@ -23,8 +23,8 @@ from .durable import (
     DurableUsers,
     DurableWrites,
     Online,
+    TapCursor,
     Tapped,
-    TapPlace,
     UndoItem,
     UnreadSource,
 )
@@ -156,7 +156,7 @@ __all__ = [
     "MAX_UNPROVEN",
     "Absent",
     "Activity",
-    "AppliedPlaces",
+    "AppliedOffsets",
     "Breakdown",
     "Bus",
     "Clock",
@@ -196,7 +196,7 @@ __all__ = [
     "Rewind",
     "Seen",
     "Stale",
-    "TapPlace",
+    "TapCursor",
     "Tapped",
     "TimelineLoad",
     "UndoItem",

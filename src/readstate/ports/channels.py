@@ -71,7 +71,7 @@ class HotChannels(Protocol):
         """Drop a channel; loaded again on use."""
 
 
-class AppliedPlaces(Protocol):
+class AppliedOffsets(Protocol):
     """Up to where a log with several parts is applied, for processes that share the hot state. Lost with the rest.
 
     A position counts events, an offset is the log's own number. Both only grow while the hot state lives.

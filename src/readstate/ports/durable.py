@@ -54,7 +54,7 @@ class Breakdown(Struct, frozen=True, gc=False):
     """The channel's change number when it was counted."""
 
 
-class TapPlace(Struct, frozen=True, gc=False):
+class TapCursor(Struct, frozen=True, gc=False):
     """Where a message stands in what a tap shows."""
 
     accepted_at: int
@@ -222,7 +222,7 @@ class DurableUsers(Protocol):
         """Let a stored tap that is further ahead than clocks differ count as one of now."""
 
     async def tapped(
-        self, user: str, since: int, until: int, before: TapPlace, limit: int
+        self, user: str, since: int, until: int, before: TapCursor, limit: int
     ) -> list[tuple[int, Message]]:
         """(accepted at, message) of what was shown by the tap of `until`, newest first, from a place on."""
 

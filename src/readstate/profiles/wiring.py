@@ -18,7 +18,7 @@ from readstate.services.inbox import UserInbox
 from readstate.services.loading import Loader
 from readstate.services.messages import Messages
 from readstate.services.pending_writes import PendingWrites, UnannouncedWrites
-from readstate.services.positions import Places
+from readstate.services.positions import Positions
 from readstate.services.preferences import ChannelPreferences
 from readstate.services.presence import UserPresence
 from readstate.services.reads import Reads
@@ -78,7 +78,7 @@ class Services:
         pending_writes = PendingWrites()
         cursors = self.cursors = parts.cursors
         loader = self.loader = Loader(hot.users, hot.channels, durable, s.unread_cap, hot.loaded)
-        places = Places(durable, log)
+        places = Positions(durable, log)
         counting = Counting(loader, places, clock, s.display_cap, freshness)
         acceptance = Acceptance(clock)
         self.channels = Channels(

@@ -17,7 +17,7 @@ from readstate.domain.announcements import BadgeChanged
 from readstate.domain.errors import InvalidCursor, StorageUnavailable, Unavailable
 from readstate.domain.model import Message
 from readstate.domain.rules import MAX_AHEAD_MS, check_user_id
-from readstate.ports import Bus, DurableUsers, HotBadges, Tapped, TapPlace
+from readstate.ports import Bus, DurableUsers, HotBadges, TapCursor, Tapped
 
 from .acceptance import Acceptance
 from .counting import Counting
@@ -157,7 +157,7 @@ class OfflineBadge:
         """What a tap has shown is shown once: a page can be asked for again, but not for ever."""
         if self._acceptance.now() - last.tapped_at > PAGES_MS:
             raise InvalidCursor(f"the pages of a tap can be read for {PAGES_MS // 60_000} minutes", field="cursor")
-        place = TapPlace(last.accepted_at, last.at, last.channel_id, last.message_id)
+        place = TapCursor(last.accepted_at, last.at, last.channel_id, last.message_id)
         found = await self._durable.tapped(user, last.since, last.tapped_at, place, self._max_messages + 1)
         return self._page(user, last.since, last.tapped_at, last.senders, found)
 

@@ -16,7 +16,7 @@ from readstate.ports import Clock, DurableQueries, Freshness, Log
 from .cursors import Cursors, MembersAfter, page_size
 from .effects import done
 from .loading import Loader
-from .positions import Places
+from .positions import Positions
 
 
 class Channels:
@@ -26,7 +26,7 @@ class Channels:
         self,
         log: Log,
         loader: Loader,
-        places: Places,
+        places: Positions,
         durable: DurableQueries,
         freshness: Freshness,
         clock: Clock,

@@ -12,7 +12,7 @@ from readstate.domain.rules import label
 from readstate.ports import Clock, Count, CountQuery, Freshness, Stale, UserRoom
 
 from .loading import Loader
-from .positions import Places
+from .positions import Positions
 
 T = TypeVar("T", Totals, ThreadTotals, ThreadView)
 _NOTHING = Count(0, 0, None, False)
@@ -43,7 +43,7 @@ def flagged(figures: T, why: Reason | UnsetType) -> T:
 class Counting:
     """Counts seats, whichever way their channels are counted."""
 
-    def __init__(self, loader: Loader, places: Places, clock: Clock, display_cap: int, freshness: Freshness) -> None:
+    def __init__(self, loader: Loader, places: Positions, clock: Clock, display_cap: int, freshness: Freshness) -> None:
         self._loader = loader
         self._places = places
         self._clock = clock

@@ -35,7 +35,7 @@ from readstate.telemetry import MESSAGES
 from .acceptance import Acceptance
 from .effects import done
 from .loading import Loader
-from .positions import Places
+from .positions import Positions
 
 
 def message_view(message: Message) -> MessageView:
@@ -65,7 +65,7 @@ class Messages:
         self,
         log: Log,
         loader: Loader,
-        places: Places,
+        places: Positions,
         durable: DurableQueries,
         acceptance: Acceptance,
         freshness: Freshness,

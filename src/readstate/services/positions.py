@@ -13,7 +13,7 @@ WITHOUT_SEQ = Position(-1, None, None)
 """The place of a message that has none in its channel."""
 
 
-class Places:
+class Positions:
     """Finds places by id or by seq; remembers the last ones that were asked for or given."""
 
     def __init__(self, durable: DurableQueries, log: Log) -> None:

@@ -58,7 +58,7 @@ from readstate.telemetry import RECEIPTS
 from .counting import Counting, last_read, shown
 from .loading import MAX_TRIES, Loader
 from .pending_writes import PendingWrites
-from .positions import Places
+from .positions import Positions
 from .together import CoalescedLookups
 
 log = structlog.get_logger()
@@ -80,7 +80,7 @@ class Reads:
         durable: Durable,
         log: Log,
         loader: Loader,
-        places: Places,
+        places: Positions,
         counting: Counting,
         presence: Presence,
         bus: Bus,

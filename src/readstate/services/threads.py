@@ -12,7 +12,7 @@ from .counting import Counting, flagged, last_read, reason
 from .cursors import Cursors, ThreadsAfter, page_size
 from .effects import done
 from .loading import Loader
-from .positions import Places
+from .positions import Positions
 from .reads import Reads
 
 
@@ -23,7 +23,7 @@ class ThreadPanel:
         self,
         log: Log,
         loader: Loader,
-        places: Places,
+        places: Positions,
         reads: Reads,
         counting: Counting,
         clock: Clock,

@@ -20,7 +20,7 @@ from readstate.transfer.records import VERSION, Erased, ErasedRows, Header, Impo
 
 from .acceptance import Acceptance
 from .pending_writes import PendingWrites
-from .positions import Places
+from .positions import Positions
 
 log = structlog.get_logger()
 
@@ -37,7 +37,7 @@ class Transfer:
         durable: DurableTransfer,
         log: Log,
         hot: Hot,
-        places: Places,
+        places: Positions,
         pending_writes: PendingWrites,
         bus: Bus,
         freshness: Freshness,

@@ -35,8 +35,8 @@ from readstate.ports import (
     LedgerLoad,
     LoadedUserRoom,
     Online,
+    TapCursor,
     Tapped,
-    TapPlace,
     TimelineLoad,
     UndoItem,
     UnreadSource,
@@ -68,7 +68,7 @@ class _Accepted(msgspec.Struct):
 
 
 _accepted = msgspec.json.Decoder(list[_Accepted])
-_NEWEST = TapPlace(FOREVER, 0, "", "")
+_NEWEST = TapCursor(FOREVER, 0, "", "")
 """Before everything that a tap shows."""
 
 
@@ -397,7 +397,7 @@ class SqlStore(SqlDeadLetters, SqlUpkeep):
         await self._database.write(lambda session: _bound_tap(session, user, now), user)
 
     async def tapped(
-        self, user: str, since: int, until: int, before: TapPlace, limit: int
+        self, user: str, since: int, until: int, before: TapCursor, limit: int
     ) -> list[tuple[int, Message]]:
         """(accepted at, message) of what was shown by the tap of `until`, newest first, from a place on."""
         text = await self._database.read(lambda session: _tapped(session, user, since, until, before, limit))
@@ -492,7 +492,7 @@ async def _bound_tap(session: Session, user: str, now: int) -> None:
     await session.run("bound_tap", user=user, now=now, latest=latest)
 
 
-async def _tapped(session: Session, user: str, since: int, until: int, before: TapPlace, limit: int) -> str:
+async def _tapped(session: Session, user: str, since: int, until: int, before: TapCursor, limit: int) -> str:
     """What was accepted between two taps, as JSON."""
     text: str = await session.value(
         "tapped_messages",
