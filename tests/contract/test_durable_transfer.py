@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from readstate.adapters.sql.sqlite.store import SqliteStore
 from readstate.adapters.sql.store import SqlStore
+from readstate.api import Refused
 from readstate.domain.events import (
     AnyChannelEvent,
     ChannelEvent,
@@ -23,7 +24,7 @@ from readstate.domain.events import (
 from readstate.domain.model import Message, Preferences, Undelivered
 from readstate.domain.rooms import thread_room
 from readstate.transfer.lines import Checks
-from readstate.transfer.records import ChannelLine, MemberLine, MessageLine, Numbered, Record, Refused
+from readstate.transfer.records import ChannelLine, MemberLine, MessageLine, Numbered, Record
 from tests.online import nobody
 
 from .conftest import FANOUT

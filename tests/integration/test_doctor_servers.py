@@ -7,11 +7,11 @@ from pathlib import Path
 import asyncpg  # type: ignore[import-untyped]
 import pytest
 
-from readstate.adapters.findings import Finding, clock, encryption, latency
 from readstate.adapters.sql.postgres.doctor import postgres
 from readstate.adapters.sql.postgres.lease import open_alone
 from readstate.adapters.valkey.doctor import _server, valkey
-from readstate.cli.doctor import servers as servers_of
+from readstate.findings import Finding, clock, encryption, latency
+from readstate.profiles.doctor import examine_servers as servers_of
 from readstate.settings import make_settings
 from readstate.stack import Postgres, Valkey, ValkeyCluster
 

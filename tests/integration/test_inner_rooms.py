@@ -59,7 +59,7 @@ CALLS: dict[str, Callable[[Readstate], Coroutine[Any, Any, Any]]] = {
     "receipts": lambda rs: rs.receipts.of_channel(ROOM),
     "a device": lambda rs: rs.presence.put("ann", PutPresence(device="phone", online=True, focus=ROOM)),
     "focus": lambda rs: rs.presence.focus("ann", "phone", "connection", ROOM),
-    "renderer": lambda rs: rs.figures.unread("ann", ROOM),
+    "figures": lambda rs: rs.renderer.unread("ann", ROOM),
     "membership": lambda rs: rs.is_member("ann", ROOM),
 }
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from readstate.domain.model import ChannelType, CountPreference, Latest, Number, ReceiptsPreference
+from readstate.domain.model import ChannelType, CountPreference, History, Latest, Number, ReceiptsPreference
 
 Id = str | int
 """In requests an integer stands for its decimal string."""
@@ -12,7 +12,6 @@ Time = str | int
 """In requests: milliseconds since 1970, or RFC 3339."""
 Reason = Literal["capped", "stale"]
 """Why a count is not exact: it is a lower bound, or the last known value."""
-History = Literal["read", "unread"] | Annotated[int, Meta(ge=0, le=1_000_000)]
 
 
 class Request(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, gc=False):
@@ -498,3 +497,33 @@ class Recount(Struct, frozen=True, gc=False):
 
     before: int
     after: int
+
+
+class Refused(Struct, frozen=True, gc=False):
+    """A line that was not taken, and why."""
+
+    line: int
+    reason: str
+
+
+class ImportReport(Struct, frozen=True, gc=False):
+    """What became of the lines that were given."""
+
+    accepted: int
+    """Records taken, also those that were there already."""
+    refused: list[Refused]
+    next_line: int
+    """Where to go on: after the last line, or at the refused one where it stopped."""
+
+
+class Erased(Struct, frozen=True, gc=False):
+    """How much of a user there was."""
+
+    channels: int
+    """Memberships, also past ones."""
+    threads: int
+    """Threads followed, now or once."""
+    receipts: int
+    """Read pointers, in channels and threads."""
+    badge: int
+    """Notes for the offline badge, as receiver and as sender."""

@@ -1,6 +1,6 @@
 """Commands that copy the embedded store whole, and put it back."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -9,12 +9,10 @@ import typer
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from readstate.adapters.findings import MIB
-from readstate.adapters.sql.sqlite.file import Progress, back_up
-from readstate.adapters.sql.sqlite.file import restore as restore_store
 from readstate.domain.errors import ConfigurationError
+from readstate.findings import MIB
 from readstate.gateway.auth.authenticator import JWT_SECRET_FILE, SERVICE_KEY_FILE
-from readstate.profiles.embedded import LOCK_FILE
+from readstate.profiles.embedded import LOCK_FILE, back_up_store, restore_store
 from readstate.profiles.service import store_held
 from readstate.settings import Settings
 
@@ -54,7 +52,7 @@ def backup(
     if file.exists() and file.samefile(settings.database_path):
         raise ConfigurationError(f"{file} is the store itself")
     with _progress("backing up") as progress:
-        size = back_up(settings.database_path, file, progress)
+        size = back_up_store(settings, file, progress)
     show(f"wrote {size / MIB:,.1f} MiB to {file}")
     console(stderr=True).print(f"{SECRETS}.")
 
@@ -73,7 +71,7 @@ def restore(
     with store_held(settings):
         _require_empty(settings)
         with _progress("restoring") as progress:
-            size = restore_store(file, settings.database_path, progress)
+            size = restore_store(settings, file, progress)
     show(f"restored {size / MIB:,.1f} MiB to {settings.database_path}")
     console(stderr=True).print(f"{SECRETS}. Devices sync anew once.")
 
@@ -96,7 +94,7 @@ def _require_empty(settings: Settings) -> None:
 
 
 @contextmanager
-def _progress(what: str) -> Iterator[Progress]:
+def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
     screen = console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Bar(*columns, console=screen, disable=not screen.is_terminal) as bar:

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from readstate import api
-from readstate.domain.model import ChannelType, Latest
+from readstate.domain.model import ChannelType, History, Latest
 
 from .help import examples
 from .output import fields, moment, plain, show, show_json, table
@@ -263,7 +263,7 @@ def count(number: int, what: str, many: str | None = None) -> str:
     return f"{number} {what if number == 1 else many or what + 's'}"
 
 
-def _history(text: str) -> api.History:
+def _history(text: str) -> History:
     if text in {"read", "unread"}:
         return text  # type: ignore[return-value]
     if text.isascii() and text.isdigit() and len(text) <= 7:

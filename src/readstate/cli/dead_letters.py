@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
 from typing import Annotated, TypeVar
 
 import typer
@@ -10,9 +9,8 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from readstate.domain.errors import NotFound, TooLarge
-from readstate.extras import extra
 from readstate.ports import DurableDeadLetters, ListedDeadLetter
-from readstate.profiles.service import Readstate, require_cluster
+from readstate.profiles.service import Readstate, open_dead_letters, require_cluster
 from readstate.settings import Settings
 
 from .help import examples
@@ -209,18 +207,7 @@ def _with_store(settings: Settings, work: Callable[[DurableDeadLetters], Awaitab
     """The database alone: the list can be looked at while everything else is down."""
 
     async def run() -> T:
-        async with _store(settings) as store:
+        async with open_dead_letters(settings) as store:
             return await work(store)
 
     return asyncio.run(run())
-
-
-@asynccontextmanager
-async def _store(settings: Settings) -> AsyncIterator[DurableDeadLetters]:
-    with extra("asyncpg", "PostgreSQL"):
-        from readstate.adapters.sql.postgres.store import PostgresStore  # noqa: PLC0415 - an extra
-    store = await PostgresStore.open(settings.database_url, settings.fanout_max_members, 2)
-    try:
-        yield store
-    finally:
-        await store.close()

@@ -3,7 +3,6 @@
 import asyncio
 import resource
 import shutil
-import socket
 import sqlite3
 import stat
 import tempfile
@@ -16,10 +15,11 @@ import httpx
 import typer
 from rich.text import Text
 
-from readstate.adapters.findings import MIB, MISSING_EXTRA, Finding, State, graded
 from readstate.client import ApiError, Client, Retries
 from readstate.domain.errors import ReadstateError
+from readstate.findings import MIB, Finding, State, graded
 from readstate.gateway.auth.authenticator import JWT_SECRET_FILE, SERVICE_KEY_FILE
+from readstate.profiles.doctor import examine_servers, listens
 from readstate.profiles.service import migrate
 from readstate.settings import Settings, without_password
 
@@ -70,7 +70,7 @@ def examine(place: Place) -> Iterator[Finding]:
     yield from exposure(settings)
     for check in SQLITE_CHECKS if settings.in_sqlite else ():
         yield check(settings)
-    yield from servers(settings)
+    yield from examine_servers(settings)
     yield service(place, settings)
 
 
@@ -162,56 +162,6 @@ LOCAL_CHECKS: tuple[Callable[[Settings], Finding], ...] = (data_directory, secre
 SQLITE_CHECKS = (database, schema)
 
 
-# ---------------------------------------------------------------- servers
-
-
-def servers(settings: Settings) -> Iterator[Finding]:
-    """Every server that is configured, also those that only another profile uses."""
-    if not settings.in_sqlite:
-        yield from _postgres(settings)
-    for name, setting in (("hot store", "hot_url"), ("write replica", "write_replica_url")):
-        if url := getattr(settings, setting):
-            yield from _valkey(name, setting, url)
-    if settings.profile == "cluster":
-        yield from _kafka(settings)
-    else:
-        yield from map(_broker, settings.kafka_bootstrap)
-
-
-def _postgres(settings: Settings) -> list[Finding]:
-    try:
-        from readstate.adapters.sql.postgres.doctor import postgres  # noqa: PLC0415 - an extra
-    except ModuleNotFoundError as error:
-        return [Finding("database", "fail", f"the library {error.name} is missing", MISSING_EXTRA)]
-    return asyncio.run(postgres(settings))
-
-
-def _valkey(name: str, setting: str, url: str) -> list[Finding]:
-    try:
-        from readstate.adapters.valkey.doctor import valkey  # noqa: PLC0415 - an extra
-    except ModuleNotFoundError as error:
-        return [Finding(name, "fail", f"the library {error.name} is missing", MISSING_EXTRA)]
-    return asyncio.run(valkey(name, setting, url))
-
-
-def _kafka(settings: Settings) -> list[Finding]:
-    try:
-        from readstate.adapters.kafka.doctor import kafka  # noqa: PLC0415 - an extra
-    except ModuleNotFoundError as error:
-        return [Finding("kafka", "fail", f"the library {error.name} is missing", MISSING_EXTRA)]
-    return kafka(settings)
-
-
-def _broker(broker: str) -> Finding:
-    """Only whether somebody is there: the embedded profile does not talk to it."""
-    host, _, port = broker.rpartition(":")
-    if _is_taken(host.strip("[]"), int(port)):
-        return Finding("kafka", "ok", f"{broker}: somebody listens; this profile does not use it")
-    return Finding(
-        "kafka", "warn", f"{broker}: nobody listens; this profile does not use it", "correct kafka_bootstrap"
-    )
-
-
 # ---------------------------------------------------------------- the service
 
 
@@ -224,7 +174,7 @@ def service(place: Place, settings: Settings) -> Finding:
             return _ask(running_url(settings), local_transport(settings))
     except (ReadstateError, ApiError) as error:
         return Finding("service", "fail", error.detail, "look into its log; restart it")
-    if _is_taken(settings.host, settings.port):
+    if listens(settings.host, settings.port):
         detail = f"not running, and something else listens on {settings.host}:{settings.port}"
         return Finding("service", "warn", detail, "choose another --port")
     return Finding("service", "ok", "not running", "readstate serve starts it")
@@ -240,11 +190,3 @@ def _ask(url: str, transport: httpx.AsyncBaseTransport | None = None) -> Finding
         detail = f"ready at {url}; {answer['dependencies']['messages']}"
         return Finding("service", "warn", detail, "start more processes with the role message-writer")
     return Finding("service", "ok", f"ready at {url}")
-
-
-def _is_taken(host: str, port: int) -> bool:
-    try:
-        with socket.create_connection((host, port), timeout=1):
-            return True
-    except OSError:
-        return False

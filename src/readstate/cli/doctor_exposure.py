@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from readstate.adapters.findings import Finding, hosts, is_local
+from readstate.findings import Finding, hosts, is_local
 from readstate.gateway.demo.sandbox import is_on as demo_is_on
 from readstate.settings import Settings
 

@@ -13,9 +13,9 @@ import msgspec
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from readstate.api import Erased, ImportReport, Refused
 from readstate.profiles.service import Readstate
 from readstate.settings import Settings
-from readstate.transfer.records import Erased, ImportReport, Refused
 
 from .chat import User
 from .help import examples

@@ -8,9 +8,9 @@ from typing import Any, Literal
 from msgspec import UNSET, Struct, UnsetType, structs
 
 from readstate import api
+from readstate.api import Erased, ImportReport
 from readstate.domain.ids import ulid
-from readstate.domain.model import ChannelType, CountPreference, ReceiptsPreference
-from readstate.transfer.records import Erased, ImportReport
+from readstate.domain.model import ChannelType, CountPreference, History, ReceiptsPreference
 
 from .calling import JSON_LINES, Caller, path
 
@@ -55,7 +55,7 @@ class Client(Caller):
         await self._delete(path("channels", channel))
 
     async def change_members(
-        self, channel: str, *, add: Iterable[str] = (), remove: Iterable[str] = (), history: api.History = "read"
+        self, channel: str, *, add: Iterable[str] = (), remove: Iterable[str] = (), history: History = "read"
     ) -> api.MembersChanged:
         """Add and remove members; `history` is what new ones find: "read", "unread", or how many unread."""
         body = api.ChangeMembers(add=tuple(add), remove=tuple(remove), history=history)

@@ -4,9 +4,7 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-from readstate.api import History
-
-from .model import ChannelType, Pointer
+from .model import ChannelType, History, Pointer
 
 VERSION = 1
 

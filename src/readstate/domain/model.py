@@ -3,6 +3,7 @@
 Those that are only stored, never shown, are arrays in JSON.
 """
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated, Literal
 
@@ -16,6 +17,11 @@ RoomType = Literal["direct", "group", "channel", "thread"]
 ReceiptsPreference = Literal["public", "private"]
 CountPreference = Literal["all", "mentions", "none"]
 Number = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
+History = Literal["read", "unread"] | Annotated[int, Meta(ge=0, le=1_000_000)]
+"""What a join reads: everything, nothing, or all but the last n messages."""
+
+Clock = Callable[[], int]
+"""Milliseconds since 1970."""
 
 FOREVER = MAX_NUMBER
 """`muted_until` of a mute without an end."""

@@ -4,11 +4,12 @@ Hot state is two ports, because in a cluster a user's keys and a channel's keys 
 no step spans both, and nothing here asks for it.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from readstate.domain.events import AnyChannelEvent, ReadEvent
 from readstate.domain.facts import Effect
+from readstate.domain.model import Clock
 from readstate.domain.rooms import partition_of
 
 from .channels import AppliedOffsets, Count, CountQuery, HotChannels, TimelineLoad
@@ -48,9 +49,6 @@ from .users import (
     UserView,
     Which,
 )
-
-Clock = Callable[[], int]
-"""Milliseconds since 1970."""
 
 
 class HotPresence(Presence, Devices, Deliveries, Protocol):

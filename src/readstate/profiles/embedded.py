@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from readstate.adapters.memory.bus import LocalBus
 from readstate.adapters.memory.hot import MemoryHot
 from readstate.adapters.memory.log import LocalLog
+from readstate.adapters.sql.sqlite.file import Progress, back_up, restore
 from readstate.adapters.sql.sqlite.store import SqliteStore
 from readstate.adapters.sql.store import SqlStore
 from readstate.batching import Batcher, Batchers
@@ -228,3 +229,13 @@ def store_is_locked(data_dir: str | Path) -> bool:
     except ConfigurationError:
         return True
     return False
+
+
+def back_up_store(settings: Settings, target: Path, progress: Progress) -> int:
+    """Copy the SQLite store into a file, also while a service uses it; its size in bytes."""
+    return back_up(settings.database_path, target, progress)
+
+
+def restore_store(settings: Settings, source: Path, progress: Progress) -> int:
+    """Put a backup where the settings say that the SQLite store is; its size in bytes."""
+    return restore(source, settings.database_path, progress)

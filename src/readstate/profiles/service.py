@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from readstate.adapters.sql.sqlite.file import migrated, missing_migrations
 from readstate.adapters.sql.store import SqlStore
 from readstate.domain.errors import ConfigurationError, ReadstateError
 from readstate.extras import extra
-from readstate.ports import Clock, Hot
+from readstate.ports import Clock, DurableDeadLetters, Hot
 from readstate.settings import Settings, make_settings
 from readstate.tasks import cancel
 
@@ -170,6 +170,18 @@ async def _migrate_postgres(settings: Settings, check_only: bool) -> tuple[int, 
     return await migrate_postgres(settings.database_url, check_only)
 
 
+@contextlib.asynccontextmanager
+async def open_dead_letters(settings: Settings) -> AsyncIterator[DurableDeadLetters]:
+    """The list of dead letters, from the database alone: every other server may be down."""
+    with extra("asyncpg", "PostgreSQL"):
+        from readstate.adapters.sql.postgres.store import PostgresStore  # noqa: PLC0415 - an extra
+    store = await PostgresStore.open(settings.database_url, settings.fanout_max_members, 2)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
 async def store_exists(settings: Settings) -> bool:
     """Whether there is anything where the settings say."""
     if settings.in_sqlite:
@@ -177,4 +189,12 @@ async def store_exists(settings: Settings) -> bool:
     return (await _migrate_postgres(settings, check_only=True))[0] > 0
 
 
-__all__ = ["Readstate", "migrate", "store_exists", "store_held", "store_is_locked", "system_clock"]
+__all__ = [
+    "Readstate",
+    "migrate",
+    "open_dead_letters",
+    "store_exists",
+    "store_held",
+    "store_is_locked",
+    "system_clock",
+]

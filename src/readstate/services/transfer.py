@@ -7,6 +7,7 @@ from contextlib import aclosing
 import msgspec
 import structlog
 
+from readstate.api import Erased, ImportReport, Refused
 from readstate.domain.announcements import BadgeChanged, ChannelTouched, StateReplaced
 from readstate.domain.errors import Invalid
 from readstate.domain.events import MembersEvent
@@ -16,7 +17,7 @@ from readstate.domain.rooms import channel_and_thread, is_thread
 from readstate.domain.rules import check_user_id
 from readstate.ports import Bus, Clock, DurableTransfer, Freshness, Hot, Log
 from readstate.transfer.lines import Checks, count_lines, lines_of, wrong_header
-from readstate.transfer.records import VERSION, Erased, ErasedRows, Header, ImportReport, Numbered, Refused
+from readstate.transfer.records import VERSION, ErasedRows, Header, Numbered
 
 from .acceptance import Acceptance
 from .pending_writes import PendingWrites

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from readstate.api import Refused
 from readstate.domain.facts import Key, has_no_replies, named_by_id
 from readstate.domain.model import (
     FOREVER,
@@ -33,7 +34,7 @@ from readstate.domain.model import (
 from readstate.domain.rooms import channel_and_thread, is_thread, thread_room
 from readstate.domain.rules import MAX_IN_DIRECT, merge
 
-from .records import Given, GivenRead, GivenUser, GivenUserRoom, Numbered, Refused
+from .records import Given, GivenRead, GivenUser, GivenUserRoom, Numbered
 
 Place = tuple[str, int]
 

@@ -7,12 +7,11 @@ from typing import Literal
 import msgspec
 from msgspec import DecodeError, ValidationError
 
-from readstate.api import Time
+from readstate.api import Refused, Time
 from readstate.domain.errors import Invalid, ReadstateError, TooLarge
-from readstate.domain.model import FOREVER, Channel, ChannelType, Latest, Member, Message, Preferences
+from readstate.domain.model import FOREVER, Channel, ChannelType, Clock, Latest, Member, Message, Preferences
 from readstate.domain.rooms import thread_room
 from readstate.domain.rules import HERE, MAX_AHEAD_MS, check_id, check_mention, check_user_id, parse_time, preview_of
-from readstate.ports import Clock
 
 from .records import (
     MAX_EPOCH,
@@ -33,7 +32,6 @@ from .records import (
     PointerLine,
     PreferencesLine,
     Record,
-    Refused,
     ThreadLine,
     UserLine,
 )

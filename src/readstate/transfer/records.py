@@ -8,7 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from readstate.api import Id, Time
+from readstate.api import Erased, Id, Refused, Time
 from readstate.domain.model import (
     Channel,
     ChannelType,
@@ -220,37 +220,7 @@ class Numbered(Struct, frozen=True, gc=False):
     given: Given
 
 
-class Refused(Struct, frozen=True, gc=False):
-    """A line that was not taken, and why."""
-
-    line: int
-    reason: str
-
-
-# ---------------------------------------------------------------- answers
-
-
-class ImportReport(Struct, frozen=True, gc=False):
-    """What became of the lines that were given."""
-
-    accepted: int
-    """Records taken, also those that were there already."""
-    refused: list[Refused]
-    next_line: int
-    """Where to go on: after the last line, or at the refused one where it stopped."""
-
-
-class Erased(Struct, frozen=True, gc=False):
-    """How much of a user there was."""
-
-    channels: int
-    """Memberships, also past ones."""
-    threads: int
-    """Threads followed, now or once."""
-    receipts: int
-    """Read pointers, in channels and threads."""
-    badge: int
-    """Notes for the offline badge, as receiver and as sender."""
+# ---------------------------------------------------------------- what the store did with them
 
 
 class Taken(Struct, frozen=True, gc=False):

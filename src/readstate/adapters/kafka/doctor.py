@@ -5,8 +5,8 @@ from typing import Any
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 
-from readstate.adapters.findings import Finding
 from readstate.domain.errors import ConfigurationError
+from readstate.findings import Finding
 from readstate.settings import Settings
 
 from .producer import LEAST_IN_SYNC, Faults, client, topic_config

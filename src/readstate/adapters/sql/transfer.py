@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from readstate.api import Erased, Refused
 from readstate.domain.facts import Key
 from readstate.domain.model import Channel, Latest, Member, Message, Pointer, Position, Preferences
 from readstate.domain.rooms import channel_and_thread, is_thread, thread_room
@@ -24,7 +25,6 @@ from readstate.transfer.folding import (
 )
 from readstate.transfer.follows import presumed_follows
 from readstate.transfer.records import (
-    Erased,
     ErasedRows,
     GivenUser,
     GivenUserRoom,
@@ -32,7 +32,6 @@ from readstate.transfer.records import (
     Numbered,
     PreferencesLine,
     Record,
-    Refused,
     Taken,
 )
 

@@ -14,7 +14,7 @@ from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermission
 from redis.exceptions import ConnectionError as LostConnection
 from redis.exceptions import TimeoutError as NoAnswer
 
-from readstate.adapters.findings import MIB, PATIENCE, PINGS, Finding, State, clock, encryption, latency, merged
+from readstate.findings import MIB, PATIENCE, PINGS, Finding, State, clock, encryption, latency, merged
 from readstate.settings import without_password
 
 from .address import Address, member_name, server_name

@@ -7,7 +7,9 @@ from readstate.api import (
     AllRead,
     Badge,
     ChannelView,
+    Erased,
     Explanation,
+    ImportReport,
     Inbox,
     MembersChanged,
     MembersPage,
@@ -32,7 +34,6 @@ from readstate.domain.errors import of_code
 from readstate.domain.rules import check_size
 from readstate.gateway.asgi import Answer, Stream, content_type
 from readstate.gateway.auth import access
-from readstate.transfer.records import Erased, ImportReport
 
 from .answers import (
     DeletedChannel,

@@ -8,8 +8,8 @@ from typing import Any
 
 import asyncpg  # type: ignore[import-untyped]
 
-from readstate.adapters.findings import PATIENCE, PINGS, Finding, clock, encryption, latency
 from readstate.domain.errors import ConfigurationError
+from readstate.findings import PATIENCE, PINGS, Finding, clock, encryption, latency
 from readstate.settings import Settings, without_password
 
 from .migrations import migrations_missing
