@@ -324,20 +324,20 @@ def test_closing_ends_what_other_threads_wait_for() -> None:
 # ---------------------------------------------------------------- errors
 
 
-def test_every_error_of_the_service_has_its_class_here() -> None:
-    def tree(kind: type[served.ReadstateError]) -> Iterator[type[served.ReadstateError]]:
-        for child in kind.__subclasses__():
-            if child.__module__ == served.__name__ and child is not served.ConfigurationError:
-                yield child
-                yield from tree(child)
+def test_an_error_of_the_service_is_raised_as_its_class() -> None:
+    for code, kind in served.by_code().items():
+        error = errors.refusal(code, kind.status, "as the service says")
 
-    for kind in tree(served.ReadstateError):
-        mine = getattr(errors, kind.__name__)
-        above = [parent.__name__ for parent in kind.__mro__ if parent.__module__ == served.__name__]
-        here = [parent.__name__ for parent in mine.__mro__ if parent.__module__ == errors.__name__]
-        assert errors.BY_CODE[kind.code] is mine
-        assert here == [*above[:-1], "ApiError"]
-        assert mine.__name__ in (errors.__doc__ or "")
+        assert type(error) is kind is getattr(errors, kind.__name__)
+        assert (error.code, error.status, error.detail) == (code, kind.status, "as the service says")
+
+
+def test_an_unknown_code_is_raised_as_the_class_of_its_status() -> None:
+    error = errors.refusal("room_not_found", 404, "of a newer service")
+
+    assert type(error) is errors.NotFound
+    assert error.code == "room_not_found"
+    assert type(errors.refusal("teapot", 418, "of nobody")) is ApiError
 
 
 # ---------------------------------------------------------------- patience

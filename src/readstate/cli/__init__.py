@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from readstate.client import ApiError
 from readstate.domain.errors import ReadstateError
 from readstate.telemetry import setup_logging
 
@@ -61,8 +60,8 @@ def main() -> None:
     """Run one command; what it refuses becomes one line and exit code 1."""
     try:
         app(prog_name="readstate")
-    except (ReadstateError, ApiError) as error:
-        fail(error.explained if isinstance(error, ReadstateError) else error.detail, error.code, exit_code(error))
+    except ReadstateError as error:
+        fail(error.explained, error.code, exit_code(error))
     except sqlite3.Error as error:
         fail(f"the database cannot be used: {error}", "storage_unavailable")
     except OSError as error:

@@ -17,7 +17,7 @@ from rich.progress import Progress
 from readstate import api
 from readstate.api import NewMessage, UserRead
 from readstate.client import ApiError, Client, Retries
-from readstate.client.errors import Forbidden, NotFound, NotReadstate, NotYet, RateLimited, Unavailable
+from readstate.client.errors import Forbidden, NotFound, NotReadstate, NotYet, RateLimited, Unavailable, refusal
 from readstate.domain.errors import ReadstateError
 from readstate.domain.errors import Unavailable as OutOfOrder
 
@@ -221,7 +221,7 @@ class Run:
         self._stopped = False
         self.shared = True
         """Whether others share its hot state, as in the cluster profile. That is so until it says otherwise."""
-        self.fault: ApiError | ReadstateError | None = None
+        self.fault: ReadstateError | None = None
         """Why not everything could be taken away."""
         self.report = Report(
             prefix=world.prefix,
@@ -272,7 +272,7 @@ class Run:
                 await self._all("taking channels away", map(self._delete, world.channels))
                 if erase:
                     await self._all("taking users away", map(self._erase, [*world.readers, *world.writers.values()]))
-        except (ApiError, ReadstateError) as error:
+        except ReadstateError as error:
             self.fault = error
 
     @asynccontextmanager
@@ -295,7 +295,7 @@ class Run:
             await client.totals(())
         except Forbidden as error:
             detail = "a user's token may not do this: give a service key (--key or READSTATE_KEY)"
-            raise Forbidden(error.code, error.status, detail) from error
+            raise Forbidden(detail) from error
         with suppress(NotReadstate, NotFound):  # a proxy that hides it
             self.shared = "log" in (await client.ready())["dependencies"]
 
@@ -336,7 +336,7 @@ class Run:
 
         try:
             await self._spread(jobs, phase, told, self._seconds)
-        except (ApiError, ReadstateError) as error:
+        except ReadstateError as error:
             error.detail = f"{name}: {error.detail}"
             raise
         self.report.phases.append(phase.figures(name))
@@ -487,4 +487,4 @@ def _require(results: Iterable[api.SendResult | api.ReadOutcome]) -> None:
     """Of many in one request, all must be done."""
     for one in results:
         if one.status == "rejected":
-            raise ApiError(str(one.code), 422, str(one.detail))
+            raise refusal(str(one.code), 422, str(one.detail))

@@ -15,7 +15,7 @@ import httpx
 import typer
 from rich.text import Text
 
-from readstate.client import ApiError, Client, Retries
+from readstate.client import Client, Retries
 from readstate.domain.errors import ReadstateError
 from readstate.findings import MIB, Finding, State, graded
 from readstate.gateway.auth.authenticator import JWT_SECRET_FILE, SERVICE_KEY_FILE
@@ -172,7 +172,7 @@ def service(place: Place, settings: Settings) -> Finding:
             return _ask(place.url)
         if is_running(settings):
             return _ask(running_url(settings), local_transport(settings))
-    except (ReadstateError, ApiError) as error:
+    except ReadstateError as error:
         return Finding("service", "fail", error.detail, "look into its log; restart it")
     if listens(settings.host, settings.port):
         detail = f"not running, and something else listens on {settings.host}:{settings.port}"

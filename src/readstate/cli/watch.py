@@ -17,8 +17,17 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
 from readstate.api import frames
-from readstate.client import ApiError
-from readstate.client.errors import Forbidden, Interrupted, InvalidToken, NotReadstate, TokenExpired, Unreachable
+from readstate.client.errors import (
+    Forbidden,
+    Interrupted,
+    NotReadstate,
+    TimedOut,
+    TokenExpired,
+    Unauthenticated,
+    Unreachable,
+    as_answered,
+    refusal,
+)
 from readstate.domain.errors import Invalid, ReadstateError
 from readstate.domain.rules import check_user_id
 
@@ -193,7 +202,7 @@ class Tail:
             tries = min(tries + 1, 10)
             try:
                 return await self._connect()
-            except (ApiError, ReadstateError) as error:
+            except ReadstateError as error:
                 if not error.retry:
                     raise
 
@@ -213,10 +222,11 @@ class Tail:
         except InvalidStatus as error:
             status = error.response.status_code
             detail = f"{url} answered {status}: there is no live service"
-            raise NotReadstate(f"http_{status}", status, detail, retry=status >= 500) from error
+            raise as_answered(NotReadstate(detail), f"http_{status}", status, retry=status >= 500) from error
         except (OSError, InvalidHandshake, InvalidURI) as error:
-            hopeless = isinstance(error, InvalidURI)
-            raise Unreachable("unreachable", 0, f"{url} cannot be reached: {error}", retry=not hopeless) from error
+            unreachable = Unreachable(f"{url} cannot be reached: {error}")
+            unreachable.retry = not isinstance(error, InvalidURI)
+            raise unreachable from error
         try:
             self._greeted(await self._hello(socket, url))
         except BaseException:
@@ -232,13 +242,13 @@ class Tail:
                 answer = msgspec.json.decode(await socket.recv(), type=frames.Ready | frames.Error)
         except ConnectionClosed as closed:
             _reason(closed)
-            raise Interrupted("interrupted", 0, f"{url} broke off before its answer", retry=True) from closed
+            raise Interrupted(f"{url} broke off before its answer") from closed
         except TimeoutError as error:
-            raise Interrupted("timeout", 0, f"{url} did not answer in time", retry=True) from error
+            raise TimedOut(f"{url} did not answer in time") from error
         except msgspec.MsgspecError as error:
-            raise NotReadstate("not_readstate", 0, f"{url} answers with something that is not Readstate's") from error
+            raise NotReadstate(f"{url} answers with something that is not Readstate's") from error
         if isinstance(answer, frames.Error):
-            raise ApiError(answer.code, 0, answer.detail, retry=answer.retry)
+            raise as_answered(refusal(answer.code, 0, answer.detail, answer.field), answer.code, 0, retry=answer.retry)
         return answer
 
     def _greeted(self, ready: frames.Ready) -> None:
@@ -246,7 +256,7 @@ class Tail:
         if self._user == ME and ready.expires_at is None:
             raise Invalid("a service key has no 'me': name the user by its id")
         if self._user not in {ME, ready.user_id}:
-            raise Forbidden("forbidden", 403, f"the token is {ready.user_id}'s, not {self._user}'s")
+            raise Forbidden(f"the token is {ready.user_id}'s, not {self._user}'s")
         self.resume = ready.resume or self.resume
 
 
@@ -254,9 +264,9 @@ def _reason(closed: ConnectionClosed) -> str:
     """Why a connection has ended; raises where another one would end the same way."""
     code, text = (closed.rcvd.code, closed.rcvd.reason) if closed.rcvd else (1006, "")
     if code == NOT_AUTHENTICATED:
-        raise InvalidToken("unauthenticated", 401, text or "the key or token is not valid") from None
+        raise Unauthenticated(text or "the key or token is not valid") from None
     if code == TOKEN_EXPIRED:
-        raise TokenExpired("token_expired", 401, "the token has expired: take a new one") from None
+        raise TokenExpired("the token has expired: take a new one") from None
     return REASONS.get(code) or f"{code} {plain(text)}".strip()
 
 

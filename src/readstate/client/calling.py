@@ -10,7 +10,7 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from .errors import ApiError, Interrupted, NotFound, NotReadstate, TimedOut, Unreachable, refusal
+from .errors import ApiError, Interrupted, NotFound, NotReadstate, TimedOut, Unreachable, as_answered, refusal
 from .retries import Retries
 
 T = TypeVar("T")
@@ -110,7 +110,7 @@ class Caller:
                 method, self._base + path, content=content, params=given or None, headers=headers
             )
         except httpx.InvalidURL as error:
-            raise Unreachable("unreachable", 0, f"{self._base} is not an address: {error}") from error
+            raise Unreachable(f"{self._base} is not an address: {error}") from error
 
     async def _until_answered(
         self, request: httpx.Request, *, repeatable: bool, stream: bool = False
@@ -146,15 +146,15 @@ class Caller:
     def _fault(self, error: httpx.HTTPError) -> ApiError:
         """What became of a call that has no answer."""
         if isinstance(error, _NEVER_SENT):
-            hopeless = isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError)
-            detail = f"{self._base} cannot be reached: {error}"
-            return Unreachable("unreachable", 0, detail, retry=not hopeless)
+            unreachable = Unreachable(f"{self._base} cannot be reached: {error}")
+            unreachable.retry = not isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError)
+            return unreachable
         if isinstance(error, httpx.TimeoutException):
             return self._timed_out()
-        return Interrupted("interrupted", 0, f"{self._base} broke off before its answer: {error}", retry=True)
+        return Interrupted(f"{self._base} broke off before its answer: {error}")
 
     def _timed_out(self) -> ApiError:
-        return TimedOut("timeout", 0, f"{self._base} did not answer in time", retry=True)
+        return TimedOut(f"{self._base} did not answer in time")
 
 
 _NEVER_SENT = (
@@ -187,28 +187,28 @@ def _decode(response: httpx.Response, answer: type[T]) -> T:
         return msgspec.json.decode(response.content, type=answer)
     except msgspec.MsgspecError as error:
         detail = f"{response.url} answers with something that is not Readstate's: {error}"
-        raise NotReadstate("not_readstate", response.status_code, detail) from error
+        raise as_answered(NotReadstate(detail), NotReadstate.code, response.status_code) from error
 
 
 def _refusal(response: httpx.Response) -> ApiError:
-    status = response.status_code
-    after = response.headers.get("retry-after", "")
-    retry_after = float(after) if after.isascii() and after.isdigit() else None
     try:
         problem = msgspec.json.decode(response.content, type=Problem)
     except msgspec.MsgspecError:
-        return _foreign(response, retry_after)
-    return refusal(
-        problem.code, status, problem.detail, retry=problem.retry, field=problem.field, retry_after=retry_after
-    )
+        refused = _foreign(response)
+    else:
+        refused = refusal(problem.code, response.status_code, problem.detail, problem.field)
+        refused.retry = problem.retry
+    after = response.headers.get("retry-after", "")
+    refused.retry_after = float(after) if after.isascii() and after.isdigit() else None
+    return refused
 
 
-def _foreign(response: httpx.Response, retry_after: float | None) -> ApiError:
-    """What something before the service said, a proxy or another server."""
+def _foreign(response: httpx.Response) -> ApiError:
+    """The answer of a proxy or of another server."""
     status = response.status_code
     code, detail = f"http_{status}", f"{response.url} answered {status}"
     if status in {429, 503}:
-        return refusal(code, status, detail, retry=True, retry_after=retry_after)
+        return refusal(code, status, detail)
     if status in {502, 504}:
-        return Interrupted(code, status, detail, retry=True)
-    return NotReadstate(code, status, detail, retry=status >= 500)
+        return as_answered(Interrupted(detail), code, status)
+    return as_answered(NotReadstate(detail), code, status, retry=status >= 500)

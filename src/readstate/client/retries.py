@@ -4,7 +4,7 @@ import asyncio
 import random
 from dataclasses import dataclass
 
-from .errors import BY_CODE, ApiError, Interrupted, RateLimited, RequestTimeout, Unavailable, Unreachable
+from .errors import ApiError, Interrupted, RateLimited, RequestTimeout, Unavailable, Unreachable, by_code
 
 
 @dataclass(frozen=True)
@@ -39,5 +39,5 @@ def _is_safe(error: ApiError, *, repeatable: bool) -> bool:
         return error.retry
     if isinstance(error, RateLimited | RequestTimeout | Unavailable):
         # Readstate says so only when nothing was changed; a proxy in front of it may not know.
-        return error.code in BY_CODE or repeatable
+        return error.code in by_code() or repeatable
     return repeatable and isinstance(error, Interrupted)

@@ -20,15 +20,18 @@ succeed later. The docstring is the default detail.
 
 import functools
 from collections.abc import Mapping
-from typing import ClassVar
 
 
 class ReadstateError(Exception):
     """Something went wrong inside Readstate."""
 
-    code: ClassVar[str] = "internal"
-    status: ClassVar[int] = 500
-    retry: ClassVar[bool] = False
+    code: str = "internal"
+    status: int = 500
+    retry: bool = False
+    retry_after: float | None = None
+    """Seconds after which a service that refused asks to be called again; known to its clients."""
+    tries: int = 1
+    """How often a client tried before it raised this."""
 
     def __init__(self, detail: str | None = None, *, field: str | None = None, reason: str = "") -> None:
         self.detail = detail or (type(self).__doc__ or "").strip().splitlines()[0]
