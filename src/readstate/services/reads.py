@@ -55,11 +55,11 @@ from readstate.ports import (
 )
 from readstate.telemetry import RECEIPTS
 
+from .coalesced import CoalescedLookups
 from .counting import Counting, last_read, shown
 from .loading import MAX_TRIES, Loader
 from .pending_writes import PendingWrites
 from .positions import Positions
-from .together import CoalescedLookups
 
 log = structlog.get_logger()
 
