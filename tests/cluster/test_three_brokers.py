@@ -19,6 +19,7 @@ from readstate.adapters.kafka.topics import Topics
 from readstate.settings import make_settings
 from readstate.stack import Kafka, KafkaCluster
 from readstate.workers import MESSAGE_WRITER, RECEIPT_PERSISTER
+from tests.conftest import eventually
 from tests.contract import kafka
 
 from .fleet import PARTITIONS, Stores, shared_machines
@@ -125,6 +126,15 @@ class Talk:
                 assert read.status_code == 200, read.text
 
 
+async def is_ready(instance: Instance) -> None:
+    """It has everything it needs."""
+
+    async def ready() -> bool:
+        return (await instance.chat.call("GET", "/readyz")).status_code == 200
+
+    await eventually(ready, "two brokers are enough")
+
+
 async def test_a_broker_dies_under_load_and_nothing_is_lost(city: City, brokers: KafkaCluster) -> None:
     worker = await city.open("worker", MESSAGE_WRITER, RECEIPT_PERSISTER)
     one = await city.open("one")
@@ -134,6 +144,8 @@ async def test_a_broker_dies_under_load_and_nothing_is_lost(city: City, brokers:
     going_on = asyncio.create_task(talk.go_on(AFTER))
     await asyncio.to_thread(brokers.nodes[2].kill)
     await going_on
+    await is_ready(one)
+    await is_ready(worker)
     await city.all_done(worker, MESSAGE_WRITER, RECEIPT_PERSISTER)
 
     written = await city.sql("SELECT id FROM messages WHERE seq IS NOT NULL ORDER BY seq")

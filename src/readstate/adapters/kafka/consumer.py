@@ -68,6 +68,8 @@ class KafkaConsumer:
         """Of partitions that have just come: the offset and the leader epoch of the last record that is done."""
         self._cut: set[Place] = set()
         """Partitions that have lost their end since: they are read from their oldest record again."""
+        self._rewound: dict[Place, int] = {}
+        """What the group had to do next where that was found."""
         self._coming: asyncio.Future[list[Message]] | None = None
         self._idle_since: float | None = None
         self._waiting: dict[Place, tuple[int, float]] = {}
@@ -130,8 +132,12 @@ class KafkaConsumer:
     async def check(self, ends: Mapping[Place, tuple[int, int]]) -> None:
         """Given what `ends` said: where records wait and none comes, the next batch begins with a new member.
 
-        librdkafka may stand still after brokers were away, with its partitions or without any, and say nothing.
+        librdkafka may stand still after brokers were away, with its partitions or without any, and say nothing. It also
+        waits at the end of a partition that has lost more than that: such a partition is read anew.
         """
+        for place, (committed, end) in ends.items():
+            if committed > end and place in self._mine and self._rewound.get(place) != committed:
+                self._rewind(place, committed)
         now = time.monotonic()
         waiting = {}
         for place, (committed, end) in (ends or await self._of_group()).items():
@@ -203,10 +209,10 @@ class KafkaConsumer:
     def _consume(self, most: int, seconds: float) -> list[Message]:
         if self._done:
             self._commit({})
-        for place in self._cut:
+        for place in list(self._cut):
             self._kept = [message for message in self._kept if (message.topic(), message.partition()) != place]
             self._consumer.seek(TopicPartition(*place, OFFSET_BEGINNING))
-        self._cut.clear()
+            self._cut.discard(place)
         if self._kept:
             found, self._kept = self._kept[:most], self._kept[most:]
             return found
@@ -294,10 +300,15 @@ class KafkaConsumer:
         last = self._last.pop(place, None)
         if last is not None and record.offset == last[0]:
             if record.epoch > last[1]:
-                log.warning("a partition has lost its end and is read anew", action="kafka", place=place)
-                self._cut.add(place)
+                self._rewind(place, record.offset + 1)
             return False
         return place not in self._cut
+
+    def _rewind(self, place: Place, committed: int) -> None:
+        log.warning("a partition has lost its end and is read anew", action="kafka", place=place, committed=committed)
+        self._rewound[place] = committed
+        self._last.pop(place, None)
+        self._cut.add(place)
 
     def _records(self, found: list[Message]) -> list[Consumed]:
         records, failure = [], None

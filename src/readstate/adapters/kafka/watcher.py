@@ -50,6 +50,8 @@ class Watcher:
         self._partitions = partitions
         self._faults = Faults()
         self._admin: AdminClient | None = None
+        self._doubted: AdminClient | None = None
+        """One whose answer was not waited for: it may ask a broker that is gone."""
         self._making = asyncio.Lock()
         self._onlookers: dict[str, Consumer] = {}
         self._asking = asyncio.Lock()
@@ -118,6 +120,9 @@ class Watcher:
                             await self._forget(admin)
                             admin = await self._open()
                     await asyncio.sleep(AGAIN_SECONDS)
+        except asyncio.CancelledError:
+            self._doubted = admin
+            raise
         except (KafkaException, TimeoutError) as error:
             await self._forget(admin)
             reason = self._faults.explain(error.args[0]) if isinstance(error, KafkaException) else "it takes too long"
@@ -125,6 +130,8 @@ class Watcher:
 
     async def _open(self) -> AdminClient:
         async with self._making:
+            if self._admin is self._doubted:
+                await self._drop()
             if self._admin is None:
                 self._faults = faults = Faults()
                 self._admin = await asyncio.to_thread(self._introduced, faults)
@@ -145,7 +152,7 @@ class Watcher:
 
     async def _drop(self) -> None:
         if self._admin is not None:
-            last, self._admin = [self._admin], None
+            last, self._admin, self._doubted = [self._admin], None, None
             await asyncio.to_thread(last.clear)  # its end joins threads
 
     async def _offsets(self, admin: AdminClient, topic: str, spec: Any) -> dict[int, int]:
