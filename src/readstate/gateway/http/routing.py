@@ -20,9 +20,9 @@ class Routable(Protocol):
     """Something that is reached by a method and a path such as `/v1/channels/{channel}`."""
 
     @property
-    def method(self) -> str: ...  # noqa: D102
+    def method(self) -> str: ...
     @property
-    def pattern(self) -> str: ...  # noqa: D102
+    def pattern(self) -> str: ...
 
 
 R = TypeVar("R", bound=Routable)

@@ -91,11 +91,11 @@ class Routes(Protocol):
     """Routes that belong together."""
 
     @property
-    def name(self) -> str: ...  # noqa: D102
+    def name(self) -> str: ...
     @property
-    def about(self) -> str: ...  # noqa: D102
+    def about(self) -> str: ...
     @property
-    def routes(self) -> tuple[Route, ...]: ...  # noqa: D102
+    def routes(self) -> tuple[Route, ...]: ...
 
 
 class Limits(NamedTuple):
