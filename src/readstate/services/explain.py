@@ -18,8 +18,6 @@ MAX_LOOKS = 20
 
 
 class Explain:
-    """Compares the hot count with one from the durable store, taken while nothing changed."""
-
     def __init__(
         self,
         users: HotUsers,

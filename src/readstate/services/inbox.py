@@ -21,7 +21,7 @@ from .unread import UnreadCounts
 Order = Literal["recent", "unread_first"]
 Filter = Literal["all", "unread", "archived"]
 Key = tuple[int, int, int, str]
-"""Sort key: (0 if pinned, 1 if read and unread ones come first, minus the time of the latest message, channel)."""
+"""Sort key: (0 if pinned, 1 if read while unread ones come first, minus the time of the latest message, channel)."""
 
 
 _PASSED = (MAX_NUMBER, "")

@@ -170,7 +170,7 @@ class Loader:
         raise overtaken("a timeline")
 
     async def _sure(self, query: CountQuery, count: Count) -> Count:
-        """Ask the durable store where the timeline is too short to tell how many messages are unread."""
+        """Ask the durable store if the timeline is too short to decide how many messages are unread."""
         if not count.capped or (count.sure and count.count >= self._cap):
             return count
         wanted = [(query.user_id, query.channel_id, Mode.LEDGER, query.state)]

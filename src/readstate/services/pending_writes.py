@@ -1,4 +1,4 @@
-"""Writes that the hot state shows too early: not durable yet (of users), or not announced yet (of channels)."""
+"""Writes that the hot state already shows: not durable yet (of users), or not announced yet (of channels)."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Set

@@ -1,8 +1,8 @@
 """Reads: mark read in all its forms, mark unread, mark all read, and undo.
 
 A move (read, rewind or restore) changes the hot state first. Then the resulting state goes to the log, and the caller
-is answered when the log has it. The hot store may lose its state in between and reload users without the move;
-`_finish` notices that and repeats the move.
+is answered when the log has it. The hot store may lose its state in between, and users may be reloaded without the
+move: `_finish` notices that and repeats the move.
 """
 
 import asyncio
@@ -191,7 +191,7 @@ class Reads:
             if self._freshness.behind:
                 results = await self._move_in(await self._fresh_generation(), reads)
             await self._finish(reads, results, gathered[0][2])
-        except ReadstateError as error:  # _persist has announced that it is unread after all
+        except ReadstateError as error:  # if the log refused it, _persist has made devices look again
             log.warning("a read by focus was not written", action="read", code=error.code)
         finally:
             for *_, done in gathered:
@@ -528,7 +528,7 @@ class Reads:
         return ReadResult(last_read(moved.pointer), unread, self._counting.label(unread), moved.changed)
 
     async def _left(self, moved: Moved) -> int:
-        """The count after a move, as the user's preference asks for; from the move itself if it has the number."""
+        """The count after a move, by the user's `count` preference; taken from the move itself if it has the number."""
         if moved.preferences.count == "all":
             if moved.mode is Mode.TIMELINE:
                 query = CountQuery(moved.user_id, moved.channel_id, moved.pointer)
@@ -556,7 +556,7 @@ def _text(id_: str | int) -> str:
 
 @contextlib.contextmanager
 def _of_item(index: int) -> Iterator[None]:
-    """Errors name the item that they are about."""
+    """Adds the index of the item to an error's field."""
     try:
         yield
     except ReadstateError as error:
@@ -574,7 +574,7 @@ def _place(ids: dict[tuple[str, str], Position], channel: str, id_: str, field: 
 
 
 def _second(target: ReadTarget) -> str:
-    """The first target that is one too many."""
+    """The first superfluous target."""
     return [name for name in _TARGETS if getattr(target, name) is not None][1]
 
 

@@ -75,7 +75,7 @@ class Drift(Struct, frozen=True):
     """None: the drift is in the user's badge."""
     what: str
     """`count`: the shown count differs from the durable one. `pointer`: the hot store lacks a read of the durable
-    store. `badge`: the set has not as many senders as the durable store.
+    store. `badge`: the size of the set differs from the durable count.
     """
     hot: int
     durable: int
@@ -99,7 +99,7 @@ class _Suspect(NamedTuple):
 
 
 class Repair:
-    """Every method may run at any time, beside live traffic, and several times at once."""
+    """Every method may run at any time, alongside live traffic, and several times at once."""
 
     def __init__(
         self,
@@ -242,7 +242,7 @@ class Repair:
     async def rebuild(self, progress: Progress | None = None, *, clear: bool = False) -> Rebuilt:
         """Load every channel, and every user with all ledgers, so that no first use has to wait.
 
-        With `clear`, drop the hot state first. Requests meanwhile load on use, as ever.
+        With `clear`, drop the hot state first. Requests meanwhile load what they need, as always.
         """
         if clear:
             await self._hot.clear()

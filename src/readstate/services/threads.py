@@ -131,7 +131,7 @@ class ThreadPanel:
         return flagged(view, reason(stale.has(user_room.channel_id), False))
 
     async def _check(self, user: str, channel: str, thread: str) -> None:
-        """Raises unless the user is a member of the channel and the thread's root is a message in it."""
+        """Raises unless the user is a member of the channel and the thread's root is a top-level message in it."""
         check_user_id(user, "user")
         check_id(channel, "channel")
         check_id(thread, "thread")

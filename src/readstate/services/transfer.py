@@ -31,7 +31,7 @@ MAX_FIRST_LINE = 10**15
 
 
 class Transfer:
-    """Exports and imports run beside live traffic. Imports and erases of one process run one at a time."""
+    """Exports and imports run alongside live traffic. Imports and erases of one process run one at a time."""
 
     def __init__(
         self,
@@ -68,8 +68,8 @@ class Transfer:
     async def export(self) -> AsyncGenerator[bytes, None]:
         """Everything as of one point in time, as JSON Lines, in chunks that end with a line.
 
-        Waits until the durable store has every read acknowledged before the export; after `PASS_SECONDS` it goes on
-        without.
+        Waits until the durable store has every read acknowledged before the export. If that takes too long, it logs a
+        warning and continues.
         """
         if not await self._freshness.passed():
             log.warning("the newest reads may not be in an export: they are not stored yet", action="export")

@@ -35,7 +35,7 @@ class LateBadges:
             log.warning("undelivered messages are not noted yet", action="badge", count=len(todo), code=error.code)
 
     async def save(self, todo: Sequence[Undelivered]) -> None:
-        """For callers that keep them and retry a failure. Idempotent."""
+        """Save these, for callers that keep them and retry a failed call. Idempotent."""
         if not todo:
             return
         there = await self._durable.save_undelivered(todo)

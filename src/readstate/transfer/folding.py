@@ -4,7 +4,7 @@ An import adds and moves forward; it never takes anything back. So it can be rep
 - a message that exists stays as it is, except that a delete applies; a seq is assigned once, and times follow seqs;
 - a channel's last seq only grows; its name and avatar stay where it has them;
 - pointers merge as everywhere; of two memberships the later join wins, and of the same join the leave;
-- members follow the threads that they began, replied in or were mentioned in, as they would have live. A `follow`
+- members follow the threads that they began, replied in or were mentioned in, as they would in live traffic. A `follow`
   record says more than such a presumed follow, and replaces it. Replies of a thread that has its own record make no
   followers;
 - preferences that are still at their defaults take the given values.
@@ -92,7 +92,7 @@ class Concern(Struct, frozen=True, gc=False, array_like=True):
     thread_id: str
     user_id: str
     seq: int
-    """How far the user has read the thread by that."""
+    """How far the user has read the thread as a result."""
     own: bool
     """The user wrote the reply."""
 

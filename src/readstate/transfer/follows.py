@@ -1,7 +1,7 @@
 """Presumed follows: who follows an imported thread although no record says so. Pure.
 
-These are the author of the root, repliers and mentioned users; as live, only members of the channel. A `follow` record
-replaces a presumed follow: see `folding.py`.
+These are the author of the root, repliers and mentioned users; as in live traffic, only members of the channel. A
+`follow` record replaces a presumed follow: see `folding.py`.
 """
 
 from collections.abc import Iterable
