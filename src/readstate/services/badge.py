@@ -1,8 +1,8 @@
-"""The offline badge: how many different people wrote while no device of the user was connected.
+"""The offline badge: the number of different people who wrote while the user had no device connected.
 
-The truth is in the durable store: who wrote when, and when the last tap was. The set in the hot state only has the
-number ready. A tap changes the truth, so while it is under way the set is held: nobody loads it, and whoever asks is
-answered by the durable store. When the tap is over the set is loaded again, with whatever was accepted since.
+The durable store has the truth: who wrote when, and the time of the last tap. The set in the hot store only keeps the
+number ready. A tap changes the truth, so the set is held while a tap is in flight: no process loads it, and the durable
+store answers counts. After the tap the set is reloaded, with everything accepted since.
 """
 
 import asyncio
@@ -26,16 +26,16 @@ from .loading import MAX_TRIES
 from .messages import message_view
 
 TAP_SECONDS = 4.0
-"""A tap that the durable store has not taken by then is given up: well before its hold ends by itself."""
+"""The durable store must take a tap within this time, which is well below the lifetime of its hold."""
 PAGES_MS = 600_000
-"""The pages of a tap can be read for this long, and stay as they are, however old what they show is."""
+"""The pages of a tap stay readable and complete for this long, even if their messages are past their retention."""
 EXPIRE_AT_ONCE = 500
 
 log = structlog.get_logger()
 
 
 class OfflineBadge:
-    """Counts from a set that is kept ready, or on the fly from the durable store: the same number."""
+    """Counts from the precomputed set or on the fly from the durable store; both give the same number."""
 
     def __init__(
         self,
@@ -62,7 +62,6 @@ class OfflineBadge:
         self._taps: set[asyncio.Task[Tapped]] = set()
 
     async def get(self, user: str) -> Badge:
-        """The badge as it stands."""
         check_user_id(user, "user")
         since = (await self._durable.activity(user)).last_tap
         if self._is_ahead(since):
@@ -72,7 +71,6 @@ class OfflineBadge:
         return Badge(senders, self._counting.label(senders), since or None)
 
     async def count(self, user: str) -> int:
-        """How many different people."""
         if self._mode == "on_the_fly":
             return await self._durable.badge_count(user) or await self._none(user)
         for _ in range(MAX_TRIES):
@@ -89,11 +87,11 @@ class OfflineBadge:
         raise Unavailable("the badge changes faster than it can be loaded; try again")
 
     async def tap(self, user: str, cursor: str | None = None) -> Tap:
-        """Show what they wrote, and set the badge to 0. Reads nothing. With a cursor: more of what a tap showed."""
+        """Return the messages behind the badge and reset it to 0; marks nothing read. With a cursor: the next page."""
         check_user_id(user, "user")
         if cursor is not None:
             return await self._next_page(user, self._cursors.decode(cursor, TapAfter, user))
-        # Whoever waits for it may give up: then it is done all the same, so that no badge stays held.
+        # The task outlives a caller that gives up, so that no badge stays held.
         task = asyncio.create_task(self._tap(user))
         self._taps.add(task)
         task.add_done_callback(self._tapped)
@@ -101,7 +99,7 @@ class OfflineBadge:
         return self._page(user, tapped.since, tapped.at, tapped.senders, tapped.messages)
 
     async def expire(self) -> int:
-        """Remove what taps have shown and is older than it need be, little by little; how many."""
+        """Remove messages that a tap has shown and whose retention is over, in small batches; return their number."""
         now = self._acceptance.now()
         after: str | None = ""
         removed = 0
@@ -113,7 +111,7 @@ class OfflineBadge:
         return removed
 
     def _is_ahead(self, tap: int) -> bool:
-        """Whether a tap is later than it can be: until then nobody would count."""
+        """Whether a stored tap is further in the future than clocks differ: until then no message would count."""
         return tap > self._acceptance.now() + MAX_AHEAD_MS
 
     async def _bound(self, user: str) -> int:
@@ -122,7 +120,7 @@ class OfflineBadge:
         return now
 
     async def _none(self, user: str) -> int:
-        """Nobody counts: make sure that this is not because of a tap that is later than it can be."""
+        """Return 0, after pulling back a tap from the future that would hide every sender."""
         if self._is_ahead((await self._durable.activity(user)).last_tap):
             await self._bound(user)
         return 0
@@ -133,7 +131,7 @@ class OfflineBadge:
         try:
             tapped = await self._durable.tap(user, self._acceptance.cut(), self._max_messages + 1, until)
         except StorageUnavailable as error:
-            if not error.uncertain:  # else it may be done in a moment: the hold ends by itself
+            if not error.uncertain:  # an uncertain tap may still commit: its hold must expire by itself
                 await self._release(user, token)
             raise
         except BaseException:
@@ -144,17 +142,17 @@ class OfflineBadge:
         return tapped
 
     async def _release(self, user: str, token: int) -> None:
-        """What became of the tap is known: the hold of a hot store that is away ends by itself."""
+        """Ignores an unreachable hot store: the outcome of the tap is known, and the hold expires by itself."""
         with suppress(Unavailable):
             await self._badges.release(user, token)
 
     def _tapped(self, task: asyncio.Task[Tapped]) -> None:
         self._taps.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:  # told to whoever still waits
+        if not task.cancelled() and (error := task.exception()) is not None:  # a caller that still waits gets it too
             log.info("tap failed", action="tap", error=str(error))
 
     async def _next_page(self, user: str, last: TapAfter) -> Tap:
-        """What a tap has shown is shown once: a page can be asked for again, but not for ever."""
+        """A page can be fetched repeatedly, but only for `PAGES_MS` after its tap."""
         if self._acceptance.now() - last.tapped_at > PAGES_MS:
             raise InvalidCursor(f"the pages of a tap can be read for {PAGES_MS // 60_000} minutes", field="cursor")
         place = TapCursor(last.accepted_at, last.at, last.channel_id, last.message_id)
@@ -162,7 +160,7 @@ class OfflineBadge:
         return self._page(user, last.since, last.tapped_at, last.senders, found)
 
     def _page(self, user: str, since: int, at: int, senders: int, found: list[tuple[int, Message]]) -> Tap:
-        """One message more than a page holds was asked for."""
+        """`found` has one message more than a page holds if another page follows."""
         shown = found[: self._max_messages]
         cursor = None
         if len(found) > len(shown):
@@ -173,7 +171,7 @@ class OfflineBadge:
 
 
 def _by_sender(messages: list[Message]) -> list[FromSender]:
-    """Whoever wrote last comes first."""
+    """The sender of the newest message comes first."""
     groups: dict[str, FromSender] = {}
     for message in messages:
         group = groups.setdefault(message.sender_id, FromSender(message.sender_id, []))

@@ -1,8 +1,8 @@
-"""Who wrote to people who are away comes to their badges, and stays there only if the durable store still has it.
+"""Adds senders to the badges of users who are away, and drops badges that count a message that is gone.
 
-What is told of a message can come late, or again, when its channel is deleted or its sender erased. Whoever deletes or
-erases drops the badges after the commit. So it is enough to look after somebody new was put on a badge: what is gone by
-then is seen, and what goes later takes the badge with it.
+The note of a message can arrive late, or be replayed, after its channel was deleted or its sender erased. A delete or
+an erase drops the affected badges after its commit. So one check after adding a new sender is enough: the check finds
+what is gone by then, and a later delete or erase drops the badge itself.
 """
 
 from collections.abc import Sequence
@@ -12,16 +12,16 @@ from readstate.ports import DurableUsers, HotBadges
 
 
 class BadgeNotes:
-    """Adds to badges. Whoever calls it repeats what has failed."""
+    """Callers retry a failed call."""
 
     def __init__(self, badges: HotBadges, durable: DurableUsers) -> None:
         self._badges = badges
         self._durable = durable
         self._unsure: dict[Undelivered, None] = {}
-        """New on badges, and not looked up yet: when a call is repeated they are new no more."""
+        """Added as new senders, and not checked yet. A retry would not report them as new again."""
 
     async def add(self, noted: Sequence[Undelivered], *, or_reload: bool = True) -> set[str]:
-        """Take them in, as badges do; the receivers whose badge may be another now."""
+        """Add them as `HotBadges.add` does, and return the receivers whose badge may have changed."""
         changed = await self._badges.add(noted, or_reload=or_reload)
         self._unsure |= dict.fromkeys(one for one in noted if changed.get(one.receiver_id))
         asked = list(self._unsure)
@@ -29,7 +29,7 @@ class BadgeNotes:
         return {*changed, *(one.receiver_id for one in asked)}
 
     async def _drop_gone(self, asked: Sequence[Undelivered]) -> None:
-        """Badges with somebody whose message is gone are loaded again on use."""
+        """Drop badges that count a message that is gone; they are reloaded on use."""
         if not asked:
             return
         for user in await self._durable.receivers_of_gone(asked):

@@ -20,7 +20,7 @@ from .positions import Positions
 
 
 class Channels:
-    """Everything here takes its place in the channel's order, and is answered when it is done."""
+    """Changes take their place in the channel's order. They are answered when applied, or with NotYet."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Channels:
         self._max_text = max_text
 
     async def put(self, channel: str, request: PutChannel) -> ChannelView:
-        """Create or update a channel; members are added, never removed."""
+        """Create or update a channel. Members are added, never removed."""
         check_id(channel, "channel")
         for field, text in (("name", request.name), ("avatar", request.avatar)):
             check_text(None if isinstance(text, UnsetType) else text, field, self._max_text)
@@ -79,7 +79,7 @@ class Channels:
             raise
 
     async def _check_put(self, channel: str, request: PutChannel, members: Sequence[str]) -> None:
-        """What can be told before the log decides, so that a refusal changes nothing."""
+        """Refuse what can be refused before anything goes to the log, so that a refusal changes nothing."""
         known = (await self._loader.channels([channel]))[0]
         if known is None and request.type is UNSET:
             raise Invalid("a new channel needs a type: direct, group or channel", field="type")
@@ -94,18 +94,16 @@ class Channels:
             raise error
 
     async def get(self, channel: str) -> ChannelView:
-        """A channel as it stands."""
         return _view(await self._loader.channel(check_id(channel, "channel")))
 
     async def delete(self, channel: str) -> None:
-        """Delete a channel and all that hangs on it. Its seqs are not given again."""
+        """Delete a channel with everything in it. Its seqs are never reused."""
         await self._loader.channel(check_id(channel, "channel"))
         event = ChannelEvent(channel_id=channel, created_at=self._clock(), action="delete")
         _channel((await self._log.channel_events([event]))[0])
         self._places.forget(channel)
 
     async def change_members(self, channel: str, request: ChangeMembers) -> MembersChanged:
-        """Add and remove members."""
         check_id(channel, "channel")
         add, remove = self._users(request.add, "add"), self._users(request.remove, "remove")
         if both := set(add) & set(remove):
@@ -121,7 +119,7 @@ class Channels:
         return MembersChanged(effect.added, effect.removed, _channel(effect).member_count)
 
     async def members(self, channel: str, *, limit: int | None = None, cursor: str | None = None) -> MembersPage:
-        """Members by id, page by page."""
+        """Members ordered by id."""
         limit = page_size(limit, 100, self._max_page)
         await self._loader.channel(check_id(channel, "channel"))
         after = "" if cursor is None else self._cursors.decode(cursor, MembersAfter, channel).user_id
@@ -131,7 +129,7 @@ class Channels:
         return MembersPage(rows, more)
 
     async def _with_epochs(self, event: MembersEvent) -> MembersEvent:
-        """With those of users who come back: what they have marked unread may be in the log only."""
+        """Add the epochs of returning members: their mark-unreads may be only in the log so far."""
         if self._alone or not event.add:
             return event
         epochs = {}

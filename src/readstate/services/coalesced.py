@@ -1,6 +1,6 @@
-"""What single reads ask of the hot store. Where that is shared, those who come at the same time ask together.
+"""Coalesced lookups: single reads that arrive together share one call to a shared hot store.
 
-A question of its own for each read costs four times as much as the read.
+A call for each read would cost four times as much as the read itself.
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from .loading import Loader
 
 MAX_QUESTIONS = 1_000
 UNDER_WAY = 4
-"""So that one who has to wait for something to be loaded does not keep all the others waiting."""
+"""Calls in flight: a lookup that waits for a load must not block all the others."""
 
 
 class CoalescedLookups:
-    """Channels and counts. A process that has its hot state to itself (`alone`) has nothing to gain by it."""
+    """Looks up channels and counts. A process with its own hot state (`alone`) gains nothing and asks directly."""
 
     def __init__(self, loader: Loader, batchers: Batchers, *, alone: bool) -> None:
         self._loader = loader
@@ -30,7 +30,6 @@ class CoalescedLookups:
         )
 
     async def channel(self, name: str) -> Channel:
-        """A channel that exists."""
         if not self._alone:
             [known] = await self._channels.submit([name])
             if known is not None:
@@ -38,12 +37,10 @@ class CoalescedLookups:
         return await self._loader.channel(name)
 
     async def count(self, query: CountQuery) -> Count:
-        """What a timeline has for somebody."""
         [count] = await (self._loader.counts([query]) if self._alone else self._counts.submit([query]))
         return count
 
     async def close(self) -> None:
-        """Finish what was asked."""
         await self._channels.close()
         await self._counts.close()
 

@@ -1,4 +1,4 @@
-"""From hot state to the figures that callers see."""
+"""Turns hot state into the counts that callers see."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -19,29 +19,28 @@ _NOTHING = Count(0, 0, None, False)
 
 
 def last_read(pointer: Pointer) -> LastRead:
-    """A pointer as callers see it."""
     return LastRead(pointer.id, pointer.seq, pointer.at, pointer.epoch)
 
 
 def shown(preferences: Preferences, unread: int, mentions: int) -> int:
-    """The count that the user wants to see."""
+    """The count that the user's `count` preference asks for."""
     if preferences.count == "all":
         return unread
     return mentions if preferences.count == "mentions" else 0
 
 
 def reason(stale: bool, capped: bool) -> Reason | UnsetType:
-    """Why a count is not exact; UNSET: it is."""
+    """Why a count is not exact; UNSET if it is exact."""
     return "stale" if stale else "capped" if capped else UNSET
 
 
 def flagged(figures: T, why: Reason | UnsetType) -> T:
-    """Figures that say only if they are not exact, and why."""
+    """Set `exact` and `reason` only if the numbers are not exact."""
     return figures if why is UNSET else replace(figures, exact=False, reason=why)
 
 
 class Counting:
-    """Counts seats, whichever way their channels are counted."""
+    """Counts user rooms, both with ledgers and with timelines."""
 
     def __init__(self, loader: Loader, places: Positions, clock: Clock, display_cap: int, freshness: Freshness) -> None:
         self._loader = loader
@@ -52,26 +51,24 @@ class Counting:
 
     @property
     def behind(self) -> bool:
-        """Whether reads may be missing in all counts, and in what changed."""
+        """Whether reads may be missing from all counts and from the list of changes."""
         return self._freshness.behind
 
     def stale(self) -> Stale:
-        """Which counts are the last known ones now, because something is down or behind.
+        """Which counts may be old, because a server is down or a consumer lags.
 
-        It is asked before the hot state is looked up and after: a count that is called exact is exact at both moments.
+        Callers ask before and after they look at the hot state: a count called exact is exact at both times.
         """
         return self._freshness.stale()
 
     def label(self, count: int) -> str:
-        """What a badge shows."""
         return label(count, self._display_cap)
 
     def muted(self, preferences: Preferences) -> bool:
-        """Whether a mute stands at this moment."""
         return preferences.muted_until > self._clock()
 
     async def counts(self, user: str, user_rooms: Sequence[UserRoom], channels: Sequence[Channel]) -> list[Count]:
-        """The plain counts of seats whose ledgers are loaded."""
+        """Counts before preferences are applied. The ledgers must be loaded."""
         big = [
             (
                 index,
@@ -92,7 +89,7 @@ class Counting:
     async def unread(
         self, user: str, user_rooms: Sequence[UserRoom], channels: Sequence[Channel], before: Stale
     ) -> list[Unread]:
-        """What is unread for these seats. `before`: what was stale before they were looked up."""
+        """`before`: what was stale before the user rooms were looked up."""
         counts = await self.counts(user, user_rooms, channels)
         firsts = await self._first_places(user_rooms, counts)
         after = self.stale()
@@ -127,7 +124,7 @@ class Counting:
         )
 
     async def _first_places(self, user_rooms: Sequence[UserRoom], counts: Sequence[Count]) -> list[Position | None]:
-        """The first unread messages; a hot store that doesn't keep seqs leaves them to be looked up."""
+        """The first unread messages. Where the hot store keeps no seqs, their positions are looked up."""
         keys = [
             (user_room.channel_id, count.first.id)
             for user_room, count in zip(user_rooms, counts, strict=True)

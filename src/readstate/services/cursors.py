@@ -1,7 +1,7 @@
-"""Opaque cursors: what a list or a sync goes on from.
+"""Opaque cursors, from which a list or a sync continues.
 
-A cursor is signed with a key that only the store has, for its kind, its owner and its store. So a cursor is what the
-service gave out, to this owner, or it is refused. Numbers are bounded all the same: none of them may overflow in SQL.
+A cursor is signed with a key of the store, for its kind, its owner and its store. So the service accepts only a cursor
+that it gave to this owner. Numbers are bounded nevertheless, so that none can overflow in SQL.
 """
 
 from base64 import b64decode
@@ -24,9 +24,9 @@ _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 MARK_BYTES = 8
 MAX_NUMBER = 2**63 - 2
-"""The databases have 64 bits, and a search may begin one after a number."""
+"""The databases have 64 bits, and a query may add one to a number."""
 MAX_TEXT = 300
-"""Two ids, as in the room of a thread, and what is between them."""
+"""Two ids and what joins them, as in the room name of a thread."""
 
 Number = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
 Negated = Annotated[int, Meta(ge=-MAX_NUMBER, le=0)]
@@ -35,25 +35,25 @@ Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 
 
 class SyncCursor(msgspec.Struct, frozen=True, array_like=True, tag="s", forbid_unknown_fields=True):
-    """A moment of a user's sync: the user's change number, and a place in every part of the log."""
+    """Where a user's sync continues: the user's change number and a position in every partition of the log."""
 
     change: Number
     positions: Annotated[tuple[Number, ...], Meta(min_length=1)]
     at: Number
-    """When it was: what ends by itself, like a mute, has no number."""
+    """Its time in ms: what ends by itself, like a mute, has no change number."""
     store: Number
-    """Which store's numbers these are."""
+    """The id of the store that the numbers belong to."""
     sure: bool = True
-    """False: reads may have been missing that only the log had, so everything of the user's own may have changed."""
+    """False: reads that only the log had may have been missing, so all of the user's own state counts as changed."""
 
     def is_before(self, other: "SyncCursor") -> bool:
-        """Whether it is an earlier moment of the same store."""
+        """Whether both are of one store, and nothing in this cursor is later than in the other."""
         if self.store != other.store or len(self.positions) != len(other.positions):
             return False
         return self.change <= other.change and all(map(le, self.positions, other.positions))
 
     def position_of(self, room: str) -> int:
-        """The place in the part of the log that a channel or thread has its order in."""
+        """The position in the partition that orders this channel or thread."""
         return self.positions[partition_of(room, len(self.positions))]
 
 
@@ -68,8 +68,6 @@ class SyncPage(msgspec.Struct, frozen=True, array_like=True, tag="p", forbid_unk
 
 
 class MembersAfter(msgspec.Struct, frozen=True, array_like=True, tag="m", forbid_unknown_fields=True):
-    """The last member of a page."""
-
     user_id: Text
 
 
@@ -82,15 +80,11 @@ class MessagesAfter(msgspec.Struct, frozen=True, array_like=True, tag="u", forbi
 
 
 class ThreadsAfter(msgspec.Struct, frozen=True, array_like=True, tag="t", forbid_unknown_fields=True):
-    """The last thread of a page."""
-
     at: Negated
     room: Text
 
 
 class InboxAfter(msgspec.Struct, frozen=True, array_like=True, tag="i", forbid_unknown_fields=True):
-    """The last conversation of a page."""
-
     order: Text
     filter: Text
     sync: str
@@ -101,7 +95,7 @@ class InboxAfter(msgspec.Struct, frozen=True, array_like=True, tag="i", forbid_u
 
 
 class TapAfter(msgspec.Struct, frozen=True, array_like=True, tag="b", forbid_unknown_fields=True):
-    """The last message of a page of what a tap shows."""
+    """The last message of a page of a tap."""
 
     since: Number
     tapped_at: Number
@@ -113,22 +107,22 @@ class TapAfter(msgspec.Struct, frozen=True, array_like=True, tag="b", forbid_unk
 
 
 class Cursors:
-    """Makes cursors and takes them back. Every process over one store has the same key, and so the same cursors."""
+    """Every process over one store has the same key, so each accepts the cursors of the others."""
 
     def __init__(self, key: bytes, store_id: int) -> None:
         self._hash = blake2b(digest_size=MARK_BYTES, key=key, salt=store_id.to_bytes(8))
 
     def encode(self, cursor: msgspec.Struct, owner: str) -> str:
-        """A cursor as text that is safe in a URL. Only good for its owner: the user or channel whose list it is."""
+        """URL-safe text. Valid only for its owner: the user or channel whose list it continues."""
         return self.encode_bytes(cursor, owner).decode()
 
     def encode_bytes(self, cursor: msgspec.Struct, owner: str) -> bytes:
-        """The same as bytes. Every event to every device carries one, so it must be cheap."""
+        """As `encode`. Every event to every device carries a cursor, so this must be cheap."""
         raw = _pack(cursor)
         return b2a_base64(self._mark(raw, owner) + raw, newline=False).translate(_URL_SAFE).rstrip(b"=")
 
     def decode(self, text: str, kind: type[C], owner: str, field: str = "cursor") -> C:
-        """A cursor of this kind and owner; InvalidCursor if it is anything else."""
+        """Raises InvalidCursor unless the cursor was made for this kind and owner."""
         try:
             bare = b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), b"-_", validate=True)
             mark, raw = bare[:MARK_BYTES], bare[MARK_BYTES:]
@@ -139,18 +133,17 @@ class Cursors:
         raise InvalidCursor(f"{field} was not made by this service for this list", field=field)
 
     def in_doubt(self, sync: str, owner: str) -> str:
-        """The cursor of the same moment, at which reads may have been missing."""
+        """The same sync cursor, marked as made while reads may have been missing."""
         return self.encode(msgspec.structs.replace(self.decode(sync, SyncCursor, owner), sure=False), owner)
 
     def _mark(self, raw: bytes, owner: str) -> bytes:
-        """The kind is in `raw`, which begins with its tag; no id has a NUL in it."""
+        """`raw` begins with the tag of its kind. Ids contain no NUL, so an owner cannot run into `raw`."""
         signing = self._hash.copy()
         signing.update(b"%b\0%b" % (owner.encode(), raw))
         return signing.digest()
 
 
 def page_size(limit: int | None, default: int, most: int) -> int:
-    """How many rows a page has: what the caller wants, within what the settings allow."""
     if limit is None:
         return min(default, most)
     if not 1 <= limit <= most:

@@ -1,11 +1,11 @@
-"""What became of an event that was put into a channel's order."""
+"""Checks the effects of events that were appended to a channel's order."""
 
 from readstate.domain.errors import NotYet
 from readstate.domain.facts import Effect
 
 
 def done(effect: Effect | None) -> Effect:
-    """The effect, if it is there and is no refusal."""
+    """Return the effect. Raises NotYet while it is unknown, or the error that refused the event."""
     if effect is None:
         raise NotYet
     if effect.error is not None:

@@ -1,4 +1,4 @@
-"""Why a count is what it is, and how to repair one."""
+"""Explains why a count is what it is, and recounts it."""
 
 import asyncio
 
@@ -18,8 +18,6 @@ MAX_LOOKS = 20
 
 
 class Explain:
-    """Puts the hot count beside one from the durable store, taken while nothing moved."""
-
     def __init__(
         self,
         users: HotUsers,
@@ -44,9 +42,9 @@ class Explain:
         self._alone = alone
 
     async def explain(self, user: str, channel: str) -> Explanation:
-        """Both counts, with the pointer and what is left out.
+        """Return both counts, the pointer, and how many messages do not count, by reason.
 
-        They differ only if the difference stood while nothing moved.
+        `agrees` is false only if the counts differed while nothing changed.
         """
         check_user_id(user, "user")
         check_id(channel, "channel")
@@ -63,7 +61,7 @@ class Explain:
                 break
             seen.add((found.change, info.change, found.unread, count.count, user_room.pointer))
         else:
-            quiet = len(seen) == 1  # not the same, but nothing moves
+            quiet = len(seen) == 1  # the change numbers differ, but no look saw anything move
         why = reason(before.or_by(self._counting.stale()).has(channel), count.capped)
         return Explanation(
             channel_id=channel,
@@ -84,9 +82,9 @@ class Explain:
         )
 
     async def recount(self, user: str, channel: str) -> Recount:
-        """Drop what is hot and count again from the durable store.
+        """Drop the hot state and count again from the durable store.
 
-        In a shared hot store the pointer stays: the durable one may lack reads that only the log has yet.
+        In a shared hot store the pointer stays, because the durable one may lack reads that only the log has.
         """
         before = await self._unread.of_channel(user, channel)  # checks the ids too
         await self._pending_writes.settled(user)

@@ -1,11 +1,12 @@
-"""Whether what is loaded from the durable store can lack reads that only the log has yet.
+"""Freshness: whether state loaded from the durable store may lack reads that only the log has.
 
-A read is acknowledged when the log has it, and comes to the durable store later. So when the hot store has lost what it
-held, what is loaded instead may be older than what callers were told. From then on (a new generation) everything is
-*behind*, until the persister has passed the end that the log had then, and no instance has reads in its spool.
+A read is acknowledged when the log has it, and reaches the durable store later. When the hot store has lost its state,
+the state loaded instead may be older than what callers have already seen. So each new generation starts *behind*. It is
+fresh once the persister has passed the end that the log had at that time, and no instance has reads in its spool.
 
-What the persister writes meanwhile it merges into the hot store as well: whoever was loaded before it gets it too.
-Whoever finds a generation fresh notes that in the hot store, and nobody looks again.
+Until then the persister also merges the reads that it writes into the hot store, so that users who are already loaded
+get them too. The first process that finds a generation fresh notes that in the hot store, and the others skip the
+check.
 """
 
 import asyncio
@@ -22,85 +23,78 @@ log = structlog.get_logger()
 
 LOOK_SECONDS = 0.2
 SETTLE_SECONDS = 3.0
-"""So long after a loss every instance has said whether it has reads in its spool."""
+"""After a loss, every instance has reported within this time whether it has reads in its spool."""
 LATE_SECONDS = 15.0
-"""A read that was on its way to the log when the hot store was lost is there, or was refused, after so long."""
+"""A read in flight to the log when the hot store was lost is there, or was refused, after this time."""
 PASS_SECONDS = 60.0
-"""Whoever looks for differences waits so long for the persister."""
+"""How long repairs and exports wait for the persister."""
 SOON_SECONDS = 2.0
-"""A caller who waits for an answer waits so long for the persister."""
+"""How long a request waits for the persister."""
 
 
 class AlwaysFresh:
-    """The log of a process that has its stores to itself is applied at once."""
+    """For a process that has its stores to itself: its log is applied at once."""
 
     behind = False
 
     def stale(self) -> Stale:
-        """Nothing is."""
         return FRESH
 
     async def caught_up(self) -> None:
-        """It is."""
+        pass
 
     async def passed(self) -> bool:
-        """It is."""
         return True
 
     async def stored_soon(self) -> bool:
-        """It is."""
         return True
 
 
 class NeverFresh:
-    """What is made from the durable store alone, while the hot store is away."""
+    """For answers from the durable store alone, while the hot store is down."""
 
     behind = True
 
     def stale(self) -> Stale:
-        """Everything is."""
         return Stale(True, frozenset(), 1)
 
     async def caught_up(self) -> None:
-        """It never is."""
         raise HotStoreUnavailable
 
     async def passed(self) -> bool:
-        """Nobody knows."""
         return False
 
     async def stored_soon(self) -> bool:
-        """Nobody knows."""
         return False
 
 
 class Notes(Protocol):
-    """What is noted in the hot store itself, and lost with it."""
+    """Notes about generations, kept in the hot store and lost with it."""
 
     async def generation(self) -> int:
-        """The number of the hot store's generation, after a look at it."""
+        """The current generation. Calls the hot store, so a loss is noticed."""
 
     def seen(self) -> int:
-        """The number as it was seen last, without a look."""
+        """The generation of the last call, without a call."""
 
     async def fresh(self) -> int:
         """The newest generation that was found fresh."""
 
     async def note_fresh(self, generation: int) -> None:
-        """This generation is fresh."""
+        """Note that this generation is fresh."""
 
 
 Lagging = Callable[[], frozenset[int]]
-"""Partitions of `messages` where something accepted has waited for too long."""
+"""The partitions of `messages` in which accepted events have waited too long."""
 Offsets = Callable[[], Awaitable[Mapping[int, int]]]
 Spooled = Callable[[], Awaitable[bool]]
-"""Whether reads wait in a spool anywhere."""
+"""Whether any instance has reads in its spool."""
 
 
 class Trailing:
     """Follows the generations of the hot store and the offsets of the persister.
 
-    `lagging` says where messages wait, of this many `partitions`.
+    `lagging` returns the partitions in which messages wait, out of `partitions`.
     """
 
     def __init__(
@@ -127,15 +121,12 @@ class Trailing:
 
     @property
     def behind(self) -> bool:
-        """Whether counts are the last known ones."""
         return self._notes.seen() != self._fresh
 
     def stale(self) -> Stale:
-        """Which counts are the last known ones."""
         return Stale(self.behind, self._lagging(), self._partitions)
 
     async def caught_up(self) -> None:
-        """Wait for the persister, but not for ever."""
         try:
             async with asyncio.timeout(self._patience), self._news:
                 await self._news.wait_for(lambda: not self.behind)
@@ -145,13 +136,12 @@ class Trailing:
             ) from None
 
     async def passed(self) -> bool:
-        """Wait until the persister has passed what is acknowledged now; False if that takes too long."""
         try:
             async with asyncio.timeout(PASS_SECONDS):
-                await asyncio.sleep(SETTLE_SECONDS)  # for what is on its way, and for the notes about spools
+                await asyncio.sleep(SETTLE_SECONDS)  # for reads in flight, and for the notes about spools
                 look = _Look(self._spooled, self._ends, self._committed, settled_at=0)
                 while True:
-                    with contextlib.suppress(ReadstateError):  # a server is away
+                    with contextlib.suppress(ReadstateError):  # a server is down
                         if await look.has_passed():
                             return True
                     await asyncio.sleep(LOOK_SECONDS)
@@ -159,16 +149,14 @@ class Trailing:
             return False
 
     async def stored_soon(self) -> bool:
-        """Wait until the persister has passed the end that the log has now; False after 2 s."""
         return await self._looks.passed(SOON_SECONDS)
 
     async def must_merge(self) -> bool:
-        """Whether what is in the database now may be missing in what was loaded before."""
+        """Whether users in the hot store may have been loaded without what is in the database now."""
         number = await self._notes.generation()
         return number != self._fresh or asyncio.get_running_loop().time() < self._fresh_at + LATE_SECONDS
 
     async def run(self) -> None:
-        """Follow, until cancelled."""
         while True:
             try:
                 number = await self._notes.generation()
@@ -179,7 +167,7 @@ class Trailing:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _follow(self, number: int) -> None:
-        """Returns when a generation is fresh, or another one has begun."""
+        """Returns when the generation is fresh, or another one has begun."""
         if await self._notes.fresh() < number:
             settled_at = asyncio.get_running_loop().time() + SETTLE_SECONDS
             look = _Look(self._spooled, self._ends, self._committed, settled_at)
@@ -194,7 +182,7 @@ class Trailing:
 
 
 class _Look:
-    """Whether the persister has passed what the log and all spools had at some moment."""
+    """Whether the persister has passed what the log and all spools held at one point in time."""
 
     def __init__(self, spooled: Spooled, ends: Offsets, committed: Offsets, settled_at: float) -> None:
         self._spooled = spooled
@@ -204,16 +192,16 @@ class _Look:
         self._end: Mapping[int, int] | None = None
 
     async def has_passed(self) -> bool:
-        """To be asked again and again."""
+        """Poll this until it returns True."""
         settled = asyncio.get_running_loop().time() >= self._settled_at
         if await self._spooled():
-            self._end = None  # what is sent from a spool comes after the end that was seen
+            self._end = None  # reads from a spool are appended after the end that was seen
             return False
         if self._end is None:
             end = await self._ends()
             if not any(end.values()):
                 return True
-            if not settled:  # a spool may be sent before anybody has noted it
+            if not settled:  # a spool may be sent before its instance has noted it
                 return False
             self._end = end
         done = await self._committed()
@@ -221,7 +209,7 @@ class _Look:
 
 
 class _Waiting:
-    """A caller who waits until the persister has passed an end of the log that was seen after the call."""
+    """A caller that waits until the persister passes an end of the log seen after the call."""
 
     def __init__(self) -> None:
         self.end: Mapping[int, int] | None = None
@@ -229,7 +217,7 @@ class _Waiting:
 
 
 class _SharedLooks:
-    """Looks at the log for all who wait at the same time: five times a second, however many they are."""
+    """Checks the log for all waiting callers together: five times a second, however many there are."""
 
     def __init__(self, spooled: Spooled, ends: Offsets, committed: Offsets) -> None:
         self._spooled = spooled
@@ -240,7 +228,7 @@ class _SharedLooks:
         self._looked_at = 0.0
 
     async def passed(self, patience: float) -> bool:
-        """Whether the persister passes what is acknowledged now, within this many seconds."""
+        """Whether the persister passes everything acknowledged by now within `patience` seconds."""
         one = _Waiting()
         self._waiting.append(one)
         if self._looking is None:
@@ -260,9 +248,9 @@ class _SharedLooks:
             while self._waiting:
                 await asyncio.sleep(self._looked_at + LOOK_SECONDS - loop.time())
                 self._looked_at = loop.time()
-                with contextlib.suppress(ReadstateError):  # a server is away
+                with contextlib.suppress(ReadstateError):  # a server is down
                     await self._look_once()
-                await asyncio.sleep(0)  # those who are done leave
+                await asyncio.sleep(0)  # callers that are done leave the list
         finally:
             self._looking = None
 
@@ -270,7 +258,7 @@ class _SharedLooks:
         waiting = list(self._waiting)
         if await self._spooled():
             for one in waiting:
-                one.end = None  # what is sent from a spool comes after the end that was seen
+                one.end = None  # reads from a spool are appended after the end that was seen
             return
         new = [one for one in waiting if one.end is None]
         if new:

@@ -1,4 +1,4 @@
-"""The inbox: conversations by latest activity, only as many rows as a page shows."""
+"""The inbox: conversations by latest activity. Only the rows that a page shows are loaded."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -21,15 +21,15 @@ from .unread import UnreadCounts
 Order = Literal["recent", "unread_first"]
 Filter = Literal["all", "unread", "archived"]
 Key = tuple[int, int, int, str]
-"""(0 if pinned, 0 if unread comes first and it is, minus the time of the latest message, channel)."""
+"""Sort key: (0 if pinned, 1 if read while unread ones come first, minus the time of the latest message, channel)."""
 
 
 _PASSED = (MAX_NUMBER, "")
-"""Behind every key of a part: the page before ended in a later one."""
+"""After every key of a section: the previous page ended in a later section."""
 
 
 class _Source(Struct, frozen=True):
-    """Where a page begins, and what is kept apart."""
+    """Where a page begins, and which conversations are pinned or archived."""
 
     user: str
     after: Key | None
@@ -40,14 +40,14 @@ class _Source(Struct, frozen=True):
     only_unread: bool
 
     def start(self, rank: int) -> tuple[int, str] | None:
-        """Where to go on in the part of unpinned conversations with this rank."""
+        """Where the page continues among the unpinned conversations of this rank."""
         if self.after is None or self.after[:2] < (1, rank):
             return None
         return self.after[2:] if self.after[:2] == (1, rank) else _PASSED
 
 
 class UserInbox:
-    """Merges the user's own sorted set (ledger channels) with the latest of the timeline channels."""
+    """Merges the user's own sorted set (ledger channels) with the latest messages of the timeline channels."""
 
     def __init__(
         self,
@@ -75,7 +75,6 @@ class UserInbox:
         order: Order = "recent",
         filter: Filter = "all",  # noqa: A002 - the name of the query parameter
     ) -> Inbox:
-        """The top of the inbox, or what comes after a cursor."""
         check_user_id(user, "user")
         limit = page_size(limit, 20, self._max_page)
         if order not in {"recent", "unread_first"}:
@@ -97,7 +96,7 @@ class UserInbox:
         return Inbox(rows, more, sync, UNSET if why is UNSET else False, why)
 
     async def _keys(self, user: str, after: Key | None, limit: int, order: Order, filter_: Filter) -> list[Key]:
-        """The keys of the next conversations, in order: pinned, then perhaps unread, then the rest."""
+        """Keys of the next conversations: pinned ones, then unread ones if they come first, then the rest."""
         view = await self._loader.view(user, [])
         special = [
             name
@@ -117,7 +116,7 @@ class UserInbox:
         return sorted(key for key in keys if after is None or key > after)[:limit]
 
     async def _named(self, source: _Source, names: set[str]) -> list[Key]:
-        """These conversations: the few that a user has pinned or archived."""
+        """Keys of the few conversations that the user has pinned or archived."""
         user_rooms, channels = await self._unread.user_rooms(source.user, sorted(names))
         counts = await self._counting.counts(source.user, user_rooms, channels)
         return [
@@ -132,7 +131,6 @@ class UserInbox:
         ]
 
     async def _unread_part(self, source: _Source) -> list[Key]:
-        """Unread conversations that are not pinned."""
         after = source.start(0)
         if after is _PASSED:
             return []
@@ -153,7 +151,7 @@ class UserInbox:
         return [(1, rank, at, name) for at, name in found if name not in leave_out]
 
     async def rows(self, user: str, names: Sequence[str]) -> list[Conversation]:
-        """The conversations by name: one batched fetch of just these."""
+        """One batched fetch of exactly these conversations."""
         before = self._counting.stale()
         user_rooms, channels = await self._unread.user_rooms(user, names)
         counts = await self._counting.unread(user, user_rooms, channels, before)

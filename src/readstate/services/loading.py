@@ -1,7 +1,7 @@
-"""Hot state on demand: what is not loaded is loaded from the durable store, and asked for again.
+"""Loads hot state on demand from the durable store.
 
-A load that something has overtaken is refused by the hot state and repeated, so that what was deleted, read
-or left meanwhile does not come back.
+The hot store refuses a load that a newer change has overtaken, and the load is repeated. So what was deleted, read or
+left meanwhile does not come back.
 """
 
 import asyncio
@@ -27,8 +27,6 @@ MAX_TRIES = 100
 
 
 class Loader:
-    """Answers from the hot state, loading what it lacks."""
-
     def __init__(
         self,
         users: HotUsers,
@@ -47,7 +45,7 @@ class Loader:
     # ------------------------------------------------------------ users
 
     async def load_users(self, users: Iterable[str]) -> None:
-        """Load users; many callers share one load."""
+        """Concurrent callers share one load per user."""
         tasks = []
         for user in dict.fromkeys(users):
             task = self._under_way.get(user)
@@ -68,7 +66,7 @@ class Loader:
         raise overtaken(user)
 
     async def view(self, user: str, which: Which) -> UserView:
-        """The user's seats, without their ledgers loaded."""
+        """User rooms, with or without their ledgers."""
         for _ in range(MAX_TRIES):
             view = await self._users.view(user, which)
             if view is not None:
@@ -77,7 +75,7 @@ class Loader:
         raise overtaken(user)
 
     async def counted(self, user: str, which: Which) -> UserView:
-        """The user's seats, each with its ledger."""
+        """User rooms with their ledgers loaded."""
         for _ in range(MAX_TRIES):
             view = await self.view(user, which)
             missing = [user_room for user_room in view.user_rooms if user_room.ledger is None and user_room.member]
@@ -87,7 +85,7 @@ class Loader:
         raise overtaken(user)
 
     async def ready(self, user: str) -> UserView:
-        """The user without any seat, when every ledger is loaded."""
+        """The user's view without user rooms, once every ledger is loaded."""
         for _ in range(MAX_TRIES):
             view = await self.view(user, [])
             if not view.unloaded:
@@ -97,7 +95,7 @@ class Loader:
         raise overtaken(user)
 
     async def unread_summary(self, user: str) -> UnreadSummary:
-        """What is unread, with every ledger loaded."""
+        """The summary, once every ledger is loaded."""
         for _ in range(MAX_TRIES):
             await self.ready(user)
             unread_summary = await self._users.unread_summary(user)
@@ -106,14 +104,14 @@ class Loader:
         raise overtaken(user)
 
     async def user_room(self, user: str, channel: str) -> UserRoom:
-        """A member's seat, with its ledger. Raises if there is no such member."""
+        """A member's user room, with its ledger. Raises NotAMember or ChannelNotFound."""
         view = await self.counted(user, [channel])
         if view.user_rooms and view.user_rooms[0].member:
             return view.user_rooms[0]
         raise await self.no_user_room(user, channel)
 
     async def no_user_room(self, user: str, channel: str) -> Exception:
-        """Why a user has no seat in a channel."""
+        """Return NotAMember. Raises ChannelNotFound or InvalidId if that is the cause."""
         await self.channel(channel)
         check_user_id(user, "user")
         return NotAMember(
@@ -132,7 +130,7 @@ class Loader:
     # ------------------------------------------------------------ channels
 
     async def channels(self, ids: Sequence[str]) -> list[Channel | None]:
-        """Channels that exist; None for the others."""
+        """None for channels that do not exist."""
         found = await self._channels.channels(ids)
         missing = [id_ for id_, channel in zip(ids, found, strict=True) if channel is None]
         if missing:
@@ -152,7 +150,7 @@ class Loader:
         raise overtaken("a channel")
 
     async def channel(self, id_: str) -> Channel:
-        """A channel that exists."""
+        """Raises ChannelNotFound."""
         known = (await self._channels.channels([id_]))[0]
         channel = known if known is not None and not known.deleted else (await self.channels([id_]))[0]
         if channel is None:
@@ -161,7 +159,7 @@ class Loader:
         return channel
 
     async def counts(self, queries: Sequence[CountQuery]) -> list[Count]:
-        """Count timelines."""
+        """Counts of timeline channels."""
         for _ in range(MAX_TRIES):
             counts = await self._channels.count(queries)
             missing = {q.channel_id for q, count in zip(queries, counts, strict=True) if count is None}
@@ -172,7 +170,7 @@ class Loader:
         raise overtaken("a timeline")
 
     async def _sure(self, query: CountQuery, count: Count) -> Count:
-        """Whether there are more than a timeline holds is for the durable store to tell, unless it is plain."""
+        """Ask the durable store if the timeline is too short to decide how many messages are unread."""
         if not count.capped or (count.sure and count.count >= self._cap):
             return count
         wanted = [(query.user_id, query.channel_id, Mode.LEDGER, query.state)]
@@ -182,7 +180,6 @@ class Loader:
         return Count(len(load.entries), sum(entry.mention for entry in load.entries), place, load.floor > 0)
 
     async def load_timeline(self, channel: str) -> None:
-        """Load the messages of a channel that are counted for everyone together."""
         await self.channels([channel])
         load = await self._durable.load_timeline(channel, self._cap)
         await self._channels.install_timeline(load)
@@ -191,5 +188,4 @@ class Loader:
 
 
 def overtaken(what: str) -> Unavailable:
-    """What is said when loading is given up."""
     return Unavailable(f"{what} changes faster than it can be loaded; try again")

@@ -39,7 +39,6 @@ from .positions import Positions
 
 
 def message_view(message: Message) -> MessageView:
-    """A message as callers see it."""
     m = message
     return MessageView(
         m.id,
@@ -59,7 +58,7 @@ def message_view(message: Message) -> MessageView:
 
 
 class Messages:
-    """Checks what comes in and puts it into the channel's order."""
+    """Checks requests and appends them to the channel's order."""
 
     def __init__(
         self,
@@ -91,9 +90,9 @@ class Messages:
         self._alone = alone
 
     async def send(self, messages: Sequence[NewMessage], wait: bool = True) -> list[SendResult]:
-        """Take messages, in order; one that can't be done doesn't hinder the others.
+        """Append messages in order. A rejected message does not affect the others.
 
-        With `wait`, a log that is applied later is waited for, so that their places are known.
+        With `wait`, the call waits until the log is applied, so that the results have seqs.
         """
         check_size(messages, self._max_batch, "messages")
         now = self._acceptance.now()
@@ -112,7 +111,7 @@ class Messages:
         return results
 
     async def get(self, channel: str, message_id: str) -> MessageView:
-        """One message, also a deleted one."""
+        """Return a message, even a deleted one."""
         check_id(channel, "channel")
         check_id(message_id, "id")
         message = (await self._durable.by_id([(channel, message_id)])).get((channel, message_id))
@@ -122,7 +121,6 @@ class Messages:
         return message_view(message)
 
     async def edit(self, channel: str, message_id: str, edit: MessageEdit) -> MessageView:
-        """Change a message's text or mentions."""
         check_id(channel, "channel")
         check_id(message_id, "id")
         await self._loader.channel(channel)
@@ -145,7 +143,7 @@ class Messages:
         return message_view(_message(effect))
 
     async def delete(self, channel: str, message_id: str) -> None:
-        """Delete a message. An id that was never seen is remembered as deleted."""
+        """Delete a message. An unknown id is remembered as deleted."""
         check_id(channel, "channel")
         check_id(message_id, "id")
         await self._loader.channel(channel)
@@ -161,7 +159,7 @@ class Messages:
             event = await self._event(message, now)
             await self._check_root(event, beside)
             return event
-        except Unavailable:  # nothing was done yet: the whole request can be tried again
+        except Unavailable:  # nothing is done yet: the caller can retry the whole request
             raise
         except ReadstateError as error:
             return error
@@ -199,9 +197,9 @@ class Messages:
         return replace(event, epoch=epoch, in_doubt=self._freshness.behind)
 
     async def _check_root(self, event: MessageEvent, beside: set[tuple[str, str]]) -> None:
-        """Whoever is told that a reply is taken must not learn later that it has nothing to hang on.
+        """Refuse a reply without a valid root now, not after the reply was accepted.
 
-        Where the log is applied at once, that is told with the answer. `beside`: what is sent in the same request.
+        A log that is applied at once (`alone`) refuses it with the answer. `beside`: the messages of the same request.
         """
         if self._alone or event.thread_id is None or (event.channel_id, event.thread_id) in beside:
             return
@@ -211,7 +209,7 @@ class Messages:
             raise error
 
     async def _epoch_of(self, user: str, channel: str) -> int:
-        """Of a member."""
+        """Raises NotAMember."""
         user_rooms = (await self._loader.view(user, [channel])).user_rooms
         if not user_rooms or not user_rooms[0].member:
             raise NotAMember(
@@ -227,7 +225,7 @@ class Messages:
         return tuple(dict.fromkeys(check_mention(user, f"mentions[{i}]") for i, user in enumerate(mentions)))
 
     def _stored(self, text: str | None, preview: str | None) -> tuple[str | None, str | None]:
-        """What is kept of a text, as the settings say."""
+        """Text and preview, as far as `store_text` keeps them."""
         if self._store_text == "none":
             return None, None
         kept = preview_of(text, preview, self._preview_length)

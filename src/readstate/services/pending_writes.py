@@ -1,22 +1,22 @@
-"""Changes of users' own state that the hot state shows already, but that are not durable yet."""
+"""Writes that the hot state already shows: not durable yet (of users), or not announced yet (of channels)."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 
 MAX_WAITS = 3
-"""Somebody who reads without a pause always has something under way."""
+"""Bounds `quiet`: a user who reads without a pause always has a pending write."""
 
 
 class PendingWrites:
-    """Who has what under way. What is announced or answered as a moment of a user waits for it."""
+    """Which users have pending writes. Cursors, live events and repairs of a user wait for them."""
 
     def __init__(self) -> None:
         self._changes: list[tuple[Set[str], asyncio.Future[None]]] = []
 
     @contextmanager
     def of(self, users: Set[str]) -> Iterator[None]:
-        """While this is open, something of these users is under way."""
+        """While this is open, these users have a pending write."""
         end = self.begin(users)
         try:
             yield
@@ -24,7 +24,7 @@ class PendingWrites:
             end()
 
     def begin(self, users: Set[str]) -> Callable[[], None]:
-        """From now on something of these users is under way, until the answer is called."""
+        """Begin a pending write of these users; call the result to end it."""
         change = (users, asyncio.get_running_loop().create_future())
         self._changes.append(change)
 
@@ -35,17 +35,16 @@ class PendingWrites:
         return end
 
     def has(self, user: str) -> bool:
-        """Whether anything of a user is."""
         return any(user in users for users, _ in self._changes)
 
     async def settled(self, user: str) -> None:
-        """Wait until what the hot state shows of a user now is durable, or was taken back."""
+        """Wait until everything that the hot state shows of the user now is durable or taken back."""
         for users, done in list(self._changes):
             if user in users:
                 await asyncio.wait([done])
 
     async def quiet(self, user: str) -> None:
-        """Wait until nothing of a user is under way, if that comes soon."""
+        """Wait until the user has no pending write, for at most `MAX_WAITS` rounds."""
         for _ in range(MAX_WAITS):
             if not self.has(user):
                 return
@@ -53,7 +52,7 @@ class PendingWrites:
 
 
 class UnannouncedWrites:
-    """Whether the hot state shows something of channels that was not announced yet."""
+    """Whether the hot state shows changes of channels that the bus has not announced."""
 
     def __init__(self) -> None:
         self._writer: asyncio.Task[object] | None = None
@@ -61,7 +60,7 @@ class UnannouncedWrites:
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """While this is open, a batch goes into the hot state and is then announced."""
+        """While this is open, a batch is applied to the hot state and then announced."""
         self._writer = asyncio.current_task()
         self._batches += 1
         try:
@@ -70,9 +69,9 @@ class UnannouncedWrites:
             self._writer = None
 
     def moment(self) -> int | None:
-        """A number that stays the same until something is shown that was not announced; None: there is something.
+        """A number that changes with every batch; None while a batch is unannounced.
 
-        To the task that writes, everything is announced when it is heard.
+        The writing task never gets None: it runs the listeners of the embedded bus, and by then the batch is announced.
         """
         if self._writer is not None and self._writer is not asyncio.current_task():
             return None

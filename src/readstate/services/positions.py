@@ -1,4 +1,4 @@
-"""Where messages stand. A place never changes once it is given, so it may be remembered."""
+"""Positions of messages. A position never changes once it is assigned, so it can be cached."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -10,11 +10,11 @@ K = TypeVar("K")
 
 MAX_REMEMBERED = 50_000
 WITHOUT_SEQ = Position(-1, None, None)
-"""The place of a message that has none in its channel."""
+"""The position of a message that has no seq in its channel."""
 
 
 class Positions:
-    """Finds places by id or by seq; remembers the last ones that were asked for or given."""
+    """Finds positions by id or by seq, and caches the latest ones."""
 
     def __init__(self, durable: DurableQueries, log: Log) -> None:
         self._durable = durable
@@ -23,7 +23,7 @@ class Positions:
         self._by_seq: dict[tuple[str, int], Position] = {}
 
     async def by_id(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Position]:
-        """Places of the messages that exist, by (channel, id)."""
+        """Positions of existing messages, by (channel, id)."""
         found = {key: place for key in keys if (place := self._by_id.get(key)) is not None}
         missing = [key for key in keys if key not in found]
         if missing:
@@ -32,7 +32,7 @@ class Positions:
         return found
 
     async def messages(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Message]:
-        """Messages that exist, also deleted ones, by (channel, id). One that is still in the log is waited for."""
+        """Existing messages, also deleted ones, by (channel, id). Waits for those that are still in the log."""
         found = await self._durable.by_id(keys)
         missing = [key for key in keys if key not in found]
         if missing and await self._log.settled({channel for channel, _ in missing}):
@@ -40,7 +40,7 @@ class Positions:
         return {key: message for key, message in found.items() if message.sender_id}
 
     async def by_seq(self, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Position]:
-        """Places by (channel, seq), for seqs that were given."""
+        """Positions by (channel, seq), for seqs that were assigned."""
         found = {key: place for key in keys if (place := self._by_seq.get(key)) is not None}
         missing = [key for key in keys if key not in found]
         if missing:
@@ -51,7 +51,6 @@ class Positions:
         return found
 
     def learn(self, message: Message) -> Position:
-        """Remember where a message stands."""
         self._by_id = _bounded(self._by_id)
         self._by_seq = _bounded(self._by_seq)
         if message.seq is None:
@@ -63,13 +62,13 @@ class Positions:
         return place
 
     def forget(self, channel: str) -> None:
-        """The channel is deleted: its ids may be given again."""
+        """For a deleted channel: its message ids may be reused."""
         self._by_id = {key: place for key, place in self._by_id.items() if key[0] != channel}
         self._by_seq = {key: place for key, place in self._by_seq.items() if key[0] != channel}
 
 
 def _bounded(places: dict[K, Position]) -> dict[K, Position]:
-    """Forgets the older half of too many."""
+    """Evicts the older half of too many."""
     if len(places) <= MAX_REMEMBERED:
         return places
     return dict(list(places.items())[len(places) // 2 :])

@@ -1,4 +1,4 @@
-"""What a user wants of a channel."""
+"""A user's preferences for one channel (mute, counting, receipts, pin, archive) and for all channels."""
 
 from collections.abc import Sequence
 
@@ -16,8 +16,6 @@ from .pending_writes import PendingWrites
 
 
 class ChannelPreferences:
-    """Mutes, counting, receipts, pins and archives."""
-
     def __init__(
         self,
         users: HotUsers,
@@ -40,13 +38,11 @@ class ChannelPreferences:
         self._alone = alone
 
     async def get(self, user: str, channel: str) -> PreferencesView:
-        """What holds now."""
         check_user_id(user, "user")
         check_id(channel, "channel")
         return await self.view(user, await self._loader.user_room(user, channel))
 
     async def view(self, user: str, user_room: UserRoom) -> PreferencesView:
-        """The preferences of a seat, as callers see them."""
         wanted = user_room.preferences
         until = wanted.muted_until
         muted = until > self._clock()
@@ -60,7 +56,7 @@ class ChannelPreferences:
         )
 
     async def put(self, user: str, channel: str, request: PutPreferences) -> PreferencesView:
-        """Change what is given. What another request changes at the same time stays."""
+        """Change only the given fields. Concurrent changes of other fields survive."""
         check_user_id(user, "user")
         check_id(channel, "channel")
         for _ in range(MAX_TRIES):
@@ -90,7 +86,7 @@ class ChannelPreferences:
         )
 
     async def _save(self, user: str, channel: str, known: Preferences, wanted: Preferences) -> bool:
-        """Replace the known preferences: hot state, then durable store. False: others stand by now."""
+        """Replace `known` in the hot state, then in the durable store. False: newer preferences are set."""
         generation = await self._users.generation()
         change = await self._users.prefer(user, channel, wanted, known.change)
         if change is None:
@@ -107,10 +103,10 @@ class ChannelPreferences:
         return True
 
     async def _look_again(self, user: str, channel: str, preferences: Preferences, change: int) -> None:
-        """The hot state may differ from what is durable: it is loaded again.
+        """Repair hot state that may differ from the durable store.
 
-        A shared one may know of reads that only the log has yet. So it takes these preferences instead, unless newer
-        ones than those of `change` stand.
+        A process with its own hot state reloads the user. A shared hot store may have reads that only the log has, so
+        it keeps the user and takes these preferences, unless newer ones than those of `change` are set.
         """
         if self._alone:
             await self._users.forget(user)
@@ -118,11 +114,9 @@ class ChannelPreferences:
             await self._users.prefer(user, channel, preferences, change)
 
     async def get_user(self, user: str) -> UserPreferencesView:
-        """What a user wants of all channels."""
         return UserPreferencesView((await self._activity.activity(check_user_id(user, "user"))).receipts)
 
     async def put_user(self, user: str, request: PutUserPreferences) -> UserPreferencesView:
-        """Change what is given, for all channels."""
         check_user_id(user, "user")
         if request.receipts is not UNSET:
             change = await self._take_number(user)
@@ -139,7 +133,7 @@ class ChannelPreferences:
         raise _overtaken()
 
     async def archived(self, user: str, user_rooms: Sequence[UserRoom]) -> set[str]:
-        """Those of these seats that are archived: nobody else has written since."""
+        """The channels among these that the user archived and in which no other user has written since."""
         marked = {
             user_room.channel_id: user_room for user_room in user_rooms if user_room.preferences.archived_seq >= 0
         }

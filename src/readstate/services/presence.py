@@ -1,4 +1,4 @@
-"""Presence: who is online, when somebody last was, and what did not get through to those who are gone."""
+"""Presence: who is online, when a user was last online, and which messages did not reach users who are gone."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,7 +18,7 @@ log = structlog.get_logger()
 
 
 class UserPresence:
-    """Connections of devices, as this process or a product with connections of its own sees them."""
+    """Connections of devices: to this instance, or as reported by a product with connections of its own."""
 
     def __init__(
         self,
@@ -36,14 +36,14 @@ class UserPresence:
         self._clock = clock
 
     async def get(self, user: str) -> PresenceView:
-        """Online while at least one device is connected."""
+        """A user is online while at least one device is connected."""
         await self.expire(check_user_id(user, "user"))
         devices = await self._devices.devices(user)
         seen = self._clock() if devices else (await self._durable.activity(user)).last_seen
         return PresenceView(bool(devices), seen or None, devices)
 
     async def put(self, user: str, request: PutPresence) -> PresenceView:
-        """A device is connected, or gone."""
+        """Take a report that a device is connected or gone."""
         await self.expire(check_user_id(user, "user"))
         device = check_id(request.device, "device")
         focus = None if request.focus is None else check_id(request.focus, "focus")
@@ -59,11 +59,11 @@ class UserPresence:
         return await self.get(user)
 
     async def connected(self, user: str, device: str, connection: str) -> None:
-        """A device has a connection to this instance, until it says otherwise."""
+        """The device is connected to this instance until `disconnected`."""
         await self._devices.connect(user, device, FOREVER, None, connection)
 
     async def focus(self, user: str, device: str, connection: str, channel: str | None) -> None:
-        """A device has a channel open, or none; anew, also if it was the same."""
+        """Set or clear the channel that a device has open. The same channel again counts as opened anew."""
         if channel is not None:
             await self._loader.user_room(user, check_id(channel, "channel_id"))
         await self._devices.connect(user, device, FOREVER, None, connection)
@@ -71,25 +71,24 @@ class UserPresence:
             await self._devices.connect(user, device, FOREVER, channel, connection)
 
     def alive(self, user: str) -> None:
-        """A device has given a sign of life: what was sent to it has got through."""
+        """The user's device has given a sign of life: everything sent before it has arrived."""
         self._devices.proven(user)
 
     async def disconnected(self, user: str, device: str, connection: str) -> None:
-        """A connection to this instance has ended."""
         if (gone := await self._devices.disconnect(user, device, connection)) is not None:
             await self._departed([gone])
 
     async def expire(self, user: str | None = None) -> None:
-        """Let go of devices (of one user) that were not reported in time."""
+        """Drop devices (of one user) that are overdue."""
         await self._departed(await self._devices.expire(user))
 
     async def close(self) -> None:
-        """Note what could not be noted yet."""
+        """Try once more to save undelivered messages that could not be saved before."""
         with suppress(ReadstateError):
             await self.expire()
 
     async def _note(self, unproven: Sequence[Undelivered]) -> None:
-        """Never fails: what is not noted is kept beside the devices, and told again."""
+        """Raises no ReadstateError: what cannot be saved stays with the devices, and `expire` returns it again."""
         if not unproven:
             return
         try:
@@ -99,7 +98,7 @@ class UserPresence:
             log.warning("undelivered messages are not noted yet", action="badge", count=len(unproven), code=error.code)
 
     async def _departed(self, departures: Sequence[Departure]) -> None:
-        """Users are gone: what may not have got through is undelivered. That is noted first."""
+        """Save messages that may not have arrived as undelivered; then save when the users were last online."""
         await self._note([one for departure in departures for one in departure.unproven])
         for departure in departures:
             if departure.since:

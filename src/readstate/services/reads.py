@@ -1,4 +1,9 @@
-"""Reading: mark read in all its forms, mark unread, mark all read and undo."""
+"""Reads: mark read in all its forms, mark unread, mark all read, and undo.
+
+A move (read, rewind or restore) changes the hot state first. Then the resulting state goes to the log, and the caller
+is answered when the log has it. The hot store may lose its state in between, and users may be reloaded without the
+move: `_finish` notices that and repeats the move.
+"""
 
 import asyncio
 import contextlib
@@ -65,15 +70,13 @@ log = structlog.get_logger()
 
 MAX_MOVES = 5_000
 _Named = tuple[str, str, ReadTarget]
-"""A read as it is asked for: user, channel, target."""
+"""A requested read: user, channel, target."""
 _TARGETS = ("up_to", "up_to_seq", "up_to_time", "messages")
 _OK = ReadOutcome("ok", True)
 _SAME = ReadOutcome("ok", False)
 
 
 class Reads:
-    """A read goes to the hot state, then to the log, and is answered when the log has it."""
-
     def __init__(
         self,
         users: HotUsers,
@@ -121,13 +124,13 @@ class Reads:
     # ------------------------------------------------------------ what callers can do
 
     async def mark_read(self, user: str, channel: str, target: ReadTarget, origin: str | None = None) -> ReadResult:
-        """Read everything, up to a place, or exactly these messages."""
+        """Read everything, up to a position, or exactly these messages."""
         named = self._named(user, channel, target, "user", "channel")
         read = replace(await self._resolve(*named), origin=origin)
         return await self._answer(await self._move_one(read))
 
     async def mark_unread(self, user: str, channel: str, request: MarkUnread, origin: str | None = None) -> ReadResult:
-        """Make a message and every later one by somebody else unread, as a new epoch."""
+        """Make a message and every later one by other users unread, as a new epoch."""
         check_user_id(user, "user")
         check_id(channel, "channel")
         id_ = check_id(request.from_, "from")
@@ -144,7 +147,7 @@ class Reads:
             before = (await self._places.by_seq([(channel, message.seq - 1)]))[channel, message.seq - 1]
         own = await self._durable.own_seqs(user, channel, message.seq, self._cap)
         if request.epoch in {None, user_room.pointer.epoch}:
-            # Before the epoch ends: what comes is read by focus in the epoch in which it was open.
+            # Blur before the epoch ends: focus reads an arriving message in the epoch in which the channel was open.
             await self._presence.blur(user, channel)
             await self._durable.cut_skipped(user, channel, message.seq)
         moved = await self._move_one(Rewind(user, channel, message.seq, before, own, request.epoch, origin))
@@ -154,13 +157,13 @@ class Reads:
         return await self._answer(moved)
 
     async def read_place(self, user: str, room: str, to: Position, origin: str | None = None) -> Moved:
-        """Read a room up to a place that is known."""
+        """Read a channel or thread up to a known position."""
         return await self._move_one(Read(user, room, to, origin=origin))
 
     async def read_in_focus(self, places: Sequence[Seen]) -> None:
-        """Read what came while the user had the channel open.
+        """Read messages that arrived while the user had the channel open.
 
-        Counts see it at once; it is written while the next ones are gathered.
+        Counts include these reads at once. They go to the log while the next ones are collected.
         """
         reads: list[Move] = [Read(one.user_id, one.channel_id, one.place, epoch=one.epoch) for one in places]
         done = self._pending_writes.begin({read.user_id for read in reads})
@@ -188,14 +191,14 @@ class Reads:
             if self._freshness.behind:
                 results = await self._move_in(await self._fresh_generation(), reads)
             await self._finish(reads, results, gathered[0][2])
-        except ReadstateError as error:  # devices are told by _persist that it is unread after all
+        except ReadstateError as error:  # if the log refused it, _persist has made devices look again
             log.warning("a read by focus was not written", action="read", code=error.code)
         finally:
             for *_, done in gathered:
                 done()
 
     async def _read_own(self, rewound: Moved, origin: str | None) -> Moved:
-        """A message of one's own that was stored while the rewind was under way is read all the same."""
+        """Read the user's own messages that were stored during the rewind: they stay read."""
         user, channel, pointer = rewound.user_id, rewound.channel_id, rewound.pointer
         own = await self._durable.own_seqs(user, channel, pointer.seq + 1, self._cap)
         late = tuple(seq for seq in own if seq not in pointer.apart)
@@ -205,7 +208,7 @@ class Reads:
         return replace(moved, before=rewound.before, changed=True)
 
     async def mark_many(self, reads: Sequence[UserRead]) -> list[ReadOutcome]:
-        """Reads of any users at once; one that can't be done doesn't hinder the others."""
+        """Reads of any users. A rejected read does not affect the others."""
         check_size(reads, self._max_batch, "reads")
         resolved = await self._resolve_all([self._named_or_error(read) for read in reads])
         results = iter(await self._moves.submit([read for read in resolved if isinstance(read, Read)]))
@@ -221,7 +224,7 @@ class Reads:
         return outcomes
 
     async def mark_all(self, user: str, request: ReadAll) -> AllRead:
-        """Read all channels, or a list of them, with a token that takes it back."""
+        """Read all channels or those listed, and return a token for `undo`."""
         check_user_id(user, "user")
         if request.all == (request.items is not None):
             raise Invalid('give either "all": true or "items"', field="items")
@@ -244,7 +247,7 @@ class Reads:
         return AllRead(len(done), token)
 
     async def _expected(self, user: str, moves: Sequence[Read]) -> list[UndoItem]:
-        """What the moves will do, if nothing comes between: saved first, so that no move lacks its undo."""
+        """What the moves will do unless something interferes. Saved before them, so that no move lacks its undo."""
         user_rooms = {
             s.channel_id: s for s in (await self._loader.view(user, [m.channel_id for m in moves])).user_rooms
         }
@@ -263,19 +266,18 @@ class Reads:
         await self._durable.save_undo(token, user, now + self._undo_ttl, now, items)
 
     async def undo(self, user: str, token: str) -> Undone:
-        """Give back what a mark-all-read took, except where the pointer has moved since."""
+        """Restore the pointers from before a mark-all-read, except those that have moved since."""
         check_user_id(user, "user")
         items = await self._durable.load_undo(token, user, self._clock())
         if items is None:
             raise UndoNotFound(field="undo")
         moves = [Restore(user, item.channel_id, item.before, item.to, item.after) for item in items]
         results = await self._moves.submit(moves)
-        with contextlib.suppress(Unavailable):  # it expires anyway, and has nothing more to give back
+        with contextlib.suppress(Unavailable):  # the token expires anyway, and has nothing left to restore
             await self._durable.drop_undo(token)
         return Undone(sum(isinstance(result, Moved) and result.changed for result in results))
 
     async def close(self) -> None:
-        """Finish what was taken."""
         await self._moves.close()
         await self._lookups.close()
         if self._gathering is not None:
@@ -286,7 +288,7 @@ class Reads:
     def _named(
         self, user: Id, channel: Id, target: ReadTarget, user_field: str = "user_id", channel_field: str = "channel_id"
     ) -> _Named:
-        """A read whose ids and size are right: nothing is looked up before that."""
+        """Check ids and sizes before anything is looked up."""
         named = check_user_id(user, user_field), check_id(channel, channel_field), target
         up_to, messages = target.up_to, target.messages
         several = (up_to is not None) + (target.up_to_seq is not None) + (target.up_to_time is not None)
@@ -319,7 +321,7 @@ class Reads:
         return await self._read(user, info, target, ids, seqs)
 
     async def _resolve_all(self, reads: Sequence[_Named | ReadstateError]) -> list[Read | ReadstateError]:
-        """The place that each read leads to, or why there is none."""
+        """The position that each read leads to, or its error."""
         named = [read for read in reads if not isinstance(read, ReadstateError)]
         names = list({channel for _, channel, _ in named})
         channels = dict(zip(names, await self._loader.channels(names), strict=True))
@@ -347,7 +349,7 @@ class Reads:
                 if channel is None:
                     channel = await self._loader.channel(name)
                 resolved.append(await self._read(user, channel, target, ids, seqs))
-            except Unavailable:  # nothing was done yet: the whole request can be tried again
+            except Unavailable:  # nothing is done yet: the caller can retry the whole request
                 raise
             except ReadstateError as error:
                 resolved.append(error)
@@ -429,32 +431,35 @@ class Reads:
         return _expect(result)
 
     async def _move(self, moves: Sequence[Move]) -> list[Moved | Absent]:
-        """Applies moves and returns when their states are durable.
+        """Apply moves and return when their states are durable.
 
-        What changed nothing is written too: the state that it found may not be durable yet.
+        Moves that changed nothing are written too: the state that they found may not be durable yet.
         """
         generation = await self._fresh_generation()
         return await self._finish(moves, await self._move_in(generation, moves), generation)
 
     async def _fresh_generation(self) -> int:
-        """A generation in which nothing is missing: a read in an epoch that is forgotten for now would be lost."""
-        generation = await self._users.generation()  # a look: only then it is known whether there is another one
+        """Wait until no reads are missing, and return the generation.
+
+        While reads are missing, the hot state may be in an old epoch, and a read made in it would be lost.
+        """
+        generation = await self._users.generation()  # calls the hot store, so that a new generation is noticed
         while self._freshness.behind:
             await self._freshness.caught_up()
             generation = await self._users.generation()
         return generation
 
     async def _move_in(self, generation: int, moves: Sequence[Move]) -> list[Moved | Absent]:
-        """Moves of whoever is loaded in that generation: a later one may have forgotten epochs."""
+        """Moves only users loaded in this generation: a later one may lack epochs."""
         return await self._users.move(moves, None if self._alone else generation)
 
     async def _finish(
         self, moves: Sequence[Move], results: list[Moved | Absent], generation: int
     ) -> list[Moved | Absent]:
-        """Makes the states durable that moves have led to.
+        """Make the states durable that the moves have led to.
 
-        `generation` is that of before the first move. Whoever was dropped since may have been loaded without them,
-        and has perhaps begun another epoch: there the moves are made again.
+        `generation` is the one from before the first move. Users who were dropped since may have been reloaded without
+        the moves, and may be in another epoch: their moves are repeated.
         """
         results = await self._load_and_move(moves, results)
         todo = [index for index, result in enumerate(results) if isinstance(result, Moved)]
@@ -470,13 +475,13 @@ class Reads:
             for index, second in zip(todo, repeated, strict=True):
                 first = results[index]
                 if isinstance(first, Moved) and isinstance(second, Moved):
-                    same = first.pointer.epoch == second.pointer.epoch  # else another one's mark-unread was faster
+                    same = first.pointer.epoch == second.pointer.epoch  # else another mark-unread came first
                     changed = second.changed or (same and first.changed)
                     results[index] = replace(second, before=first.before, changed=changed)
         raise Unavailable("the hot state is lost again and again; try again")
 
     async def _load_and_move(self, moves: Sequence[Move], results: list[Moved | Absent]) -> list[Moved | Absent]:
-        """Applies what could not be applied without loading."""
+        """Loads the users who were not loaded, and repeats their moves."""
         for _ in range(MAX_TRIES):
             absent = [index for index, result in enumerate(results) if result is Absent.NOT_LOADED]
             if not absent:
@@ -488,11 +493,11 @@ class Reads:
         return results
 
     async def _persist(self, done: Sequence[tuple[Move, Moved]], generation: int) -> set[str]:
-        """Brings states to the log, then tells; returns the users who were dropped meanwhile.
+        """Append states to the log, then announce them; return the users who were dropped meanwhile.
 
-        If the log refuses them, the hot state is ahead of it. Where that is of this process alone, it is dropped. In a
-        shared one it stays: the next read of the user brings it to the log, and what is loaded instead of it may lack
-        reads of others that the log still has.
+        If the log refuses the states, the hot state is ahead of it. A process with its own hot state drops it. A shared
+        hot store keeps it: the user's next read brings it to the log, and a reload could lack other reads that only the
+        log has.
         """
         now = self._clock()
         users = {moved.user_id for _, moved in done}
@@ -514,7 +519,7 @@ class Reads:
         return PointerMoved(moved.user_id, moved.channel_id, moved.before, moved.pointer, self._instance, move.origin)
 
     async def _forget(self, users: Iterable[str]) -> None:
-        """What is hot of these may differ from what is durable: they are loaded again on use."""
+        """Drop users whose hot state may differ from the durable one; they are reloaded on use."""
         for user in users:
             await self._users.forget(user)
 
@@ -523,7 +528,7 @@ class Reads:
         return ReadResult(last_read(moved.pointer), unread, self._counting.label(unread), moved.changed)
 
     async def _left(self, moved: Moved) -> int:
-        """What is unread after a move, as the user wants it counted; from the move itself where it tells."""
+        """The count after a move, by the user's `count` preference; taken from the move itself if it has the number."""
         if moved.preferences.count == "all":
             if moved.mode is Mode.TIMELINE:
                 query = CountQuery(moved.user_id, moved.channel_id, moved.pointer)
@@ -539,7 +544,7 @@ class Reads:
         assert isinstance(read, Read)
         try:
             raise await self._loader.no_user_room(read.user_id, read.channel_id)
-        except Unavailable:  # reads can be repeated
+        except Unavailable:  # the caller can retry: reads are idempotent
             raise
         except ReadstateError as error:
             return ReadOutcome("rejected", False, error.code, error.detail)
@@ -551,7 +556,7 @@ def _text(id_: str | int) -> str:
 
 @contextlib.contextmanager
 def _of_item(index: int) -> Iterator[None]:
-    """What is wrong with one item of a list is told with its place."""
+    """Adds the index of the item to an error's field."""
     try:
         yield
     except ReadstateError as error:
@@ -569,7 +574,7 @@ def _place(ids: dict[tuple[str, str], Position], channel: str, id_: str, field: 
 
 
 def _second(target: ReadTarget) -> str:
-    """The target that is one too many."""
+    """The first superfluous target."""
     return [name for name in _TARGETS if getattr(target, name) is not None][1]
 
 

@@ -1,11 +1,11 @@
 """Read receipts: who has seen what.
 
-A read is acknowledged when the log has it, and is in the durable store a moment later. So the pointers of the hot store
-are looked at first, then the durable store: whatever has left the first is in the second. The other way round a read
-could be missed by both. States are merged before anything is decided: a mark-unread that only the hot store has takes a
-receipt back that the durable store still shows.
+A read is acknowledged when the log has it, and reaches the durable store shortly after. So the hot pointers are read
+first and the durable store second: a read that has left the hot store is in the durable store. In the other order both
+could miss a read. States are merged before anything is decided: a mark-unread that only the hot store has takes back a
+receipt that the durable store still shows.
 
-In large channels only the durable store counts. It is waited for, but not for long.
+Above `receipts_max_members` only the durable store is read, after a short wait for the persister.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from .loading import Loader
 
 
 class ReadReceipts:
-    """Answers leave out readers who keep their receipts private, and what a join alone marked as read."""
+    """Answers omit readers whose receipts are private, and what only a join marked as read."""
 
     def __init__(
         self,
@@ -73,12 +73,12 @@ class ReadReceipts:
         return message
 
     async def _readings(self, channel: str) -> tuple[list[Reading], bool]:
-        """How far members have read, and whether every read that was acknowledged before is in it."""
+        """How far members have read, and whether that includes every read acknowledged before the call."""
         stale = self._freshness.behind
         members = [member.user_id for member in await self._durable.members(channel, "", 2 * self._limit)]
         pointers = dict(zip(members, await self._users.pointers_in(channel, members), strict=True))
         if None in pointers.values():
-            await self._users.generation()  # a look: they may be missing because everything was lost
+            await self._users.generation()  # calls the hot store: everything may have been lost
             stale = stale or self._freshness.behind
         now = self._clock()
         readings = []
@@ -92,7 +92,7 @@ class ReadReceipts:
         return readings, not (stale or self._freshness.behind)
 
     async def visible(self, moved: Sequence[PointerMoved]) -> list[SeenPlace]:
-        """How far these have read, as the other members may see it: not above the limit, not if it is private."""
+        """How far these users have read, as other members may see it: not in large channels, not if private."""
         channels = await self._loader.channels([one.channel_id for one in moved])
         small = [
             one
@@ -107,7 +107,7 @@ class ReadReceipts:
         ]
 
     async def of_channel(self, channel: str) -> Receipts:
-        """How far everyone has read, for a whole screen of messages; empty in large channels."""
+        """How far each member has read, for a whole screen of messages; empty in large channels."""
         info = await self._loader.channel(check_id(channel, "channel"))
         if info.member_count > self._limit:
             return Receipts([])

@@ -1,10 +1,10 @@
-"""Looks after hot store and durable store: finds where they differ, repairs it by merge, and loads what was lost.
+"""Finds differences between hot store and durable store, repairs them by merge, and loads what was lost.
 
-In normal running the durable store trails the hot one: a read is acknowledged when the log has it. So a state that only
-the hot store has is a difference only if it is still missing when the log has been passed. The other way round the hot
-store trails for a moment, while a message or a join is applied, and a badge while somebody who wrote is on the
-way to it: that is a difference only if it stands at a second look. A badge that differs is loaded again. All other
-repairs are merges, so one that was not needed does no harm.
+In normal operation the durable store trails the hot one, because a read is acknowledged when the log has it. So a state
+that only the hot store has is a difference only if the durable store still lacks it after the persister has passed the
+log. The hot store trails briefly too: while a message or a join is applied, or while a new sender is in flight to a
+badge. That is a difference only if it stands at a second look. A badge that differs is reloaded. All other repairs are
+merges, so an unnecessary one does no harm.
 """
 
 import asyncio
@@ -29,28 +29,27 @@ from .pending_writes import PendingWrites
 
 PAGE = 200
 AT_ONCE = 16
-"""Users or channels that are worked on at the same time."""
+"""Users or channels processed at the same time."""
 MAX_SUSPECTS = 5_000
-"""So many differences are gathered before the log is waited for."""
+"""Differences collected before waiting for the persister."""
 LOOK_SECONDS = 1.0
 PATIENCE = 10.0
-"""So long a difference must stand to be drift."""
+"""Seconds that a difference must stand to count as drift."""
 CANDIDATES = 5
-"""Times as many seats are drawn as are audited: those of users whose state is hot come first."""
+"""User rooms sampled for each one audited: those of users in the hot store come first."""
 
 T = TypeVar("T")
 R = TypeVar("R")
 Progress = Callable[[int, int], None]
-"""Is told how much of how much is done."""
+"""Called with (done, total)."""
 
 
 class Reconciled(Struct):
-    """What a look at everyone found and repaired."""
+    """What a pass over all users found and repaired."""
 
     users: int = 0
-    """Everyone."""
     hot_users: int = 0
-    """Those whose state is hot, and was compared."""
+    """Users in the hot store, whose states were compared."""
     states: int = 0
     """Read states that were compared."""
     database_behind: int = 0
@@ -58,43 +57,39 @@ class Reconciled(Struct):
     hot_store_behind: int = 0
     """Read states that only the durable store had; the hot store has them now."""
     undecided: int = 0
-    """Read states that the durable store lacks while the log is not passed: nothing is wrong with them yet."""
+    """Read states that the durable store lacks while the persister is behind: not a fault yet."""
     badges: int = 0
-    """Badges whose set was another than the durable store's; they are loaded again."""
+    """Badges that differed from the durable store; they are reloaded."""
 
 
 class Rebuilt(Struct):
-    """What was loaded into the hot store."""
-
     users: int = 0
     channels: int = 0
 
 
 class Drift(Struct, frozen=True):
-    """A difference that stood while nothing moved."""
+    """A difference that stood while nothing changed."""
 
     user_id: str
     channel_id: str | None
-    """None: it is about the user's badge."""
+    """None: the drift is in the user's badge."""
     what: str
-    """`count`: what is shown is not what is there. `pointer`: the durable store has a read that the hot one lacks.
-    `badge`: the set has not as many people as wrote.
+    """`count`: the shown count differs from the durable one. `pointer`: the hot store lacks a read of the durable
+    store. `badge`: the size of the set differs from the durable count.
     """
     hot: int
     durable: int
 
 
 class Audited(Struct):
-    """What a recount of some users and channels found."""
-
     counted: int
     badges: int
-    """Those of these users that are kept ready."""
+    """Loaded badges of the audited users."""
     drift: list[Drift]
 
 
 class _Suspect(NamedTuple):
-    """A (user, channel) whose states differed when they were looked at."""
+    """A user room whose states differed at `looked_at`."""
 
     user_id: str
     channel_id: str
@@ -104,7 +99,7 @@ class _Suspect(NamedTuple):
 
 
 class Repair:
-    """Everything here may run at any time, beside everything else, and more than once at the same time."""
+    """Every method may run at any time, alongside live traffic, and several times at once."""
 
     def __init__(
         self,
@@ -128,13 +123,13 @@ class Repair:
         self._clock = clock
 
     async def claim(self, what: str, every_seconds: float) -> bool:
-        """Whether it is this process's turn at something that one of them does once in a while."""
+        """Whether it is this process's turn at a job that one process runs every `every_seconds`."""
         return await self._durable.claim_turn(what, self._clock(), int(every_seconds * 1000))
 
     # ------------------------------------------------------------ reconcile
 
     async def reconcile(self, progress: Progress | None = None) -> Reconciled:
-        """Compare the read states and badges of everyone who is hot with the durable ones, and repair what differs."""
+        """Compare the read states and badges in the hot store with the durable ones, and repair differences."""
         report = Reconciled()
         total = await self._durable.count_users() if progress else 0
         suspects: list[_Suspect] = []
@@ -172,7 +167,7 @@ class Repair:
         return len(pairs), [pair for pair in pairs if pair.hot.state != pair.durable.state]
 
     async def _settle(self, suspects: Sequence[_Suspect], report: Reconciled) -> None:
-        """What still differs when the log is passed is merged, both ways."""
+        """Merge, both ways, what still differs after the persister has passed the log."""
         if not suspects:
             return
         passed = await self._freshness.passed()
@@ -194,7 +189,7 @@ class Repair:
         for one in suspects:
             there = durable.get(one.channel_id)
             if there is None:
-                continue  # erased meanwhile: nothing of it may come back
+                continue  # erased meanwhile: no state may come back
             if _lacks(there, one.hot):
                 events.append(read_event(user, one.channel_id, one.hot, one.looked_at))
             if hot is not None and _lacks(hot.get(one.channel_id, Pointer()), one.durable):
@@ -214,13 +209,13 @@ class Repair:
         if updates:
             now = self._clock()
             moved = await self._users.apply(updates)
-            if moved:  # each had something that the other lacked
+            if moved:  # each store had something that the other lacked
                 both = [read_event(user, one.channel_id, one.pointer, now) for one in moved]
                 await self._durable.merge(both, shared=True)
             await self._bus.publish([UserRoomChanged(user, update.channel_id) for update in updates])
 
     async def _settle_badges(self, users: Sequence[str], report: Reconciled) -> None:
-        """Badges that still differ are loaded again. One that only trails is right a little earlier then."""
+        """Drop badges that still differ, so that they are reloaded. For one that only trails this does no harm."""
         for page in range(0, len(users), PAGE):
             off = await self._badges_off(users[page : page + PAGE])
             for one in off:
@@ -230,7 +225,7 @@ class Repair:
             await self._bus.publish([BadgeChanged(one.user_id) for one in off])
 
     async def _badges_off(self, users: Sequence[str]) -> list[Drift]:
-        """Of the badges that are kept ready, those that differ from what the durable store counts."""
+        """Loaded badges that differ from the durable count."""
         ready = await self._ready_badges(users)
 
         async def look(user: str) -> Drift:
@@ -245,9 +240,9 @@ class Repair:
     # ------------------------------------------------------------ rebuild
 
     async def rebuild(self, progress: Progress | None = None, *, clear: bool = False) -> Rebuilt:
-        """Load every channel and every user, with all that is unread, so that nobody waits for it at the first use.
+        """Load every channel, and every user with all ledgers, so that no first use has to wait.
 
-        With `clear`, what is hot is given up first. Whatever is asked meanwhile is loaded on use, as ever.
+        With `clear`, drop the hot state first. Requests meanwhile load what they need, as always.
         """
         if clear:
             await self._hot.clear()
@@ -277,9 +272,9 @@ class Repair:
     # ------------------------------------------------------------ audit
 
     async def audit(self, sample: int, patience: float = PATIENCE, progress: Progress | None = None) -> Audited:
-        """Recount so many users and channels, taken at random, and the badges of these users, from the durable store.
+        """Recount a random sample of user rooms, and the badges of their users, from the durable store.
 
-        What differs is looked at again until it agrees or has stood for so many seconds.
+        Differences are checked again until they are gone or have stood for `patience` seconds.
         """
         keys = await self._sample(sample)
         done = 0
@@ -311,14 +306,14 @@ class Repair:
         return [*(found for found in again if found is not None), *badges]
 
     async def _sample(self, size: int) -> list[Key]:
-        """Seats of users who are hot, as far as there are enough: only theirs can have drifted."""
+        """Prefers user rooms of users in the hot store: only these can have drifted."""
         drawn = await self._durable.some_user_rooms(size * CANDIDATES)
         users = list(dict.fromkeys(user for user, _ in drawn))
         changes = dict(zip(users, await self._users.changes(users), strict=True)) if users else {}
         return sorted(drawn, key=lambda key: changes[key[0]] is None)[:size]
 
     async def _differs(self, user: str, channel: str) -> Drift | None:
-        """Whether what is shown differs from what is there, counted with the merge of both pointers."""
+        """The drift between shown and durable count, taken with the merge of both pointers; None if they agree."""
         try:
             why = await self._explain.explain(user, channel)
             if not why.agrees:
@@ -326,13 +321,13 @@ class Repair:
             there = (await self._durable.read_states([(user, channel)])).get((user, channel), Pointer())
             here = (await self._loader.user_room(user, channel)).pointer
         except NotFound:
-            return None  # left, or deleted meanwhile
-        # Where the hot pointer has all that the durable one has, it is the merge of both, and explain has used it.
+            return None  # the user left, or the channel was deleted meanwhile
+        # A hot pointer that lacks nothing of the durable one is the merge of both, and explain has counted with it.
         return Drift(user, channel, "pointer", here.seq, there.seq) if _lacks(here, there) else None
 
 
 def _lacks(known: Pointer, other: Pointer) -> bool:
-    """Whether another state holds anything that is not known."""
+    """Whether `other` has anything that `known` lacks."""
     return merge(known.state, other.state) != known.state
 
 
@@ -344,7 +339,7 @@ async def _pages(page_after: Callable[[str, int], Awaitable[list[str]]]) -> Asyn
 
 
 async def _each(items: Sequence[T], work: Callable[[T], Awaitable[R]]) -> list[R]:
-    """What work gives for each, a few at a time."""
+    """Results of `work`, with at most `AT_ONCE` calls in flight."""
     free = asyncio.Semaphore(AT_ONCE)
 
     async def one(item: T) -> R:

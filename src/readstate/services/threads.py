@@ -17,7 +17,7 @@ from .reads import Reads
 
 
 class ThreadPanel:
-    """The threads that a user follows. Only these cost anything."""
+    """The threads that a user follows. Only followed threads cost anything."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class ThreadPanel:
         self._max_page = max_page
 
     async def follow(self, user: str, channel: str, thread: str, *, on: bool = True) -> None:
-        """Follow a thread (everything in it is read then), or stop following it. Twice is as good as once."""
+        """Follow a thread, which marks everything in it read, or stop following it. Idempotent."""
         await self._check(user, channel, thread)
         event = MembersEvent(
             channel_id=channel,
@@ -55,7 +55,7 @@ class ThreadPanel:
     async def read(
         self, user: str, channel: str, thread: str, request: ThreadRead, origin: str | None = None
     ) -> ReadResult:
-        """Mark a followed thread read: everything, or up to a reply."""
+        """Mark a followed thread read, entirely or up to a reply."""
         up_to = None if request.up_to is None else check_id(request.up_to, "up_to")
         await self._check(user, channel, thread)
         room = thread_room(channel, thread)
@@ -107,11 +107,10 @@ class ThreadPanel:
         return Threads(totals, [view for _, view in page], more)
 
     async def totals(self, user: str) -> ThreadTotals:
-        """Unread replies over all followed threads."""
         return _totals(await self.followed(user))
 
     async def followed(self, user: str) -> list[UserRoom]:
-        """The seats of followed threads in channels that the user is in, with their ledgers."""
+        """User rooms of followed threads, with ledgers, in channels that the user is a member of."""
         everything = (await self._loader.view(user, "all")).user_rooms
         members = {
             user_room.channel_id for user_room in everything if user_room.member and not is_thread(user_room.channel_id)
@@ -126,14 +125,13 @@ class ThreadPanel:
         return (await self._loader.counted(user, rooms)).user_rooms
 
     def view(self, user_room: UserRoom, latest: Latest | None, stale: Stale) -> ThreadView:
-        """A followed thread, as callers see it."""
         channel, thread = channel_and_thread(user_room.channel_id)
         count = 0 if user_room.ledger is None else user_room.ledger.count
         view = ThreadView(thread, channel, count, self._counting.label(count), latest, last_read(user_room.pointer))
         return flagged(view, reason(stale.has(user_room.channel_id), False))
 
     async def _check(self, user: str, channel: str, thread: str) -> None:
-        """The user is in the channel, and the thread hangs on a root message in it."""
+        """Raises unless the user is a member of the channel and the thread's root is a top-level message in it."""
         check_user_id(user, "user")
         check_id(channel, "channel")
         check_id(thread, "thread")

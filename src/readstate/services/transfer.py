@@ -1,4 +1,4 @@
-"""Moving in and out: everything as JSON Lines, and the erasing of a user."""
+"""Export and import of everything as JSON Lines, and the erasure of a user."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
@@ -26,12 +26,12 @@ from .positions import Positions
 log = structlog.get_logger()
 
 MAX_LINES = 10_000
-"""Lines that are taken in one call; the answer says where to go on."""
+"""Lines taken per call; the answer says where to continue."""
 MAX_FIRST_LINE = 10**15
 
 
 class Transfer:
-    """Export and import work beside live traffic; imports and erases take turns among themselves."""
+    """Exports and imports run alongside live traffic. Imports and erases of one process run one at a time."""
 
     def __init__(
         self,
@@ -66,9 +66,10 @@ class Transfer:
         self._turn = asyncio.Lock()
 
     async def export(self) -> AsyncGenerator[bytes, None]:
-        """Everything as of one moment, as JSON Lines, in pieces that end with a line.
+        """Everything as of one point in time, as JSON Lines, in chunks that end with a line.
 
-        With every read that was acknowledged before it: what the log still has is waited for, but not for ever.
+        Waits until the durable store has every read acknowledged before the export. If that takes too long, it logs a
+        warning and continues.
         """
         if not await self._freshness.passed():
             log.warning("the newest reads may not be in an export: they are not stored yet", action="export")
@@ -79,9 +80,9 @@ class Transfer:
                 yield encoder.encode_lines(page)
 
     async def import_lines(self, data: bytes, first_line: int = 1, stop: bool = False) -> ImportReport:
-        """Take lines of an export, the first of which has this number in its file. May be repeated.
+        """Take lines of an export. `first_line`: the number of the first one in its file. Idempotent.
 
-        What is refused is named; `stop` ends at the first refusal, with everything before it taken.
+        The report names refused lines. `stop` ends at the first refusal, with everything before it taken.
         """
         if not 1 <= first_line <= MAX_FIRST_LINE:
             raise Invalid(f"lines are counted from 1 to {MAX_FIRST_LINE:,}", field="first_line")
@@ -113,10 +114,10 @@ class Transfer:
         return ImportReport(len(records) - len(misfits), refused, end)
 
     async def erase_user(self, user: str) -> Erased:
-        """Remove every trace of a user's read state; what the user wrote belongs to its channels and stays.
+        """Remove all read state of a user. The user's messages belong to their channels and stay.
 
-        Twice: what was under way meanwhile (a read, a message) would otherwise leave something behind. After the first
-        time nobody can read as this user. So what the log has then is all that can still come to the durable store.
+        Erases twice, because a read or message in flight could leave something behind the first time. After that the
+        user's reads are refused, so only what the log has by then can still reach the durable store.
         """
         check_user_id(user, "user")
         async with self._turn:
@@ -126,7 +127,7 @@ class Transfer:
             await self._pass("any channel will do")
             if not await self._freshness.stored_soon():
                 log.warning("reads of an erased user may still be in the log", action="erase")
-            await self._erase(user, first.receivers)  # a message that was under way may just have come to a badge
+            await self._erase(user, first.receivers)  # a message in flight may just have reached a badge
         await self._bus.publish([StateReplaced((user,), "erased")])
         return first.erased
 
@@ -142,11 +143,12 @@ class Transfer:
     # ------------------------------------------------------------ hot state
 
     async def _drop_erased(self, user: str, rooms: dict[str, Channel]) -> None:
-        """Drop what the hot state has of an erased user, and nothing else: it may know reads that only the log has yet.
+        """Drop only the erased user from the hot state: the rest may have reads that only the log has.
 
-        The channels that the user was in have fewer members; in a direct one those who stay have another peer, or none.
+        The user's channels have fewer members now. In a direct channel, the members who stay have another peer, or
+        none.
         """
-        if self._alone:  # one log position stands for all changes: a step would take the position of the next event
+        if self._alone:  # one log position serves all changes: a hot update would take that of the next event
             for name in rooms:
                 await self._channels.forget(name)
         else:
@@ -158,10 +160,10 @@ class Transfer:
             await self._pass(channel_and_thread(next(iter(rooms)))[0])
 
     async def _look_again(self, rooms: dict[str, int], users: Iterable[str]) -> None:
-        """The durable store has changed behind the hot state: what that holds is dropped, and loaded on use.
+        """Drop hot state that an import has made stale; it is reloaded on use.
 
-        A shared one is dropped as a whole: what is loaded instead may lack reads that only the log has yet, and that is
-        known of a new generation.
+        A shared hot store is dropped entirely: what is loaded instead may lack reads that only the log has, and only a
+        new generation is known to be behind.
         """
         names = list(rooms)
         if not self._alone:
@@ -180,24 +182,25 @@ class Transfer:
         if names:
             await self._pass(channel_and_thread(names[0])[0])
         for name, known in zip(names, await self._channels.channels(names), strict=True):
-            if known is not None and known.change < rooms[name]:  # loaded from before the change, just now
+            if known is not None and known.change < rooms[name]:  # loaded just now, from before the change
                 await self._channels.forget(name)
 
     async def _drop_user(self, user: str) -> None:
-        """Drops a user, and takes a load that is under way with it."""
+        """Drops a user, and makes a load in flight fail."""
         ticket = await self._users.begin(user)
         await self._users.install(user, ticket, [])
         await self._users.forget(user)
 
     async def _pass(self, channel: str) -> None:
-        """An event that does nothing, and takes the place in the log that the changed channels have noted.
+        """Append an event that does nothing but take the log position that the changed channels have noted.
 
-        So the next change of a channel comes after them. When it is answered, so is all that was under way.
+        So the next change of a channel gets a later position. When the event is answered, so is everything that was in
+        flight.
         """
         await self._log.channel_events([MembersEvent(channel_id=channel, created_at=self._clock())])
 
 
 def _look_at(room: Channel) -> FanOut:
-    """To those who are left in a direct channel: look again."""
+    """Marks the channel as changed for the members who stay in a direct channel."""
     latest_at = room.latest.at if room.latest else 0
     return FanOut(room.channel_id, room.change, room.peers, latest_at=latest_at, archived=room.archived)

@@ -1,4 +1,4 @@
-"""What did not get through to people who were online counts for the badge after all."""
+"""Messages that did not reach users who were online: they count for the badge after all."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ log = structlog.get_logger()
 
 
 class LateBadges:
-    """Notes it, in the durable store first. What can't be noted now is kept for the next time."""
+    """Saves them, in the durable store first."""
 
     def __init__(self, durable: DurableUsers, badges: HotBadges, bus: Bus) -> None:
         self._durable = durable
@@ -24,7 +24,7 @@ class LateBadges:
         self._waiting: list[Undelivered] = []
 
     async def note(self, noted: Sequence[Undelivered] = ()) -> None:
-        """Note these, and what waits. Never fails."""
+        """Save these and everything kept so far. What cannot be saved is kept for the next call."""
         todo, self._waiting = [*self._waiting, *noted], []
         try:
             await self.save(todo)
@@ -35,7 +35,7 @@ class LateBadges:
             log.warning("undelivered messages are not noted yet", action="badge", count=len(todo), code=error.code)
 
     async def save(self, todo: Sequence[Undelivered]) -> None:
-        """Note these, for a caller who keeps them and repeats it if it fails: that is safe."""
+        """Save these, for callers that keep them and retry a failed call. Idempotent."""
         if not todo:
             return
         there = await self._durable.save_undelivered(todo)

@@ -1,4 +1,4 @@
-"""What is unread: of one channel, of all of them, of many users."""
+"""Unread counts: of one channel, of all channels of a user (sync), and totals of many users."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from .loading import MAX_TRIES, Loader, overtaken
 from .pending_writes import PendingWrites
 
 MAX_LOOKS = 5
-"""An answer is made again if something moved while it was made: totals and rows are of one moment."""
+"""An answer is made again if something changed meanwhile, so that totals and rows are of one point in time."""
 CLOCKS_MS = 60_000
 """The clocks of two instances differ by less than this."""
 
@@ -28,7 +28,7 @@ Key = tuple[bool, int, str]
 
 
 class Line(NamedTuple):
-    """A channel with anything unread, in brief."""
+    """The counts of a channel with unread messages."""
 
     name: str
     unread: int
@@ -38,17 +38,15 @@ class Line(NamedTuple):
 
 
 class Changed(NamedTuple):
-    """What changed for a user."""
-
     channels: list[str]
     removed: list[str]
     """Channels left or deleted."""
     threads: list[str]
-    """The rooms of threads, also of those that are followed no more."""
+    """Room names of threads, also of those no longer followed."""
 
 
 class _Question(Struct, frozen=True):
-    """What a sync asks for."""
+    """A decoded sync request."""
 
     user: str
     sync: str
@@ -61,7 +59,7 @@ class _Question(Struct, frozen=True):
 
 
 class UnreadCounts:
-    """Counts, exact at some moment between question and answer."""
+    """Counts are exact at some time between request and answer, unless they say otherwise."""
 
     def __init__(
         self,
@@ -93,7 +91,6 @@ class UnreadCounts:
         self._max_batch = max_batch
 
     async def of_channel(self, user: str, channel: str) -> Unread:
-        """Unread of one channel."""
         check_user_id(user, "user")
         check_id(channel, "channel")
         before = self._counting.stale()
@@ -121,7 +118,7 @@ class UnreadCounts:
     # ------------------------------------------------------------ sums
 
     async def _sums(self, user: str, unread_summary: UnreadSummary) -> tuple[Totals, bool]:
-        """Sums over the channels that are not muted or archived, and whether one of them is a lower bound."""
+        """Sums over channels that are not muted or archived, and whether one of them is a lower bound."""
         unread, mentions, channels, capped = unread_summary.plain
         view = await self._loader.view(user, [])
         lines = [Line(*count, view.preferences.get(count[0], NO_PREFERENCES)) for count in unread_summary.special]
@@ -135,7 +132,7 @@ class UnreadCounts:
         return Totals(unread, mentions, channels), capped
 
     async def _stale_sums(self, user: str, before: Stale) -> tuple[bool, bool]:
-        """Whether the sums over the user's channels are the last known ones, and those over threads."""
+        """Whether the sums over channels are stale, and whether those over threads are."""
         stale = before.or_by(self._counting.stale())
         if stale.everything or not stale.partitions:
             return stale.everything, stale.everything
@@ -147,7 +144,7 @@ class UnreadCounts:
         )
 
     async def _timeline_lines(self, user: str, names: Sequence[str]) -> list[Line]:
-        """Timeline channels with anything unread, but for archived ones."""
+        """Timeline channels with unread messages, without archived ones."""
         if not names:
             return []
         user_rooms, channels = await self.user_rooms(user, names)
@@ -159,7 +156,7 @@ class UnreadCounts:
         ]
 
     async def _thread_totals(self, user: str, unread_summary: UnreadSummary) -> ThreadTotals:
-        """Sums over followed threads, in channels that the user is in."""
+        """Sums over followed threads, in channels that the user is a member of."""
         names = list({channel_and_thread(room)[0] for room, _, _ in unread_summary.threads})
         user_rooms = (await self._loader.view(user, names)).user_rooms if names else []
         members = {user_room.channel_id for user_room in user_rooms if user_room.member}
@@ -167,7 +164,7 @@ class UnreadCounts:
         return ThreadTotals(sum(counts), len(counts))
 
     async def user_rooms(self, user: str, names: Sequence[str]) -> tuple[list[UserRoom], list[Channel]]:
-        """Members' seats with their ledgers, and their channels, in the order of the names."""
+        """User rooms of a member, with ledgers, and their channels, in the order of the names."""
         view = await self._loader.counted(user, names)
         user_rooms = [user_room for user_room in view.user_rooms if user_room.member]
         channels = await self._loader.channels([user_room.channel_id for user_room in user_rooms])
@@ -179,7 +176,7 @@ class UnreadCounts:
     # ------------------------------------------------------------ which channels, in which order
 
     async def unread_keys(self, user: str, after: tuple[int, str] | None, limit: int) -> list[tuple[int, str]]:
-        """Channels with anything unread by latest activity, as (minus the time, channel), after such a pair."""
+        """Channels with unread messages by latest activity, as (minus the time, channel), after such a pair."""
         timelines = (await self._loader.ready(user)).timelines
         found = await self.recent(user, after, limit, only_unread=True)
         if not timelines:
@@ -196,7 +193,7 @@ class UnreadCounts:
     async def recent(
         self, user: str, after: tuple[int, str] | None, limit: int, only_unread: bool
     ) -> list[tuple[int, str]]:
-        """The user's ledger channels by latest activity."""
+        """Ledger channels by latest activity, as (minus the time, channel), after such a pair."""
         for _ in range(MAX_TRIES):
             keys = await self._users.inbox(user, after, limit, only_unread)
             if keys is not None:
@@ -216,7 +213,7 @@ class UnreadCounts:
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Sync:
-        """All channels of a user, unread first, then by latest activity; or those changed since a cursor."""
+        """Channels, unread first, then by latest activity; with `since`, only those that changed since."""
         check_user_id(user, "user")
         check_size(channels or (), self._max_batch, "channels")
         wanted = None if channels is None else frozenset(check_id(name, "channels") for name in channels)
@@ -247,9 +244,9 @@ class UnreadCounts:
         return start
 
     async def erased_since(self, user: str, start: SyncCursor) -> bool:
-        """Whether the user was erased after a moment, or may have been: that leaves no trace of what is gone.
+        """Whether the user was or may have been erased after a cursor: an erase leaves no trace of what it removed.
 
-        An erase drops the user's hot state. So the database is asked only if that was loaded after the moment.
+        An erase drops the user's hot state. So the database is asked only if the user was loaded after the cursor.
         """
         if start.change >= (await self._loader.view(user, [])).complete_since:
             return False
@@ -257,18 +254,18 @@ class UnreadCounts:
         return erased > 0 and start.at <= erased + CLOCKS_MS
 
     async def moment(self, user: str) -> str:
-        """A cursor for `since`: everything up to it is in what is answered after it, and durable."""
+        """A cursor for `since`. Everything up to it is durable, and in every answer made after it."""
         return self._cursors.encode(await self.cursor(user), user)
 
     async def cursor(self, user: str) -> SyncCursor:
-        """The same, not yet as text."""
+        """As `moment`, not encoded."""
         positions = await self._channels.positions()
         await self._pending_writes.settled(user)
         change = (await self._loader.view(user, [])).change
         return SyncCursor(change, positions, self._clock(), self.store_id, sure=not self._counting.behind)
 
     async def _now(self, user: str) -> tuple[int, tuple[int, ...]]:
-        """Changes when anything does that the user may see."""
+        """Differs after every change that the user may see."""
         return (await self._loader.view(user, [])).change, await self._channels.positions()
 
     async def _answer(self, q: _Question) -> Sync:
@@ -312,7 +309,7 @@ class UnreadCounts:
         return self._cursors.encode(SyncPage(q.sync, q.since, not last.has_unread, at, last.channel_id), q.user)
 
     async def _rows(self, q: _Question, names: Sequence[str], before: Stale) -> list[Unread]:
-        """The rows of a page in order, and one more if there is one."""
+        """The rows of a page in order, and one more if another page follows."""
         if q.wanted is not None:
             names = [name for name in names if name in q.wanted]
         user_rooms, channels = await self.user_rooms(q.user, names)
@@ -329,7 +326,7 @@ class UnreadCounts:
         )
 
     async def member_of(self, user: str, wanted: frozenset[str] | None) -> list[str]:
-        """The channels (of these) that the user is in."""
+        """The user's channels, without threads; only those in `wanted`, if given."""
         view = await self._loader.view(user, "all" if wanted is None else list(wanted))
         return [
             user_room.channel_id
@@ -338,7 +335,6 @@ class UnreadCounts:
         ]
 
     async def changed(self, user: str, start: SyncCursor) -> Changed:
-        """What changed for the user since a moment."""
         user_rooms = await self._perhaps_changed(user, start)
         channels = await self._loader.channels([user_room.channel_id for user_room in user_rooms])
         found = Changed([], [], [])
@@ -355,11 +351,11 @@ class UnreadCounts:
         return found
 
     def _unmuted(self, preferences: Preferences, start: SyncCursor) -> bool:
-        """Whether a mute has ended by itself since."""
+        """Whether a mute has expired since the cursor."""
         return start.at < preferences.muted_until <= self._clock()
 
     async def _perhaps_changed(self, user: str, start: SyncCursor) -> list[UserRoom]:
-        """The seats to look at: all, if the user was loaded later than that moment, or it is in doubt."""
+        """The user rooms to check: all, if the user was loaded after the cursor, or the cursor is not `sure`."""
         view = await self._loader.view(user, start.change)
         if start.change < view.complete_since or not start.sure:
             return (await self._loader.view(user, "all")).user_rooms
@@ -373,7 +369,7 @@ class UnreadCounts:
 
 
 def _totals(rows: Sequence[Unread]) -> tuple[Totals, bool]:
-    """The sums of rows that are all there are, and whether one of them is a lower bound."""
+    """Sums over rows that are complete, and whether one of them is a lower bound."""
     counted = [row for row in rows if row.has_unread and not row.muted and row.archived is UNSET]
     sums = Totals(sum(row.unread for row in counted), sum(row.mentions for row in counted), len(counted))
     return sums, any(row.reason == "capped" for row in counted)

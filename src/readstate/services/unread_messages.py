@@ -1,4 +1,4 @@
-"""The unread messages themselves, across channels or in one."""
+"""Lists unread messages, across channels or in one."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -17,7 +17,7 @@ Order = Literal["newest", "oldest", "channel"]
 
 
 class UnreadView(UnreadCounts):
-    """The counts, and the messages behind them: read from as few channels and rows as a page needs."""
+    """Adds the messages behind the counts. A page reads from as few channels and rows as it needs."""
 
     async def messages(
         self,
@@ -28,7 +28,7 @@ class UnreadView(UnreadCounts):
         limit: int | None = None,
         cursor: str | None = None,
     ) -> UnreadMessages:
-        """A page of unread messages: newest or oldest first, or channel by channel, each oldest first."""
+        """A page, newest or oldest first; or channel by channel, each oldest first."""
         check_user_id(user, "user")
         if channel is not None:
             check_id(channel, "channel")
@@ -50,7 +50,7 @@ class UnreadView(UnreadCounts):
         return UnreadMessages(messages=[message_view(message) for message in rows], cursor=more)
 
     async def _sources(self, user: str, channel: str | None) -> list[tuple[int, int, UnreadSource]]:
-        """Where to look: (time of the first unread, time of the last message, source)."""
+        """Where to look: (earliest time of the first unread message, time of the last message, source)."""
         if channel is not None:
             user_room = await self._loader.user_room(user, channel)
             last_at = (await self._loader.channel(channel)).last_at
@@ -70,7 +70,7 @@ class UnreadView(UnreadCounts):
         limit: int,
         newest: bool,
     ) -> list[Message]:
-        """Merges channels, looking only into those that can still contribute."""
+        """Merges channels, and queries only those that can still contribute."""
         found: list[Message] = []
         sign = -1 if newest else 1
         for first, last, source in sorted(sources, key=lambda s: -s[1] if newest else s[0]):
@@ -89,7 +89,7 @@ class UnreadView(UnreadCounts):
         after: MessagesAfter | None,
         limit: int,
     ) -> list[Message]:
-        """Channel by channel, in the order of their ids, so that a page goes on where the last one ended."""
+        """Goes through channels by id, so that a page continues where the last one ended."""
         found: list[Message] = []
         for _, _, source in sorted(sources, key=lambda s: s[2].channel_id):
             if len(found) >= limit:
@@ -109,7 +109,7 @@ def _source(user_room: UserRoom) -> UnreadSource:
 
 
 def _first_at(user_room: UserRoom) -> int:
-    """The earliest that the first unread message can have come, without asking the durable store."""
+    """A lower bound of the time of the first unread message, without a query."""
     ledger = user_room.ledger
     if ledger is None or ledger.named or ledger.capped or ledger.first is None or ledger.first.at is None:
         return user_room.pointer.at or 0
@@ -117,7 +117,7 @@ def _first_at(user_room: UserRoom) -> int:
 
 
 def _bounds(after: MessagesAfter | None, newest: bool) -> tuple[int, int]:
-    """Times between which to look; messages of other channels may have the same time as the last one."""
+    """Exclusive time bounds. Messages of other channels may have the same time as the cursor's."""
     if after is None:
         return -1, MAX_NUMBER
     return (-1, after.at + 1) if newest else (after.at - 1, MAX_NUMBER)

@@ -1,1 +1,1 @@
-"""Records of export and import, and the rules for them. Pure."""
+"""Records of export and import, and their rules. Pure."""

@@ -1,12 +1,13 @@
-"""What records of an import do to a store, pure: what it knows in, rows to write and refusals out.
+"""Folds records of an import into a store. Pure: known state in, rows to write and refusals out.
 
-An import adds and moves forward; it never takes back. So it may be repeated, and may meet live data:
-- a message that is there stays as it is (a delete reaches it); a seq is given once, and times follow seqs;
-- a channel's last seq only grows; its name and the like stay, where it has them;
-- pointers merge as everywhere; of two memberships the later join holds, and of the same one the leaving;
-- members follow the threads that they began, replied in or were mentioned in, as they would have live. A `follow`
-  record says more than that, and replaces it. Replies of a thread that has its own record make no followers;
-- preferences that still stand at their defaults take the given ones.
+An import adds and moves forward; it never takes anything back. So it can be repeated, and can meet live data:
+- a message that exists stays as it is, except that a delete applies; a seq is assigned once, and times follow seqs;
+- a channel's last seq only grows; its name and avatar stay where it has them;
+- pointers merge as everywhere; of two memberships the later join wins, and of the same join the leave;
+- members follow the threads that they began, replied in or were mentioned in, as they would in live traffic. A `follow`
+  record says more than such a presumed follow, and replaces it. Replies of a thread that has its own record make no
+  followers;
+- preferences that are still at their defaults take the given values.
 """
 
 from bisect import bisect_left
@@ -39,11 +40,11 @@ from .records import Given, GivenRead, GivenUser, GivenUserRoom, Numbered
 Place = tuple[str, int]
 
 PRESUMED_AT = 1
-"""When somebody has followed a thread since, if an import presumed it: no real follow is from the first ms of 1970."""
+"""`joined_at` of a presumed follow: no real follow is from the first millisecond of 1970."""
 
 
 class KnownMessage(Struct, frozen=True, gc=False, array_like=True):
-    """What must be known of a message that is there."""
+    """What the fold needs of a stored message."""
 
     seq: int | None
     thread_seq: int | None
@@ -55,15 +56,13 @@ class KnownMessage(Struct, frozen=True, gc=False, array_like=True):
 
 
 class KnownUserRoom(Struct, frozen=True, gc=False):
-    """A user in a room as it stands."""
-
     member: Member | None = None
     preferences: Preferences = NO_PREFERENCES
     pointer: Pointer | None = None
 
 
 class Neighbours(Struct, frozen=True, gc=False, array_like=True):
-    """What stands at a place and around it."""
+    """The message at a seq, and the times of those before and after it."""
 
     before_at: int | None = None
     id: str | None = None
@@ -71,7 +70,7 @@ class Neighbours(Struct, frozen=True, gc=False, array_like=True):
 
 
 class Known(Struct):
-    """What the store knew when a run began. Rooms are channels and threads."""
+    """What the store has when a run begins; the fold updates it. Rooms are channels and threads."""
 
     rooms: dict[str, Channel] = field(default_factory=dict)
     messages: dict[Key, KnownMessage] = field(default_factory=dict)
@@ -80,29 +79,27 @@ class Known(Struct):
     """By (room, user)."""
     places: dict[Place, Position] = field(default_factory=dict)
     times: dict[Place, Position | None] = field(default_factory=dict)
-    """The newest place at or before a time; None: nothing is there to tell."""
+    """The newest position at or before a time; None: no message is there to decide it."""
     own: dict[Key, frozenset[int]] = field(default_factory=dict)
-    """Seqs of a user's own messages beyond the pointer that the record gives."""
+    """Seqs of a user's own messages beyond the pointer of the record, by (room, user)."""
     users: dict[str, GivenUser] = field(default_factory=dict)
 
 
 class Concern(Struct, frozen=True, gc=False, array_like=True):
-    """A thread concerns a user: its author, a replier, or one who is mentioned."""
+    """A thread concerns a user: the author of its root, a replier, or a mentioned user."""
 
     channel_id: str
     thread_id: str
     user_id: str
     seq: int
-    """Up to where the user has read by that."""
+    """How far the user has read the thread as a result."""
     own: bool
-    """By a reply of the user's own."""
+    """The user wrote the reply."""
 
 
 class Rows(Struct):
-    """Rows to write."""
-
     rooms: set[str] = field(default_factory=set)
-    """Rooms that changed; they stand in `Known.rooms`."""
+    """Rooms that changed; `Known.rooms` has their new state."""
     messages: list[Message] = field(default_factory=list)
     deleted: list[Key] = field(default_factory=list)
     user_rooms: dict[Key, KnownUserRoom] = field(default_factory=dict)
@@ -111,21 +108,21 @@ class Rows(Struct):
     latest_gone: set[str] = field(default_factory=set)
     """Rooms whose latest message is deleted: another one takes its place."""
     audiences: set[str] = field(default_factory=set)
-    """Rooms whose every member must look again."""
+    """Rooms whose members all have stale hot state."""
     concerned: set[str] = field(default_factory=set)
-    """Users who must look again."""
+    """Users whose hot state is stale."""
     concerns: list[Concern] = field(default_factory=list)
-    """By new replies."""
+    """From new replies."""
     arrived: dict[Key, int] = field(default_factory=dict)
-    """New members of channels, by (channel, user), and since when."""
+    """New members of channels: (channel, user) to the time of the join."""
 
 
 class Misfit(Exception):
-    """A record that does not fit what the store has."""
+    """A record does not fit what the store has."""
 
 
 class _Line:
-    """The places of one room that this run has filled, in order."""
+    """The seqs of one room that this run has filled, in order."""
 
     def __init__(self) -> None:
         self.seqs: list[int] = []
@@ -148,7 +145,7 @@ class _Line:
 
 
 def take(run: Sequence[Numbered], known: Known, fanout_max_members: int, stop: bool) -> tuple[Rows, list[Refused]]:
-    """Fold a run of records of one sort into what is known. A refused one leaves nothing behind."""
+    """Fold a run of records of one type into `known`. A refused record leaves nothing behind."""
     taking = _Taking(known, fanout_max_members)
     refused = []
     for one in run:
@@ -163,7 +160,7 @@ def take(run: Sequence[Numbered], known: Known, fanout_max_members: int, stop: b
 
 
 def resolve(given: GivenUserRoom, known: Known) -> Position:
-    """Where a pointer stands that a record gives by seq, by id or by time."""
+    """The position of a pointer that a record gives by seq, by id or by time."""
     read, room = given.read, known.rooms.get(given.room)
     if read is None:
         return START
@@ -218,7 +215,7 @@ class _Taking:
                 self._user(given)
 
     def settle(self) -> None:
-        """Bring the member counts up to date, and with them the way of counting."""
+        """Update the member counts; a channel that has outgrown the limit changes from ledgers to a timeline."""
         for name, joined in self.joined.items():
             room = self.known.rooms[name]
             count = room.member_count + joined
@@ -258,7 +255,7 @@ class _Taking:
             self._set(room)
 
     def _joined_rooms(self, known: Channel, given: Channel) -> Channel:
-        """A room that is there, and what a record knows besides."""
+        """The stored room, with what the record knows beyond it."""
         room = _further(known, given)
         latest = given.latest
         if latest is not None and (room.latest is None or latest.seq > room.latest.seq):
@@ -293,7 +290,7 @@ class _Taking:
         self._store(message, channel, room if in_thread else None)
 
     def _thread_of(self, given: Message) -> Channel | None:
-        """The thread of a reply; its root must be there and be no reply itself."""
+        """The thread of a reply. The root must exist and must not be a reply itself."""
         if given.thread_id is None:
             return None
         self._root(given.channel_id, given.thread_id)
@@ -349,7 +346,7 @@ class _Taking:
             self._fill(thread, m, m.thread_seq)
 
     def _concerns(self, reply: Message, seq: int, first: bool) -> Iterator[Concern]:
-        """Whom a reply at the end of its thread concerns, as if it was sent now."""
+        """Whom a reply at the end of its thread concerns, as if it were sent now."""
         assert reply.thread_id is not None
         place = (reply.channel_id, reply.thread_id)
         if first:
@@ -359,7 +356,6 @@ class _Taking:
         yield Concern(*place, reply.sender_id, seq, own=True)
 
     def _fill(self, room: Channel, message: Message, seq: int) -> None:
-        """A place of a room has its message."""
         name = room.channel_id
         self.lines.setdefault(name, _Line()).put(seq, message.id, message.at)
         if seq >= room.last_seq:
@@ -372,7 +368,10 @@ class _Taking:
             self.rows.audiences.add(name)
 
     def _read_own(self, channel: str, user: str, seq: int) -> None:
-        """One's own message is always covered by the read state; if there is none yet, by the one that comes."""
+        """A read state always covers the user's own messages.
+
+        Without a user room there is nothing to do: the record that brings one takes them from `Known.own`.
+        """
         user_room = self.known.user_rooms.get((channel, user))
         if user_room is None or (user_room.member is None and user_room.pointer is None):
             return
@@ -381,7 +380,7 @@ class _Taking:
             self._point((channel, user), replace(pointer, apart=pointer.apart | {seq}))
 
     def _again(self, given: Message, known: KnownMessage, channel: Channel) -> None:
-        """A message that is there: only a delete can still reach it."""
+        """A message that exists already: only a delete still applies."""
         if not known.sender_id or not given.sender_id:
             if given.seq == channel.last_seq + 1:
                 self._set(
@@ -457,7 +456,7 @@ class _Taking:
 
     @staticmethod
     def _wanted(known: KnownUserRoom, given: Preferences, room: Channel) -> Preferences:
-        """What is wanted already holds; what still stands at its default takes what is given."""
+        """Preferences that are set stay; those at their defaults take the given values."""
         here = known.preferences
         archived = room.last_seq if given.archived_seq == FOREVER else given.archived_seq
         return Preferences(
@@ -516,7 +515,7 @@ class _Taking:
 
 
 def is_presumed(user_room: KnownUserRoom, room: str) -> bool:
-    """Whether somebody follows a thread only because an import presumed it, and has not read in it since."""
+    """Whether the user follows a thread only because an import presumed it, and has not read in it since."""
     member = user_room.member
     if not is_thread(room) or member is None or not member.active or member.joined_at != PRESUMED_AT:
         return False
@@ -524,7 +523,7 @@ def is_presumed(user_room: KnownUserRoom, room: str) -> bool:
 
 
 def _next(message: Message, room: Channel, keep_at: bool = False, **place: int) -> Message:
-    """A message that takes the next place of a room, at a time after the one before it."""
+    """The message with the next seq of a room, at a time after the previous message."""
     if keep_at:
         return replace(message, **place)
     sent_at = message.at if message.sent_at is None else message.sent_at
@@ -532,7 +531,7 @@ def _next(message: Message, room: Channel, keep_at: bool = False, **place: int) 
 
 
 def _further(room: Channel, other: Channel) -> Channel:
-    """A room that has got as far as another one."""
+    """The room, advanced to the end of `other` if that is further."""
     if other.last_seq <= room.last_seq:
         return room
     last_at = max(room.last_at, other.last_at)
@@ -540,7 +539,7 @@ def _further(room: Channel, other: Channel) -> Channel:
 
 
 def _later(known: Member, given: Member) -> Member:
-    """The later join; of the same one, the leaving."""
+    """The later join; of the same join, the leave."""
     if given.joined_at != known.joined_at:
         return given if given.joined_at > known.joined_at else known
     return replace(known, active=known.active and given.active)

@@ -1,6 +1,7 @@
-"""Who follows imported threads though no record says so: the authors of their roots, repliers and the mentioned, pure.
+"""Presumed follows: who follows an imported thread although no record says so. Pure.
 
-As live, only members of the channel do. What a `follow` record says replaces it: see `transfer_fold`.
+These are the author of the root, repliers and mentioned users; as in live traffic, only members of the channel. A
+`follow` record replaces a presumed follow: see `folding.py`.
 """
 
 from collections.abc import Iterable
@@ -14,7 +15,7 @@ from .records import GivenRead, GivenUserRoom
 
 
 def presumed_follows(concerns: Iterable[Concern], known: Known) -> list[GivenUserRoom]:
-    """New follows, of members who do not follow and never stopped; for those presumed before, further pointers."""
+    """New follows of members who do not follow and never unfollowed; for presumed follows, advanced pointers."""
     found: dict[Key, Concern] = {}
     for one in concerns:
         key = (thread_room(one.channel_id, one.thread_id), one.user_id)
@@ -35,5 +36,5 @@ def presumed_follows(concerns: Iterable[Concern], known: Known) -> list[GivenUse
 
 
 def _weight(one: Concern) -> tuple[bool, int]:
-    """An own reply reads up to itself, the last one most; else the first mention says where the unread begins."""
+    """The last own reply wins, because it reads up to itself; else the first mention, where unread begins."""
     return one.own, one.seq if one.own else -one.seq

@@ -1,4 +1,4 @@
-"""From lines to checked records: everything that can be said of a line without looking into the store."""
+"""Parses lines into checked records: every check that does not need the store."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -43,19 +43,19 @@ _header = msgspec.json.Decoder(Header)
 
 
 def lines_of(data: bytes, first_line: int, most: int) -> Iterator[tuple[int, bytes]]:
-    """The lines that say anything, with their numbers; at most so many, empty ones included."""
+    """Lines that are not empty, with their numbers, among the first `most` lines."""
     for offset, line in enumerate(data.split(b"\n", most)[:most]):
         if line.strip():
             yield first_line + offset, line
 
 
 def count_lines(data: bytes) -> int:
-    """How many lines there are; one without an end is a line too."""
+    """A last line without a newline counts."""
     return data.count(b"\n") + (not data.endswith(b"\n") and bool(data))
 
 
 def wrong_header(line: bytes) -> str | None:
-    """Why a first line can't be the header of a file for this version, or None."""
+    """Why a first line is not a header of this version; None if it is."""
     try:
         header = _header.decode(line)
     except (DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -67,7 +67,7 @@ def wrong_header(line: bytes) -> str | None:
 
 
 class Checks:
-    """The limits of the service, applied to records."""
+    """Applies the limits of the service to records."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Checks:
         self._store_text = store_text
 
     def read(self, number: int, line: bytes) -> Numbered | Refused:
-        """A line as a record that is right in itself, or why it is not."""
+        """A record that is valid in itself, or the refusal."""
         try:
             return Numbered(number, self._given(_decoder.decode(line)))
         except ReadstateError as error:
@@ -234,7 +234,7 @@ class Checks:
             raise Invalid(f"{field} is in the future")
 
     def _past(self, value: Time, field: str) -> int:
-        """A time of something that has happened. One far ahead would hold back what really happens until then."""
+        """A time that must not be in the future: it would hold back real events until then."""
         at = parse_time(value, field)
         self._check_clock(at, field)
         return at
@@ -304,7 +304,7 @@ def _check_seqs(field: str, *seqs: int) -> None:
 
 
 def _plain(error: DecodeError | UnicodeDecodeError | RecursionError) -> str:
-    """What is wrong with a line, for people."""
+    """The error in words for the import report."""
     if isinstance(error, RecursionError):
         return "the line is nested too deeply"
     if isinstance(error, UnicodeDecodeError):
