@@ -60,9 +60,7 @@ class CatchUp:
     async def _messages(
         self, user: str, channel: str, start: SyncCursor, join: tuple[int, int] | None, most: int
     ) -> list[MessageNew] | None:
-        """New messages of a channel, without those from before the user's last join; None if there are more than
-        `most`.
-        """
+        """New messages of a channel, none from before the user's last join; None if there are more than `most`."""
         if join is None:  # the user has just left
             return []
         seq, position = join

@@ -185,7 +185,6 @@ class EventRenderer:
         return rendered
 
     async def threads_in(self, user: str, channels: Set[str]) -> set[str]:
-        """The rooms of the threads in these channels that the user follows."""
         await self._loader.view(user, [])
         rooms = await self._users.rooms(user) or ()
         return {room for room in rooms if is_thread(room) and channel_and_thread(room)[0] in channels}

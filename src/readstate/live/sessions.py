@@ -33,14 +33,12 @@ class CatchingUp:
         self.out = list(out)
         self.dirty = Dirty()
         self.heard_until: int | None = None
-        """Set (ms) if the bus reports a gap during the lookup: later announcements may be lost, so a second lookup
+        """Set (ms) if the bus reports a gap during the lookup: announcements after it may be lost, so another lookup
         follows.
         """
 
 
 class UserSession:
-    """A user with at least one device on this instance."""
-
     __slots__ = (
         "_waiting",
         "badge",

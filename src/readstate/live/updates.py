@@ -361,7 +361,6 @@ class Live:
     async def _count_deltas(
         self, message: Message, members: Sequence[UserSession]
     ) -> Sequence[tuple[CountDelta, int | None]]:
-        """What the message does to the unread counts of these members, and their epochs."""
         if message.seq is None:
             return [(CountDelta.NOTHING, None)] * len(members)
         named = None if EVERYONE in message.mentions else frozenset(message.mentions)

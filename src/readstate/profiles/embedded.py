@@ -218,7 +218,6 @@ def _lock(directory: Path) -> Callable[[], None]:
 
 
 def store_is_locked(data_dir: str | Path) -> bool:
-    """Whether a running process holds the store."""
     path = Path(data_dir) / LOCK_FILE
     if not path.exists():
         return False

@@ -65,8 +65,6 @@ Bury = Callable[[Consumed, str, int], Awaitable[None]]
 
 
 class WorkerSupervisor:
-    """Runs roles over an open service of the cluster profile."""
-
     def __init__(self, service: Readstate, roles: Sequence[str]) -> None:
         self._service = service
         self._cluster = service.cluster
@@ -203,7 +201,6 @@ class WorkerSupervisor:
 
 
 async def _first(*events: asyncio.Event) -> None:
-    """Return when one of them is set."""
     waits = [asyncio.create_task(event.wait()) for event in events]
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

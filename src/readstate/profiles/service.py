@@ -48,7 +48,6 @@ class Readstate(Services):
         self.tracing = make_tracing(settings, self.instance_id)
         self._profile = self._make_profile()
         self._looked: asyncio.Task[dict[str, str]] | None = None
-        """The last look at the dependencies, in flight or done."""
         self._look_again_at = 0.0
 
     @classmethod
@@ -139,7 +138,6 @@ def make_tracing(settings: Settings, instance_id: str = "") -> "Tracing | None":
 
 
 def require_cluster(settings: Settings) -> None:
-    """Raise ConfigurationError in the embedded profile."""
     if settings.profile != "cluster":
         raise ConfigurationError(
             "this is for the cluster profile (PROFILE=cluster); the embedded one does it all in one process"
@@ -185,7 +183,6 @@ async def open_dead_letters(settings: Settings) -> AsyncIterator[DurableDeadLett
 
 
 async def store_exists(settings: Settings) -> bool:
-    """Whether the store in the settings exists."""
     if settings.in_sqlite:
         return settings.database_path.exists()
     return (await _migrate_postgres(settings, check_only=True))[0] > 0

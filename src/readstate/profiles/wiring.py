@@ -32,8 +32,6 @@ from readstate.transfer.lines import Checks
 
 
 class Parts(NamedTuple):
-    """What a profile opens for the services."""
-
     log: Log
     hot: Hot
     durable: Durable
@@ -50,8 +48,6 @@ class Parts(NamedTuple):
 
 
 class Services:
-    """Everything that callers can do."""
-
     channels: Channels
     messages: Messages
     reads: Reads

@@ -64,7 +64,6 @@ class MessageWriter:
         """By partition: the log position up to which this process has finished delivery tracking."""
 
     async def handle(self, deliveries: Sequence[Delivery], source: str = "") -> list[Effect]:
-        """Apply a batch of the log; returns the effect of each event."""
         effects = await self._store(deliveries, source)
         await self._leave_to_others(deliveries, effects)
         with self._unannounced.batch():
@@ -76,7 +75,6 @@ class MessageWriter:
     async def _heat_and_tell(
         self, deliveries: Sequence[Delivery], effects: Sequence[Effect]
     ) -> tuple[list[Moved], int]:
-        """Update the hot store, then announce; returns the pointers that moved, and the generation before that."""
         try:
             moved, generation = await self._heat(effects)
         except Unavailable as error:

@@ -139,7 +139,6 @@ class Runner(Generic[R]):
             await self._consumer.close()
 
     async def turn(self) -> None:
-        """Handle one batch, if there is one."""
         try:
             records = await self._consumer.batch(self._most, self._seconds)
             if records and self._tracing is not None:
