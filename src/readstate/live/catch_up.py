@@ -1,4 +1,8 @@
-"""What a device has missed since a cursor, as events: delta sync told as a story."""
+"""Renders what a device missed since a cursor as events.
+
+Removed channels come first; then the new messages of each changed channel by seq, with `counts: false`; then the
+current counts of channels and threads; then receipts. Intermediate states are lost.
+"""
 
 from collections.abc import Sequence
 
@@ -14,8 +18,6 @@ MAX_EVENTS = 1_000
 
 
 class CatchUp:
-    """Per changed channel the new messages by seq, then how it stands; then threads and receipts."""
-
     def __init__(
         self,
         durable: Durable,
@@ -30,7 +32,10 @@ class CatchUp:
         self._receipts_limit = receipts_max_members
 
     async def since(self, user: str, start: SyncCursor) -> list[Event] | None:
-        """The events, in order, without their cursors; None if they are too many to be given whole."""
+        """The events, in order, without their cursors; None if they can't be given completely.
+
+        That is so for more than 1,000 events, and when the user leaves a channel during the lookup.
+        """
         changed = await self._unread.changed(user, start)
         room = MAX_EVENTS - 2 * len(changed.channels) - len(changed.removed) - len(changed.threads)
         events: list[Event] = [ChannelRemoved(channel_id=name, resume=LATER) for name in changed.removed]
@@ -42,21 +47,21 @@ class CatchUp:
             events += messages
             room -= len(messages)
         if len(await self._unread.member_of(user, frozenset(changed.channels))) < len(changed.channels):
-            return None  # the user has left a channel meanwhile: its messages may be of after that
+            return None  # the user left a channel meanwhile: the messages found may be newer than that
         events += await self._standing(user, changed)
         events += await self.receipts(user, start.at)
         return events if len(events) <= MAX_EVENTS else None
 
     async def receipts(self, user: str, since: int) -> list[ReceiptUpdated]:
-        """What others have read since, as far as it is stored."""
+        """Receipts of others since a time (ms), as far as the durable store has them."""
         seen = await self._durable.receipts_since(user, since, self._receipts_limit, MAX_EVENTS)
         return list(map(receipt_updated, seen))
 
     async def _messages(
         self, user: str, channel: str, start: SyncCursor, join: tuple[int, int] | None, most: int
     ) -> list[MessageNew] | None:
-        """Messages from before the user joined, or joined again, are none of those that the user missed."""
-        if join is None:  # left just now
+        """New messages of a channel, none from before the user's last join; None if there are more than `most`."""
+        if join is None:  # the user has just left
             return []
         seq, position = join
         found = await self._durable.messages_since(channel, max(position, start.position_of(channel)), most)
@@ -69,14 +74,13 @@ class CatchUp:
         ]
 
     async def _standing(self, user: str, changed: Changed) -> Sequence[Event]:
-        """How everything that changed stands now; a thread may be back with its channel."""
+        """The current state of everything that changed, including threads of channels that the user joined again."""
         marks = {name: Marks(counts=True, conversation=True) for name in changed.channels}
         dirty = Dirty(marks, set(changed.threads), rejoined=set(changed.channels))
         return [event for event, _ in await self._renderer.render(user, dirty)]
 
 
 def receipt_updated(seen: SeenPlace) -> ReceiptUpdated:
-    """A receipt as others are told of it."""
     return ReceiptUpdated(
         channel_id=seen.channel_id,
         user_id=seen.user_id,

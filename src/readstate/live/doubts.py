@@ -1,7 +1,7 @@
-"""What devices were told while the hot state could lack reads or messages that only the log has yet.
+"""Users whose devices got stale counts.
 
-Counts say `stale` then, and an announcement that was missed can't be looked up for sure. Once the hot state is whole
-again, those who were told anything meanwhile are told how it stands.
+The hot store may lack reads or messages that only the log has. Counts say `stale` then, and a catch-up may miss changes
+that the hot store does not show. Once the hot store is fresh again, these devices get the counts again.
 """
 
 import asyncio
@@ -19,16 +19,14 @@ PAUSE_SECONDS = 1.0
 
 
 class Doubt(Struct):
-    """What one user's devices can't be sure of."""
-
     since: int
-    """What was heard of before is sure."""
+    """Time (ms) of the first stale event: what was announced before is certain."""
     rooms: set[str] = field(default_factory=set)
-    """Channels and threads whose figures were the last known ones."""
+    """Channels and threads whose counts were sent as stale."""
 
 
 class Doubts:
-    """Users of this instance who were told what may be old. `dispel` is called when it can be known better."""
+    """Calls `dispel` with the doubts that are over. Freshness is checked about once a second while there are any."""
 
     def __init__(self, freshness: Freshness, clock: Clock, dispel: Callable[[Mapping[str, Doubt]], None]) -> None:
         self._freshness = freshness
@@ -38,11 +36,13 @@ class Doubts:
         self._waiting: asyncio.Task[None] | None = None
 
     def has(self, user: str) -> bool:
-        """Whether a user's devices were told what may be old."""
         return user in self._doubts
 
     def note(self, user: str, events: Iterable[Event], sure: bool = True) -> bool:
-        """These events are told to a user; whether that is in doubt. `sure`: there are no others to be told."""
+        """Note what is sent to a user; returns whether any of it is in doubt.
+
+        `sure=False`: the lookup that made the events may have missed others.
+        """
         rooms = {room for event in events if (room := _doubtful(event)) is not None}
         if sure and not rooms:
             return False
@@ -52,11 +52,9 @@ class Doubts:
         return True
 
     def forget(self, user: str) -> None:
-        """The user has no device here any more."""
         self._doubts.pop(user, None)
 
     async def close(self) -> None:
-        """Waits for nothing any more."""
         if self._waiting is not None:
             await cancel(self._waiting)
 
@@ -79,7 +77,7 @@ class Doubts:
 
 
 def _doubtful(event: Event) -> str | None:
-    """The room whose figures an event tells, if they are the last known ones."""
+    """The room of an event with stale counts, else None."""
     match event:
         case ThreadUpdated(reason="stale"):
             return thread_room(event.channel_id, event.thread_id)

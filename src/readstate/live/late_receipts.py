@@ -1,7 +1,8 @@
-"""Receipts that were not stored yet when a device came back.
+"""Receipts that the durable store did not have yet when a device caught up.
 
-What others have read is announced at once and stored a moment later. A device that comes back in between has not heard
-the announcement, and does not find the receipt. So it is looked up again once what was acknowledged then is stored.
+A read is announced at once and stored a little later. A device that connects in between misses the announcement and
+does not find the receipt. So receipts are looked up again once the durable store has everything that was acknowledged
+at that time. A device may get a receipt twice.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ PAUSE_SECONDS = 1.0
 log = structlog.get_logger()
 
 LookUp = Callable[[str, int], Awaitable[Sequence[ReceiptUpdated]]]
-"""The receipts that a user may see, since a time."""
+"""The receipts that a user may see, since a time (ms)."""
 Tell = Callable[[str, Sequence[ReceiptUpdated]], Awaitable[None]]
 
 
@@ -30,8 +31,6 @@ class _Expected(Struct):
 
 
 class LateReceipts:
-    """Users whose devices came back, until it is known what they were not told."""
-
     def __init__(self, freshness: Freshness, look_up: LookUp, tell: Tell) -> None:
         self._freshness = freshness
         self._look_up = look_up
@@ -40,20 +39,18 @@ class LateReceipts:
         self._waiting: asyncio.Task[None] | None = None
 
     def expect(self, user: str, since: int, told: Iterable[Event]) -> None:
-        """A device of this user was told what was stored of what happened since that time."""
+        """A device of this user caught up from `since` (ms) on, and got these events."""
         receipts = {event for event in told if isinstance(event, ReceiptUpdated)}
-        if (known := self._expected.get(user)) is not None:  # what one device was told, another one need not have been
+        if (known := self._expected.get(user)) is not None:  # one device may lack what another got
             since, receipts = min(known.since, since), known.told & receipts
         self._expected[user] = _Expected(since, receipts)
         if self._waiting is None:
             self._waiting = asyncio.create_task(self._wait())
 
     def forget(self, user: str) -> None:
-        """The user has no device here any more."""
         self._expected.pop(user, None)
 
     async def close(self) -> None:
-        """Waits for nothing any more."""
         if self._waiting is not None:
             await cancel(self._waiting)
 
@@ -69,13 +66,13 @@ class LateReceipts:
             self._waiting = None
 
     async def _find_all(self, expected: Mapping[str, _Expected]) -> None:
-        """Whoever has gone meanwhile is told nothing; for whom another device has come, the next look is right."""
+        """Skips users who have disconnected. If another device connects meanwhile, the next look covers it."""
         for user, one in expected.items():
             if self._expected.get(user) is one and await self._find(user, one) and self._expected.get(user) is one:
                 del self._expected[user]
 
     async def _find(self, user: str, expected: _Expected) -> bool:
-        """Tells what was not; False: it could not be looked up."""
+        """Send the receipts that were not sent before; False if the lookup failed."""
         try:
             found = await self._look_up(user, expected.since)
             if late := [one for one in found if one not in expected.told]:

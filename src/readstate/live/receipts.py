@@ -1,7 +1,8 @@
-"""Receipts, as they are told live: somebody has read, and others in the channel may see it.
+"""Sends receipts live: a user has read, and other members of the channel may see it.
 
-A device that comes back looks for receipts from the time of its cursor on. So while some are not told yet, cursors
-have a time from before them.
+One task looks up which receipts are visible and sends them, while the next ones are gathered; of several moves of one
+pointer only the last is sent. A device that reconnects looks for receipts from the time in its cursor on. So while
+receipts wait to be sent, cursors carry a time from before them.
 """
 
 import asyncio
@@ -23,24 +24,22 @@ log = structlog.get_logger()
 
 RETRY_SECONDS = 1.0
 ON_THE_WAY_MS = 10_000
-"""What the hot state shows is announced after so long at most."""
+"""Upper bound for the time from a change in the hot store to the arrival of its announcement."""
 
 _encode = json.Encoder().encode
 
 
 class _Gathered:
-    """The last move of each pointer, and whoever waits until they are told."""
+    """The last move of each pointer."""
 
     def __init__(self) -> None:
         self.moved: dict[tuple[str, str], PointerMoved] = {}
         self.since = 0
-        """When the first one came."""
+        """When the first move arrived (ms)."""
         self.tried = asyncio.Event()
 
 
 class LiveReceipts:
-    """Looked up and told by one task, while the next ones are gathered."""
-
     def __init__(
         self,
         connected: ConnectedUsers,
@@ -58,7 +57,6 @@ class LiveReceipts:
         self._telling: _Gathered | None = None
 
     def add(self, moved: PointerMoved) -> None:
-        """Somebody has read."""
         if (moved.before.epoch, moved.before.seq) == (moved.pointer.epoch, moved.pointer.seq):
             return
         if all(user.id == moved.user_id for user in self._connected.members(moved.channel_id)):
@@ -71,17 +69,16 @@ class LiveReceipts:
             self._spawn(self._tell())
 
     def told_until(self, now: int) -> int:
-        """The time before which everybody who has read was told of; that is now, if nothing is waiting."""
+        """The time (ms) before which all receipts were sent; `now` if none waits."""
         return now if self._telling is None else min(now, self._telling.since - ON_THE_WAY_MS)
 
     async def tried(self) -> None:
-        """Wait until what was added so far is told, or could not be."""
+        """Wait until the receipts added so far are sent, or one attempt has failed."""
         last = self._gathered if self._gathered.moved else self._telling
         if last is not None:
             await last.tried.wait()
 
     def _next(self) -> None:
-        """What was gathered is to be told now, if there is any."""
         self._telling = None
         if self._gathered.moved:
             self._telling, self._gathered = self._gathered, _Gathered()
@@ -93,7 +90,7 @@ class LiveReceipts:
                     self._next()
                     await self._send()
                 some.tried.set()
-        finally:  # nobody is here any more, or it can't be done at all
+        finally:  # no user is connected any longer, or an unexpected error ends the task
             for some in (self._telling, self._gathered):
                 if some is not None:
                     some.tried.set()

@@ -1,4 +1,9 @@
-"""Events that carry figures, rendered for one user so that they are exact at the moment they are handed over."""
+"""Renders a user's dirty marks as events.
+
+The rendering repeats while the user's or a channel's change number moves during it, at most 5 times, and nothing is
+awaited between the last look and the return. So counts are exact at their position among the user's frames. If
+something moves in every pass, the last rendering is sent; the announcement of that change marks it dirty again.
+"""
 
 from collections.abc import Sequence, Set
 from typing import NamedTuple
@@ -28,19 +33,18 @@ from readstate.services.threads import ThreadPanel
 from readstate.services.unread import UnreadCounts
 
 MAX_LOOKS = 5
-"""Figures are made again if something moved while they were made."""
+"""Attempts at a rendering during which nothing changes."""
 LATER = ""
-"""Stands for the cursor, which is known when an event is sent."""
+"""Placeholder for the cursor, which is known only when an event is sent."""
 
 
 class To(NamedTuple):
-    """Which connections of a user an event goes to."""
+    """The connections of a user that an event goes to."""
 
     all_but: str | None = None
     only: frozenset[str] | None = None
 
     def reaches(self, connection: str) -> bool:
-        """Whether it goes to this one."""
         return connection != self.all_but and (self.only is None or connection in self.only)
 
 
@@ -48,44 +52,41 @@ TO_ALL = To()
 
 
 class Marks(Struct, gc=False):
-    """What a device must hear of a channel."""
+    """What must be rendered of a channel."""
 
     counts: bool = False
     conversation: bool = False
     pointer_from: str | None = None
-    """The instance where the pointer was moved."""
+    """The instance where the pointer moved; None: it did not move."""
     not_to: str | None = None
-    """The connection that moved it, if it was one alone."""
+    """The connection that moved the pointer, which has its answer already; None if several moved it."""
 
 
 class Dirty(Struct):
-    """What a user's devices must hear, with figures as they stand when they hear it."""
+    """What changed for a user and is not rendered yet. It holds no counts: they are read when it is rendered."""
 
     channels: dict[str, Marks] = field(default_factory=dict)
     threads: set[str] = field(default_factory=set)
     rejoined: set[str] = field(default_factory=set)
-    """Channels with which the user's threads in them are back."""
+    """Channels that the user has joined again: the threads followed there are visible again."""
     badge: bool = False
     newcomers: set[str] = field(default_factory=set)
-    """Connections that have not heard of the badge yet."""
+    """Connections that have not received the badge yet."""
     ends: dict[str, int] = field(default_factory=dict)
-    """Once it is rendered: the last seq that each channel had then."""
+    """Filled by the rendering: the last seq of each channel then."""
 
     def __bool__(self) -> bool:
         return bool(self.channels or self.threads or self.badge or self.newcomers)
 
     def of(self, channel: str) -> Marks:
-        """The marks of a channel."""
         return self.channels.setdefault(channel, Marks())
 
     def pointer(self, channel: str, instance: str, origin: str | None) -> None:
-        """A pointer moved."""
         marks = self.of(channel)
         marks.not_to = origin if marks.pointer_from is None or marks.not_to == origin else None
         marks.pointer_from = instance
 
     def add(self, other: "Dirty") -> None:
-        """Also what another one says."""
         for channel, marks in other.channels.items():
             mine = self.of(channel)
             mine.counts |= marks.counts
@@ -102,8 +103,6 @@ Rendered = tuple[Event, To]
 
 
 class EventRenderer:
-    """Renders what is dirty. Nothing waits between the last look at the hot state and the answer."""
-
     def __init__(
         self,
         users: HotUsers,
@@ -137,7 +136,7 @@ class EventRenderer:
         return rendered
 
     async def unread(self, user: str, channel: str) -> Unread:
-        """What is unread in one channel, exact when it is answered."""
+        """The unread counts of one channel, exact when this returns."""
         for _ in range(MAX_LOOKS):
             before = await self._moment(user, [channel])
             unread = await self._unread.of_channel(user, channel)
@@ -186,7 +185,6 @@ class EventRenderer:
         return rendered
 
     async def threads_in(self, user: str, channels: Set[str]) -> set[str]:
-        """The rooms of the threads in these channels that the user follows."""
         await self._loader.view(user, [])
         rooms = await self._users.rooms(user) or ()
         return {room for room in rooms if is_thread(room) and channel_and_thread(room)[0] in channels}
@@ -203,7 +201,7 @@ class EventRenderer:
         events = []
         for user_room, room in zip(user_rooms, channels, strict=True):
             view = self._threads.view(user_room, None if room is None else room.latest, stale)
-            if view.channel_id not in joined:  # the channel is gone for this user, and its threads with it
+            if view.channel_id not in joined:  # the user has left the channel, and so its threads
                 continue
             followed = room is not None and user_room.member
             events.append(ThreadUpdated(**structs.asdict(view), followed=followed, resume=LATER))
@@ -233,7 +231,7 @@ def _pointer_updated(unread: Unread, instance: str) -> ReadPointerUpdated:
 
 
 def message_new(message: Message, counts: bool, mentions_me: bool, epoch: int | None = None) -> MessageNew:
-    """A message as it is told to users for whom it counts, and whom it mentions, or not, in this epoch."""
+    """A `message.new` for all users with the same `counts`, `mentions_me` and epoch."""
     m = message
     return MessageNew(
         channel_id=m.channel_id,
@@ -253,6 +251,6 @@ def message_new(message: Message, counts: bool, mentions_me: bool, epoch: int | 
 
 
 def mentions(message: Message, user: str) -> bool:
-    """Whether a message of somebody else mentions the user."""
+    """Whether the message mentions the user; the sender's own mention does not count."""
     named = message.mentions
     return bool(named) and user != message.sender_id and (user in named or EVERYONE in named)

@@ -1,4 +1,4 @@
-"""Mutes that end by themselves: at that time the figures of the channel change for the devices that are connected."""
+"""Mutes expire without an announcement. A timer per connected user marks the channel's counts as dirty then."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -20,7 +20,7 @@ MAX_TIMER_SECONDS = 86_400.0
 
 
 class Unmuting:
-    """One timer for each user, set for the next mute that ends."""
+    """One timer per user, for the mute that expires next."""
 
     def __init__(
         self,
@@ -37,19 +37,18 @@ class Unmuting:
         self._send = send
 
     def schedule(self, user: UserSession) -> None:
-        """The mutes of a user may be others now."""
+        """Look at the user's mutes again, after they may have changed."""
         self.stop(user)
         self._spawn(self._tell_ended(user))
 
     @staticmethod
     def stop(user: UserSession) -> None:
-        """Nobody is to be told any more."""
         if user.mute_timer is not None:
             user.mute_timer.cancel()
             user.mute_timer = None
 
     async def _tell_ended(self, user: UserSession) -> None:
-        """Tells of mutes that have ended, and sets the clock for the next one."""
+        """Mark channels whose mute has expired, and set the timer for the next one."""
         while self._connected.has(user):
             try:
                 preferences = (await self._loader.view(user.id, [])).preferences

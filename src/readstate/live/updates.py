@@ -1,13 +1,6 @@
-"""Live updates: what is announced goes to the devices of this instance that may see it.
+"""Takes announcements from the bus and sends frames to the devices of this instance.
 
-A user's frames leave in one order, and every figure in them is exact at its place in that order:
-- `message.new` is sent at once, while the hot state has just taken the message and nothing else has happened;
-- whatever carries figures is only noted then (`Dirty`), and rendered from the hot state when its turn comes.
-
-The cursor that an event carries says: everything up to here was sent before. So it stays where it was while
-figures are still to be rendered, or while something of the user's own is not durable yet. A device that comes
-back with it may hear something twice, but never misses anything. Where other processes write, what the hot state
-shows may not have been heard of yet: there the cursor is a moment that is long enough ago.
+The package docstring (`live/__init__.py`) states the algorithm, its races and the errors it accepts.
 """
 
 import asyncio
@@ -55,15 +48,13 @@ log = structlog.get_logger()
 
 RETRY_SECONDS = 1.0
 MAX_CATCHING_UP = 8
-"""For so many users at once it is looked up what was missed: a thousand are no storm."""
+"""Users who catch up at the same time: a gap concerns all connected users, who would load the stores at once."""
 
 _encode = json.Encoder().encode
 _MUST_SYNC = (SyncRequired(reason="what was missed can't be given whole", resume=LATER),)
 
 
 class Live:
-    """The devices of this instance, and what they are told."""
-
     def __init__(
         self,
         users: HotUsers,
@@ -105,10 +96,10 @@ class Live:
     # ------------------------------------------------------------ devices
 
     async def attach(self, user_id: str, device: DeviceSession, start: SyncCursor | None) -> bool:
-        """Tell a device what it missed since a moment, and from then on what happens.
+        """Send a device what it missed since `start`, and from then on every update.
 
-        False if what it missed can't be given whole (None: it is not known what that is): the device is told
-        to sync, and hears what happens.
+        Returns False if the missed events can't be sent completely, or `start` is None (the device's cursor is
+        invalid). The device then gets `sync.required`, and still receives every update from now on.
         """
         user = self._connected.add(user_id)
         user.catching_up[device.connection_id] = CatchingUp()
@@ -120,7 +111,11 @@ class Live:
         return begun is start
 
     async def _since(self, user_id: str, start: SyncCursor | None) -> tuple[SyncCursor, SyncCursor, Sequence[Event]]:
-        """From where to where, and what happened in between; or from the end on, and that a sync is needed."""
+        """Returns the cursor to begin with, the cursor reached, and the events between them.
+
+        If the events can't be given completely, both cursors are the end, and the only event is `sync.required`. The
+        end is taken before the lookup: what changes later is found by the lookup, or announced, or both.
+        """
         reached = await self._unread.cursor(user_id)
         if start is not None and start.is_before(reached) and not await self._unread.erased_since(user_id, start):
             missed = await self._missed.since(user_id, start)
@@ -131,13 +126,14 @@ class Live:
     def _join(
         self, user: UserSession, device: DeviceSession, missed: Sequence[Event], start: SyncCursor, reached: SyncCursor
     ) -> int | None:
-        """Tells what was missed, then what came meanwhile; from now on the device hears what the others do.
+        """Send the missed events, then those that arrived during the lookup, and add the device to the user's devices.
 
-        What came meanwhile may be in what was missed already: it is told again, with its figures. Returns up to
-        when all was heard, if announcements were missed meanwhile.
+        Nothing is awaited here, so no event falls in between. An event that arrived during the lookup may be among the
+        missed ones in another form; it is sent again, and counts follow. If the bus reported a gap during the lookup,
+        returns the time up to which announcements are complete.
         """
         meanwhile = user.catching_up.pop(device.connection_id, None)
-        if meanwhile is None:  # it has gone
+        if meanwhile is None:  # the device has disconnected
             return None
         if not self._alone and missed is not _MUST_SYNC:
             self._late.expect(user.id, start.at, missed)
@@ -162,9 +158,9 @@ class Live:
         return meanwhile.heard_until
 
     async def on_gap(self, seconds: float) -> None:
-        """What was announced in the last so many seconds may not have been heard: devices are told what has changed.
+        """Catch all devices up: announcements of the last `seconds` may be lost.
 
-        It is looked up as for devices that come back. What is heard after this has returned is told after it.
+        They catch up like devices that reconnect. Announcements that arrive after this returns are sent after that.
         """
         heard_until = self._clock() - int(seconds * 1000) - ON_THE_WAY_MS
         for user in self._connected.everyone():
@@ -174,7 +170,10 @@ class Live:
             self._repair(user, heard_until)
 
     def _repair(self, user: UserSession, heard_until: int | None) -> None:
-        """Nothing goes to the devices of a user until they were told what has changed since all was heard."""
+        """Hold back a user's devices and catch them up from the last certain cursor before `heard_until` (ms).
+
+        None: nothing is missing.
+        """
         if heard_until is None or not user.devices:
             return
         held, user.devices = user.devices, {}
@@ -192,20 +191,20 @@ class Live:
                     await self._is_to_prove(user)
                     begun, reached, missed = await self._since(user.id, start)
                 break
-            except Exception as error:  # whatever it is: devices that are told nothing any more would be worse
+            except Exception as error:  # any error: devices held back forever would be worse
                 log.warning("what was missed could not be looked up yet", action="live", reason=repr(error))
                 await asyncio.sleep(RETRY_SECONDS)
-            if not self._connected.has(user):  # all have gone
+            if not self._connected.has(user):  # all devices have disconnected
                 return
         if not gone <= {event.channel_id for event in missed if isinstance(event, ChannelRemoved)}:
-            begun, missed = reached, _MUST_SYNC  # an erased user leaves no trace of what is gone
+            begun, missed = reached, _MUST_SYNC  # an erase leaves no trace of removed channels
         again = [self._join(user, device, missed, begun, reached) for device in held.values()]
         if user.devices.keys() <= held.keys() and not user.catching_up:
             user.cursor_history.renew(reached)
         self._repair(user, min((one for one in again if one is not None), default=None))
 
     def _dispel(self, doubts: Mapping[str, Doubt]) -> None:
-        """The hot state is whole again: what was told while it was not is told anew, and what could not be seen."""
+        """The hot store is fresh again: render the stale counts again, and catch up on what was not visible then."""
         for name, doubt in doubts.items():
             for user in self._connected.of([name]):
                 for room in doubt.rooms:
@@ -213,11 +212,11 @@ class Live:
                 self._repair(user, doubt.since - ON_THE_WAY_MS)
 
     async def _enter_rooms(self, user: UserSession) -> set[str]:
-        """Hear of the channels that the user is in, and no more of others; returns these others."""
+        """Subscribe the user to exactly the channels that the user is in now; returns those that were left."""
         before = set(user.rooms)
         while (found := await self._hot_users.rooms(user.id)) is None:
             await self._loader.ready(user.id)
-        if not self._connected.has(user):  # gone meanwhile
+        if not self._connected.has(user):  # disconnected during the lookup
             return set()
         rooms = {room for room in found if not is_thread(room)}
         for room in rooms:
@@ -227,17 +226,19 @@ class Live:
         return before - rooms
 
     async def _is_to_prove(self, user: UserSession) -> None:
-        """What was noted before it is looked up what was missed is among that, heard of or not."""
+        """Collect the user's unproven deliveries before the lookup.
+
+        Their messages are stored already, so the lookup finds them even if their announcements never arrive.
+        """
         user.sending = list(dict.fromkeys([*await self._deliveries.unproven(user.id), *user.sending]))
 
     def _sent(self, user: UserSession) -> None:
-        """What was to be sent to the user's devices is on its way."""
+        """Report the deliveries that were just pushed; the device's next sign of life proves them."""
         if user.sending:
             self._deliveries.sent(user.sending)
             user.sending = []
 
     def detach(self, user_id: str, device: DeviceSession) -> None:
-        """A device is gone."""
         user = self._connected.get(user_id)
         if user is None:
             return
@@ -251,11 +252,13 @@ class Live:
         self._late.forget(user_id)
 
     def is_idle(self) -> bool:
-        """Whether nobody is connected."""
         return not self._connected
 
     async def flushed(self, user_id: str) -> None:
-        """Wait until what was announced to a user is sent, or could not be; what comes meanwhile is not waited for."""
+        """Wait until everything announced to a user so far was sent, or one attempt has failed.
+
+        Announcements that arrive while this waits are not waited for.
+        """
         await self._receipts.tried()
         user = self._connected.get(user_id)
         while user is not None and user.repair is not None and not user.repair.done():
@@ -264,7 +267,7 @@ class Live:
             await user.rendered_once()
 
     async def close(self) -> None:
-        """Finish what must be kept."""
+        """Stop waiting for freshness, and finish the tasks in flight."""
         await self._doubts.close()
         await self._late.close()
         while self._tasks:
@@ -273,7 +276,10 @@ class Live:
     # ------------------------------------------------------------ announcements
 
     async def on_announcements(self, announcements: Sequence[Announcement]) -> None:
-        """Tell devices what was announced. Never fails: a device that can't be told must sync."""
+        """Send or mark what was announced, in order.
+
+        Raises when a store fails. The bus then reports a gap, and the devices catch up.
+        """
         for one in announcements:
             match one:
                 case PointerMoved():
@@ -285,13 +291,13 @@ class Live:
                 case StateReplaced():
                     await self._replaced(one)
                 case Outcome():
-                    pass  # for those who asked
+                    pass  # for the request that waits for it
                 case _:
                     self._note(one)
         await self._send()
 
     def _note(self, one: ChannelTouched | ThreadTouched | UserRoomChanged | BadgeChanged) -> None:
-        """Only figures change."""
+        """Announcements that change only counts: mark them, to be rendered later."""
         match one:
             case ChannelTouched():
                 for user in self._connected.members(one.channel_id):
@@ -332,15 +338,13 @@ class Live:
                 and user.rendered_seq
                 and message.seq <= user.rendered_seq.get(message.channel_id, 0)
             ):
-                self._connected.mark(
-                    user, message.channel_id
-                )  # figures that were told before may have it in them or not
+                self._connected.mark(user, message.channel_id)  # counts sent before may or may not include it
         self._connected.touch(members)
         if message.seq is not None:
             self._own_message(came)
 
     def _reached_by(self, came: MessageCame) -> dict[str, Undelivered]:
-        """What is to be proven of the users of this instance whom it is sent to."""
+        """The deliveries to track for the connected members who get this message, by user."""
         reached = {}
         for noted in came.reached:
             user = self._connected.get(noted.receiver_id)
@@ -348,16 +352,15 @@ class Live:
                 continue
             if noted.channel_id in user.rooms:
                 reached[user.id] = noted
-            elif user.catching_up:  # it is among what was missed
+            elif user.catching_up:  # the message is among the missed events
                 user.sending.append(noted)
-            else:  # who has left is not sent it
+            else:  # a user who left does not get the message, so it is not undelivered either
                 self._deliveries.sent([noted])
         return reached
 
     async def _count_deltas(
         self, message: Message, members: Sequence[UserSession]
     ) -> Sequence[tuple[CountDelta, int | None]]:
-        """What the message does to the counts of these members, and the epochs that they are in."""
         if message.seq is None:
             return [(CountDelta.NOTHING, None)] * len(members)
         named = None if EVERYONE in message.mentions else frozenset(message.mentions)
@@ -367,7 +370,11 @@ class Live:
         return [(CountDelta.NOTHING, epoch) for _, epoch in found] if message.silent else found
 
     def _own_message(self, came: MessageCame) -> None:
-        """To send is to read: the sender's other devices hear of it, and others if it read anything."""
+        """Sending a message reads the channel up to it: update the sender's devices.
+
+        The other members get a receipt only if the sender had unread messages before it; otherwise the message says the
+        same.
+        """
         message = came.message
         for user in self._connected.of([message.sender_id]):
             user.dirty.pointer(message.channel_id, came.instance_id, None)
@@ -390,7 +397,7 @@ class Live:
 
     async def _members(self, changed: MembersChanged) -> None:
         for user in self._connected.of(changed.left):
-            if changed.channel_id not in user.rooms:  # left before it was deleted
+            if changed.channel_id not in user.rooms:  # the user left before the channel was deleted
                 continue
             self._connected.leave(user, changed.channel_id)
             user.dirty.channels.pop(changed.channel_id, None)
@@ -413,7 +420,7 @@ class Live:
     # ------------------------------------------------------------ sending
 
     async def _send(self) -> None:
-        """Sends what is ready, and has the rest rendered."""
+        """Push the events that are ready, and start rendering for users with dirty marks."""
         touched = self._connected.take_touched()
         for user in touched:
             for meanwhile in user.catching_up.values():
@@ -430,12 +437,15 @@ class Live:
                 self._start_rendering(user)
 
     async def _reached(self, users: Sequence[UserSession]) -> list[SyncCursor | None]:
-        """The moment up to which everything is announced to these users; None: it can't be told now."""
+        """For each user the cursor up to which everything is announced; None if it can't be known now.
+
+        It is None while the message writer has shown a batch that it has not announced, or did so during the lookup.
+        """
         moment = self._unannounced.moment()
         try:
             changes = await self._hot_users.changes([user.id for user in users])
             positions, now, store = await self._hot_channels.positions(), self._clock(), self._unread.store_id
-        except ReadstateError as error:  # what is to be told need not wait for that
+        except ReadstateError as error:  # the events need not wait for a newer cursor
             log.debug("cursors stay where they are", action="live", reason=error.explained)
             return [None] * len(users)
         if moment is None or self._unannounced.moment() != moment:
@@ -444,7 +454,7 @@ class Live:
         return [None if change is None else SyncCursor(change, positions, at, store) for change in changes]
 
     def _push(self, user: UserSession, reached: SyncCursor | None) -> None:
-        """Gives a user's events to all devices. The last one moves the cursor on, if all was told."""
+        """Push a user's events to the devices. The last event carries a new cursor if the user is settled."""
         out, user.out = user.out, []
         before = user.resume
         if reached is not None and not self._is_unsettled(user):
@@ -465,9 +475,9 @@ class Live:
         return b'"resume":"%b"' % self._cursors.encode_bytes(cursor, user)
 
     def _is_unsettled(self, user: UserSession) -> bool:
-        """Whether not all that happened was told to all devices, or something of it is not durable yet.
+        """Whether a device still lacks something that happened, or something that was sent is not certain.
 
-        A device that is being told what it missed hears later of what the others are told now.
+        A device that is catching up gets later what the other devices get now, so the cursor waits for it.
         """
         if user.dirty or user.rendering or user.catching_up:
             return True
@@ -478,7 +488,6 @@ class Live:
             user.render_task = self._spawn(self._render_all(user))
 
     async def _render_all(self, user: UserSession) -> None:
-        """Renders what is dirty, until nothing is."""
         try:
             while user.dirty and user.devices:
                 await self._pending_writes.quiet(user.id)
@@ -502,7 +511,7 @@ class Live:
             return False
         finally:
             user.rendering = False
-        left = rooms - user.rooms  # while it was rendered: the devices have heard that these are gone
+        left = rooms - user.rooms  # during the rendering; the devices already got channel.removed
         rendered = [one for one in rendered if getattr(one[0], "channel_id", None) not in left]
         self._doubts.note(user.id, (event for event, _ in rendered))
         for channel, end in dirty.ends.items():
@@ -514,18 +523,22 @@ class Live:
         return True
 
     def showed(self, user_id: str, channel: str, seq: int) -> None:
-        """A device was given figures of a channel that may hold the messages up to here, in an answer."""
+        """A device got counts of a channel in an answer; they may include messages up to `seq`."""
         if (user := self._connected.get(user_id)) is not None and channel in user.rooms:
             self._note_rendered(user, channel, seq)
 
     def _note_rendered(self, user: UserSession, channel: str, seq: int) -> None:
-        """Where other processes write, a message may be in figures before it is announced."""
+        """Remember the newest message that rendered counts may include.
+
+        Where other processes write, the hot store shows a message before its announcement arrives. When it arrives,
+        `_message` has counts up to this seq rendered again.
+        """
         if not self._alone:
             user.rendered_seq[channel] = max(seq, user.rendered_seq.get(channel, 0))
 
     @staticmethod
     def _audience(user: UserSession, event: Event, to: To, dirty: Dirty) -> To:
-        """A badge that stands already is told to newcomers only."""
+        """An unchanged badge goes only to connections that have not received it yet."""
         if not isinstance(event, BadgeUpdated):
             return to
         known, user.badge = user.badge, event.senders

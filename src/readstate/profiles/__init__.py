@@ -1,1 +1,1 @@
-"""Which adapters run together."""
+"""The embedded and the cluster profile: which adapters each opens, and how the services are wired to them."""

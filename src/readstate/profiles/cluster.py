@@ -49,11 +49,11 @@ HEARTBEAT_SECONDS = 1.0
 ADOPT_SECONDS = 30.0
 TOPICS_SECONDS = 0.5
 ASIDE_MS = 1_000
-"""While the hot store is away, what was loaded aside is remembered for so long."""
+"""While the hot store is unavailable, state that was loaded without it is kept this long."""
 
 
 class Cluster:
-    """Opens what the services need, and closes it with the stack."""
+    """Opens servers and services; closes them with the stack."""
 
     durable: PostgresStore
     hot: ValkeyHot
@@ -82,19 +82,19 @@ class Cluster:
         self.dependencies: dict[str, Callable[[], Awaitable[None]]] = {}
         self.lost = asyncio.Event()
         self.loss: ReadstateError = ConfigurationError()
-        """Nobody can take over what is shared; but Kafka may turn out to be another than the settings say."""
+        """Why `lost` is set. No other process can take a cluster over; the only reason is that Kafka, unavailable at
+        the start, turns out not to match the settings.
+        """
         self.topics_seen = asyncio.Event()
-        """Set when the topics are there, with as many partitions as the settings say."""
+        """Set when the topics exist with as many partitions as the settings say."""
         self._alone: Services | None = None
         self._aside: MemoryHot | None = None
         self._aside_at = 0
 
     def lags(self) -> dict[str, str]:
-        """What may be behind, with its state."""
         return {"messages": self.backlog.state()}
 
     async def start(self, services: Services) -> tuple[SqlStore, Hot]:
-        """Put the services together, and let them run."""
         s = self.settings
         await asyncio.to_thread(Path(s.data_dir).mkdir, parents=True, exist_ok=True)
         self.durable = await PostgresStore.open(s.database_url, s.fanout_max_members, s.database_connections)
@@ -138,7 +138,7 @@ class Cluster:
         self._stack.push_async_callback(services.presence.close)
 
         async def on_announcements(announcements: Sequence[Announcement]) -> None:
-            # Whoever waits for an effect has it when the devices here have it: as in the embedded profile.
+            # Devices before waiting requests, as in the embedded profile.
             try:
                 await services.live.on_announcements(announcements)
             finally:
@@ -150,7 +150,7 @@ class Cluster:
         return self.durable, self.hot
 
     async def without_hot_store(self) -> Services | None:
-        """The services over the durable store alone, with nothing remembered for longer than a moment."""
+        """The services over the durable store alone. They keep loaded state for at most `ASIDE_MS`."""
         if self._alone is None or self._aside is None:
             return None
         now = self.clock()
@@ -170,7 +170,7 @@ class Cluster:
             max_bytes=s.hot_memory * 2**20,
         )
         self._alone = Services()
-        # Its cursors are those of no store: what changed since such a moment can't be told later.
+        # Store id 0 makes its cursors invalid elsewhere: changes since such a cursor can't be found later.
         aside = parts._replace(hot=self._aside, bus=LocalBus(), freshness=NeverFresh(), store_id=0)
         self._alone.assemble(s, self.clock, aside)
 
@@ -245,7 +245,7 @@ class Cluster:
         return Backlog(sources, s.partitions, stale_after=s.stale_after, max_lag=s.max_lag)
 
     async def _make_topics(self) -> bool:
-        """False: Kafka is not there. Reads go on without it, so a process may start all the same."""
+        """Returns False if Kafka is unavailable. Reads work without it, so the process starts anyway."""
         try:
             await asyncio.to_thread(make_topics, self.options, self.topics.all, self.settings.partitions)
         except LogUnavailable as error:
@@ -254,7 +254,7 @@ class Cluster:
         return True
 
     async def _keep_making_topics(self, log: KafkaLog) -> None:
-        """Until they are there. What would have been refused at the start ends the process now."""
+        """Retry until the topics exist. An error that would have prevented the start ends the process now."""
         while not self.topics_seen.is_set():
             await asyncio.sleep(TOPICS_SECONDS)
             try:
@@ -281,7 +281,7 @@ class Cluster:
     # ------------------------------------------------------------ in the background
 
     async def _heartbeat(self, services: Services) -> None:
-        """Tells the others what only this process knows, and lets go of devices that are overdue."""
+        """Publish the depth of the spool, merge the spool into a hot store after a loss, and expire overdue devices."""
         noted = generation = 0
         while True:
             try:
@@ -300,28 +300,29 @@ class Cluster:
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
     async def _merge_spool(self) -> None:
-        """The hot store was lost: what waits here is in no other store."""
+        """Merge this process's spool into the hot store after a loss: no other store has these reads."""
         async for events in self.log.pending_spool():
             await self.hot.users.apply([merged(event) for event in events])
 
     async def _restore(self, events: Sequence[ReadEvent]) -> None:
-        """Bring what another process has left in its spool to the stores.
+        """Write reads from another process's spool to the stores directly, not through the log.
 
-        The others have waited for it only so long. So the hot store may count as fresh without it, and nobody merges
-        there any more what comes out of the log: it goes to the database, and then to whoever was loaded before.
+        Other instances wait for that spool only for a limited time. After that the hot store may count as fresh without
+        these reads, and the persister no longer merges what it reads from the log into the hot store. So they go to the
+        durable store, and then to the users in the hot store who were loaded before.
         """
         try:
             await asyncio.sleep(self._restoring.throttle_delay())
             await self._restoring.handle(events)
         except Unavailable:
             raise
-        except Exception:  # of an event: the persister finds out which one, and puts it aside
+        except Exception:  # an event fails by itself: the persister's runner finds it and dead-letters it
             log.error("a spool can't be restored and is sent", action="spool", traceback=traceback.format_exc())
             await self.log.send_reads(events)
         await self.bus.publish([UserRoomChanged(event.user_id, event.channel_id) for event in events])
 
     async def _adopt_spools(self) -> None:
-        """Restores what processes have left behind that were never started again."""
+        """Restore the spools of processes that died and were not restarted."""
         while True:
             for directory in await asyncio.to_thread(_spools, Path(self.settings.data_dir)):
                 with contextlib.suppress(ReadstateError):
@@ -349,7 +350,6 @@ async def _always() -> bool:
 
 
 def merged(event: ReadEvent) -> Merged:
-    """A read state of the log, as a step."""
     return Merged(event.channel_id, event.user_id, pointer_of(event))
 
 
@@ -358,7 +358,7 @@ def _spools(data_dir: Path) -> list[Path]:
 
 
 def _own_spool(data_dir: Path, max_mib: int, restore: Send) -> Spool:
-    """The first that no other process has."""
+    """Open the first spool directory that no other process holds."""
     for number in range(MAX_SPOOLS):
         try:
             return Spool.open(data_dir / SPOOLS / str(number), max_bytes=max_mib * 2**20, restore=restore)

@@ -1,4 +1,4 @@
-"""What `readstate doctor` asks of the servers that the settings name."""
+"""Checks of `readstate doctor` on the servers in the settings."""
 
 import asyncio
 import socket
@@ -22,7 +22,6 @@ def examine_servers(settings: Settings) -> Iterator[Finding]:
 
 
 def listens(host: str, port: int) -> bool:
-    """Whether something accepts connections there."""
     try:
         with socket.create_connection((host, port), timeout=1):
             return True

@@ -1,4 +1,4 @@
-"""The embedded profile: the whole service in one process, which has its stores to itself."""
+"""The embedded profile: the whole service in one process, which owns its stores."""
 
 import asyncio
 import contextlib
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 HOUSEKEEPING_SECONDS = 5
 EXPIRE_TURNS = 720
-"""What badges need no more is removed once an hour."""
+"""Rows that badges no longer need expire once an hour: every 720 turns of housekeeping."""
 LOCK_FILE = "lock"
 
 
 class Embedded:
-    """Opens what the services need, and closes it with the stack."""
+    """Opens stores and services; closes them with the stack."""
 
     def __init__(
         self,
@@ -60,11 +60,10 @@ class Embedded:
         self.loss = StorageUnavailable("another process has taken the database over: see its log, or readstate doctor")
 
     def lags(self) -> dict[str, str]:
-        """What may be behind, with its state. Nothing: the log is applied at once."""
+        """Always empty: the log is applied at once."""
         return {}
 
     async def start(self, services: Services) -> tuple[SqlStore, Hot]:
-        """Put the services together, and let them run."""
         self._stack.callback(_take_directories(self._settings))
         durable = await self._open_durable()
         position = await durable.last_position()
@@ -80,7 +79,7 @@ class Embedded:
         bus, unannounced = LocalBus(), UnannouncedWrites()
 
         async def read_in_focus(places: Sequence[Seen]) -> None:
-            """The writer is there before the service that it reads through."""
+            """A late lookup: the writer is created before `services.reads`."""
             await services.reads.read_in_focus(places)
 
         async def note_away(effects: Sequence[Effect]) -> None:
@@ -127,11 +126,10 @@ class Embedded:
         return durable, hot
 
     async def without_hot_store(self) -> Services | None:
-        """What this process has in memory is lost with it."""
         return None
 
     async def _open_durable(self) -> SqlStore:
-        """The store, which this process alone writes to."""
+        """The store, locked or leased so that only this process writes to it."""
         s = self._settings
         durable: SqlStore
         if s.in_sqlite:
@@ -173,7 +171,7 @@ class Embedded:
             next_generation=durable.next_generation,
         )
         self._stack.push_async_callback(hot.close)
-        await hot.clear()  # what an earlier process left there may be behind the durable store
+        await hot.clear()  # state of an earlier process may be behind the durable store
         self.dependencies["hot_store"] = hot.ping
         return hot
 
@@ -197,7 +195,7 @@ def _take_directories(settings: Settings) -> Callable[[], None]:
 
 @contextlib.contextmanager
 def store_held(settings: Settings) -> Iterator[None]:
-    """The store's directory is this process's own, as long as the block lasts."""
+    """Hold the lock on the store's directory during the block."""
     release = _take_directories(settings)
     try:
         yield
@@ -206,7 +204,7 @@ def store_held(settings: Settings) -> Iterator[None]:
 
 
 def _lock(directory: Path) -> Callable[[], None]:
-    """Take the directory for this process; the file is held, never removed."""
+    """Lock the directory for this process; returns the release. The lock file is never removed."""
     handle = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -220,7 +218,6 @@ def _lock(directory: Path) -> Callable[[], None]:
 
 
 def store_is_locked(data_dir: str | Path) -> bool:
-    """Whether a running process has the store."""
     path = Path(data_dir) / LOCK_FILE
     if not path.exists():
         return False
@@ -232,10 +229,10 @@ def store_is_locked(data_dir: str | Path) -> bool:
 
 
 def back_up_store(settings: Settings, target: Path, progress: Progress) -> int:
-    """Copy the SQLite store into a file, also while a service uses it; its size in bytes."""
+    """Copy the SQLite store into a file, even while a service uses it; returns the size in bytes."""
     return back_up(settings.database_path, target, progress)
 
 
 def restore_store(settings: Settings, source: Path, progress: Progress) -> int:
-    """Put a backup where the settings say that the SQLite store is; its size in bytes."""
+    """Replace the SQLite store with a backup; returns the size in bytes."""
     return restore(source, settings.database_path, progress)

@@ -1,4 +1,8 @@
-"""The workers of a process in the cluster profile: each role with its consumer."""
+"""The roles of a worker process in the cluster profile: each consumer with its Kafka options and its handler.
+
+`_Writer` connects the message writer to Kafka. Offsets restart when a topic is recreated and repeat when a partition
+loses its tail, so it keeps a base per partition that turns offsets into log positions that never fall.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -38,21 +42,22 @@ log = structlog.get_logger()
 MAX_UNSENT = 5_000
 MAX_LETTERS = 100
 SHOWN_BYTES = 64 * 1024
-"""Of what the list can't hold: enough to see what it was."""
+"""Kept of an event that is too large for the list: enough to recognize it."""
 GATHER_SECONDS = 1.0
-"""So long reads are gathered; less, if a batch is full."""
+"""Reads are gathered this long, or until a batch is full."""
 FETCHED_BYTES = 64 * 1024
 FETCHED_MS = 250
-"""So much, or so long, Kafka gathers of what is gathered here anyway: it answers less often."""
+"""`fetch.min.bytes` and `fetch.wait.max.ms` of the persister: it gathers anyway, so the broker may answer less often.
+"""
 UNSENT_SECONDS = 0.2
 WRITE_SECONDS = 0.005
-"""So long messages are: somebody waits for them."""
+"""Messages are gathered only this long: senders wait for them."""
 PLACES_SECONDS = 1.0
 SIGNS_OF_LIFE = 4
-"""Of a consumer, in the time after which it is given up: two may be lost."""
+"""Heartbeats per session timeout: two may be lost."""
 HANGS, HANGS_AT_LEAST = 3, 10_000
-"""So many such times, and milliseconds, a worker may get nothing done. It is also how long its group waits for one that
-does not come when it is shared out anew, and brokers do forget after a restart that one is gone.
+"""`max.poll.interval.ms`: three session timeouts, at least 10 s. A rebalance waits this long for a dead member, and
+after a restart a broker may also wait for one that has left.
 """
 
 Handle = Callable[[Sequence[Consumed]], Awaitable[None]]
@@ -60,8 +65,6 @@ Bury = Callable[[Consumed, str, int], Awaitable[None]]
 
 
 class WorkerSupervisor:
-    """Runs roles over an open service of the cluster profile."""
-
     def __init__(self, service: Readstate, roles: Sequence[str]) -> None:
         self._service = service
         self._cluster = service.cluster
@@ -71,13 +74,13 @@ class WorkerSupervisor:
         self._beside: list[asyncio.Task[None]] = []
 
     def states(self) -> dict[str, str]:
-        """Each role, and "ok" or why it does not get on."""
+        """Each role, and "ok" or why it makes no progress."""
         return {one.name: one.state for one in (*self._runners, *self._periodic)}
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Until it is told to stop: what was taken is finished then. A role that fails by itself ends all.
+        """Run until `stopping` is set, and finish the batches in flight. If one role fails, all stop.
 
-        Nothing is taken before the topics are seen: with another number of partitions channels would be mixed up.
+        Consumes nothing before the topics are seen: with another number of partitions, channels would be mixed up.
         """
         await _first(self._cluster.topics_seen, stopping)
         if stopping.is_set():
@@ -130,7 +133,7 @@ class WorkerSupervisor:
         }
         if gathers:
             options |= {"fetch.min.bytes": FETCHED_BYTES, "fetch.wait.max.ms": FETCHED_MS}
-        watcher, patience = self._cluster.watcher, 2 * hangs / 1000  # not while the group waits for another
+        watcher, patience = self._cluster.watcher, 2 * hangs / 1000  # longer than a rebalance waits for a dead member
         return KafkaConsumer({**self._cluster.options, **options}, group, topics, watcher, patience=patience)
 
     def _start(
@@ -157,7 +160,7 @@ class WorkerSupervisor:
             )
         )
 
-    # ------------------------------------------------------------ what each does with a batch
+    # ------------------------------------------------------------ handlers
 
     def _persister(self) -> SharedPersister:
         service, cluster = self._service, self._cluster
@@ -185,21 +188,19 @@ class WorkerSupervisor:
 
         return handle
 
-    # ------------------------------------------------------------ what fails again and again
+    # ------------------------------------------------------------ dead letters
 
     async def _dead_letter(self, record: Consumed, reason: str, tries: int) -> None:
-        """To the topic of dead letters."""
         await _put_aside(self._service, make_dead_letter(record, reason, tries, self._service.clock()))
 
     async def _list(self, record: Consumed, reason: str, tries: int) -> None:
-        """Where nothing can be repaired: it is listed."""
+        """For events that can't be repaired: to the list in the database, not to a dead-letter topic."""
         failed = fitting(make_dead_letter(record, reason, tries, self._service.clock()))
         await self._service.durable.put_dead_letters([failed])
         DLT_FAILED.labels(record.topic).inc()
 
 
 async def _first(*events: asyncio.Event) -> None:
-    """Returns when one of them is set."""
     waits = [asyncio.create_task(event.wait()) for event in events]
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -216,8 +217,10 @@ def _persist(persister: SharedPersister) -> Handle:
 
 
 async def _put_aside(service: Readstate, failed: DeadLetter) -> None:
-    """To the topic of dead letters. As text in a letter an event is larger than it was: one that Kafka does not take
-    any more is repaired or listed here and now, or it would end every process that comes to it.
+    """Send a failed event to its dead-letter topic.
+
+    An event grows when it becomes text in a dead letter. If Kafka refuses it for its size, it is repaired or listed
+    here; otherwise it would end every process that consumes it.
     """
     try:
         await service.cluster.log.dead(failed.topic, [failed])
@@ -237,16 +240,15 @@ def _dead_letters(service: Readstate) -> DeadLetters:
 
 
 def make_dead_letter(record: Consumed, reason: str, tries: int, now: int) -> DeadLetter:
-    """An event that failed, with the reason."""
     text = record.value.decode("utf-8", "replace")
     return DeadLetter(text, reason, tries, record.topic, record.partition, record.offset, now)
 
 
 def fitting(failed: DeadLetter) -> DeadLetter:
-    """The letter as the list in the database can hold it: with all of the event, if that could ever be played again.
+    """The dead letter as the list in the database can hold it, with the complete event if it can ever be replayed.
 
-    Kafka takes no larger one; and JSON, put into JSON, has at most twice its size, while the database might not take
-    what junk may grow to.
+    Kafka accepts no event above `MOST_BYTES_OF_ALL`. JSON inside JSON is at most twice as large, but arbitrary bytes
+    may grow beyond what the database takes; of those only the first bytes are kept.
     """
     size = len(failed.event.encode())
     failed = replace(failed, error=_beginning(failed.error))
@@ -262,7 +264,7 @@ def _beginning(text: str) -> str:
 
 
 class _Writer:
-    """The message writer over a shared log, and what it tells of its places."""
+    """The message writer over Kafka, which publishes the log positions it has applied."""
 
     def __init__(self, service: Readstate, consumer: KafkaConsumer, source: str) -> None:
         self._service = service
@@ -270,7 +272,7 @@ class _Writer:
         self._consumer = consumer
         self._source = source
         self._next: dict[int, int] = {}
-        """The offset that each partition goes on with, as far as this process has done it."""
+        """The next offset of each partition, as far as this process has applied it."""
         self._bases: dict[int, int] = {}
         hot = service.hot
         self._writer = MessageWriter(
@@ -290,7 +292,10 @@ class _Writer:
         )
 
     async def handle(self, records: Sequence[Consumed]) -> None:
-        """Apply a batch; its places are told when all of it is done."""
+        """Apply a batch, then publish its log positions.
+
+        Events with epochs that may be too low (`in_doubt`) wait until the hot store is fresh.
+        """
         events = [Delivery(decode_channel_event(one.value), one.offset, one.partition, one.epoch) for one in records]
         if any(one.event.in_doubt for one in events):
             await self._cluster.notes.generation()
@@ -301,13 +306,14 @@ class _Writer:
         await self._done(records)
 
     async def dead_letter(self, record: Consumed, reason: str, tries: int) -> None:
-        """Put an event aside: nobody waits for it any longer."""
+        """Dead-letter an event and pass its offset, so that no request waits for it any longer."""
         await _put_aside(self._service, make_dead_letter(record, reason, tries, self._service.clock()))
         await self._done([record])
 
     async def keep_places(self) -> None:
-        """Tells the places of partitions that were taken over, and all of them when the hot store has lost them. Looks
-        for partitions that have lost their end.
+        """Publish the positions of newly assigned partitions, and of all partitions when the hot store has lost them.
+
+        Also looks for partitions that have lost their tail.
         """
         generation = 0
         while True:
@@ -323,9 +329,9 @@ class _Writer:
             await asyncio.sleep(PLACES_SECONDS)
 
     async def _look_for_cuts(self) -> None:
-        """A partition that ends before what is applied has lost its end: what comes there is new, and no replay.
+        """A partition that ends before the applied offset has lost its tail: its next records are new, not replays.
 
-        Its place is read first: a log that has lost nothing never ends before it.
+        The applied offset is read before the end, so a partition that has lost nothing never appears to end before it.
         """
         durable, mine = self._service.durable, {part for _, part in self._consumer.assigned()}
         places = {part: place for part, place in (await durable.places(self._source)).items() if part in mine}
@@ -342,9 +348,9 @@ class _Writer:
                 await self._pass({part: ends[part]})
 
     async def _make_sure_of_source(self, records: Sequence[Consumed]) -> None:
-        """Where a partition does not go on as it should, the topic may have been made anew meanwhile.
+        """If a partition does not continue at the expected offset, check whether the topic was recreated.
 
-        Its offsets begin again then: taken for those of the old one, they would count as done.
+        Its offsets restart then. Taken for offsets of the old topic, they would count as applied.
         """
         firsts = {one.partition: one.offset for one in reversed(records)}
         if not firsts.items() <= self._next.items():
@@ -364,8 +370,8 @@ class _Writer:
         self._next |= ends
 
     async def _pass(self, offsets: dict[int, int]) -> None:
-        """Everything before these offsets is applied."""
-        bases = self._bases  # of this source, should another one be found meanwhile
+        """Publish that everything before these offsets is applied."""
+        bases = self._bases  # of this source: a recreated topic gets a new dict
         if not offsets.keys() <= bases.keys():
             places = await self._service.durable.places(self._source)
             bases |= {part: position - offset for part, (position, offset) in places.items()}

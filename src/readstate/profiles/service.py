@@ -1,4 +1,4 @@
-"""The service as a whole, whatever its profile."""
+"""The service as a whole, in either profile."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PING_SECONDS = 3
 LOOK_SECONDS = 1.0
-"""What a look at the dependencies finds is good for this long."""
+"""The result of a look at the dependencies is reused for this long."""
 
 
 def system_clock() -> int:
@@ -35,7 +35,7 @@ def system_clock() -> int:
 
 
 class Readstate(Services):
-    """The whole service inside one program. `await` it or use it with `async with`; then its services are there."""
+    """The whole service inside one program. `await` it or use it with `async with`; then its services are available."""
 
     durable: SqlStore
     hot: Hot
@@ -48,12 +48,11 @@ class Readstate(Services):
         self.tracing = make_tracing(settings, self.instance_id)
         self._profile = self._make_profile()
         self._looked: asyncio.Task[dict[str, str]] | None = None
-        """The last look at the dependencies, which is good for a second."""
         self._look_again_at = 0.0
 
     @classmethod
     def open(cls, *, settings: Settings | None = None, clock: Clock = system_clock, **overrides: object) -> "Readstate":
-        """A service over these settings: an object, or single ones by their lower-case names."""
+        """A service with these settings: an object, or single settings by their lower-case names."""
         if settings is not None and overrides:
             raise ConfigurationError("give settings or single ones by name, not both")
         return cls(settings or make_settings(**overrides), clock)
@@ -65,7 +64,7 @@ class Readstate(Services):
         try:
             if self.tracing is not None:
                 self.tracing.open()
-                self._stack.push_async_callback(self.tracing.close)  # the last: what ends before it can be told
+                self._stack.push_async_callback(self.tracing.close)  # closes last: it exports spans of the shutdown
             self.durable, self.hot = await self._profile.start(self)
         except BaseException:
             await self.close()
@@ -84,9 +83,9 @@ class Readstate(Services):
         await self._stack.aclose()
 
     async def ready(self) -> dict[str, str]:
-        """Each dependency, and "ok" or what is wrong with it. Looks at most once a second: a look writes.
+        """Each dependency, with "ok" or its fault. Looks at most once a second, because a look writes.
 
-        A state that begins with `behind` is no fault of a dependency.
+        A state that begins with `behind` is not the fault of a dependency.
         """
         if self._looked is None or (self._looked.done() and time.monotonic() >= self._look_again_at):
             self._looked = asyncio.create_task(self._look())
@@ -98,23 +97,25 @@ class Readstate(Services):
         return dict(zip(self._profile.dependencies, states, strict=True))
 
     async def lost(self) -> ReadstateError:
-        """Return when it can't go on, with the reason: another process has taken the store over, and all writes are
-        refused from then on; or Kafka, which was away at the start, is not as the settings say.
+        """Return, with the reason, when the service can't go on.
+
+        Either another process has taken over the store, which refuses all writes of this one from then on; or Kafka,
+        which was unavailable at the start, does not match the settings.
         """
         await self._profile.lost.wait()
         return self._profile.loss
 
     async def without_hot_store(self) -> Services | None:
-        """The services straight from the durable store, while the hot store is away; None: there is no such way."""
+        """The services over the durable store alone, while the hot store is unavailable; None: not in this profile."""
         return await self._profile.without_hot_store()
 
     async def evict(self) -> None:
-        """Drop all hot state; it is loaded again on use."""
+        """Drop all hot state; it is reloaded on use."""
         await self.hot.clear()
 
     @property
     def cluster(self) -> "Cluster":
-        """What only the cluster profile has."""
+        """The cluster profile. Raises ConfigurationError in the embedded profile."""
         require_cluster(self.settings)
         assert not isinstance(self._profile, Embedded)
         return self._profile
@@ -128,7 +129,7 @@ class Readstate(Services):
 
 
 def make_tracing(settings: Settings, instance_id: str = "") -> "Tracing | None":
-    """What makes traces, refused where its library is missing; None: nobody wants any, and nothing is imported."""
+    """None, without any import, unless the settings ask for traces. Refuses if the library is missing."""
     if not settings.traces:
         return None
     with extra("opentelemetry", "TRACES", "otel"):
@@ -137,7 +138,6 @@ def make_tracing(settings: Settings, instance_id: str = "") -> "Tracing | None":
 
 
 def require_cluster(settings: Settings) -> None:
-    """Refuse what the embedded profile does not have."""
     if settings.profile != "cluster":
         raise ConfigurationError(
             "this is for the cluster profile (PROFILE=cluster); the embedded one does it all in one process"
@@ -155,7 +155,7 @@ async def _state(ping: Callable[[], Awaitable[None]]) -> str:
 
 
 def migrate(settings: Settings, check_only: bool = False) -> tuple[int, int]:
-    """Bring the schema up to date, or only tell: (from, to)."""
+    """Bring the schema up to date, or only report: (from, to)."""
     if not settings.in_sqlite:
         return asyncio.run(_migrate_postgres(settings, check_only))
     if check_only:
@@ -183,7 +183,6 @@ async def open_dead_letters(settings: Settings) -> AsyncIterator[DurableDeadLett
 
 
 async def store_exists(settings: Settings) -> bool:
-    """Whether there is anything where the settings say."""
     if settings.in_sqlite:
         return settings.database_path.exists()
     return (await _migrate_postgres(settings, check_only=True))[0] > 0

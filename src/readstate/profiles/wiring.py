@@ -1,4 +1,4 @@
-"""The services, put together over whatever a profile brings."""
+"""Builds the services over the adapters that a profile opens."""
 
 from typing import NamedTuple
 
@@ -32,8 +32,6 @@ from readstate.transfer.lines import Checks
 
 
 class Parts(NamedTuple):
-    """What a profile brings."""
-
     log: Log
     hot: Hot
     durable: Durable
@@ -45,13 +43,11 @@ class Parts(NamedTuple):
     cursors: Cursors
     instance_id: str
     alone: bool
-    """Whether this process has the stores to itself."""
+    """Whether no other process writes to the stores."""
     batchers: Batchers = Batcher
 
 
 class Services:
-    """Everything that callers can do."""
-
     channels: Channels
     messages: Messages
     reads: Reads
@@ -72,7 +68,6 @@ class Services:
     settings: Settings
 
     def assemble(self, settings: Settings, clock: Clock, parts: Parts) -> None:
-        """Put the services together."""
         s = self.settings = settings
         log, hot, durable, bus, freshness = parts.log, parts.hot, parts.durable, parts.bus, parts.freshness
         pending_writes = PendingWrites()
@@ -213,7 +208,7 @@ class Services:
         )
 
     async def is_member(self, user: str, *channels: str) -> bool:
-        """Whether a user is in all of these channels, and they exist."""
+        """Whether these channels exist and the user is in all of them."""
         check_user_id(user, "user")
         names = list(dict.fromkeys(check_id(channel, "channel_id") for channel in channels))
         if None in await self.loader.channels(names):

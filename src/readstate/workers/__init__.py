@@ -1,4 +1,6 @@
-"""What runs in the background: consumers of the log, and those that look after the stores."""
+"""Background work: consumers of the log (in the loop of `runner.py`), and the periodic jobs that compare and repair the
+stores (in the loop of `periodic.py`).
+"""
 
 from typing import Final
 
@@ -10,4 +12,4 @@ RECONCILER: Final = "reconciler"
 AUDITOR: Final = "auditor"
 
 ROLES: Final = (MESSAGE_WRITER, RECEIPT_PERSISTER, STATUS_UPDATE, DEAD_LETTERS, RECONCILER, AUDITOR)
-"""Every role that a worker process can have; without a choice it has them all."""
+"""Every role of a worker process; by default it has all of them."""

@@ -1,4 +1,4 @@
-"""What members and followers are told of an event of the log."""
+"""Turns the effect of an event into announcements for the members and followers it concerns."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ from readstate.domain.rooms import is_thread
 
 
 def announcements(event: AnyChannelEvent, effect: Effect, instance_id: str) -> Iterator[Announcement]:
-    """In the order in which devices must see them. A repeat that changed nothing is not told again."""
+    """In the order in which devices must see them. A refused event or a duplicate message announces nothing."""
     if effect.error is not None or effect.duplicate or effect.channel is None:
         return
     match event:
@@ -40,13 +40,13 @@ def announcements(event: AnyChannelEvent, effect: Effect, instance_id: str) -> I
                 yield MembersChanged(update.channel_id, joined=joined)
         elif isinstance(update, Left | Gone):
             yield MembersChanged(update.channel_id, left=update.users)
-            if isinstance(update, Gone):  # with what was written in it
+            if isinstance(update, Gone):  # its messages no longer count for badges
                 yield from map(BadgeChanged, update.users)
     yield from (BadgeChanged(one.receiver_id) for one in effect.undelivered)
 
 
 def outcome(ref: str, effect: Effect) -> Outcome:
-    """What became of an event, for the one who waits for it."""
+    """The result for the request that waits for this event."""
     if (error := effect.error) is not None:
         return Outcome(ref, error.code, error.detail, error.field)
     return Outcome(
@@ -60,7 +60,7 @@ def outcome(ref: str, effect: Effect) -> Outcome:
 
 
 def _added(event: AnyChannelEvent, update: Joined) -> tuple[str, ...]:
-    """Of those who stand in a channel, whom the event has brought there."""
+    """The members that the event itself added; on a replay the update may name others."""
     added = event.add if isinstance(event, MembersEvent) else ()
     return tuple(user for user, _ in update.pointers if user in added)
 

@@ -1,4 +1,4 @@
-"""Recounts some users, channels and badges from the durable store every minute, and reports the drift that it finds."""
+"""Recounts a sample of users, channels and badges from the durable store every minute, and logs drift."""
 
 import structlog
 
@@ -11,11 +11,13 @@ log = structlog.get_logger()
 
 AUDIT_SECONDS = 60
 PATIENCE = 60.0
-"""A writer that was killed in the middle of a batch is replaced by then, and its batch applied."""
+"""Seconds that a difference must stand. By then a message writer that was killed in a batch is replaced, and its batch
+applied.
+"""
 
 
 class Auditor(PeriodicJobs):
-    """Any number of processes may have this role: one at a time does the work."""
+    """Any number of processes may have this role; each audit runs in only one of them."""
 
     def __init__(self, repair: Repair, sample: int) -> None:
         async def audit() -> None:

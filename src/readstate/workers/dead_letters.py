@@ -1,12 +1,12 @@
-"""What becomes of events that a consumer has put aside.
+"""Handles dead letters.
 
-A read state merges, so it is repaired: the event's own state is merged into the durable store, and the state that the
-hot store has as well, which is at least as far unless it was lost meanwhile. Of an event that can't be read as a whole,
-but names its user and channel, only the latter is left.
+A read state is repaired, because it merges: the event's own state goes into the durable store, and so does the state in
+the hot store, which is at least as far unless it was lost. If the event can't be decoded but names its user and
+channel, only the state in the hot store is merged.
 
-What changes channels has an order, and the writer has gone on without the event. Applied now, a name, a membership or
-an edit could undo a later one; and a message that fails by itself would fail again, and hold its partition up each
-time. So those are only listed, and somebody decides whether to play them again.
+Events that change channels have an order, and the message writer has gone on without the event. Applied now, a name, a
+membership or an edit could undo a later one, and a message that fails by itself would fail again and block its
+partition each time. So these are only listed, and an operator decides whether to replay them.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,13 +32,13 @@ MAX_CHANGE = 2**63 - 1
 
 
 class Store(DurableWrites, DurableDeadLetters, Protocol):
-    """What is needed of the durable store."""
+    """The durable store, as far as dead letters need it."""
 
 
 class DeadLetters:
-    """Consumer of the topics of dead letters. Safe to repeat.
+    """Consumer of the `-dlt` topics. Idempotent.
 
-    `decode` reads an event of reads, and `whose` only its user and room; both raise ValueError.
+    `decode` decodes a read event; `whose` finds only its user and room. Both raise ValueError.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class DeadLetters:
         self._whose = whose
 
     async def handle(self, letters: Sequence[DeadLetter]) -> None:
-        """Repair or list each of them. Raises Unavailable while something is down: then all are to come again."""
+        """Repair or list each dead letter. Raises Unavailable while a store is down: retry the whole batch."""
         failed: list[DeadLetter] = []
         for letter in letters:
             reason = await self._repair(letter)
@@ -71,7 +71,7 @@ class DeadLetters:
             (DLT_FAILED if letter in failed else DLT_RECONCILED).labels(letter.topic).inc()
 
     async def _repair(self, letter: DeadLetter) -> str | None:
-        """Why it can't be repaired; None: it is."""
+        """Returns why the dead letter can't be repaired; None if it was."""
         if letter.topic != self._reads:
             return f"it has an order that it has missed: {letter.error}"
         try:
@@ -83,7 +83,7 @@ class DeadLetters:
         return None
 
     async def _merge(self, value: bytes) -> None:
-        now = self._clock()  # before the look: what was erased after it does not come back
+        now = self._clock()  # before the hot state is read: an erase after this time wins
         event, fault = self._readable(value)
         user, room = self._whose(value) if event is None else (event.user_id, event.channel_id)
         _check_names(user, room)
@@ -100,7 +100,7 @@ class DeadLetters:
             await self._durable.merge([read_event(user, room, hot, now)], shared=True)
 
     def _readable(self, value: bytes) -> tuple[ReadEvent | None, ValueError | None]:
-        """The event, if it makes sense; else why not."""
+        """The event if it decodes and its values are valid; otherwise the reason."""
         try:
             event = self._decode(value)
             _check_names(event.user_id, event.channel_id)
@@ -127,5 +127,5 @@ def _check_values(event: ReadEvent) -> None:
 
 
 def _lacks(pointer: Pointer, event: ReadEvent) -> bool:
-    """Whether an event holds anything that a pointer doesn't."""
+    """Whether the event would move the pointer."""
     return merge(pointer.state, pointer_of(event).state) != pointer.state

@@ -1,4 +1,8 @@
-"""Applies what happens in channels: first the durable store, then the hot state, then devices."""
+"""Applies the events of channels: to the durable store, then to the hot store, then as announcements.
+
+A crash between two of these repeats the batch. The durable store recognizes replays, the hot store ignores change
+numbers that it has passed, and devices ignore repeated seqs.
+"""
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -19,11 +23,11 @@ from .announcing import announcements, outcome
 log = structlog.get_logger()
 
 NoteAway = Callable[[Sequence[Effect]], Awaitable[None]]
-"""Takes note of those who were away; safe to repeat."""
+"""Records messages for receivers who were away. Idempotent."""
 
 
 class MessageWriter:
-    """Consumer of the topic `messages`. Every step is safe to repeat."""
+    """Consumer of the topic `messages`. Idempotent."""
 
     def __init__(
         self,
@@ -51,16 +55,15 @@ class MessageWriter:
         self._note_away = note_away
         self._read_in_focus = read_in_focus
         self._drop_hot = drop_hot
-        """What helps when the hot state has missed something. None: whoever calls repeats the batch."""
+        """Clears the hot state after it missed an update. None in a cluster: there the caller retries the batch."""
         self._unannounced = unannounced
         self._clock = clock
         self._instance = instance_id
         self._late = LateBadges(durable, badges, bus)
         self._seen_to: dict[int, int] = {}
-        """Up to which position of each part of a shared log it was seen to what got through, here."""
+        """By partition: the log position up to which this process has finished delivery tracking."""
 
     async def handle(self, deliveries: Sequence[Delivery], source: str = "") -> list[Effect]:
-        """Apply a batch of a log, and say what became of each event."""
         effects = await self._store(deliveries, source)
         await self._leave_to_others(deliveries, effects)
         with self._unannounced.batch():
@@ -72,13 +75,12 @@ class MessageWriter:
     async def _heat_and_tell(
         self, deliveries: Sequence[Delivery], effects: Sequence[Effect]
     ) -> tuple[list[Moved], int]:
-        """Takes the hot state, then devices to where the store is; the pointers that moved, the generation before."""
         try:
             moved, generation = await self._heat(effects)
         except Unavailable as error:
             if self._drop_hot is None:
                 raise
-            # The store has it, so it is done; the hot state is loaded again when it is back.
+            # The durable store has the batch, so it succeeded; the hot state is reloaded when it is back.
             log.warning("the hot state has missed messages", action="write", code=error.code)
             with suppress(Unavailable):
                 await self._drop_hot()
@@ -93,18 +95,24 @@ class MessageWriter:
         return moved, generation
 
     async def _note_lost(self, lost: Sequence[Undelivered]) -> None:
-        """Who was online when it was stored, and is no more. If that fails where batches are repeated, this one is."""
+        """Receivers who were online when the message was stored and are offline now count as undelivered after all.
+
+        In a cluster a failure here raises, and the batch is retried; otherwise the writer keeps them for `tend`.
+        """
         if self._drop_hot is None:
             await self._late.save(lost)
         else:
             await self._late.note(lost)
 
     async def tend(self) -> None:
-        """Note what could not be noted yet. Never fails."""
+        """Retry what `_note_lost` could not save. Does not raise when a store is down."""
         await self._late.note()
 
     async def _leave_to_others(self, deliveries: Sequence[Delivery], effects: Sequence[Effect]) -> None:
-        """What comes again and was done to its end is not looked after again: who got it and left since has got it."""
+        """Skip delivery tracking for replayed events that were completed before.
+
+        Otherwise a receiver who got the message and disconnected since would get it on the badge.
+        """
         repeated = [
             (one.part, effect) for one, effect in _zip(deliveries, effects) if effect.repeated and effect.reached
         ]
@@ -121,12 +129,12 @@ class MessageWriter:
                 self._seen_to[delivery.part] = max(self._seen_to.get(delivery.part, 0), effect.position)
 
     async def _heat(self, effects: Sequence[Effect]) -> tuple[list[Moved], int]:
-        """Takes the hot state to where the store is; the pointers that moved, and the generation of before."""
+        """Update the hot store; returns the pointers that moved, and the generation before that."""
         await self._channels.apply([update for effect in effects for update in effect.channel_updates])
         generation = await self._users.generation()
         moved = await self._users.apply([update for effect in effects for update in effect.user_updates])
         await self._note_away(effects)
-        # After that: a channel may be deleted in the same batch in which somebody wrote there.
+        # Last: the batch that deletes a channel may also have messages in it.
         for gone in (update for effect in effects for update in effect.user_updates if isinstance(update, Gone)):
             for user in gone.users:
                 await self._badges.forget(user)
@@ -138,16 +146,20 @@ class MessageWriter:
         try:
             return await self._durable.apply(deliveries, self._presence.online, source)
         except StorageUnavailable as error:
-            if error.uncertain and self._drop_hot is not None:  # nobody can say what the hot state lacks
+            if error.uncertain and self._drop_hot is not None:  # committed or not: the hot state may lack it
                 with suppress(Unavailable):
                     await self._drop_hot()
             raise
 
     async def _log_moved(self, moved: Sequence[Moved], generation: int) -> None:
-        """Brings pointers to the log. If it refuses them or memory was lost meanwhile, they are loaded again."""
+        """Append moved pointers to the log.
+
+        If the log refuses them, or the hot state was lost meanwhile, these users are reloaded. Not in a cluster: there
+        a reload may lack reads that only the log has.
+        """
         now = self._clock()
         events = [read_event(one.user_id, one.channel_id, one.pointer, now) for one in moved]
-        if self._drop_hot is None:  # what is loaded from a store that others share may lack what the log has
+        if self._drop_hot is None:  # cluster: a reload may lack what only the log has
             await self._log_reads(events)
             return
         uncertain = {one.user_id for one in moved}
@@ -159,7 +171,7 @@ class MessageWriter:
                 await self._users.forget(user)
 
     async def _in_focus(self, effects: Sequence[Effect]) -> list[Seen]:
-        """What came into channels that somebody has open: it is read at once, unless it is marked unread meanwhile."""
+        """The messages that are read at once, because a device has the channel open."""
         ends = {
             effect.message.channel_id: Position(effect.message.seq, effect.message.id, effect.message.at)
             for effect in effects
@@ -169,7 +181,8 @@ class MessageWriter:
         if not focused:
             return []
         epochs = {channel: await self._epochs(channel, ends[channel], users) for channel, users in focused.items()}
-        # Whoever marks it unread ends the focus first, then the epoch: so who has it open now is in the epoch of then.
+        # Marking unread ends the focus before it raises the epoch. So a user who still has the channel open was in the
+        # epoch read above, and a later mark-unread has a higher epoch, which wins.
         still = await self._presence.focused(focused)
         return [
             Seen(user, channel, ends[channel], epochs[channel][user])
@@ -179,12 +192,12 @@ class MessageWriter:
         ]
 
     async def _epochs(self, channel: str, place: Position, users: Sequence[str]) -> dict[str, int | None]:
-        """The epoch that each is in; None: not loaded."""
+        """The epoch of each user in the channel; None: not loaded."""
         epochs: dict[str, int | None] = {}
         found = await self._users.count_delta(channel, place, frozenset(), users)
         for user, (count_delta, epoch) in zip(users, found, strict=True):
             epochs[user] = epoch
-            if count_delta is CountDelta.LOOK and not epoch:  # perhaps it is only that nothing is known
+            if count_delta is CountDelta.LOOK and not epoch:  # 0 may also mean: not known
                 view = await self._users.view(user, [channel])
                 epochs[user] = None if view is None or not view.user_rooms else view.user_rooms[0].pointer.epoch
         return epochs

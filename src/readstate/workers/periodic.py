@@ -1,4 +1,4 @@
-"""The loop of those who look after the stores: each job once in a while, by one process of all."""
+"""The loop of the reconciler and the auditor: each job runs once per interval, in one process of the cluster."""
 
 import asyncio
 import traceback
@@ -13,15 +13,13 @@ from readstate.tasks import cancel
 log = structlog.get_logger()
 
 LOOK_SECONDS = 10.0
-"""Between two looks whether it is somebody's turn."""
+"""Between two attempts to claim a job."""
 
 Claim = Callable[[str, float], Awaitable[bool]]
-"""Takes the turn at something that is done once every so many seconds, unless another process has."""
+"""Claims a job's turn for this many seconds; False if another process has claimed it."""
 
 
 class Job(NamedTuple):
-    """Something to do once in a while."""
-
     name: str
     every: float
     """Seconds; 0: never."""
@@ -29,7 +27,7 @@ class Job(NamedTuple):
 
 
 class PeriodicJobs:
-    """Does its jobs until it is told to stop. What fails is told, and done again at the next look."""
+    """Runs its jobs until stopped. A job that fails is logged, and retried at the next look without a new claim."""
 
     def __init__(self, name: str, claim: Claim, jobs: Sequence[Job]) -> None:
         self.name = name
@@ -40,11 +38,11 @@ class PeriodicJobs:
 
     @property
     def state(self) -> str:
-        """`ok`, or why it does not get on."""
+        """`ok`, or the last error."""
         return self._trouble or "ok"
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Until it is told to stop; a job under way is broken off then: all of them may be."""
+        """Run until `stopping` is set. A job in flight is cancelled then; every job tolerates that."""
         stop = asyncio.create_task(stopping.wait())
         work = asyncio.create_task(self._work())
         try:
@@ -61,7 +59,7 @@ class PeriodicJobs:
             await asyncio.sleep(pause)
 
     async def turn(self, job: Job) -> None:
-        """Do a job, if it is this process's turn or it failed here before."""
+        """Run a job if this process can claim it, or if it failed here before."""
         try:
             if job.name in self._failed or await self._claim(job.name, job.every):
                 self._failed.add(job.name)

@@ -1,4 +1,4 @@
-"""Brings read states to the durable store: folded, so that each user and channel is written once a batch."""
+"""Merges read states into the durable store. A batch is folded first: each user and channel is written once."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -13,7 +13,7 @@ from readstate.telemetry import DEDUP_RATIO, PERSIST_BATCH, PERSIST_LAG, PERSIST
 
 
 class ReceiptPersister:
-    """Consumer of the topic `read-receipts`."""
+    """Consumer of the topic `read-receipts`. Idempotent: states merge."""
 
     def __init__(self, durable: DurableWrites, *, shared: bool = False) -> None:
         self._durable = durable
@@ -25,7 +25,7 @@ class ReceiptPersister:
         await self.persist(events)
 
     async def persist(self, events: Sequence[ReadEvent]) -> Sequence[ReadEvent]:
-        """The same; returns what was written."""
+        """Like `handle`, and returns the states that the store took."""
         states = fold_reads(events)
         started = perf_counter()
         taken = await self._durable.merge(states, self._shared)
@@ -37,7 +37,7 @@ class ReceiptPersister:
 
 
 class SharedPersister:
-    """The same for a log that others have written, and a hot store that may have lost what it brings."""
+    """The persister of a cluster: limits its rate, and merges into the hot store too, which may have lost the reads."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class SharedPersister:
         self._free_at = 0.0
 
     async def handle(self, events: Sequence[ReadEvent]) -> None:
-        """First the durable store; then whoever was loaded without these reads gets them."""
+        """First the durable store. The merge into the hot store is for users who were loaded before that."""
         states = await self._persister.persist(events)
         if await self._must_merge():
             await self._users.apply([Merged(one.channel_id, one.user_id, pointer_of(one)) for one in states])
@@ -65,7 +65,7 @@ class SharedPersister:
             PERSIST_LAG.observe(max(0, now - event.created_at) / 1000)
 
     def throttle_delay(self) -> float:
-        """Seconds until the rows of the last batches are no more than what may be written by then."""
+        """Seconds until the rows written so far are within `rows_per_second`; 0 or less: no delay."""
         return self._free_at - asyncio.get_running_loop().time()
 
     def _spent(self, rows: int) -> None:
@@ -75,7 +75,6 @@ class SharedPersister:
 
 
 def pointer_of(event: ReadEvent) -> Pointer:
-    """The pointer that an event carries."""
     return Pointer(
         event.epoch,
         event.last_read_seq,

@@ -1,4 +1,4 @@
-"""Looks for differences between hot store and durable store, repairs them, and lets go of what badges need no more."""
+"""Repairs differences between the hot store and the durable store, and expires rows that badges no longer need."""
 
 import structlog
 
@@ -14,7 +14,7 @@ EXPIRE_SECONDS = 3_600
 
 
 class Reconciler(PeriodicJobs):
-    """Any number of processes may have this role: one at a time does the work."""
+    """Any number of processes may have this role; each job runs in only one of them."""
 
     def __init__(self, repair: Repair, badge: OfflineBadge, every_seconds: int) -> None:
         async def reconcile() -> None:

@@ -1,7 +1,8 @@
-"""The loop that every consumer of the log runs: take a batch, do it, commit its offsets.
+"""The loop of every consumer of the log: take a batch, handle it, commit its offsets.
 
-What fails because something is down is tried again until it is up, or the worker is told to stop, and uses up nothing.
-What fails by itself is found by halves, tried three times, and put aside: one event never stops its partition.
+A failure because a dependency is unavailable is retried until the dependency is back or the worker stops, and uses up
+no attempt. An event that fails by itself is found by bisecting the batch, retried three times, and put into the dead
+letters, so that one event never blocks its partition.
 """
 
 import asyncio
@@ -23,33 +24,33 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 PAUSES = (1.0, 2.0, 4.0)
-"""After each of the three tries of an event that fails."""
+"""Seconds before each retry of an event that fails by itself."""
 FIRST_BACK_OFF, LONGEST_BACK_OFF = 0.05, 2.0
 BREATH_SECONDS = 2.0
-"""A batch that takes longer gives a sign of life so often."""
+"""Interval of heartbeats during a batch."""
 LAG_SECONDS = 5.0
 LATE_SECONDS = 60.0
-"""A loop that has not turned for so long is not ready."""
+"""A loop that has completed no turn for this long is not ready."""
 
 
 class Record(Protocol):
-    """What is read from the log."""
+    """A record of the log."""
 
     @property
     def topic(self) -> str:
-        """Where from."""
+        """The topic it was read from."""
 
     @property
     def partition(self) -> int:
-        """Which part of it."""
+        """The partition of the topic."""
 
     @property
     def offset(self) -> int:
-        """Its place there."""
+        """The offset in the partition."""
 
     @property
     def value(self) -> bytes:
-        """The event."""
+        """The encoded event."""
 
 
 R = TypeVar("R", bound=Record)
@@ -59,28 +60,28 @@ class Consumer(Protocol[R]):
     """A member of a consumer group."""
 
     async def batch(self, most: int, seconds: float) -> list[R]:
-        """What has come, at most so much and after so long."""
+        """The next records: at most `most`, gathered for at most `seconds`."""
 
     async def commit(self, records: Sequence[R]) -> None:
-        """Everything up to these is done."""
+        """Commit the offsets after these records."""
 
     async def heartbeat(self) -> None:
-        """Stay a member while a batch takes long."""
+        """Stay a member of the group while a batch takes long."""
 
     async def ends(self) -> dict[tuple[str, int], tuple[int, int]]:
-        """(committed, end) of the partitions that it has."""
+        """(committed, end) of each assigned partition."""
 
     async def check(self, ends: dict[tuple[str, int], tuple[int, int]]) -> None:
-        """Notice by what `ends` said when it stands still, and begin anew with the next batch."""
+        """Given the answer of `ends`, notice that the consumer is stuck; the next `batch` then recovers."""
 
     async def close(self) -> None:
-        """Leave the group: others take over at once."""
+        """Leave the group, so that other members take over at once."""
 
 
 class Runner(Generic[R]):
-    """One consumer and what it does with a batch. Stops between two batches, or where one can't go on.
+    """Runs one consumer. Stops between two batches, or within a batch that can't go on.
 
-    `must_rest` says for how many seconds it has to leave the stores alone after a batch.
+    `throttle_delay` returns how many seconds to leave the stores alone after a batch.
     """
 
     def __init__(
@@ -115,17 +116,17 @@ class Runner(Generic[R]):
 
     @property
     def state(self) -> str:
-        """`ok`, or why it does not get on."""
+        """`ok`, or why the consumer makes no progress."""
         if self._trouble:
             return self._trouble
         late = time.monotonic() - self._turned_at
         return "ok" if late < LATE_SECONDS else f"has not got on for {late:.0f} s"
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Until it is told to stop: then the batch that was taken is finished, and the group is left.
+        """Run until `stopping` is set: finish the batch in flight, then leave the group.
 
-        A batch that can't be finished, since something is down or an event fails, is not waited for: it is not
-        committed, and whoever takes over does it again.
+        A batch that can't finish, because a dependency is down or an event fails, is abandoned without a commit. The
+        member that takes over the partition replays it.
         """
         self._stopping = stopping
         lag = asyncio.create_task(self._watch_lag())
@@ -138,7 +139,6 @@ class Runner(Generic[R]):
             await self._consumer.close()
 
     async def turn(self) -> None:
-        """One batch, if there is one."""
         try:
             records = await self._consumer.batch(self._most, self._seconds)
             if records and self._tracing is not None:
@@ -156,7 +156,7 @@ class Runner(Generic[R]):
         self._turned_at = time.monotonic()
 
     async def _rest(self, seconds: float) -> None:
-        """Nothing is wrong meanwhile: it stays a member of its group, and says so to whoever asks."""
+        """Pause with heartbeats; `state` stays ok."""
         end = time.monotonic() + seconds
         if seconds > 0:
             async with self._with_heartbeats():
@@ -164,7 +164,7 @@ class Runner(Generic[R]):
                     self._turned_at = time.monotonic()
 
     async def _stopping_within(self, seconds: float) -> bool:
-        """Wait for so long, or until it is told to stop: whether it is."""
+        """Wait this many seconds, or until the stop; returns whether the worker is stopping."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), seconds)
         return self._stopping.is_set()
@@ -184,7 +184,7 @@ class Runner(Generic[R]):
                 tracing.outcome(span, retries=self._retries - retries, put_aside=self._put_aside - put_aside)
 
     async def _work(self, records: Sequence[R]) -> None:
-        """Does a batch; where something in it fails by itself, the two halves, each in order."""
+        """Handle a batch. If it fails by itself, handle its halves, in order."""
         try:
             await self._until_up(lambda: self._handle(records))
         except Stopping:
@@ -218,7 +218,7 @@ class Runner(Generic[R]):
         DEAD_LETTERS.labels(record.topic).inc()
 
     async def _until_up(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Something that is down uses up no try. Raises Stopping when it is down at a stop: nobody waits then."""
+        """Retry while a dependency is unavailable. Raises Stopping if it still is when the worker stops."""
         pause = FIRST_BACK_OFF
         while True:
             try:
@@ -236,7 +236,6 @@ class Runner(Generic[R]):
 
     @contextlib.asynccontextmanager
     async def _with_heartbeats(self) -> AsyncIterator[None]:
-        """The consumer stays a member, however long the batch takes."""
         heartbeats = asyncio.create_task(self._heartbeat())
         try:
             yield
@@ -246,7 +245,7 @@ class Runner(Generic[R]):
     async def _heartbeat(self) -> None:
         while True:
             await asyncio.sleep(self._breath)
-            with contextlib.suppress(Unavailable):  # the batch goes on
+            with contextlib.suppress(Unavailable):  # the batch continues
                 await self._consumer.heartbeat()
 
     def _count_retry(self, reason: str) -> None:
@@ -258,7 +257,7 @@ class Runner(Generic[R]):
         while True:
             try:
                 ends = await self._consumer.ends()
-                lags = dict.fromkeys(lags, 0)  # what was given away lags somewhere else
+                lags = dict.fromkeys(lags, 0)  # a partition that was given away lags elsewhere
                 for (topic, _), (committed, end) in ends.items():
                     lags[topic] = lags.get(topic, 0) + max(0, end - committed)
                 for topic, lag in lags.items():

@@ -1,4 +1,4 @@
-"""Brings to the badges who wrote to users who are away: folded, so that each sender of a receiver is told once."""
+"""Adds senders to the badges of receivers who were away. A batch is folded first: one entry per sender and receiver."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,20 +10,20 @@ from readstate.services.badge_notes import BadgeNotes
 
 
 class StatusUpdate:
-    """Consumer of the topic `ON_MSG_UNSENT`. Safe to repeat, in any order: the durable store has the last word."""
+    """Consumer of the topic `ON_MSG_UNSENT`. Idempotent, in any order: the durable store decides."""
 
     def __init__(self, badges: HotBadges, durable: DurableUsers, bus: Bus) -> None:
         self._badges = BadgeNotes(badges, durable)
         self._bus = bus
 
     async def handle(self, events: Sequence[UnsentEvent]) -> None:
-        """Take a batch in. Whoever calls it repeats what has failed until it succeeds."""
+        """Apply a batch. If it fails, the caller must retry it until it succeeds."""
         changed = await self._badges.add(list(fold_unsent(events)), or_reload=False)
         await self._bus.publish([BadgeChanged(user) for user in sorted(changed)])
 
 
 def fold_unsent(events: Iterable[UnsentEvent]) -> Iterable[Undelivered]:
-    """The newest message of each sender to each receiver: if that one is before a tap, so are the others."""
+    """The newest message of each sender to each receiver: if a tap covers that one, it covers the others."""
     newest: dict[tuple[str, str], UnsentEvent] = {}
     for event in events:
         key = event.receiver_id, event.sender_id
