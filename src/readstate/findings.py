@@ -48,7 +48,6 @@ def clock(check: str, theirs: float, before: float, after: float) -> Finding:
 
 
 def latency(check: str, ms: Sequence[float], much: float) -> Finding:
-    """The median of a few round trips, in ms."""
     middle = statistics.median(ms)
     detail = f"{middle:.1f} ms for a question and its answer"
     if middle <= much:
@@ -57,7 +56,6 @@ def latency(check: str, ms: Sequence[float], much: float) -> Finding:
 
 
 def encryption(check: str, url: str, encrypted: bool, advice: str) -> Finding:
-    """Warn if a connection leaves this machine unencrypted."""
     if encrypted:
         return Finding(check, "ok", "the connection is encrypted")
     if all(is_local(host) for host in hosts(url)):

@@ -127,7 +127,6 @@ class Tracing:
 
     @contextlib.contextmanager
     def worker_batch(self, role: str, records: int, partitions: int) -> Iterator[Span]:
-        """The span of a batch that a worker has read from the log."""
         attributes: dict[str, str | int] = {
             "messaging.system": "kafka",
             "messaging.operation.type": "process",
@@ -153,7 +152,6 @@ class Tracing:
         concurrency: int = 1,
         name: str,
     ) -> Batcher[T, R]:
-        """A batcher whose batches are spans."""
         return _Batcher(self, handler, max_items=max_items, concurrency=concurrency, name=name)
 
     def hot(self, hot: H, system: str) -> H:
@@ -172,7 +170,6 @@ class Tracing:
         return cast("T", _Steps(self, log, "log", LOG, SpanKind.INTERNAL, {}))
 
     def producer(self, producer: T) -> T:
-        """The producer, with a span for each send to Kafka."""
         return cast("T", _Steps(self, producer, "kafka", PRODUCER, SpanKind.PRODUCER, {"messaging.system": "kafka"}))
 
     def step(
@@ -397,7 +394,6 @@ class _Exporter(SpanExporter):
             self._inner.shutdown()  # type: ignore[no-untyped-call]
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Nothing is queued here."""
         return True
 
 

@@ -124,7 +124,7 @@ class UnsentEvent(Struct, frozen=True, gc=False):
 
 
 class DeadLetter(Struct, frozen=True, gc=False):
-    """An event that failed three times, with the last error."""
+    """An event that failed three times, with the reason."""
 
     event: str
     """The record as read, byte for byte where it is text."""

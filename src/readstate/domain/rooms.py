@@ -19,7 +19,6 @@ def is_thread(room: str) -> bool:
 
 
 def channel_and_thread(room: str) -> tuple[str, str]:
-    """The channel and the root's id."""
     channel, _, thread = room.partition(SEPARATOR)
     return channel, thread
 

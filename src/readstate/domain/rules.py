@@ -108,7 +108,6 @@ def pointer_at(state: ReadState, place: Position, read_at: int = 0, change: int 
 
 
 def label(count: int, cap: int) -> str:
-    """The text on a badge."""
     if count <= 0:
         return ""
     return str(count) if count <= cap else f"{cap}+"
@@ -145,7 +144,6 @@ def check_user_id(value: str | int, field: str = "user_id") -> str:
 
 
 def check_mention(value: str | int, field: str = "mentions") -> str:
-    """A user id, `@channel` or `@here`."""
     return value if value in {EVERYONE, HERE} and isinstance(value, str) else check_user_id(value, field)
 
 

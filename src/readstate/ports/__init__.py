@@ -145,7 +145,7 @@ class Log(Protocol):
     async def settled(self, channels: Collection[str]) -> bool:
         """Return when all events that these channels have in the log now are applied, or at the configured timeout.
 
-        False: there were no such events, so a caller need not look again.
+        False: nothing was in flight, so a caller need not look again.
         """
 
 

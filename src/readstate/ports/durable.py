@@ -240,7 +240,7 @@ class DurableReceipts(Protocol):
         """The members whose receipts others may see, including those who have read nothing."""
 
     async def seen_count(self, channel: str, sender: str, seq: int) -> int:
-        """How many members other than the sender have read up to a seq."""
+        """How many members other than the sender have read this message."""
 
     async def public_readers(
         self, keys: Sequence[tuple[str, str]]

@@ -22,7 +22,7 @@ class HotBadges(Protocol):
         """Add senders whose messages the durable store has; those accepted before the last tap are ignored. Idempotent.
 
         Returns the receivers whose badge may have changed. True: a new sender is on it. False: the badge is not loaded.
-        If the call fails, all badges are reloaded; `or_reload=False` is for a caller who retries until it succeeds.
+        If the call fails, all hot state is reloaded; `or_reload=False` is for a caller who retries until it succeeds.
         """
 
     async def hold(self, user: str) -> int:

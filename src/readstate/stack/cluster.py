@@ -95,7 +95,6 @@ class ValkeyCluster:
             node.resume()
 
     def wipe(self) -> None:
-        """Stop all nodes and remove their data."""
         self.stop()
         for node in self.nodes:
             node.wipe()

@@ -50,16 +50,13 @@ class Kafka(Server):
 
     @property
     def url(self) -> str:
-        """The bootstrap address."""
         return f"{HOST}:{self.port}"
 
     @property
     def data(self) -> Path:
-        """Topics and metadata."""
         return self.home / DATA
 
     def prepare(self, report: Report) -> str:
-        """Find Java, and download Kafka if this machine does not have it yet."""
         java, libraries = find_java(), jars(f"kafka-{VERSION}", JARS, report)
         logging = [f"-Dorg.slf4j.simpleLogger.{name}={value}" for name, value in LOGGING.items()]
         self._java = [java, self.heap, *self._options, "-Dfile.encoding=UTF-8", *logging, "-cp", f"{libraries}/*"]
@@ -89,7 +86,6 @@ class Kafka(Server):
         return len(answer) == 10 and answer[4:] == struct.pack(">ih", 1, 0)
 
     def _format(self) -> None:
-        """Format the data directory with the id of its cluster."""
         name = self.home / CLUSTER_ID
         if not name.exists():
             name.write_text(_new_id())
@@ -162,7 +158,6 @@ class KafkaCluster:
             list(pool.map(KafkaNode.stop, self.nodes))
 
     def wipe(self) -> None:
-        """Stop all nodes and remove their data."""
         self.stop()
         for node in self.nodes:
             node.wipe()

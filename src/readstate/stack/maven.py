@@ -50,7 +50,6 @@ def jars(name: str, wanted: list[Coordinates], report: Report) -> Path:
 
 
 def cache_directory() -> Path:
-    """The cache for downloaded software of this account."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     base = Path(given) if Path(given).is_absolute() else Path.home() / ".cache"
     return base / "readstate"
@@ -83,8 +82,6 @@ def _fetch(maven: str, wanted: list[Coordinates], complete: Path, report: Report
 
 
 class _Progress:
-    """Reports how much was downloaded."""
-
     def __init__(self, name: str, report: Report) -> None:
         self._name, self._report = name, report
         self._files = self._bytes = 0
@@ -110,7 +107,6 @@ def _pom(wanted: list[Coordinates]) -> str:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Lets one process in at a time."""
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -34,8 +34,6 @@ OPEN_PLACES = ("/var/tmp", "/tmp")
 
 @dataclass(frozen=True)
 class Software:
-    """The programs of one version."""
-
     programs: Path
     version: str
     is_wheel: bool = False
@@ -70,7 +68,6 @@ class Postgres(Server):
 
     @property
     def data(self) -> Path:
-        """PostgreSQL's data directory."""
         return self._place / DATA
 
     @property
@@ -82,7 +79,6 @@ class Postgres(Server):
         return _account() if os.geteuid() == 0 else None
 
     def prepare(self, report: Report) -> str:
-        """Choose the version, and create a database at the first start."""
         software = _choose_software(_major_of(self.data))
         self._make_accessible()
         self._programs = self._accessible_programs(software)

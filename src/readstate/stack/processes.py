@@ -23,8 +23,6 @@ MOMENT = 0.01
 
 @dataclass(frozen=True)
 class User:
-    """The account that a process runs as."""
-
     name: str
     uid: int
     gid: int
@@ -108,7 +106,6 @@ def launch(
 def run(
     command: Sequence[str | Path], *, directory: Path, user: User | None = None, environ: Mapping[str, str] = ENVIRON
 ) -> subprocess.CompletedProcess[str]:
-    """Run a tool until it ends, and capture its output."""
     done: subprocess.CompletedProcess[str] = subprocess.run(
         command,
         cwd=directory,
@@ -146,7 +143,6 @@ def _descendants(pid: int) -> list[int]:
 
 
 def _parents() -> list[tuple[int, int]]:
-    """Every process with its parent."""
     if LINUX:
         numbers = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
         return [(pid, int(fields[1])) for pid in numbers if (fields := _stat(pid))]

@@ -78,7 +78,6 @@ class Stack:
 
     @property
     def names(self) -> Sequence[str]:
-        """Its servers, running or not."""
         return tuple(self._state.names)
 
     def up(
@@ -201,7 +200,6 @@ class Stack:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse unknown names, and names that cannot be combined."""
     if unknown := [name for name in names if name not in VARIABLES]:
         raise ConfigurationError(f"there is no server {', '.join(unknown)}: there are {', '.join(VARIABLES)}")
     if {"valkey", "valkey-cluster"} <= set(names):

@@ -228,7 +228,6 @@ def require_jwks_file(settings: Settings) -> None:
 
 
 def make_token(secret: str, user: str, ttl_seconds: int, claims: Mapping[str, Any] | None = None) -> str:
-    """A user token, signed with HS256."""
     now = int(time.time())
     return jwt.encode({**(claims or {}), "sub": user, "iat": now, "exp": now + ttl_seconds}, secret, "HS256")
 

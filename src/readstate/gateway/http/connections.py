@@ -39,8 +39,6 @@ class Seldom:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The settings that bound a connection."""
-
     max_connections: int
     max_header_bytes: int
     header_timeout: int

@@ -21,7 +21,6 @@ class Cors:
         self._origins = frozenset(origin.lower().encode() for origin in origins)
 
     def headers(self, origin: bytes | None) -> list[Header]:
-        """The CORS headers of every answer."""
         if origin is None or not self.allows(origin):
             return [_VARY]
         return [(b"access-control-allow-origin", b"*" if self._all else origin), _EXPOSE, _VARY]

@@ -202,7 +202,6 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def _fail(self, error: ReadstateError) -> None:
-        """Stop the parser with our own error."""
         self._fault = error
         raise error
 
@@ -376,8 +375,6 @@ class HttpProtocol(HttpToolsProtocol):
 
 
 def http_protocol(settings: Settings) -> type[HttpProtocol]:
-    """The protocol class of one server, with the limits of the settings."""
-
     class Limited(HttpProtocol):
         __slots__ = ()
         guard = Guard(Limits.of(settings))

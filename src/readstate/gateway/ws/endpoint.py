@@ -110,7 +110,6 @@ class LiveGateway:
                 await to_end.end()
 
     def _check(self, scope: Scope) -> None:
-        """Refuse other paths, and pages of origins that are not allowed."""
         if segments_of(scope)[1:] != SEGMENTS:
             raise NotFound("There is no such path.")
         if not self._may_come_from(scope["headers"]):
@@ -530,8 +529,6 @@ _Handlers = dict[type, Callable[[Any], Awaitable[None]]]
 
 
 class _Gone(Exception):
-    """The device disconnected."""
-
     def __init__(self, code: int) -> None:
         self.code = code
 

@@ -78,7 +78,6 @@ class LiveProtocol(WebSocketsSansIOProtocol):
         self._paused = self._listed = False
 
     async def run_asgi(self) -> None:
-        """Put the outlet into the scope, then run the application."""
         extensions = self.scope["extensions"]
         assert extensions is not None
         extensions[EXTENSION] = {"outlet": self}
