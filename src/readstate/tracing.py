@@ -97,7 +97,7 @@ class Tracing:
         except TimeoutError:
             self._exporter.give_up()
 
-    # ------------------------------------------------------------ what is a span
+    # ------------------------------------------------------------ spans
 
     def server(self, serve: Serve, pattern: Callable[[Scope], str | None]) -> Serve:
         """Trace `serve`. `pattern` returns the route of a request; None: no route matches."""
@@ -315,7 +315,7 @@ class _Batcher(Batcher[T, R]):
             await super()._run_batch(callers)
 
 
-# ---------------------------------------------------------------- the way to the collector
+# ---------------------------------------------------------------- export
 
 
 class _Here(threading.local):

@@ -23,7 +23,7 @@ class ChannelHotUpdate(Struct, frozen=True, gc=False):
 
 
 class FanOut(Struct, frozen=True, gc=False):
-    """For many members: a message came, changed or went. Without `put` and `remove`: count again."""
+    """For many members: a message came, changed or went. Without `put` and `remove`: the room changed otherwise."""
 
     channel_id: str
     change: int

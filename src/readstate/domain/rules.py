@@ -124,7 +124,7 @@ def direct_error(channel: str, count: int, field: str) -> DirectChannelFull | No
     return DirectChannelFull(detail, field=field)
 
 
-# ---------------------------------------------------------------- values from outside
+# ---------------------------------------------------------------- input checks
 
 
 def check_id(value: str | int, field: str = "id") -> str:

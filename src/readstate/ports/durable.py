@@ -219,7 +219,7 @@ class DurableUsers(Protocol):
         """
 
     async def bound_tap(self, user: str, now: int) -> None:
-        """Set a stored tap to `now` if it is further in the future than clock skew explains."""
+        """Set a tap from beyond clock skew in the future to `now`. What it showed does not count again."""
 
     async def tapped(
         self, user: str, since: int, until: int, before: TapCursor, limit: int
@@ -288,7 +288,7 @@ class Durable(
         """Finish the requested writes, then stop."""
 
 
-# ---------------------------------------------------------------- moving in and out
+# ---------------------------------------------------------------- export and import
 
 
 class DurableTransfer(Protocol):

@@ -75,13 +75,13 @@ class Presence(Protocol):
     """Which users have a device connected, on any instance."""
 
     async def online(self, users: Collection[str]) -> Present:
-        """Those of these users who are online now. A loss of the hot store never makes a user look away."""
+        """Those of these users who are online now. A loss of the hot store never makes a user count as away."""
 
     async def focused(self, channels: Collection[str]) -> Mapping[str, Sequence[str]]:
         """For each channel, the users who have it open on a device."""
 
     async def blur(self, user: str, channel: str) -> None:
-        """Stop reading new messages of the channel at once, until a device of the user opens it again."""
+        """Messages of the channel are no longer read on arrival, until a device of the user opens it again."""
 
     async def reached(self, noted: Sequence[Undelivered]) -> list[Undelivered]:
         """Keep these messages to online users until their delivery is proven.

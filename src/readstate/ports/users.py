@@ -126,9 +126,9 @@ class UnreadSummary(Struct, frozen=True, gc=False):
     """What may be unread for a user, read atomically, without a value per channel that is read."""
 
     plain: tuple[int, int, int, bool]
-    """(unread, mentions, channels, capped), summed over the ledger channels without preferences."""
+    """(unread, mentions, channels, capped), summed over ledger channels without preferences, if not archived."""
     special: list[tuple[str, int, int, bool]]
-    """(channel, unread, mentions, capped) of unread ledger channels for which the user has preferences."""
+    """(channel, unread, mentions, capped) of unread ledger channels with preferences, if not archived."""
     threads: list[tuple[str, int, bool]]
     """(room, unread, capped) of followed threads with anything unread."""
 

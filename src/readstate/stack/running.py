@@ -160,7 +160,7 @@ class Stack:
     def kafka(self) -> Kafka:
         return cast(Kafka, self._units["kafka"])
 
-    # ------------------------------------------------------------ how
+    # ------------------------------------------------------------ internals
 
     def _make(self, name: str) -> Unit:
         home, tied, changed = self.directory / name, self._tied, self._save

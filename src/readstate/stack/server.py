@@ -71,7 +71,7 @@ class Server(ABC):
         self._changed = changed
         self._guard: Guard | None = None
 
-    # ------------------------------------------------------------ what every kind of server tells
+    # ------------------------------------------------------------ defined by each kind of server
 
     @property
     @abstractmethod
@@ -98,7 +98,7 @@ class Server(ABC):
         """The account it runs as; None: the caller's."""
         return None
 
-    # ------------------------------------------------------------ what can be done with it
+    # ------------------------------------------------------------ operations
 
     @property
     def members(self) -> "Sequence[Server]":
@@ -179,7 +179,7 @@ class Server(ABC):
     ) -> None:
         self.wipe()
 
-    # ------------------------------------------------------------ how
+    # ------------------------------------------------------------ internals
 
     def _make_home(self) -> None:
         if self.home.is_symlink() and not self.home.exists():

@@ -80,7 +80,7 @@ class _Repeating:
         return effect
 
     def _refusal(self, event: MembersEvent, channel: Channel) -> ReadstateError | None:
-        """Why the event added fewer members than it names, if so. A member who was added and left again was added."""
+        """Why the event added fewer members than it names, if so. A member who was added and then left counts."""
         name = channel.channel_id
         room = name if event.thread_id is None else thread_room(name, event.thread_id)
         for user in event.add:

@@ -140,7 +140,7 @@ class _Refused(Exception):
 
 async def fetch(url: str) -> bytes:
     """The content of the URL, within FETCH_SECONDS and MAX_BYTES. Follows redirects to the same origin only."""
-    tls = await asyncio.to_thread(httpx.create_ssl_context)  # reads some hundred certificates
+    tls = await asyncio.to_thread(httpx.create_ssl_context)  # reads a few hundred certificates
     async with asyncio.timeout(FETCH_SECONDS), httpx.AsyncClient(timeout=FETCH_SECONDS, verify=tls) as client:
         target = httpx.URL(url)
         for _ in range(MAX_REDIRECTS + 1):

@@ -28,7 +28,7 @@ Decode = Callable[[bytes], Any]
 _MAX_SHOWN = 200
 
 
-# ---------------------------------------------------------------- shapes that only HTTP has
+# ---------------------------------------------------------------- bodies that only HTTP has
 
 
 class Nothing(Request, frozen=True):

@@ -167,7 +167,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._deadline = self.loop.time() + limits.body_timeout
         self.guard.deadlines.watch(self)
 
-    # ------------------------------------------------------------ what the parser finds
+    # ------------------------------------------------------------ parser callbacks
 
     def on_message_begin(self) -> None:
         """A request begins, perhaps within the bytes that ended the previous one."""

@@ -185,7 +185,7 @@ class _Connection:
         outlet.overrun = self._overrun
         outlet.frame_came = self._frame_came
 
-    # ------------------------------------------------------------ the course of a connection
+    # ------------------------------------------------------------ lifecycle
 
     async def run(self) -> None:
         try:
@@ -235,7 +235,7 @@ class _Connection:
     def _overrun(self) -> None:
         self._close(TOO_SLOW, "too slow: sync again")
 
-    # ------------------------------------------------------------ who it is
+    # ------------------------------------------------------------ authentication and hello
 
     async def _authenticate_at_once(self) -> None:
         """Use the token of the header or the subprotocol, if any. `hello` may bring one instead."""

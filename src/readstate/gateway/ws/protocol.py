@@ -89,7 +89,7 @@ class LiveProtocol(WebSocketsSansIOProtocol):
         if self.initial_response is not None and self.close_sent:
             self.handshake_complete = True
 
-    # ------------------------------------------------------------ out
+    # ------------------------------------------------------------ output
 
     def push(self, payload: bytes) -> None:
         """Queue a text frame. It leaves with everything else pushed in this turn of the event loop."""
@@ -163,7 +163,7 @@ class LiveProtocol(WebSocketsSansIOProtocol):
         super().shutdown()
         self.loop.call_later(GIVE_UP_SECONDS, self.transport.abort)
 
-    # ------------------------------------------------------------ in
+    # ------------------------------------------------------------ input
 
     def data_received(self, data: bytes) -> None:
         """Any input, also a pong, is a sign of life."""
