@@ -1,4 +1,4 @@
-"""The micro-batcher: what arrives while a batch is under way goes together in the next one."""
+"""The micro-batcher: items that arrive while a batch is in flight share the next batch."""
 
 import asyncio
 from collections import deque
@@ -12,10 +12,10 @@ R = TypeVar("R")
 
 
 class Batcher(Generic[T, R]):
-    """Calls `handler` with the items of many callers at once; each gets its own results, or the error of all.
+    """Calls `handler` with the items of many callers. Each caller gets its own results, or the error of the batch.
 
-    At most `concurrency` batches are under way; with 1 they are in order. There is no timer: an idle batcher
-    starts at once, a busy one gathers.
+    At most `concurrency` batches are in flight; with 1 they run in order. There is no timer: an idle batcher starts at
+    once, a busy one collects.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class Batcher(Generic[T, R]):
         name: str = "",
     ) -> None:
         self.name = name
-        """What traces call it."""
+        """The name in traces."""
         self._handler = handler
         self._max_items = max_items
         self._concurrency = concurrency
@@ -36,7 +36,7 @@ class Batcher(Generic[T, R]):
         self._closed = False
 
     async def submit(self, items: Sequence[T]) -> Sequence[R]:
-        """Hand in items that belong together (they are never split) and wait for their results."""
+        """Submit items, which are never split over batches, and wait for their results."""
         if self._closed:
             raise Stopping
         if not items:
@@ -48,7 +48,7 @@ class Batcher(Generic[T, R]):
         return await done
 
     async def close(self) -> None:
-        """Take nothing more, and finish what was taken."""
+        """Accept no more items, and finish the accepted ones."""
         self._closed = True
         while self._running:
             await asyncio.wait(self._running)
@@ -56,7 +56,7 @@ class Batcher(Generic[T, R]):
     async def _run(self) -> None:
         while self._waiting:
             await self._run_batch(self._gather())
-        # At once, not by a callback: whoever submits next must not count on this task.
+        # At once, not in a callback: the next `submit` must not rely on this task.
         self._running.discard(asyncio.current_task())
 
     async def _run_batch(self, callers: Sequence[tuple[Sequence[T], "asyncio.Future[Sequence[R]]"]]) -> None:
@@ -83,7 +83,7 @@ class Batcher(Generic[T, R]):
 
 
 class Batchers(Protocol):
-    """Makes batchers: the class itself, or what makes them with traces."""
+    """A factory of batchers: `Batcher` itself, or `Tracing.batchers`."""
 
     def __call__(
         self,
@@ -93,4 +93,4 @@ class Batchers(Protocol):
         concurrency: int = 1,
         name: str,
     ) -> Batcher[T, R]:
-        """One that calls this."""
+        """A batcher that calls this handler."""

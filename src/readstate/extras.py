@@ -1,4 +1,4 @@
-"""Libraries that not everybody needs."""
+"""Optional dependencies."""
 
 import contextlib
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from readstate.domain.errors import ConfigurationError
 
 @contextlib.contextmanager
 def extra(package: str, what: str, name: str = "cluster") -> Iterator[None]:
-    """Around the import of what needs a library that may be missing; it comes with the extra of this name."""
+    """Wrap an import: if `package` is missing, the error names the extra that installs it."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""What `readstate doctor` finds: one thing that was looked at, how it stands, and what to do."""
+"""The findings of `readstate doctor`: what was checked, its state, and what to do."""
 
 import re
 import statistics
@@ -13,14 +13,12 @@ State = Literal["ok", "warn", "fail"]
 MIB = 2**20
 MISSING_EXTRA = "pip install 'readstate[cluster]'"
 PATIENCE = 15.0
-"""Seconds that one server gets for all questions."""
+"""Seconds for all questions to one server."""
 MAX_CLOCK_MS = 1_000
 PINGS = 5
 
 
 class Finding(Struct, frozen=True):
-    """One thing that was looked at."""
-
     check: str
     state: State
     detail: str
@@ -28,14 +26,14 @@ class Finding(Struct, frozen=True):
 
 
 def graded(amount: float, least: float, enough: float) -> State:
-    """How an amount stands of which there should be much."""
+    """Grade an amount of which more is better."""
     if amount < least:
         return "fail"
     return "warn" if amount < enough else "ok"
 
 
 def clock(check: str, theirs: float, before: float, after: float) -> Finding:
-    """A server's clock (ms) against ours, read before and after it answered: what the way took is nobody's fault."""
+    """Compare a server's clock (ms) with ours, read before and after its answer. The round trip does not count."""
     difference = theirs - (before + after) / 2
     sure = max(0.0, abs(difference) - (after - before) / 2)
     if sure <= MAX_CLOCK_MS:
@@ -50,7 +48,6 @@ def clock(check: str, theirs: float, before: float, after: float) -> Finding:
 
 
 def latency(check: str, ms: Sequence[float], much: float) -> Finding:
-    """How long a question and its answer take, in the middle of a few."""
     middle = statistics.median(ms)
     detail = f"{middle:.1f} ms for a question and its answer"
     if middle <= much:
@@ -59,7 +56,6 @@ def latency(check: str, ms: Sequence[float], much: float) -> Finding:
 
 
 def encryption(check: str, url: str, encrypted: bool, advice: str) -> Finding:
-    """What leaves this machine should be encrypted."""
     if encrypted:
         return Finding(check, "ok", "the connection is encrypted")
     if all(is_local(host) for host in hosts(url)):
@@ -68,13 +64,12 @@ def encryption(check: str, url: str, encrypted: bool, advice: str) -> Finding:
 
 
 def hosts(url: str) -> list[str]:
-    """The hosts that a URL names."""
     servers = re.split("[/?#]", url.partition("://")[2])[0].rpartition("@")[2].split(",")
     return [urlsplit(f"//{server}").hostname or "" for server in servers]
 
 
 def is_local(host: str) -> bool:
-    """Whether a host is this machine; none at all stands for a socket in a directory."""
+    """Whether a host is this machine. An empty host stands for a Unix socket."""
     try:
         return host in {"", "localhost"} or ip_address(host).is_loopback
     except ValueError:
@@ -82,7 +77,7 @@ def is_local(host: str) -> bool:
 
 
 def merged(by_server: Mapping[str, Sequence[Finding]]) -> list[Finding]:
-    """The findings of several servers: what is wrong with any by its address, what is right with all in one line."""
+    """Merge the findings of several servers: problems by address, everything that is fine in one line per check."""
     checks = dict.fromkeys(found.check for findings in by_server.values() for found in findings)
     result: list[Finding] = []
     for check in checks:

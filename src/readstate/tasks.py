@@ -1,4 +1,4 @@
-"""Ending tasks."""
+"""Cancelling tasks."""
 
 import asyncio
 from typing import Any
@@ -7,7 +7,7 @@ AGAIN_SECONDS = 1.0
 
 
 async def cancel(task: "asyncio.Task[Any]") -> None:
-    """Tell a task to end, until it has. Should it end by an error, asyncio logs that."""
+    """Cancel a task and wait until it has ended. If it ends with an error, asyncio logs it."""
     while not task.done():
-        task.cancel()  # again: some libraries swallow the first
+        task.cancel()  # repeated: some libraries swallow the first
         await asyncio.wait([task], timeout=AGAIN_SECONDS)

@@ -1,4 +1,4 @@
-"""Metrics and logs. Neither ever holds a message's text, a secret or an id in a label."""
+"""Metrics and logs. Neither contains message text or secrets, and no label contains an id."""
 
 import asyncio
 import logging
@@ -230,11 +230,11 @@ WS_RESUMED = Counter(
 )
 
 
-# ---------------------------------------------------------------- as Prometheus reads them
+# ---------------------------------------------------------------- exposition
 
 
 class Exposition:
-    """The text of all metrics. It takes some 30 ms to make: so it is made in a thread, once a second at most."""
+    """The text of all metrics. Rendering takes about 30 ms, so a thread does it, at most once a second."""
 
     EVERY = 1.0
 
@@ -246,7 +246,7 @@ class Exposition:
         self._making = threading.Lock()
 
     async def text(self) -> bytes:
-        """What was made within the last second; while it is made anew, what was made before."""
+        """The text, at most a second old. While a thread renders a new one, the previous text."""
         if self._clock() - self._made_at < self.EVERY or (self._text and self._making.locked()):
             return self._text
         return await asyncio.to_thread(self._renewed)
@@ -265,11 +265,11 @@ EXPOSITION = Exposition(REGISTRY)
 # ---------------------------------------------------------------- logs
 
 OWN = "readstate"
-"""The logger above all of this package's. Libraries are heard from warnings on, whatever the level: in detail they
+"""The parent of all loggers of this package. Libraries log from warnings on, whatever the level: at lower levels they
 log headers, frames and addresses, and with them credentials.
 """
 NEVER_LOGGED = frozenset({"text", "preview", "token", "authorization", "key", "password", "secret", "color_message"})
-"""Keys that hold message text or secrets (and uvicorn's escape codes): dropped wherever they stand."""
+"""Keys of message text and secrets (and uvicorn's escape codes). Dropped at any depth."""
 
 
 CREDENTIALS = re.compile(
@@ -284,16 +284,15 @@ CREDENTIALS = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-"""What looks like a credential in a line of the log. Nothing here logs one; this is for the texts of others' errors."""
+"""Matches credentials in a log line. Our code logs none; this covers error texts of libraries."""
 
 
 def without_credentials(line: str) -> str:
-    """The line with every credential hidden."""
     return CREDENTIALS.sub(lambda found: f"{found['kept'] or ''}***", line)
 
 
 def drop_private(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Take out what must never be logged, at any depth; of objects only the name of their type is left."""
+    """Remove what must never be logged, at any depth. Of other objects only the type name stays."""
     error = event.pop("exc_info", None)
     clean: dict[str, Any] = _clean(event)
     return clean if error is None else {**clean, "exc_info": error}
@@ -310,7 +309,7 @@ def _clean(value: Any) -> Any:
 
 
 def setup_logging(level: str = "info", stream: TextIO | None = None) -> None:
-    """Log all there is to `stream` (stderr): JSON lines, or readable ones on a terminal."""
+    """Send all logs to `stream` (default stderr): JSON lines, or readable text on a terminal."""
     stream = stream or sys.stderr
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -340,7 +339,7 @@ def setup_logging(level: str = "info", stream: TextIO | None = None) -> None:
 
 
 class _Formatter(structlog.stdlib.ProcessorFormatter):
-    """Hides credentials in the whole line, tracebacks too."""
+    """Hides credentials in the whole line, including tracebacks."""
 
     def format(self, record: logging.LogRecord) -> str:
         return without_credentials(super().format(record))
@@ -348,7 +347,7 @@ class _Formatter(structlog.stdlib.ProcessorFormatter):
 
 def _formatter(shared: list[structlog.typing.Processor], *, pretty: bool) -> logging.Formatter:
     last: list[structlog.typing.Processor] = (
-        # Tracebacks without local variables: those may hold texts and tokens.
+        # Tracebacks without local variables, which may hold texts and tokens.
         [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
         if pretty
         else [
@@ -364,7 +363,7 @@ def _formatter(shared: list[structlog.typing.Processor], *, pretty: bool) -> log
 
 
 def _let_libraries_propagate() -> None:
-    """uvicorn may have been given handlers and levels of its own."""
+    """Undo handlers and levels that uvicorn and other libraries may have set."""
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "httpx", "httpcore", "websockets", "asyncio"):
         library = logging.getLogger(name)
         library.handlers, library.propagate = [], True

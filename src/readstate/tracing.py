@@ -1,8 +1,8 @@
-"""OpenTelemetry traces. The one module that knows the library; it is imported only where the setting `traces` is on.
+"""OpenTelemetry traces. The only module that imports the library; it is imported only if the setting `traces` is on.
 
-A request is a span, and so is a batch of a worker. What happens inside one of them, at the ports, is a span below it;
-what happens outside of both is none. A span never holds an id of a user or a channel, a text or a secret, nor what an
-error says, since that may name any of them: of an error it has the name of the class.
+A request is a span, and so is a batch of a worker. Calls to the ports inside of them are child spans; calls outside of
+both are not traced. A span never contains a user id, a channel id, a text or a secret. Of an error it contains only
+the class name, since the message may name any of them.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ Serve = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 SCOPE = "readstate"
 STOP_SECONDS = 2.0
-"""What the last spans get at a stop; what is not delivered by then is dropped."""
+"""Time for the last spans at a stop. Those not delivered by then are dropped."""
 UNTRACED = frozenset({"/healthz", "/readyz", "/metrics"})
 METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS"})
 USERS = frozenset({"move", "apply", "view", "survey", "inbox"})
@@ -60,7 +60,7 @@ _PROPAGATED = {name.encode(): name for name in _PROPAGATOR.fields}
 
 
 class Tracing:
-    """Makes the spans of one service and sends them to a collector. What it is configured by are OTEL_ variables."""
+    """Makes the spans of one service and sends them to a collector. Configured by the OTEL_ variables."""
 
     def __init__(self, instance_id: str) -> None:
         self._instance = instance_id
@@ -69,7 +69,6 @@ class Tracing:
         self._exporter: _Exporter | None = None
 
     def open(self) -> None:
-        """Begin to export."""
         try:
             self._exporter = _Exporter()
             self._provider = TracerProvider(resource=_resource(self._instance), shutdown_on_exit=False)
@@ -79,7 +78,7 @@ class Tracing:
         self._tracer = self._provider.get_tracer(SCOPE, version("readstate"))
 
     async def close(self) -> None:
-        """Deliver what is left, if the collector takes it soon."""
+        """Deliver the last spans, if the collector takes them within `STOP_SECONDS`."""
         if self._provider is None or self._exporter is None:
             return
         provider, self._provider = self._provider, None
@@ -88,20 +87,20 @@ class Tracing:
         def stop() -> None:
             with _hushed():
                 provider.shutdown()
-            with contextlib.suppress(RuntimeError):  # nobody waits any more, and the loop is closed
+            with contextlib.suppress(RuntimeError):  # `close` has returned, and the loop is closed
                 loop.call_soon_threadsafe(done.set)
 
-        # A thread of its own: one of the loop's would be waited for at the end, however long it takes.
+        # A separate thread: asyncio waits for its own threads at the end, however long they take.
         threading.Thread(target=stop, name="readstate-traces", daemon=True).start()
         try:
             await asyncio.wait_for(done.wait(), STOP_SECONDS)
         except TimeoutError:
             self._exporter.give_up()
 
-    # ------------------------------------------------------------ what is a span
+    # ------------------------------------------------------------ spans
 
     def server(self, serve: Serve, pattern: Callable[[Scope], str | None]) -> Serve:
-        """Around what serves requests; `pattern` tells the route of one, None if it has none."""
+        """Trace `serve`. `pattern` returns the route of a request; None: no route matches."""
 
         async def traced(scope: Scope, receive: Receive, send: Send) -> None:
             route = pattern(scope)
@@ -128,7 +127,6 @@ class Tracing:
 
     @contextlib.contextmanager
     def worker_batch(self, role: str, records: int, partitions: int) -> Iterator[Span]:
-        """Around a batch that a worker has taken from the log."""
         attributes: dict[str, str | int] = {
             "messaging.system": "kafka",
             "messaging.operation.type": "process",
@@ -140,7 +138,7 @@ class Tracing:
 
     @staticmethod
     def outcome(span: Span, *, retries: int, put_aside: int) -> None:
-        """What it took to do a worker's batch."""
+        """Record retries and dead letters of a worker's batch."""
         span.set_attribute("readstate.retries", retries)
         if put_aside:
             span.set_attribute("readstate.dead_letters", put_aside)
@@ -154,32 +152,30 @@ class Tracing:
         concurrency: int = 1,
         name: str,
     ) -> Batcher[T, R]:
-        """A batcher whose batches are spans."""
         return _Batcher(self, handler, max_items=max_items, concurrency=concurrency, name=name)
 
     def hot(self, hot: H, system: str) -> H:
-        """The hot store, whose moves and questions are spans."""
+        """The hot store, with spans for the calls in `USERS` and `CHANNELS`."""
         kind, attributes = (SpanKind.CLIENT, {"db.system.name": system}) if system else (SpanKind.INTERNAL, {})
         users = _Steps(self, hot.users, "hot.users", USERS, kind, attributes)
         channels = _Steps(self, hot.channels, "hot.channels", CHANNELS, kind, attributes)
         return cast("H", _Steps(self, hot, "hot", (), kind, attributes, users=users, channels=channels))
 
     def durable(self, durable: T, system: str) -> T:
-        """The durable store: all that is asked of it is a span."""
+        """The durable store, with a span for every call."""
         return cast("T", _Steps(self, durable, "durable", None, SpanKind.CLIENT, {"db.system.name": system}))
 
     def log(self, log: T) -> T:
-        """The log: from an event to its acknowledgement, and to its effect where that is waited for."""
+        """The log, with spans from an event to its acknowledgement, or to its effect if the caller waits for it."""
         return cast("T", _Steps(self, log, "log", LOG, SpanKind.INTERNAL, {}))
 
     def producer(self, producer: T) -> T:
-        """What sends to Kafka."""
         return cast("T", _Steps(self, producer, "kafka", PRODUCER, SpanKind.PRODUCER, {"messaging.system": "kafka"}))
 
     def step(
         self, name: str, kind: SpanKind, attributes: Mapping[str, str], call: Callable[..., Awaitable[T]]
     ) -> Callable[..., Awaitable[T]]:
-        """Around a call that is a span wherever it belongs to one. A span that has ended takes in nothing more."""
+        """Make a call a child span, if the current span is still recording."""
 
         async def step(*values: Any, **named: Any) -> T:
             if not trace.get_current_span().is_recording():
@@ -211,7 +207,7 @@ class Tracing:
 
     @contextlib.contextmanager
     def waiting(self, name: str) -> Iterator[Span | None]:
-        """Around the wait of one request for its batch; None: nobody looks."""
+        """The span of one request that waits for its batch; None: the request is not traced."""
         if not trace.get_current_span().is_recording():
             yield None
             return
@@ -220,9 +216,9 @@ class Tracing:
 
     @contextlib.contextmanager
     def batch(self, name: str, callers: Sequence[Span], size: int) -> Iterator[None]:
-        """Around a batch: a part of the first request's wait, and a link in those of the others."""
+        """The span of a batch: a child of the first request's wait, linked from the waits of the others."""
         if not callers:
-            token = contexts.attach(Context())  # not what the first one of the batcher left here
+            token = contexts.attach(Context())  # drop the context in which the batcher's task was created
             try:
                 yield
             finally:
@@ -238,9 +234,9 @@ class Tracing:
 
 
 def _parent(scope: Scope) -> Context | None:
-    """What a request belongs to: a span of the application that this is mounted in, else what its sender says.
+    """The parent of a request's span: the span of the application that mounts this one, else the request's headers.
 
-    A server may run a request in what another one has left behind: spans of our own are nobody's parent here.
+    A server may run a request in the context of an earlier one, so our own spans are never the parent here.
     """
     current = trace.get_current_span()
     if current.is_recording() and getattr(getattr(current, "instrumentation_scope", None), "name", "") != SCOPE:
@@ -250,7 +246,7 @@ def _parent(scope: Scope) -> Context | None:
 
 
 def _resource(instance_id: str) -> Resource:
-    """Who we are, unless the variables say it otherwise."""
+    """The resource of our spans. The OTEL_ variables take precedence."""
     given = Resource.create()
     own = Resource({SERVICE_INSTANCE_ID: instance_id, SERVICE_VERSION: version("readstate")}).merge(given)
     if str(given.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
@@ -259,7 +255,7 @@ def _resource(instance_id: str) -> Resource:
 
 
 class _Steps:
-    """Stands before an object; some of its calls are spans (None: all that can be awaited)."""
+    """A proxy that makes the named calls of an object spans; None: all coroutine methods."""
 
     def __init__(
         self,
@@ -275,7 +271,7 @@ class _Steps:
         self._about = tracing, inner, prefix, names, kind, attributes
 
     def __getattr__(self, name: str) -> Any:
-        """What was not asked for before."""
+        """Wrap a method on first use, and cache it in `__dict__`."""
         tracing, inner, prefix, names, kind, attributes = self._about
         found = getattr(inner, name)
         if not inspect.ismethod(found):
@@ -287,13 +283,13 @@ class _Steps:
 
 
 class _Items(list[T]):
-    """What one caller hands in, with the span in which it waits."""
+    """The items of one caller, with the span in which the caller waits."""
 
     caller: Span | None = None
 
 
 class _Batcher(Batcher[T, R]):
-    """A batcher whose batches are spans, each in the context of those that it is for."""
+    """A batcher whose batches are spans, each in the context of its callers."""
 
     def __init__(
         self,
@@ -308,7 +304,6 @@ class _Batcher(Batcher[T, R]):
         self._tracing = tracing
 
     async def submit(self, items: Sequence[T]) -> Sequence[R]:
-        """Hand in items, and wait."""
         with self._tracing.waiting(self.name) as span:
             marked = _Items(items)
             marked.caller = span
@@ -320,11 +315,11 @@ class _Batcher(Batcher[T, R]):
             await super()._run_batch(callers)
 
 
-# ---------------------------------------------------------------- the way to the collector
+# ---------------------------------------------------------------- export
 
 
 class _Here(threading.local):
-    """Whether this thread does work of ours in the library, and what that has complained of."""
+    """Per thread: whether the library runs on our behalf, and the first message that it logged meanwhile."""
 
     busy = False
     said = ""
@@ -334,10 +329,9 @@ _here = _Here()
 
 
 class _Hush(logging.Filter):
-    """Keeps back what the library logs of our own exports: it would tell the same fault again and again."""
+    """Suppresses the library's logs about our exports, which would repeat the same fault."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Only what is not ours."""
         if _here.busy:
             _here.said = _here.said or record.getMessage()
         return not _here.busy
@@ -361,7 +355,7 @@ def _hushed() -> Iterator[None]:
 
 
 class _Exporter(SpanExporter):
-    """The exporter of the library, which tells once that spans don't arrive, and once that they do again."""
+    """Wraps the library's exporter. Logs once when spans are no longer delivered, and once when they are again."""
 
     def __init__(self) -> None:
         for name in _LOGGERS:
@@ -370,7 +364,7 @@ class _Exporter(SpanExporter):
         self._failing = self._given_up = False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Send some; those that can't be sent are dropped."""
+        """Send spans. Those that cannot be sent are dropped."""
         if self._given_up:
             return SpanExportResult.FAILURE
         try:
@@ -389,25 +383,23 @@ class _Exporter(SpanExporter):
         return result
 
     def give_up(self) -> None:
-        """The service stops: what is left is not sent."""
+        """Drop the remaining spans, because the service stops."""
         self._given_up = True
         log.warning("the last traces are dropped: the collector does not take them in time", action="traces")
         self.shutdown()
 
     def shutdown(self) -> None:
-        """Let go of connections; ends a wait for the next try."""
+        """Close connections, and end a wait for the next retry."""
         with _hushed():
             self._inner.shutdown()  # type: ignore[no-untyped-call]
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Nothing waits here."""
         return True
 
 
 class _Processor(BatchSpanProcessor):
-    """Spans wait in a bounded queue for a thread that sends them. When it is full they are dropped."""
+    """A bounded queue of spans, and a thread that sends them. When the queue is full, spans are dropped."""
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Take one."""
         with _hushed():
             super().on_end(span)

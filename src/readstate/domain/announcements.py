@@ -1,6 +1,7 @@
-"""What is told to the instances that hold devices, after it is durable. Best effort: what was missed is resumed.
+"""Announcements: what the bus carries to the instances that hold devices, once it is durable.
 
-Instances of different versions tell each other: a tag keeps its meaning, and new fields have defaults.
+Best effort: a device that missed some resumes. Instances of different versions exchange them, so a tag keeps its
+meaning and new fields have defaults.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,51 +13,49 @@ from .model import Channel, Message, Pointer, Undelivered
 
 
 class MessageCame(Struct, frozen=True, gc=False, tag_field="kind", tag="message"):
-    """A message came into a channel, or into a thread of it."""
+    """A new message in a channel, or in a thread of it."""
 
     message: Message
     instance_id: str
-    """Where it was written."""
+    """The instance that accepted it."""
     reached: tuple[Undelivered, ...] = ()
-    """To whom it goes as to people who are online."""
+    """Receivers who were online."""
     read_before: bool = False
-    """The sender has read what others wrote before it by sending it."""
+    """By sending it, the sender has read what others wrote before it."""
 
 
 class ChannelTouched(Struct, frozen=True, gc=False, tag_field="kind", tag="channel"):
-    """Something else about a channel changed that its members see."""
+    """Another change of a channel that its members see."""
 
     channel_id: str
     what: Literal["counts", "conversation"]
-    """An edit or a delete; a new name, picture or state."""
+    """`counts`: an edit or a delete; `conversation`: a new name, picture or state."""
 
 
 class MembersChanged(Struct, frozen=True, gc=False, tag_field="kind", tag="members"):
-    """These are members now, and these no more."""
-
     channel_id: str
     joined: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
 
 
 class ThreadTouched(Struct, frozen=True, gc=False, tag_field="kind", tag="thread"):
-    """A thread changed for these followers; those who follow it no more are told so."""
+    """A thread changed for these users. It also reaches those who no longer follow it."""
 
     room: str
     users: tuple[str, ...]
 
 
 class PointerMoved(Struct, frozen=True, gc=False, tag_field="kind", tag="pointer"):
-    """A user has read, or marked unread."""
+    """A user has read or marked unread."""
 
     user_id: str
     channel_id: str
-    """Or the room of a thread."""
+    """A channel, or the room of a thread."""
     before: Pointer
     pointer: Pointer
     instance_id: str
     origin: str | None = None
-    """The connection that did it: it has its answer."""
+    """The connection that did it, which has its answer already."""
 
 
 class UserRoomChanged(Struct, frozen=True, gc=False, tag_field="kind", tag="seat"):
@@ -65,29 +64,27 @@ class UserRoomChanged(Struct, frozen=True, gc=False, tag_field="kind", tag="seat
     user_id: str
     channel_id: str
     conversation: bool = False
-    """Also what the inbox shows."""
+    """What the inbox shows has changed too."""
 
 
 class BadgeChanged(Struct, frozen=True, gc=False, tag_field="kind", tag="badge"):
-    """Another number is on the offline badge."""
-
     user_id: str
 
 
 class StateReplaced(Struct, frozen=True, gc=False, tag_field="kind", tag="replaced"):
-    """These users' state is another one altogether (an import, an erase): only a sync helps."""
+    """The whole state of these users was replaced (import, erase). Their devices must sync."""
 
     users: tuple[str, ...]
     reason: str
 
 
 class Outcome(Struct, frozen=True, gc=False, tag_field="kind", tag="outcome"):
-    """What became of an event of a channel, to the instance that waits for it."""
+    """What an event did, for the instance that waits for it."""
 
     ref: str
-    """As the event carries it."""
+    """The `ref` of the event."""
     code: str | None = None
-    """Why it was refused; None: it was done."""
+    """Why the event was refused; None: it was applied."""
     detail: str = ""
     field: str | None = None
     message: Message | None = None
@@ -110,6 +107,5 @@ Announcement = (
 )
 
 OnAnnouncements = Callable[[Sequence[Announcement]], Awaitable[None]]
-"""Takes what was announced."""
 OnGap = Callable[[float], Awaitable[None]]
-"""Is told that announcements of the last so many seconds may have been missed, before anything newer."""
+"""Called before any newer announcement when those of the last n seconds may have been missed."""

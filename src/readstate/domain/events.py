@@ -1,4 +1,4 @@
-"""The events of the log. JSON, each with a version `v` and `created_at`; readers ignore what they don't know."""
+"""The events of the log. JSON, each with a version `v` and `created_at`. Readers ignore unknown fields."""
 
 from typing import Literal
 
@@ -10,7 +10,7 @@ VERSION = 1
 
 
 class ReadEvent(Struct, frozen=True, gc=False):
-    """A read state as it stands after a read. Carries the state, not the operation: it merges."""
+    """The read state after a read. It carries the state, not the operation, so that it merges."""
 
     user_id: str
     channel_id: str
@@ -21,13 +21,12 @@ class ReadEvent(Struct, frozen=True, gc=False):
     last_read_at: int | None
     read_at: int
     change: int
-    """The user's change number, for delta sync."""
+    """The user's change number, for sync cursors."""
     created_at: int
     v: int = VERSION
 
 
 def read_event(user: str, channel: str, pointer: Pointer, now: int) -> ReadEvent:
-    """The event that carries a pointer to the durable store."""
     return ReadEvent(
         user,
         channel,
@@ -43,19 +42,19 @@ def read_event(user: str, channel: str, pointer: Pointer, now: int) -> ReadEvent
 
 
 class ChannelLogEvent(Struct, frozen=True, gc=False, tag_field="kind", kw_only=True):
-    """Base of everything that changes a channel; one order per channel."""
+    """Base of everything that changes a channel. The log orders them per channel."""
 
     channel_id: str
     created_at: int
     v: int = VERSION
     in_doubt: bool = False
-    """Epochs in it may be too low: the hot store was lost, and the database lacked reads that only the log had."""
+    """Its epochs may be too low: the hot store was lost, and the database lacked reads that only the log had."""
     ref: str | None = None
-    """Who waits for the effect: the instance, a colon, and its own number of the request. None: nobody does."""
+    """The instance that waits for the effect, a colon, and its number of the request; None: no instance waits."""
 
 
 class MessageEvent(ChannelLogEvent, frozen=True, kw_only=True, tag="message"):
-    """A message was accepted. `at` is already clamped to the clock of acceptance."""
+    """A message was accepted. `at` is already clamped to the clock at acceptance."""
 
     id: str
     sender_id: str
@@ -69,11 +68,11 @@ class MessageEvent(ChannelLogEvent, frozen=True, kw_only=True, tag="message"):
     silent: bool = False
     backfill: bool = False
     epoch: int = 0
-    """The sender's, when it was accepted: a mark-unread before that is over, even where it is not stored yet."""
+    """The sender's epoch at acceptance. It ends an earlier mark-unread, even one that is not stored yet."""
 
 
 class EditEvent(ChannelLogEvent, frozen=True, kw_only=True, tag="edit"):
-    """A message was edited; what is left out stays."""
+    """A message was edited. Fields that are not set stay as they are."""
 
     id: str
     text: str | None | UnsetType = UNSET
@@ -82,8 +81,6 @@ class EditEvent(ChannelLogEvent, frozen=True, kw_only=True, tag="edit"):
 
 
 class DeleteEvent(ChannelLogEvent, frozen=True, kw_only=True, tag="delete"):
-    """A message was deleted."""
-
     id: str
 
 
@@ -95,11 +92,11 @@ class MembersEvent(ChannelLogEvent, frozen=True, kw_only=True, tag="members"):
     remove: tuple[str, ...] = ()
     history: History = "read"
     epochs: dict[str, int] = {}
-    """Of those who come back, as in a message."""
+    """The epochs of users who join again; as in a message."""
 
 
 class ChannelEvent(ChannelLogEvent, frozen=True, kw_only=True, tag="channel"):
-    """A channel was created, changed or deleted; what is left out stays."""
+    """A channel was created, changed or deleted. Fields that are not set stay as they are."""
 
     action: Literal["put", "delete"] = "put"
     type: ChannelType | UnsetType = UNSET
@@ -112,7 +109,7 @@ AnyChannelEvent = MessageEvent | EditEvent | DeleteEvent | MembersEvent | Channe
 
 
 class UnsentEvent(Struct, frozen=True, gc=False):
-    """A message came while its receiver was away."""
+    """A message arrived while its receiver was away."""
 
     sender_id: str
     receiver_id: str
@@ -121,16 +118,16 @@ class UnsentEvent(Struct, frozen=True, gc=False):
     at: int
     """The message's own time."""
     accepted_at: int
-    """What a tap is compared with."""
+    """Compared with the time of a tap."""
     created_at: int
     v: int = VERSION
 
 
 class DeadLetter(Struct, frozen=True, gc=False):
-    """An event that failed again and again, with the reason."""
+    """An event that failed three times, with the reason."""
 
     event: str
-    """As it was read, byte for byte where it is text."""
+    """The record as read, byte for byte where it is text."""
     error: str
     tries: int
     topic: str
@@ -141,11 +138,11 @@ class DeadLetter(Struct, frozen=True, gc=False):
 
 
 class Delivery(Struct, frozen=True, gc=False):
-    """An event with its place in the log."""
+    """An event with its position in the log."""
 
     event: AnyChannelEvent
     position: int
     part: int = -1
-    """The partition of a shared log, in which `position` is an offset; -1: the log of this process alone."""
+    """The partition of a shared log, in which `position` is an offset; -1: a log of this process alone."""
     epoch: int = -1
-    """The leader epoch under which a broker took it; -1: not known. It never falls within a partition."""
+    """The broker's leader epoch for the record; -1: unknown. It never falls within a partition."""

@@ -1,4 +1,4 @@
-"""What must be known to fold a run of events, and what comes out: rows to write and steps for the hot state."""
+"""The input and output of folding: facts in, rows to write and hot updates out."""
 
 from collections.abc import Iterator, Sequence
 
@@ -15,29 +15,29 @@ Key = tuple[str, str]
 
 
 class FactsNeeded(Struct):
-    """What a run must know. Pairs are (channel, id), (room, user), (room, id) or (channel, number)."""
+    """Keys of the facts that a run needs: (channel, id), (room, user), (room, id) or (channel, number)."""
 
     channels: set[str] = field(default_factory=set)
-    """Also the rooms of threads."""
+    """Channels and rooms of threads."""
     messages: set[Key] = field(default_factory=set)
     members: set[Key] = field(default_factory=set)
     pointers: set[Key] = field(default_factory=set)
     audience: set[str] = field(default_factory=set)
-    """Channels whose members are needed, if they are counted by ledger."""
+    """Channels whose members are needed if they use ledgers."""
     followers: set[str] = field(default_factory=set)
     """Rooms of threads whose followers are needed."""
     everyone: set[str] = field(default_factory=set)
-    """Channels of which everyone is needed who ever had to do with them or their threads."""
+    """Channels of which every user is needed who was ever in them or their threads."""
     before_last: set[tuple[str, int]] = field(default_factory=set)
-    """Where a pointer stands that leaves the last n messages unread."""
+    """(channel, n): the position of a pointer that leaves the last n messages unread."""
     own_seqs: set[Key] = field(default_factory=set)
     """The seqs of a user's own messages."""
     newest_but: set[Key] = field(default_factory=set)
-    """The newest message of a channel or thread that is not deleted, other than this one."""
+    """(room, id): the newest message of the room that is not deleted and is not this one."""
 
 
 class Facts(Struct):
-    """What the store knew when the run began."""
+    """What the store knows at the beginning of a run. The fold keeps it up to date."""
 
     channels: dict[str, Channel] = field(default_factory=dict)
     messages: dict[Key, Message] = field(default_factory=dict)
@@ -54,9 +54,9 @@ class Facts(Struct):
     own_seqs: dict[Key, tuple[int, ...]] = field(default_factory=dict)
     newest_but: dict[Key, Message] = field(default_factory=dict)
     once_named: dict[Key, set[str]] = field(default_factory=dict)
-    """Whom earlier versions of a message in a big channel named; known of events that come again."""
+    """Users whom earlier versions of a message in a timeline channel mentioned. Only filled for replays."""
     gone: dict[str, int] = field(default_factory=dict)
-    """The change number under which a channel was deleted last; known of events that come again."""
+    """The change number with which a channel was deleted last. Only filled for replays."""
 
 
 class Changes(Struct):
@@ -68,13 +68,13 @@ class Changes(Struct):
     pointers: dict[Key, Pointer] = field(default_factory=dict)
     undelivered: list[Undelivered] = field(default_factory=list)
     once_named: list[tuple[str, str, str]] = field(default_factory=list)
-    """(channel, message, user): an edit in a big channel has taken this mention away."""
+    """(channel, message, user): an edit in a timeline channel has removed this mention."""
     purged: set[str] = field(default_factory=set)
-    """Deleted channels: messages and pointers go, members become inactive and lose what they wanted."""
+    """Deleted channels: messages and pointers go, members become inactive and lose their preferences."""
 
 
 class Effect(Struct):
-    """What became of one event, and what the hot store must be told."""
+    """What one event did, and the hot updates that follow."""
 
     message: Message | None = None
     channel: Channel | None = None
@@ -85,19 +85,19 @@ class Effect(Struct):
     channel_updates: list[ChannelHotUpdate] = field(default_factory=list)
     user_updates: list[UserHotUpdate] = field(default_factory=list)
     undelivered: list[Undelivered] = field(default_factory=list)
-    """To those who were away."""
+    """To receivers who were away."""
     reached: list[Undelivered] = field(default_factory=list)
-    """To those who were online: it counts as undelivered if it doesn't get through to them."""
+    """To receivers who were online. Counts as undelivered if delivery is not proven."""
     read_before: bool = False
-    """The message's sender has read what others wrote before it by sending it."""
+    """By sending the message, its sender has read what others wrote before it."""
     position: int = 0
-    """Where it is in a log that others read too; positions only grow."""
+    """The log position in a shared log; it only grows."""
     repeated: bool = False
-    """The event was applied before, and comes again: nothing changes, but the hot store may have missed it."""
+    """A replay: nothing changes in the durable store, but the hot store may have missed the event."""
 
 
 def runs(deliveries: Sequence[Delivery]) -> Iterator[Sequence[Delivery]]:
-    """Splits a batch into runs, in order."""
+    """Split a batch into runs, in order: messages in a row, or one event of another kind."""
     start = 0
     for index, delivery in enumerate(deliveries):
         if not isinstance(delivery.event, MessageEvent):
@@ -110,7 +110,6 @@ def runs(deliveries: Sequence[Delivery]) -> Iterator[Sequence[Delivery]]:
 
 
 def facts_needed(run: Sequence[Delivery]) -> FactsNeeded:
-    """What must be known to fold this run."""
     needed = FactsNeeded()
     for delivery in run:
         event = delivery.event
@@ -145,17 +144,16 @@ def facts_needed(run: Sequence[Delivery]) -> FactsNeeded:
 
 
 def named_by_id(mentions: tuple[str, ...]) -> set[str]:
-    """Whom a message names, without those that @channel or @here mean."""
+    """The users whom a message mentions by id, without @channel and @here."""
     return {user for user in mentions if user not in {EVERYONE, HERE}}
 
 
 def has_no_replies(room: Channel | None) -> bool:
-    """Whether the next reply is the first one of a thread."""
     return room is None or room.deleted or not room.last_seq
 
 
 def audience(run: Sequence[Delivery], facts: Facts) -> set[str]:
-    """Everyone of whom a run must know whether they are online."""
+    """The users of whom a run must know whether they are online."""
     users: set[str] = set()
     for delivery in run:
         event = delivery.event
@@ -187,7 +185,7 @@ def _want_message(needed: FactsNeeded, event: MessageEvent) -> None:
 
 
 def more_facts_needed(run: Sequence[Delivery], facts: Facts) -> FactsNeeded:
-    """What must be known besides, as the first facts show: about threads that these name by a reply or a root."""
+    """Facts that only the first facts show to be needed: about threads to which these events refer."""
     needed = FactsNeeded()
     new = {(d.event.channel_id, d.event.id): d.event for d in run if isinstance(d.event, MessageEvent)}
     for delivery in run:

@@ -1,7 +1,7 @@
-"""What the hot store is told after the durable store has taken a change of a channel.
+"""Changes that the hot store takes after the durable store has them.
 
-Every step carries the channel's change number; a channel and a (user, channel) ignore a number that they
-have already passed. So a repeated step does nothing, and a writer that wakes up late brings nothing back.
+Every update carries the channel's change number. A channel or user room ignores a number that it has passed. So
+replays do nothing, and a writer that is late brings nothing back.
 """
 
 from msgspec import Struct
@@ -10,41 +10,41 @@ from .model import START, Channel, Entry, Mode, Pointer, Position
 
 
 class ChannelHotUpdate(Struct, frozen=True, gc=False):
-    """To a channel: how it stands now, and what came into or left its timeline."""
+    """For a channel: its current state, and what entered or left its timeline."""
 
     channel: Channel
     change: int
     put: Entry | None = None
-    """Counted from now on (or again, with another `mention`); `mention` says whether everyone is meant."""
+    """Counts from now on, or again with another `mention`. `mention`: it mentions everyone."""
     remove: int = 0
-    """The seq that counts no more."""
+    """The seq that no longer counts; 0: none."""
     reload: bool = False
-    """What is known of the timeline may lack something: it is loaded again on use."""
+    """The timeline may lack something: drop it, so that it is reloaded on use."""
 
 
 class FanOut(Struct, frozen=True, gc=False):
-    """To these members: a message came, changed or went. Without `put` and `remove` it just says: look again."""
+    """For many members: a message came, changed or went. Without `put` and `remove`: the room changed otherwise."""
 
     channel_id: str
     change: int
     users: tuple[str, ...]
     put: Entry | None = None
-    """Goes into the ledger of a user for whom it is unread."""
+    """Goes into the ledger of every user for whom it is unread."""
     named: frozenset[str] | None = frozenset()
-    """Whom the message mentions; None is everyone."""
+    """The users whom the message mentions; None: everyone."""
     sender: str | None = None
     remove: Position | None = None
-    """Counts no more."""
+    """The position that no longer counts."""
     edit: bool = False
-    """`put` stands for a message that was already there: only its mention changes."""
+    """`put` is a message that is known already: only its mention changes."""
     latest_at: int = 0
-    """The time of the channel's latest message: its score in the inbox."""
+    """The time of the channel's latest message, which orders the inbox."""
     archived: bool = False
-    """Whether the channel is archived: it leaves the totals."""
+    """An archived channel leaves the totals."""
 
 
 class OwnRead(Struct, frozen=True, gc=False):
-    """To the sender: the message is read, and what was before it, unless a mark-unread came between."""
+    """For the sender: the message and everything before it is read, unless a mark-unread came between."""
 
     channel_id: str
     user_id: str
@@ -53,7 +53,7 @@ class OwnRead(Struct, frozen=True, gc=False):
 
 
 class Merged(Struct, frozen=True, gc=False):
-    """To a user: a read state that the durable store has or that is on its way there; it merges."""
+    """For a user: merge a read state that the durable store has or will get."""
 
     channel_id: str
     user_id: str
@@ -61,22 +61,22 @@ class Merged(Struct, frozen=True, gc=False):
 
 
 class Joined(Struct, frozen=True, gc=False):
-    """To these users: they are members now."""
+    """For these users: they are members now."""
 
     channel_id: str
     change: int
     mode: Mode
     last_seq: int
-    """Whose pointer is here has nothing unread."""
+    """A user whose pointer is here has nothing unread."""
     latest_at: int
     archived: bool
     pointers: tuple[tuple[str, Pointer], ...]
     read: Position = START
-    """Up to where joining reads, in whatever epoch a user is: that may not be in the durable store yet."""
+    """The join reads up to here, in whatever epoch a user is. That epoch may not be in the durable store yet."""
 
 
 class Left(Struct, frozen=True, gc=False):
-    """To these users: they are members no more; their pointers stay."""
+    """For these users: they are no longer members. Their pointers stay."""
 
     channel_id: str
     change: int
@@ -84,7 +84,7 @@ class Left(Struct, frozen=True, gc=False):
 
 
 class Switched(Struct, frozen=True, gc=False):
-    """To these members: the channel is counted by its timeline from now on."""
+    """For these members: the channel is counted by its timeline from now on."""
 
     channel_id: str
     change: int
@@ -92,7 +92,7 @@ class Switched(Struct, frozen=True, gc=False):
 
 
 class Gone(Struct, frozen=True, gc=False):
-    """To everyone who ever had to do with it: the channel is deleted, with all that hung on it."""
+    """For every user who was ever in the channel or its threads: it is deleted, with all its state."""
 
     channel_id: str
     change: int

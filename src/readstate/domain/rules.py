@@ -1,4 +1,4 @@
-"""The rules, pure: no I/O and no clock. Every place that holds or moves a read state applies these."""
+"""The rules for read states, labels and input, pure. Every component that holds or moves a read state uses them."""
 
 import re
 from collections.abc import Iterable, Sequence, Sized
@@ -13,29 +13,28 @@ HERE = "@here"
 
 MAX_ID_BYTES = 128
 MAX_IN_DIRECT = 2
-"""Members of a direct channel. One that has more from earlier versions keeps them, and takes nobody."""
+"""Members of a direct channel. One with more members from an earlier version keeps them, but takes no new ones."""
 EPOCHS_PER_GENERATION = 2**20
 MAX_AHEAD_MS = 60_000
-"""How far a time that was given may be ahead of this clock: clocks differ."""
+"""How far a given time may be ahead of this clock, for clock skew."""
 
 
 # ---------------------------------------------------------------- read states
 
 
 def merge(a: ReadState, b: ReadState) -> ReadState:
-    """The later of two states of one user in one channel. Commutative, associative, idempotent."""
+    """Combine two states of one user in one room. Commutative, associative, idempotent."""
     if a.epoch != b.epoch:
         return a if a.epoch > b.epoch else b
     return advance(a, b.seq, b.apart)
 
 
 def merge_all(states: Iterable[ReadState]) -> ReadState:
-    """All of them merged, in whatever order."""
     return reduce(merge, states, ReadState())
 
 
 def advance(state: ReadState, seq: int, apart: Iterable[int] = ()) -> ReadState:
-    """Reads up to `seq`, and `apart` one by one, in the same epoch. Never takes a read back."""
+    """Read up to `seq`, and `apart` one by one, in the same epoch. Never takes a read back."""
     top = max(state.seq, seq)
     beyond = frozenset(s for s in state.apart.union(apart) if s > top)
     if top == state.seq and beyond == state.apart:
@@ -44,16 +43,16 @@ def advance(state: ReadState, seq: int, apart: Iterable[int] = ()) -> ReadState:
 
 
 def rewind(state: ReadState, seq: int, own: Iterable[int], epoch: int) -> ReadState:
-    """Marks unread from `seq` on, as a new epoch. Never makes anything read; own messages stay read."""
+    """Mark unread from `seq` on, in a new epoch. Never marks anything as read; own messages stay read."""
     top = min(state.seq, seq - 1)
     kept = {s for s in state.apart if s < seq}
     return ReadState(epoch, top, frozenset(kept.union(s for s in own if s > top)))
 
 
 def give_back(now: ReadState, before: ReadState, after: ReadState, epoch: int) -> ReadState | None:
-    """Undoes the step from `before` to `after`, keeping what was read one by one since.
+    """Undo the move from `before` to `after`, but keep what was read one by one since.
 
-    None where the user has moved the pointer since: then nothing is given back.
+    None: the user has moved the pointer since, so nothing is undone.
     """
     if (now.epoch, now.seq) != (after.epoch, after.seq):
         return None
@@ -62,19 +61,19 @@ def give_back(now: ReadState, before: ReadState, after: ReadState, epoch: int) -
 
 
 def next_epoch(epoch: int, generation: int) -> int:
-    """A new epoch. A hot store that lost its memory cannot give one that was given before the loss."""
+    """A new epoch. After a loss, the raised generation keeps the hot store from reusing an epoch from before."""
     return max(epoch + 1, generation * EPOCHS_PER_GENERATION)
 
 
 def skipped_by_join(state: ReadState, seq: int) -> tuple[tuple[int, int], ...]:
-    """The ranges (after, up to) that a join to `seq` marks as read, without what was read one by one."""
+    """The ranges (after, up to) that a join at `seq` marks as read, without what was read one by one."""
     ends = sorted(s for s in state.apart if s <= seq)
     starts = [state.seq, *ends]
     return tuple((a, b - 1) for a, b in zip(starts, [*ends, seq + 1], strict=True) if b - 1 > a)
 
 
 def receipt_seq(seq: int, skipped: Sequence[Sequence[int]]) -> int:
-    """How far somebody has really read, without what joins alone marked at the end."""
+    """How far a user has really read: without a range at the end that only a join marked as read."""
     for after, up_to in sorted(map(tuple, skipped), reverse=True):
         if after < seq <= up_to:
             seq = after
@@ -82,12 +81,12 @@ def receipt_seq(seq: int, skipped: Sequence[Sequence[int]]) -> int:
 
 
 def has_seen(state: ReadState, seq: int, skipped: Sequence[Sequence[int]]) -> bool:
-    """Whether a message is read, and not by a join alone."""
+    """Whether a message is read, and not only by a join."""
     return (seq <= state.seq or seq in state.apart) and not any(after < seq <= up_to for after, up_to in skipped)
 
 
 def merged_pointer(one: Pointer, other: Pointer) -> Pointer:
-    """Two states of one user in one channel merged, with the place and the time of the one that is ahead."""
+    """Merge two pointers of one user in one room. Position and time are those of the one that is ahead."""
     state = merge(one.state, other.state)
     if state == one.state:
         return one
@@ -96,13 +95,12 @@ def merged_pointer(one: Pointer, other: Pointer) -> Pointer:
 
 
 def seen_place(user: str, channel: str, place: Position, read_at: int, skipped: Sequence[Sequence[int]]) -> SeenPlace:
-    """A pointer as others see it."""
+    """A pointer as others see it, without what only a join marked as read."""
     seq = receipt_seq(place.seq, skipped)
     return SeenPlace(channel, user, place.id if seq == place.seq else None, seq, read_at)
 
 
 def pointer_at(state: ReadState, place: Position, read_at: int = 0, change: int = 0) -> Pointer:
-    """A state, with the message that it points at."""
     return Pointer(state.epoch, state.seq, state.apart, place.id, place.at, read_at, change)
 
 
@@ -110,7 +108,6 @@ def pointer_at(state: ReadState, place: Position, read_at: int = 0, change: int 
 
 
 def label(count: int, cap: int) -> str:
-    """What a badge shows."""
     if count <= 0:
         return ""
     return str(count) if count <= cap else f"{cap}+"
@@ -120,14 +117,14 @@ def label(count: int, cap: int) -> str:
 
 
 def direct_error(channel: str, count: int, field: str) -> DirectChannelFull | None:
-    """Why a direct channel can't have this many members; None: it can."""
+    """Why a direct channel cannot have this many members; None: it can."""
     if count <= MAX_IN_DIRECT:
         return None
     detail = f"channel {channel!r} is direct and has two members at most: remove a member first, or make it a group"
     return DirectChannelFull(detail, field=field)
 
 
-# ---------------------------------------------------------------- values from outside
+# ---------------------------------------------------------------- input checks
 
 
 def check_id(value: str | int, field: str = "id") -> str:
@@ -139,7 +136,7 @@ def check_id(value: str | int, field: str = "id") -> str:
 
 
 def check_user_id(value: str | int, field: str = "user_id") -> str:
-    """An id of a user: it doesn't begin with '@', which is kept for @channel and @here."""
+    """A user id. It must not begin with '@', which is reserved for @channel and @here."""
     text = check_id(value, field)
     if text[0] == "@":
         raise InvalidId(f"{field} must not begin with '@'", field=field)
@@ -147,18 +144,16 @@ def check_user_id(value: str | int, field: str = "user_id") -> str:
 
 
 def check_mention(value: str | int, field: str = "mentions") -> str:
-    """A user id, `@channel` or `@here`."""
     return value if value in {EVERYONE, HERE} and isinstance(value, str) else check_user_id(value, field)
 
 
 def check_size(items: Sized, most: int, field: str) -> None:
-    """TooLarge for more items than one request may have."""
     if len(items) > most:
         raise TooLarge(f"{field}: at most {most} in one request", field=field)
 
 
 def _is_printable(text: str) -> bool:
-    """Whether nothing in it is invisible, but for the joiners that emoji and some scripts are made with."""
+    """Whether all characters are visible, except for the joiners that emoji and some scripts need."""
     return text.isprintable() or text.replace("\u200c", "").replace("\u200d", "").isprintable()
 
 
@@ -170,7 +165,7 @@ def _utf8(text: str) -> bytes:
 
 
 def check_text(text: str | None, field: str, max_bytes: int) -> None:
-    """A text that is short enough and can be stored anywhere."""
+    """Check length, and that there is no NUL, which not every store takes."""
     if text is None:
         return
     if "\0" in text:
@@ -183,7 +178,7 @@ _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d
 
 
 def parse_time(value: str | int, field: str) -> int:
-    """Milliseconds since 1970, from themselves or from RFC 3339."""
+    """Milliseconds since 1970, from a number or RFC 3339."""
     if isinstance(value, int):
         if 0 <= value <= MAX_NUMBER:
             return value
@@ -200,7 +195,7 @@ def parse_time(value: str | int, field: str) -> int:
 
 
 def preview_of(text: str | None, given: str | None, length: int) -> str | None:
-    """What an inbox shows of a message: what the caller gives, or the beginning of the text."""
+    """The preview that the caller gives, or the beginning of the text."""
     if given is not None:
         return given
     return None if text is None else text[:length]

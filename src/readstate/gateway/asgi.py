@@ -1,4 +1,4 @@
-"""The few names of ASGI that the gateway uses."""
+"""The names of ASGI that the gateway uses."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from typing import Any, NamedTuple
@@ -12,11 +12,11 @@ ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 Header = tuple[bytes, bytes]
 
 API_HEADERS: tuple[Header, ...] = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
-"""Answers are about one user at one moment, and never anything but what their type says."""
+"""Answers are about one user at one time, so they are not cached; browsers must not guess their type."""
 
 
 class Answer(NamedTuple):
-    """A whole HTTP response but for its length, which is told when it is sent."""
+    """An HTTP response without its length, which is added when it is sent."""
 
     status: int
     headers: list[Header]
@@ -24,7 +24,7 @@ class Answer(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """An HTTP response whose body is sent while it is being made."""
+    """An HTTP response whose body is sent while it is produced."""
 
     status: int
     headers: list[Header]
@@ -32,9 +32,8 @@ class Stream(NamedTuple):
 
 
 class Disconnected(Exception):
-    """The client has gone before its request was complete."""
+    """The client disconnected before its request was complete."""
 
 
 def content_type(value: str) -> Header:
-    """A Content-Type header."""
     return (b"content-type", value.encode())

@@ -1,4 +1,4 @@
-"""Rate limits: a token bucket for each principal."""
+"""Rate limits: one token bucket per principal."""
 
 import time
 from collections.abc import Callable
@@ -10,18 +10,17 @@ from readstate.gateway.http.problems import TooOften
 from readstate.settings import Settings
 
 BURST = 4
-"""Seconds' worth that may come at once."""
+"""A burst may take this many seconds' worth of tokens."""
 
 _SWEEP_FROM = 1_024
 _ROUNDING = 1e-9
 
 
 class RateLimiter:
-    """Lets each key take `rate` a second on average, and `burst` seconds' worth at once.
+    """Lets each key take `rate` tokens a second on average, and `burst` seconds' worth at once.
 
-    Keeps one number per key: the moment at which its bucket is full again. A key whose moment has
-    passed is the same as an unknown one, so such keys are dropped, and memory holds no more than
-    about twice the keys of the last `burst` seconds.
+    Keeps one number per key: the time at which its bucket is full again. Once that time has passed, the key equals an
+    unknown one and is dropped, so memory holds at most about twice the keys of the last `burst` seconds.
     """
 
     def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic, *, burst: float = BURST) -> None:
@@ -32,7 +31,7 @@ class RateLimiter:
         self._sweep_at = _SWEEP_FROM
 
     def take(self, key: str) -> float:
-        """Take one; 0 when it was there, else the seconds until it will be."""
+        """Take a token. Returns 0, or the seconds until one is available."""
         now = self._clock()
         full_at = max(self._full_at.get(key, now), now)
         wait = full_at - now - self._slack
@@ -52,7 +51,7 @@ class RateLimiter:
 
 
 class UserLimits:
-    """The rate limits of one process. A user has one bucket for its requests, its frames and its new connections."""
+    """The rate limits of one process. Requests, frames and new connections of a user share one bucket."""
 
     def __init__(self, settings: Settings) -> None:
         self._users = RateLimiter(settings.rate_limit) if settings.rate_limit else None
@@ -61,26 +60,26 @@ class UserLimits:
         self._devices: dict[str, int] = {}
 
     def take(self, principal: Principal) -> None:
-        """Take one of the principal's bucket; TooOften if there is none."""
+        """Take a token from the principal's bucket, or raise TooOften."""
         limiter = self._services if principal.user is None else self._users
         if limiter is not None and (wait := limiter.take(principal.bucket)):
             telemetry.RATE_LIMITED.labels("service" if principal.user is None else "user").inc()
             raise TooOften(wait)
 
     def connected(self, user: str) -> None:
-        """Count a live connection of the user; TooManyDevices if it would be one too many."""
+        """Count a live connection of the user; TooManyDevices if it exceeds the limit."""
         count = self._devices.get(user, 0)
         if self._max_devices and count >= self._max_devices:
             raise TooManyDevices(f"{count} devices of this user are connected, the most that may be at once.")
         self._devices[user] = count + 1
 
     def disconnected(self, user: str) -> None:
-        """One of them has ended. Without a user, none was counted."""
+        """Uncount a live connection. Does nothing for an empty user, whose connection was not counted."""
         count = self._devices.pop(user, 0)
         if count > 1:
             self._devices[user] = count - 1
 
 
 def unknown(connection_id: str) -> Principal:
-    """Who sends before the connection has said so. No user's id begins like its bucket's name."""
+    """The principal of a connection before it authenticates. No user id equals its bucket's name."""
     return Principal("", f"\0{connection_id}")

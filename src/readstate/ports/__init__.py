@@ -1,7 +1,7 @@
-"""The ports: what the services need of the world, and what every adapter promises. All methods take lists.
+"""The ports: what services need from the stores, the log and the bus, and what every adapter guarantees.
 
-Hot state is two ports, because in a cluster a user's keys and a channel's keys live on different servers:
-no step spans both, and nothing here asks for it.
+Methods take lists, so that one call serves a batch. Users and channels are separate ports of the hot store: in a
+cluster their keys live on different servers, so no operation is atomic over both.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -52,58 +52,58 @@ from .users import (
 
 
 class HotPresence(Presence, Devices, Deliveries, Protocol):
-    """Who is connected, with what, and what has got through."""
+    """Presence, devices and unproven deliveries in one adapter."""
 
 
 class Hot(Protocol):
-    """All hot state, wherever it is."""
+    """The hot store: users, channels, badges and presence."""
 
     @property
     def users(self) -> HotUsers:
-        """Of users."""
+        """Read states, ledgers and memberships."""
 
     @property
     def channels(self) -> HotChannels:
-        """Of channels."""
+        """Latest messages and timelines."""
 
     @property
     def badges(self) -> HotBadges:
-        """Of badges."""
+        """Offline badges."""
 
     @property
     def presence(self) -> HotPresence:
-        """Of devices."""
+        """Connected devices."""
 
     async def loaded(self, items: int) -> None:
-        """So many seats, channels or messages were loaded."""
+        """Account for `items` loaded user rooms, channels or messages, and evict if memory is over its limit."""
 
     async def bound(self) -> None:
-        """Drop what is over the bound."""
+        """Evict until memory is below its limit."""
 
     async def clear(self) -> None:
-        """Drop everything; it is loaded again on use."""
+        """Drop everything. State is reloaded on use."""
 
 
 class Stale(NamedTuple):
-    """Which counts are the last known ones, at one moment."""
+    """Which counts may be stale, as of one call."""
 
     everything: bool
-    """Read states may be missing."""
+    """Reads may be missing, so every count may be stale."""
     partitions: frozenset[int]
-    """Parts of the log where accepted messages have waited for too long."""
+    """Partitions of the log whose accepted messages have waited too long."""
     of: int
-    """How many parts the log has."""
+    """The number of partitions."""
 
     def has(self, room: str) -> bool:
-        """Whether the counts of a channel or thread are."""
+        """Whether the counts of a room may be stale."""
         return self.everything or (bool(self.partitions) and partition_of(room, self.of) in self.partitions)
 
     def or_by(self, later: "Stale") -> "Stale":
-        """Those that are at one of two moments."""
+        """What is stale in either of the two."""
         return Stale(self.everything or later.everything, self.partitions | later.partitions, max(self.of, later.of))
 
     def any_of(self, rooms: Iterable[str]) -> bool:
-        """Whether the counts of one of these are."""
+        """Whether the counts of any of these rooms may be stale."""
         return self.everything or (bool(self.partitions) and any(map(self.has, rooms)))
 
 
@@ -111,41 +111,41 @@ FRESH = Stale(False, frozenset(), 1)
 
 
 class Freshness(Protocol):
-    """Whether what is answered can lack what the log has: reads, after the hot store was lost, or messages."""
+    """Whether an answer may lack what only the log has: reads, after a loss of the hot store, or messages."""
 
     @property
     def behind(self) -> bool:
-        """Whether reads that only the log has yet may be missing: then all counts are the last known ones."""
+        """Whether reads that only the log has may be missing. Then every count may be stale."""
 
     def stale(self) -> Stale:
-        """Which counts are the last known ones now. Costs no call to a server."""
+        """Which counts may be stale now. Makes no call to a server."""
 
     async def caught_up(self) -> None:
         """Return when no reads are missing. Raises Unavailable if that takes too long."""
 
     async def passed(self) -> bool:
-        """Return when every read that is acknowledged now is in the durable store; False if that takes too long."""
+        """Return when every read acknowledged so far is in the durable store. False: that takes too long."""
 
     async def stored_soon(self) -> bool:
-        """The same for a caller who waits for the answer: False after 2 s."""
+        """`passed` for a caller who waits for the answer: False after 2 s."""
 
 
 class Log(Protocol):
-    """Acknowledged is durable; ordered per channel; at least once."""
+    """Acknowledged means durable. Ordered per channel. Delivers at least once."""
 
     async def channel_events(self, events: Sequence[AnyChannelEvent], wait: bool = True) -> Sequence[Effect | None]:
-        """Append, in order. With `wait`, the effects are waited for as long as settings say; None: not known yet.
+        """Append in order. With `wait`, wait for the effects up to the configured timeout; None: not applied yet.
 
-        A log that consumes at once always answers with the effects.
+        A log that calls its consumer directly always returns the effects.
         """
 
     async def reads(self, events: Sequence[ReadEvent]) -> None:
-        """Append read states."""
+        """Append read states. Returns when they are durable."""
 
     async def settled(self, channels: Collection[str]) -> bool:
-        """Return when what these channels had in the log at the call is applied, or settings say to wait no longer.
+        """Return when all events that these channels have in the log now are applied, or at the configured timeout.
 
-        False: nothing was under way, so there is no reason to look again.
+        False: nothing was in flight, so a caller need not look again.
         """
 
 

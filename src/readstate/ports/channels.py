@@ -1,4 +1,4 @@
-"""The hot state of channels."""
+"""The port for the hot state of channels."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -10,75 +10,75 @@ from readstate.domain.model import Channel, Entry, Position, ReadState
 
 
 class Count(Struct, frozen=True, gc=False):
-    """What is unread in a timeline channel for a user."""
+    """A user's unread messages in a timeline channel, counted."""
 
     count: int
     mentions: int
     first: Position | None
     capped: bool
     sure: bool = True
-    """False: the newest message that was let go is one that the user has read, so perhaps all of them are."""
+    """False: the user has read the newest trimmed message, so possibly all trimmed messages are read."""
 
 
 class CountQuery(Struct, frozen=True, gc=False):
-    """A user's state, as counting needs it."""
+    """The part of a user's state that a count of a timeline needs."""
 
     user_id: str
     channel_id: str
     state: ReadState
     named: tuple[int, ...] = ()
-    """Unread messages that name the user."""
+    """The seqs of unread messages that mention the user."""
 
 
 class TimelineLoad(Struct, frozen=True, gc=False):
-    """The last countable messages of a channel, oldest first."""
+    """The newest countable messages of a channel, oldest first."""
 
     channel_id: str
     change: int
     entries: list[Entry]
     floor: int
-    """The newest countable seq that is not among them; 0: none was left out."""
+    """The newest countable seq that was left out; 0: none was."""
 
 
 class HotChannels(Protocol):
-    """Latest messages and timelines of channels. Atomic per channel; loaded again when lost."""
+    """Latest messages and timelines of channels. Atomic per channel. May be lost, and is then reloaded."""
 
     async def channels(self, ids: Sequence[str]) -> list[Channel | None]:
-        """Channels as they stand; None: not loaded."""
+        """The channels as they are now; None: not loaded."""
 
     async def apply(self, updates: Sequence[ChannelHotUpdate]) -> None:
-        """Take what happened in channels, in order. A repeat does nothing."""
+        """Apply hot updates in order. Replays change nothing."""
 
     async def count(self, queries: Sequence[CountQuery]) -> list[Count | None]:
-        """Count timelines; None: not loaded."""
+        """Count unread messages in timelines; None: not loaded."""
 
     async def generation(self) -> int:
-        """Changes whenever something was dropped: a load that began before it may be too old."""
+        """The drop number: it rises with every drop. A load that began before a drop may be stale."""
 
     async def install(self, channels: Sequence[Channel], generation: int | None = None) -> bool:
-        """Take loaded channels; an older change number than the one known is ignored.
+        """Install loaded channels. A channel whose change number is older than the known one is ignored.
 
-        False if the generation, as it was before they were loaded, has passed: load again.
+        `generation`: the drop number from before the load. False: there was a drop since, so load again.
         """
 
     async def install_timeline(self, load: TimelineLoad) -> bool:
-        """Take a loaded timeline; False if a newer change has passed: load again."""
+        """Install a loaded timeline. False: a newer change has been applied since, so load again."""
 
     async def positions(self) -> tuple[int, ...]:
-        """Where in each part of the log everything is applied up to."""
+        """For each partition of the log, the log position up to which everything is applied."""
 
     async def forget(self, channel: str) -> None:
-        """Drop a channel; loaded again on use."""
+        """Drop a channel. It is reloaded on use."""
 
 
 class AppliedOffsets(Protocol):
-    """Up to where a log with several parts is applied, for processes that share the hot state. Lost with the rest.
+    """How far each partition of the log is applied, shared by all processes of a hot store, and lost with it.
 
-    A position counts events, an offset is the log's own number. Both only grow while the hot state lives.
+    A log position counts events; an offset is Kafka's own number. Both only grow while the hot state lives.
     """
 
     async def passed(self, places: Mapping[int, tuple[int, int]]) -> None:
-        """For each part of the log: (position, next offset). Everything before them is applied. Safe to repeat."""
+        """For each partition (log position, next offset): everything before them is applied. Idempotent."""
 
     async def offsets(self) -> Mapping[int, int]:
-        """The next offset in each part; a part that is not in it is not known."""
+        """The next offset of each partition. A partition without an entry is unknown."""

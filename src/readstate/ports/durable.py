@@ -1,4 +1,4 @@
-"""The durable store."""
+"""The ports of the durable store, by topic."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from math import inf
@@ -30,11 +30,11 @@ from .upkeep import DurableDeadLetters, DurableUpkeep
 from .users import LedgerLoad, LoadedUserRoom
 
 Online = Callable[[Collection[str]], Awaitable[Present]]
-"""Which of these users are online."""
+"""Tells which of these users are online."""
 
 
 class Activity(Struct, frozen=True, gc=False):
-    """What is kept of a user."""
+    """What the store keeps of a user besides read states."""
 
     last_tap: int = 0
     last_seen: int = 0
@@ -42,7 +42,7 @@ class Activity(Struct, frozen=True, gc=False):
 
 
 class Breakdown(Struct, frozen=True, gc=False):
-    """A count from the durable store, and why it is what it is."""
+    """A count from the durable store, with the reasons for it."""
 
     unread: int
     mentions: int
@@ -51,11 +51,11 @@ class Breakdown(Struct, frozen=True, gc=False):
     latest_seq: int
     joined_seq: int
     change: int
-    """The channel's change number when it was counted."""
+    """The channel's change number as of the count."""
 
 
 class TapCursor(Struct, frozen=True, gc=False):
-    """Where a message stands in what a tap shows."""
+    """The position of a message in the list that a tap shows."""
 
     accepted_at: int
     at: int
@@ -64,12 +64,12 @@ class TapCursor(Struct, frozen=True, gc=False):
 
 
 class Tapped(Struct, frozen=True, gc=False):
-    """What a tap did."""
+    """The result of a tap."""
 
     since: int
-    """The tap before it."""
+    """The time of the previous tap."""
     at: int
-    """The tap that stands now: this one, or a later one that was there already."""
+    """The time of the last tap: this one, or a later one that was stored before."""
     senders: int
     """How many different people wrote in between."""
     messages: list[tuple[int, Message]]
@@ -86,80 +86,80 @@ class UndoItem(Struct, frozen=True, gc=False, array_like=True):
 
 
 class DurableWrites(Protocol):
-    """What it acknowledged survives. Everything that is asked together shares one commit."""
+    """Acknowledged writes survive. Writes that arrive together share one commit."""
 
     async def apply(self, deliveries: Sequence[Delivery], online: Online, source: str = "") -> list[Effect]:
-        """Fold events of channels, in order, in one transaction; who is not `online` then is away.
+        """Fold channel events in order, in one transaction. Receivers that are not `online` then are away.
 
-        `source` names a log that others read too: places are offsets there. What comes again changes nothing, and is
-        answered with what the hot store must be told again.
+        `source` names a log that other processes read too; the positions of `deliveries` are then its offsets. A replay
+        changes nothing and returns the effects that the hot store has to take again.
         """
 
     async def cut(self, source: str, part: int, end: int, known: tuple[int, int]) -> bool:
-        """A part of a log ends before what is applied: its offsets from there on are used again, for new events.
+        """Record that a partition ends before its applied offset: its offsets from `end` on are reused for new events.
 
-        `known`: its place, read before its end was. False if another process has noticed it since.
+        `known`: (log position, next offset), read before the end was. False: another process has recorded it since.
         """
 
     async def places(self, source: str) -> dict[int, tuple[int, int]]:
-        """(position, next offset) of the parts of a log that anything was applied of."""
+        """(log position, next offset) of each partition of which anything was applied."""
 
     async def merge(self, events: Sequence[ReadEvent], shared: bool = False) -> Sequence[ReadEvent]:
-        """Merge read states; each (user, channel) at most once. Returns those that it took.
+        """Merge read states, at most one per (user, channel). Returns those that were stored.
 
-        `shared`: others have made them, and may not know yet that a user was erased.
+        `shared`: other processes made them, and may not know yet that a user was erased.
         """
 
     async def save_preferences(self, user: str, channel: str, preferences: Preferences, change: int) -> None:
-        """Keep a member's preferences; `change` is the user's change number. Does nothing if newer ones are kept."""
+        """Save a member's preferences, unless newer ones are stored. `change` is the user's change number."""
 
     async def save_undo(self, token: str, user: str, expires_at: int, now: int, items: Sequence[UndoItem]) -> None:
-        """Keep what an undo needs; drops what is over."""
+        """Save what an undo needs, and remove expired undos."""
 
     async def drop_undo(self, token: str) -> None:
-        """The token is used."""
+        """Remove a used token."""
 
 
 class DurableLoads(Protocol):
-    """What the hot state is made of. Sees every write that was acknowledged or asked for before."""
+    """What the hot store is loaded from. Sees every write that was acknowledged or requested before."""
 
     async def load_user(self, user: str) -> list[LoadedUserRoom]:
-        """Every channel that the user is in, has left, or has a pointer in."""
+        """Every room that the user is in, has left, or has a pointer in."""
 
     async def load_ledgers(self, wanted: Sequence[tuple[str, str, Mode, ReadState]], cap: int) -> list[LedgerLoad]:
         """The newest `cap` unread messages of each (user, channel)."""
 
     async def load_channels(self, ids: Sequence[str]) -> Mapping[str, Channel]:
-        """Channels, also deleted ones; unknown ones are left out."""
+        """Channels by id, including deleted ones. Unknown ids are left out."""
 
     async def load_timeline(self, channel: str, cap: int) -> TimelineLoad:
         """The newest `cap` countable messages."""
 
     async def load_undo(self, token: str, user: str, now: int) -> list[UndoItem] | None:
-        """None: unknown, or over."""
+        """What an undo needs; None: unknown token, or expired."""
 
 
 class UnreadSource(Struct, frozen=True, gc=False):
-    """Where to look for a user's unread messages."""
+    """A channel and the read state to look for unread messages with."""
 
     channel_id: str
     state: ReadState
 
 
 class DurableQueries(Protocol):
-    """Questions that only the durable store can answer."""
+    """Queries that only the durable store can answer."""
 
     async def by_id(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Message]:
         """Messages by (channel, id)."""
 
     async def by_seq(self, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Position]:
-        """Places by (channel, seq)."""
+        """Positions by (channel, seq)."""
 
     async def by_time(self, channel: str, time: int) -> Position:
-        """The newest place at or before a time."""
+        """The newest position at or before a time."""
 
     async def own_seqs(self, user: str, channel: str, since: int, cap: int) -> tuple[int, ...]:
-        """The newest of the user's own messages from `since` on."""
+        """The seqs of the user's own messages from `since` on: the newest `cap` of them."""
 
     async def unread_messages(
         self, user: str, source: UnreadSource, after: int, before: int, newest_first: bool, limit: int
@@ -167,94 +167,94 @@ class DurableQueries(Protocol):
         """Unread messages with a time strictly between `after` and `before`."""
 
     async def messages_since(self, channel: str, position: int, limit: int) -> list[Message]:
-        """Messages that came after a place in the log, in order; one more than `limit` says that there are more."""
+        """Messages after a log position, in order: up to `limit` + 1, where the extra one means that there are more."""
 
     async def joins(self, user: str, channels: Sequence[str]) -> dict[str, tuple[int, int]]:
-        """(seq, place in the log) at which the user joined, for those of these channels that the user is in."""
+        """(seq, log position) of the user's join, for those of these channels that the user is in."""
 
     async def once_members(self, channel: str, users: Sequence[str]) -> list[str]:
-        """Those of these users who were in a channel and have left it."""
+        """Those of these users who were in the channel and have left it."""
 
     async def members(self, channel: str, after: str, limit: int) -> list[Member]:
-        """Members by id."""
+        """A page of members, by id."""
 
     async def breakdown(self, user: str, channel: str, state: ReadState) -> Breakdown:
-        """Count from scratch."""
+        """Count unread messages from scratch."""
 
 
 class DurableUsers(Protocol):
-    """What is kept of users besides their read states."""
+    """What the store keeps of users besides read states: activity, receipts preference, badge."""
 
     async def activity(self, user: str) -> Activity:
-        """What is kept of a user."""
+        """Last tap, last time online, and receipts preference."""
 
     async def erased_until(self, user: str) -> int:
-        """When the user was erased, in ms; 0: never. An old note is dropped: then the answer is that for all users."""
+        """When the user was erased, in ms; 0: never. Old notes are dropped: then one time stands for all users."""
 
     async def save_seen(self, user: str, at: int) -> None:
-        """When a user was last online."""
+        """Save when a user was last online."""
 
     async def save_receipts(self, user: str, receipts: ReceiptsPreference, change: int) -> None:
-        """Whether a user's receipts are public; `change` as in `save_preferences`."""
+        """Save whether a user's receipts are public; `change` as in `save_preferences`."""
 
     async def badge_count(self, user: str) -> int:
-        """How many different people wrote to a user while away, since the last tap."""
+        """How many different people wrote to a user while the user was away, since the last tap."""
 
     async def badge_senders(self, user: str) -> tuple[int, frozenset[str]]:
-        """(last tap, who wrote since)."""
+        """(time of the last tap, who wrote since)."""
 
     async def save_undelivered(self, undelivered: Sequence[Undelivered]) -> list[Undelivered]:
-        """Note messages that did not reach their receivers after all. Returns those that it has now.
+        """Record messages that did not reach their receivers after all. Returns those that are stored now.
 
-        Left out is what is deleted, and what was accepted before its sender or receiver was erased.
+        Leaves out deleted messages, and messages accepted before their sender or receiver was erased.
         """
 
     async def receivers_of_gone(self, undelivered: Sequence[Undelivered]) -> set[str]:
-        """The receivers of those of these that are there no more: their channel is deleted, or their sender erased."""
+        """The receivers of those whose row is gone, because the channel was deleted or the sender erased."""
 
     async def tap(self, user: str, at: int, limit: int, until: float = inf) -> Tapped:
-        """Set the badge to 0: the last tap is this one, unless a later one stands. One after another for each user.
+        """Reset the badge. A later tap that is already stored stays the last one. Serialized per user.
 
         Raises StorageUnavailable rather than commit after `until` on the monotonic clock.
         """
 
     async def bound_tap(self, user: str, now: int) -> None:
-        """Let a stored tap that is further ahead than clocks differ count as one of now."""
+        """Set a tap from beyond clock skew in the future to `now`. What it showed does not count again."""
 
     async def tapped(
         self, user: str, since: int, until: int, before: TapCursor, limit: int
     ) -> list[tuple[int, Message]]:
-        """(accepted at, message) of what was shown by the tap of `until`, newest first, from a place on."""
+        """A page of what the tap at `until` shows, newest first, from `before` on: (accepted at, message)."""
 
     async def expire_undelivered(self, after: str, before: int, tapped: int, limit: int) -> tuple[str | None, int]:
-        """Remove some of what was accepted up to `before` and shown by a tap, if that was not after `tapped`.
+        """Remove up to `limit` rows accepted up to `before`, if a tap up to `tapped` has shown them.
 
-        Goes through the receivers after this one by id; (where to go on, None at the end; how many were removed).
+        Takes receivers by id, from `after` on. Returns (where to continue, None at the end; how many were removed).
         """
 
 
 class DurableReceipts(Protocol):
-    """Who has read what. Leaves out what joins alone marked as read, and who keeps receipts private."""
+    """Who has read what. Leaves out private receipts, and positions that only a join marked as read."""
 
     async def readers(self, channel: str) -> list[Reading]:
-        """The members whose receipts others may see, also those who have read nothing."""
+        """The members whose receipts others may see, including those who have read nothing."""
 
     async def seen_count(self, channel: str, sender: str, seq: int) -> int:
-        """How many members other than the sender have read a place."""
+        """How many members other than the sender have read this message."""
 
     async def public_readers(
         self, keys: Sequence[tuple[str, str]]
     ) -> dict[tuple[str, str], tuple[tuple[int, int], ...]]:
-        """Of these (user, channel), the members whose receipts others may see, and what joins alone marked."""
+        """Those of these (user, channel) whose receipts others may see, with the ranges that only a join marked."""
 
     async def receipts_since(self, user: str, since: int, most_members: int, limit: int) -> list[SeenPlace]:
-        """Receipts of others since a time, in the user's channels of up to so many members, in order."""
+        """Others' receipts since a time, in order, in the user's channels of up to `most_members` members."""
 
     async def cut_skipped(self, user: str, channel: str, seq: int) -> None:
-        """The user marks unread from a seq on: what comes after it is no longer marked by a join."""
+        """The user marks unread from `seq` on: from there on, the join no longer marks anything as read."""
 
     async def wrote_since(self, user: str, places: Sequence[tuple[str, int]]) -> list[str]:
-        """Of these (channel, seq), those in which somebody else has written since."""
+        """Of these (channel, seq), the channels in which another user has written since."""
 
 
 class Durable(
@@ -267,44 +267,44 @@ class Durable(
     DurableUpkeep,
     Protocol,
 ):
-    """The durable store."""
+    """The durable store: all its topics but transfer."""
 
     async def store_id(self) -> int:
-        """A number that no other store has: cursors of another one are told apart."""
+        """A random number that identifies this store. Cursors of another store are recognized by it."""
 
     async def cursor_key(self) -> bytes:
-        """The key that cursors are signed with. Random, made once, the same for every process; never exported."""
+        """The key that signs cursors. Random, made once, shared by all processes, never exported."""
 
     async def next_generation(self, above: int = 0) -> int:
-        """A number that was never given before, and is larger than `above`: the hot state begins empty."""
+        """A generation that was never used and is larger than `above`. Hot state of older ones counts as lost."""
 
     async def last_position(self) -> int:
-        """Where in the log the last change stands."""
+        """The log position of the last change."""
 
     async def ping(self) -> None:
-        """Raise StorageUnavailable if it can't be written."""
+        """Raise StorageUnavailable if the store cannot be written."""
 
     async def close(self) -> None:
-        """Finish what was asked for, then stop."""
+        """Finish the requested writes, then stop."""
 
 
-# ---------------------------------------------------------------- moving in and out
+# ---------------------------------------------------------------- export and import
 
 
 class DurableTransfer(Protocol):
-    """Everything that is kept, out and in again; and one user's traces, gone."""
+    """Export, import, and erasure of a user."""
 
     def export(self) -> AsyncGenerator[Sequence[Record], None]:
-        """All records, a page at a time, as of one moment, in an order in which they can be taken in."""
+        """All records, page by page, from one snapshot, in an order in which they can be imported."""
 
     async def take(self, records: Sequence[Numbered], stop: bool) -> Taken:
-        """Merge records in, in order, in one transaction; one that does not fit is refused and leaves nothing.
+        """Merge records in order, in one transaction. A record that does not fit is refused and leaves no trace.
 
-        `stop`: none after the first refused one is taken.
+        `stop`: stop at the first refused record.
         """
 
     async def erase(self, user: str, on_the_way: int | None = None) -> ErasedRows:
-        """Remove whatever is kept of a user, but for the messages, in one transaction.
+        """Remove everything that is kept of a user except the messages, in one transaction.
 
-        `on_the_way`: what was made up to then and is still in a log brings nothing of the user back.
+        `on_the_way`: a time in ms. Events made up to then that are still in a log do not bring the user back.
         """

@@ -1,4 +1,4 @@
-"""Badges and presence, and the bus that reaches devices."""
+"""The ports for badges and presence, and the bus that reaches devices."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
@@ -10,46 +10,45 @@ from readstate.domain.model import Undelivered
 
 
 class HotBadges(Protocol):
-    """Who wrote to a user while away, since the last tap. Atomic per user; loaded again when lost."""
+    """Who wrote to a user who was away, since the last tap. Atomic per user. May be lost, and is then reloaded."""
 
     async def count(self, user: str) -> int | None:
-        """How many; None: not loaded."""
+        """The number on the badge; None: not loaded."""
 
     async def counts(self, users: Sequence[str]) -> list[int | None]:
-        """How many, for each of many."""
+        """`count` for many users."""
 
     async def add(self, undelivered: Sequence[Undelivered], *, or_reload: bool = True) -> dict[str, bool]:
-        """Take them in, unless they were accepted before the last tap; the receivers whose badge may be another now.
+        """Add senders whose messages the durable store has; those accepted before the last tap are ignored. Idempotent.
 
-        For each of those whether somebody new is on it; if not, it is not loaded. The durable store has them
-        already. If it fails, everything is loaded again, unless the caller says that it repeats the call until it
-        succeeds. Safe to repeat.
+        Returns the receivers whose badge may have changed. True: a new sender is on it. False: the badge is not loaded.
+        If the call fails, all hot state is reloaded; `or_reload=False` is for a caller who retries until it succeeds.
         """
 
     async def hold(self, user: str) -> int:
-        """A tap begins: the badge is not loaded, by anybody, until it is released. Several may hold one.
+        """Begin a tap: no process loads the badge until `release`. Several taps may hold a badge at once.
 
-        Returns a token. A hold whose owner is gone ends by itself.
+        Returns a token. The hold of a dead process expires.
         """
 
     async def release(self, user: str, token: int) -> None:
-        """The tap is over, done or not: the badge is loaded again on use, once nobody else holds it."""
+        """End a tap, done or not. The badge is reloaded on use once no other tap holds it."""
 
     async def begin(self, user: str) -> int | None:
-        """Announce a load; None while the badge is held: then only the durable store knows."""
+        """Begin a load and return its ticket. None: a tap holds the badge, so only the durable store knows it."""
 
     async def install(self, user: str, ticket: int, tap: int, senders: frozenset[str]) -> bool:
-        """Take a loaded badge; False if something has happened since `begin`: load again."""
+        """Install a loaded badge. False: something has changed since `begin`, so load again."""
 
     async def forget(self, user: str) -> None:
-        """Drop a badge; loaded again on use."""
+        """Drop a badge. It is reloaded on use."""
 
 
 # ---------------------------------------------------------------- presence
 
 
 MAX_UNPROVEN = 1_000
-"""So many messages to a user are kept until it is proven that they got through: the newest."""
+"""Messages kept per user until delivery is proven; beyond this, the oldest are dropped."""
 
 
 class Departure(Struct, frozen=True, gc=False):
@@ -57,90 +56,90 @@ class Departure(Struct, frozen=True, gc=False):
 
     user_id: str
     since: int
-    """When; 0: that was told before, and this is what came out later."""
+    """When, in ms; 0: this departure was returned before, and only `unproven` is left to store."""
     unproven: tuple[Undelivered, ...] = ()
-    """What was sent and may not have got through. It is kept, and told again, until the durable store has it."""
+    """Sent, but delivery is not proven. Returned by each `expire` until the durable store has them."""
 
 
 class Present(Protocol):
-    """Who is online."""
+    """The users who are online."""
 
     def __contains__(self, user: object, /) -> bool:
-        """Whether a user is."""
+        """Whether a user is online."""
 
     def is_connected(self, user: str) -> bool:
-        """Whether by a connection, and not only because a device was reported: only those give signs of life."""
+        """Whether the user has a connection, not only a reported device. Only connections prove deliveries."""
 
 
 class Presence(Protocol):
     """Which users have a device connected, on any instance."""
 
     async def online(self, users: Collection[str]) -> Present:
-        """Those of them who are online, decided now. Nobody is said to be away because memory was lost."""
+        """Those of these users who are online now. A loss of the hot store never makes a user count as away."""
 
     async def focused(self, channels: Collection[str]) -> Mapping[str, Sequence[str]]:
-        """Who has each channel open on a device."""
+        """For each channel, the users who have it open on a device."""
 
     async def blur(self, user: str, channel: str) -> None:
-        """What arrives in the channel is read at once no more, until a device of the user opens it again."""
+        """Messages of the channel are no longer read on arrival, until a device of the user opens it again."""
 
     async def reached(self, noted: Sequence[Undelivered]) -> list[Undelivered]:
-        """These go to people who are online: they are kept until it is proven that they got through.
+        """Keep these messages to online users until their delivery is proven.
 
-        Returns those whose receiver is online no more: they are undelivered, and in no `Departure`.
+        Returns those whose receiver is no longer online. They are undelivered, and part of no `Departure`.
         """
 
 
 class Devices(Protocol):
-    """The devices behind presence. Those with a connection are this instance's; others are only reported."""
+    """The devices behind presence. Devices with a connection belong to this instance; others are only reported."""
 
     async def devices(self, user: str) -> list[str]:
-        """The devices of a user that are connected."""
+        """The connected devices of a user."""
 
     async def connect(self, user: str, device: str, until: int, focus: str | None, connection: str = "") -> None:
-        """A device is connected, until then at least, with a channel open or none.
+        """A device is connected until `until` at least, with a channel open or none.
 
-        One that has several connections is connected, and has open, what any of them says.
+        A device with several connections is online while one of them is, and has open what any of them has open.
         """
 
     async def disconnect(self, user: str, device: str, connection: str = "") -> Departure | None:
-        """A connection of a device is gone; the departure if it was the user's last one anywhere."""
+        """A connection of a device is gone. Returns the departure if it was the user's last one on any instance."""
 
     async def drop(self, user: str) -> None:
-        """All devices of a user are gone, and what was sent to them is no longer of interest."""
+        """Drop all devices of a user, and the messages kept until their delivery is proven."""
 
     async def expire(self, user: str | None = None) -> list[Departure]:
-        """Drop devices (of one user) that are overdue, and those of instances that are gone. Tells each once.
+        """Drop expired devices, of one user or all, and those of dead instances. Each departure is returned once.
 
-        What departures have told as unproven and is not `noted` yet is told again.
+        Unproven messages of earlier departures are returned again until they are `noted`.
         """
 
     async def noted(self, noted: Sequence[Undelivered]) -> None:
-        """The durable store has these, which departures have told as unproven: they are kept no more."""
+        """The durable store has these unproven messages of departures, so they need not be kept any longer."""
 
     def proven(self, user: str) -> None:
-        """A device has given a sign of life: what was sent before it has got through. Never waits."""
+        """A device gave a sign of life, so what was sent before it has arrived. Does not block."""
 
 
 class Deliveries(Protocol):
-    """What went to connected devices and is not proven to have got through."""
+    """Messages that were sent to connected devices and whose delivery is not proven."""
 
     async def unproven(self, user: str) -> list[Undelivered]:
-        """What is kept for a user now."""
+        """The unproven messages of a user."""
 
     def sent(self, noted: Sequence[Undelivered]) -> None:
-        """These were sent to devices of this instance: the next sign of life proves them. Never waits."""
+        """These were sent to devices of this instance. The next sign of life proves their delivery. Does not block."""
 
 
 # ---------------------------------------------------------------- live updates
 
 
 class Bus(Protocol):
-    """Reaches the instances that hold users' devices, in order. Best effort: what was missed is resumed."""
+    """Reaches the instances that hold users' devices, in order. Best effort: devices resume to get what they missed."""
 
     @property
     def idle(self) -> bool:
-        """Whether nobody is connected: then reads need not be told."""
+        """Whether no device is connected: then reads need not be announced."""
 
     async def publish(self, announcements: Sequence[Announcement]) -> None:
-        """Tell what is durable. Never fails."""
+        """Announce what is durable. Never raises."""

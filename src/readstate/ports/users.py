@@ -1,4 +1,4 @@
-"""The hot state of users."""
+"""The port for the hot state of users."""
 
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
@@ -11,7 +11,7 @@ from readstate.domain.model import NO_PREFERENCES, Entry, Mode, Pointer, Positio
 
 
 class Read(Struct, frozen=True, gc=False):
-    """Read up to a place, and these seqs one by one; only in `epoch`, if it is named."""
+    """Read up to a position, and the seqs of `apart` one by one. Only in `epoch`, if it is given."""
 
     user_id: str
     channel_id: str
@@ -19,34 +19,34 @@ class Read(Struct, frozen=True, gc=False):
     apart: tuple[int, ...] = ()
     epoch: int | None = None
     origin: str | None = None
-    """The connection it came from."""
+    """The connection that the read came from."""
     ids: tuple[str, ...] = ()
-    """The ids of the messages in `apart`, if they are known: a ledger that is kept by ids needs no load then."""
+    """The ids of the messages in `apart`, if known. With them, a ledger that is kept by ids needs no load."""
 
 
 class Rewind(Struct, frozen=True, gc=False):
-    """Mark unread from `seq` on, as a new epoch; only in `epoch`, if it is named."""
+    """Mark unread from `seq` on, in a new epoch. Only in `epoch`, if it is given."""
 
     user_id: str
     channel_id: str
     seq: int
     before: Position
-    """The place just before `seq`."""
+    """The position just before `seq`."""
     own: tuple[int, ...]
-    """The user's own messages from there on."""
+    """The seqs of the user's own messages from `seq` on."""
     epoch: int | None = None
     origin: str | None = None
-    """The connection it came from."""
+    """The connection that the rewind came from."""
 
 
 class Restore(Struct, frozen=True, gc=False):
-    """Take the step from `before` to `after` back, as a new epoch, if the pointer still is at `after`."""
+    """Undo the move from `before` to `after`, in a new epoch, if the pointer is still at `after`."""
 
     user_id: str
     channel_id: str
     before: ReadState
     to: Position
-    """Where `before` points."""
+    """The position that `before` points at."""
     after: ReadState
     origin: str | None = None
 
@@ -55,25 +55,25 @@ Move = Read | Rewind | Restore
 
 
 class Seen(Struct, frozen=True, gc=False):
-    """A message that came while a user had its channel open."""
+    """A message that arrived while the user had its channel open."""
 
     user_id: str
     channel_id: str
     place: Position
     epoch: int | None
-    """In which it is read, and in no later one; None: in any."""
+    """The message counts as read in this epoch and in no later one; None: in any."""
 
 
 class Absent(Enum):
-    """Why there is nothing to work on."""
+    """Why a move has no user room to apply to."""
 
     NOT_LOADED = 1
-    """The user must be loaded first."""
+    """Load the user first."""
     NOT_A_MEMBER = 2
 
 
 class Moved(Struct, frozen=True, gc=False):
-    """A pointer as it stands after a move that was applied or had nothing to do."""
+    """A pointer after a move that was applied or had nothing to do."""
 
     user_id: str
     channel_id: str
@@ -83,35 +83,35 @@ class Moved(Struct, frozen=True, gc=False):
     mode: Mode = Mode.LEDGER
     preferences: Preferences = NO_PREFERENCES
     unread: int | None = None
-    """What the user's ledger holds then, if it is loaded."""
+    """The size of the user's ledger after the move; None: not loaded."""
 
 
 class LedgerView(Struct, frozen=True, gc=False):
-    """What the user's own set says. In a timeline channel it holds the messages that name the user, only."""
+    """The content of a ledger, summed up. In a timeline channel it holds only messages that mention the user."""
 
     count: int = 0
     mentions: int = 0
     first: Position | None = None
-    """`seq` is 0 where the store doesn't keep it."""
+    """`seq` is 0 where the store does not keep it."""
     capped: bool = False
     named: tuple[int, ...] = ()
-    """The seqs of the unread mentions, in a timeline channel."""
+    """In a timeline channel, the seqs of the unread mentions."""
 
 
 class CountDelta(Enum):
-    """What a message that has just come does to a user's unread count."""
+    """What a new message does to a user's unread count."""
 
     NOTHING = 0
     ONE_MORE = 1
-    """It adds one, to the mentions too if it names the user; nothing else changes."""
+    """It adds one, also to the mentions if it mentions the user. Nothing else changes."""
     ONE_MORE_MUTED = 2
     """It adds one, but not to the totals."""
     LOOK = 3
-    """It adds none, but something else may have changed, or it can't be told: count."""
+    """It adds none, but something else may have changed, or the store cannot tell: count."""
 
 
 class UserRoom(Struct, frozen=True, gc=False):
-    """A user in a channel."""
+    """The state of a user in a room."""
 
     channel_id: str
     member: bool
@@ -123,34 +123,34 @@ class UserRoom(Struct, frozen=True, gc=False):
 
 
 class UnreadSummary(Struct, frozen=True, gc=False):
-    """What may be unread for a user, in brief: one moment, without a value per read channel."""
+    """What may be unread for a user, read atomically, without a value per channel that is read."""
 
     plain: tuple[int, int, int, bool]
-    """(unread, mentions, channels, capped) over the ledger channels that nothing sets apart: sums of set sizes."""
+    """(unread, mentions, channels, capped), summed over ledger channels without preferences, if not archived."""
     special: list[tuple[str, int, int, bool]]
-    """(channel, unread, mentions, capped) of unread ledger channels for which the user has preferences."""
+    """(channel, unread, mentions, capped) of unread ledger channels with preferences, if not archived."""
     threads: list[tuple[str, int, bool]]
-    """Followed threads with anything unread: (room, unread, capped)."""
+    """(room, unread, capped) of followed threads with anything unread."""
 
 
 class UserView(Struct, frozen=True, gc=False):
-    """A moment of a user's state."""
+    """A user's state, read atomically."""
 
     change: int
-    """The user's change number: grows with everything that changes for this user."""
+    """The user's change number. It grows with everything that changes for this user."""
     complete_since: int
-    """Since this change number, `Seat.pointer.change` knows of everything; before it only of the user's reads."""
+    """From this change number on, `UserRoom.pointer.change` covers every change; before it only the user's reads."""
     user_rooms: list[UserRoom]
     unloaded: list[str]
-    """Channels and threads whose ledger must be loaded first."""
+    """Rooms whose ledger must be loaded first."""
     timelines: Sequence[str]
     """The user's timeline channels."""
     preferences: Mapping[str, Preferences]
-    """Where they are not the default."""
+    """Preferences that differ from the default, by channel."""
 
 
 class LoadedUserRoom(Struct, frozen=True, gc=False, array_like=True):
-    """A (user, channel) as the durable store has it."""
+    """A user room as the durable store has it."""
 
     channel_id: str
     member: bool
@@ -158,113 +158,112 @@ class LoadedUserRoom(Struct, frozen=True, gc=False, array_like=True):
     change: int
     """The channel's change number."""
     empty: bool
-    """No message stands after the pointer."""
+    """There is no message after the pointer."""
     pointer: Pointer
     preferences: Preferences
     latest_at: int
-    """The time of the channel's latest message."""
+    """The time of the room's latest message."""
     archived: bool
-    """Whether the channel is archived."""
 
 
 class LedgerLoad(Struct, frozen=True, gc=False):
-    """A user's unread messages in a channel, oldest first, as the durable store has them."""
+    """A user's unread messages in a channel as the durable store has them, oldest first."""
 
     user_id: str
     channel_id: str
     state: ReadState
-    """The state that they were looked up with."""
+    """The read state that selected them."""
     change: int
     entries: list[Entry]
-    """`mention`: the message names the user or everyone (in a timeline channel: only those that name the user)."""
+    """`mention`: the message mentions the user or everyone. A timeline channel lists only mentions of the user."""
     floor: int = 0
-    """The newest unread seq that is not among them; 0: none was left out."""
+    """The newest unread seq that was left out; 0: none was."""
 
 
 Which = Literal["all"] | Sequence[str] | int
-"""All seats, those named, or those changed after a change number."""
+"""All user rooms, those named, or those changed after a change number."""
 
 
 class HotUsers(Protocol):
-    """Read states, ledgers and memberships of users. Atomic per user; may be lost, and is then loaded again.
+    """Read states, ledgers and memberships of users. Atomic per user. May be lost, and is then reloaded.
 
-    A user is loaded as a unit (pointers, memberships, preferences), each ledger on its own. What is not
-    loaded is told apart from what is empty: methods answer None for it.
+    A user is loaded as a unit (pointers, memberships, preferences), each ledger on its own. None means not loaded,
+    which is different from empty.
     """
 
     async def move(self, moves: Sequence[Move], generation: int | None = None) -> list[Moved | Absent]:
-        """Apply reads of members; each sees the ones before it.
+        """Apply moves of members in order; each sees the ones before it.
 
-        `generation`: a moment. Where everything was lost since, nobody counts as loaded.
+        `generation`: a drop number from `generation()`. If everything was dropped since, all users count as not loaded.
         """
 
     async def apply(self, updates: Sequence[UserHotUpdate]) -> list[Moved]:
-        """Take what happened in channels, in order. Returns the pointers that moved. A repeat does nothing."""
+        """Apply hot updates in order and return the pointers that moved. Replays change nothing."""
 
     async def view(self, user: str, which: Which) -> UserView | None:
-        """The user's seats at one moment, also those left."""
+        """The user's rooms, read atomically, including those that the user left."""
 
     async def unread_summary(self, user: str) -> UnreadSummary | None:
-        """What is unread in the ledgers that are loaded, at one moment."""
+        """The unread totals of the ledgers that are loaded, read atomically."""
 
     async def inbox(
         self, user: str, after: tuple[int, str] | None, limit: int, only_unread: bool = False
     ) -> list[tuple[int, str]] | None:
-        """The user's ledger channels by latest activity, as (minus the time, channel), after such a pair."""
+        """The user's ledger channels after `after`, latest activity first, as (negated time, channel)."""
 
     async def count_delta(
         self, channel: str, place: Position, named: frozenset[str] | None, users: Sequence[str]
     ) -> list[tuple[CountDelta, int]]:
-        """What a message that has just come does to the counts of these users, and the epoch that each is in.
+        """What a new message does to the counts of these users, and the epoch that each of them is in.
 
-        `named`: whom it mentions; None is everyone.
+        `named`: the users whom it mentions; None: everyone.
         """
 
     async def changes(self, users: Sequence[str]) -> list[int | None]:
         """The change numbers of users; None: not loaded."""
 
     async def rooms(self, user: str) -> list[str] | None:
-        """The channels that a user is in, and the threads that the user follows."""
+        """The channels that the user is in and the threads that the user follows."""
 
     async def pointers(self, user: str) -> dict[str, Pointer] | None:
-        """All pointers of a user, also where the user has left. No use of it: what nobody uses is dropped all the same.
+        """All pointers of a user, including those in rooms that the user left; None: not loaded.
 
-        None: not loaded.
+        Does not count as use: the user's state is evicted or expires as if it had not been read.
         """
 
     async def pointers_in(self, channel: str, users: Sequence[str]) -> list[Pointer | None]:
-        """The pointers of these users in one channel, an empty one where there is none. No use, as in `pointers`.
+        """The pointers of these users in one channel, an empty one where there is none; None: the user is not loaded.
 
-        `read_at` is 0 where the store doesn't keep it. None: the user is not loaded.
+        Does not count as use, as in `pointers`. `read_at` is 0 where the store does not keep it.
         """
 
     async def prefer(self, user: str, channel: str, preferences: Preferences, known: int | None = None) -> int | None:
-        """Set a member's preferences; returns the user's change number, which they carry from then on.
+        """Set a member's preferences. They carry the user's new change number, which is returned.
 
-        `known`: only if no newer ones stand than those of this change number. None: nothing was set, because newer
-        ones stand, the user is not loaded or is not a member.
+        `known`: set them only if those stored are not newer than this change number. None: nothing was set, because
+        newer ones are stored, or the user is not loaded or not a member.
         """
 
     async def take_number(self, user: str) -> int | None:
         """Raise the user's change number and return it; None: not loaded."""
 
     async def generation(self) -> int:
-        """A moment, for `dropped`."""
+        """The drop number, for `dropped` and `move`."""
 
     async def dropped(self, generation: int, users: Collection[str]) -> set[str]:
-        """Those of these users who may have been dropped since: they may be loaded without what was on its way."""
+        """Those of these users who may have been dropped since: a reload may lack writes that were in flight then."""
 
     async def begin(self, user: str) -> int:
-        """Announce a load. Whatever changes for the user until `install` makes that one fail or is kept for it."""
+        """Begin a load and return its ticket. A change until `install` is kept for the load or makes `install` fail."""
 
     async def install(self, user: str, ticket: int, user_rooms: Sequence[LoadedUserRoom]) -> bool:
-        """Take a loaded user; False if something has happened since `begin`: load again."""
+        """Install a loaded user. False: something has changed since `begin`, so load again."""
 
     async def install_ledgers(self, loads: Sequence[LedgerLoad]) -> list[bool]:
-        """Take loaded ledgers; False where a newer change or another epoch has passed: load again."""
+        """Install loaded ledgers. False: a newer change or another epoch has been applied since, so load again."""
 
     async def erase(self, user: str, rooms: Collection[str]) -> None:
-        """Drop a user with everything that is kept of them in these rooms; only the change number goes on."""
+        """Drop a user with everything kept in these rooms. Only the change number continues."""
 
     async def forget(self, user: str, channel: str | None = None) -> None:
-        """Drop a user (or one ledger); loaded again on use. A load of the user that is under way fails."""
+        """Drop a user, or one ledger. It is reloaded on use. A load of the user that is in flight fails."""

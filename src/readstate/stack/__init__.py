@@ -5,9 +5,8 @@
         stack.valkey.kill()
         stack.valkey.start()
 
-Single ones take options: `with Valkey(tmp_path / "valkey", persistent=False) as valkey: …`. At the end
-of its block a server is stopped and its data are removed. Calls block; in asynchronous code they belong in
-`asyncio.to_thread`.
+Single servers take options: `with Valkey(tmp_path / "valkey", persistent=False) as valkey: …`. At the end of its block
+a server is stopped and its data are removed. Calls block; in asynchronous code use `asyncio.to_thread`.
 """
 
 from .cluster import ClusterNode, ValkeyCluster

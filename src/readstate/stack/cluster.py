@@ -1,4 +1,4 @@
-"""Valkey Cluster: masters that share all slots, each with replicas if wanted."""
+"""Valkey Cluster: masters that share all slots, each optionally with replicas."""
 
 import shutil
 import time
@@ -16,17 +16,15 @@ from .valkey import Valkey
 MASTERS = 3
 SLOTS = 16_384
 FORMED = "formed"
-"""A file that is there when the slots were given out: from then on the nodes know each other by themselves."""
+"""This file exists once the slots are assigned: from then on the nodes find each other."""
 
 
 class ClusterNode(Valkey):
-    """One Valkey that is part of a Cluster."""
-
     kind = "valkey-cluster"
     port_count = 2
 
     def own_settings(self) -> Mapping[str, str]:
-        """A second port for the talk among the nodes. Nothing is waited for that one machine need not wait for."""
+        """A second port for the cluster bus, and delays shortened for a single machine."""
         return {
             "cluster-enabled": "yes",
             "cluster-config-file": "nodes.conf",
@@ -44,7 +42,7 @@ class ClusterNode(Valkey):
 
 
 class ValkeyCluster:
-    """Three masters and `replicas` for each of them; `nodes` has the masters first. A node can be killed alone."""
+    """Three masters with `replicas` each; `nodes` lists the masters first. Nodes can be killed one by one."""
 
     kind = "valkey-cluster"
 
@@ -59,7 +57,6 @@ class ValkeyCluster:
 
     @property
     def members(self) -> Sequence[ClusterNode]:
-        """The processes it is made of."""
         return self.nodes
 
     @property
@@ -69,11 +66,10 @@ class ValkeyCluster:
 
     @property
     def is_running(self) -> bool:
-        """Whether all nodes run."""
         return all(node.is_running for node in self.nodes)
 
     def start(self, report: Report = lambda _: None) -> Self:
-        """Start the nodes that do not run and return when the Cluster takes requests for all slots."""
+        """Start the nodes that do not run. Returns when the Cluster accepts requests for all slots."""
         with ThreadPoolExecutor(len(self.nodes)) as pool:
             list(pool.map(lambda node: node.start(), self.nodes))
         if not (self.home / FORMED).exists():
@@ -83,34 +79,29 @@ class ValkeyCluster:
         return self
 
     def stop(self) -> None:
-        """Stop all nodes cleanly."""
         with ThreadPoolExecutor(len(self.nodes)) as pool:
             list(pool.map(ClusterNode.stop, self.nodes))
 
     def kill(self) -> None:
-        """End all nodes at once."""
         for node in self.nodes:
             node.kill()
 
     def pause(self) -> None:
-        """Let all nodes stand still."""
         for node in self.nodes:
             node.pause()
 
     def resume(self) -> None:
-        """Let all nodes go on."""
         for node in self.nodes:
             node.resume()
 
     def wipe(self) -> None:
-        """Stop all nodes and remove all that they have stored."""
         self.stop()
         for node in self.nodes:
             node.wipe()
         shutil.rmtree(self.home, ignore_errors=True)
 
     def is_whole(self) -> bool:
-        """Whether every node sees all the others and takes requests for all slots."""
+        """Whether every node sees all others and accepts requests for all slots."""
         try:
             states = [node.info("cluster info") for node in self.nodes]
             links = [node.info("replication") for node in self.nodes]
@@ -132,7 +123,7 @@ class ValkeyCluster:
         self.wipe()
 
     def _form(self) -> None:
-        """Make one Cluster of nodes that hold no data yet. Begins anew when an earlier try was interrupted."""
+        """Form a Cluster from nodes without data. Starts over if an earlier attempt was interrupted."""
         for node in self.nodes:
             node.demand("CLUSTER", "RESET", "HARD")
         for epoch, (node, (first, last)) in enumerate(zip(self.nodes, _slot_ranges(), strict=False), 1):

@@ -19,9 +19,9 @@ from .server import Record, Report, Server, ServerFailed
 VERSION = "4.1.1"
 JARS = [("org.apache.kafka", "kafka_2.13", VERSION), ("org.slf4j", "slf4j-simple", "1.7.36")]
 HEAP, SMALL_HEAP = "-Xmx512m", "-Xmx256m"
-"""Of one node alone, and of one of several."""
+"""For a single node, and for each of several."""
 QUICK = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""Starts with half the work. A benchmark, which runs for longer, is better off without."""
+"""Halves the work of a start. A benchmark, which runs longer, is better off without these options."""
 PROPERTIES = "server.properties"
 DATA = "data"
 CLUSTER_ID = "cluster-id"
@@ -37,7 +37,7 @@ API_VERSIONS = struct.pack(">hhih", 18, 0, 1, -1)
 
 
 class Kafka(Server):
-    """One Kafka node. The first start on a machine fetches it. `options` are for Java."""
+    """One Kafka node. The first start on a machine downloads it. `options` are for Java."""
 
     kind = "kafka"
     port_count = 2
@@ -50,23 +50,20 @@ class Kafka(Server):
 
     @property
     def url(self) -> str:
-        """Where clients begin (bootstrap)."""
         return f"{HOST}:{self.port}"
 
     @property
     def data(self) -> Path:
-        """Topics and metadata."""
         return self.home / DATA
 
     def prepare(self, report: Report) -> str:
-        """Find Java, and fetch Kafka if this machine has not got it yet."""
         java, libraries = find_java(), jars(f"kafka-{VERSION}", JARS, report)
         logging = [f"-Dorg.slf4j.simpleLogger.{name}={value}" for name, value in LOGGING.items()]
         self._java = [java, self.heap, *self._options, "-Dfile.encoding=UTF-8", *logging, "-cp", f"{libraries}/*"]
         return VERSION
 
     def command(self) -> Sequence[str | Path]:
-        """Java with the jars; the data directory is formatted at the first start."""
+        """Java with the jars. The first start formats the data directory."""
         lines = (f"{name}={value}\n" for name, value in self.properties().items())
         (self.home / PROPERTIES).write_text("".join(lines))
         if not (self.data / "meta.properties").exists():
@@ -74,11 +71,10 @@ class Kafka(Server):
         return [*self._java, "kafka.Kafka", PROPERTIES]
 
     def properties(self) -> dict[str, object]:
-        """How it runs, in Kafka's words."""
         return _properties(1, [self.record.ports])
 
     def answers(self) -> bool:
-        """It says in its log that it has started, and it answers."""
+        """Whether its log says that it has started, and it answers a request."""
         try:
             if STARTED not in self.log.read_text("utf-8", "replace"):
                 return False
@@ -90,7 +86,6 @@ class Kafka(Server):
         return len(answer) == 10 and answer[4:] == struct.pack(">ih", 1, 0)
 
     def _format(self) -> None:
-        """Give the data directory the identity of its cluster."""
         name = self.home / CLUSTER_ID
         if not name.exists():
             name.write_text(_new_id())
@@ -101,13 +96,11 @@ class Kafka(Server):
 
 
 def _new_id() -> str:
-    """Of a cluster. A leading hyphen would be taken for an option."""
+    """A cluster id. It must not begin with a hyphen, which would look like an option."""
     return "r" + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode()[1:22]
 
 
 class KafkaNode(Kafka):
-    """One node of several."""
-
     heap = SMALL_HEAP
 
     def __init__(self, home: Path, number: int, ports: Callable[[], Sequence[Sequence[int]]], **how: Any) -> None:
@@ -116,12 +109,11 @@ class KafkaNode(Kafka):
         self._all_ports = ports
 
     def properties(self) -> dict[str, object]:
-        """How it runs, in Kafka's words."""
         return _properties(self.number, self._all_ports())
 
 
 class KafkaCluster:
-    """Nodes that are broker and controller each: Kafka runs while most of them do. A node can be killed alone."""
+    """Nodes that are broker and controller each. Kafka runs while most of them do. Nodes can be killed one by one."""
 
     kind = "kafka"
 
@@ -143,7 +135,6 @@ class KafkaCluster:
 
     @property
     def members(self) -> Sequence[KafkaNode]:
-        """The processes it is made of."""
         return self.nodes
 
     @property
@@ -153,23 +144,20 @@ class KafkaCluster:
 
     @property
     def is_running(self) -> bool:
-        """Whether all nodes run."""
         return all(node.is_running for node in self.nodes)
 
     def start(self, report: Report = lambda _: None) -> Self:
-        """Start the nodes that do not run and return when all of them answer. None can before most of them run."""
+        """Start the nodes that do not run. Returns when all answer; none can before most of them run."""
         self._prepare(report)
         with ThreadPoolExecutor(len(self.nodes)) as pool:
             list(pool.map(lambda node: node.start(report), self.nodes))
         return self
 
     def stop(self) -> None:
-        """Stop all nodes cleanly."""
         with ThreadPoolExecutor(len(self.nodes)) as pool:
             list(pool.map(KafkaNode.stop, self.nodes))
 
     def wipe(self) -> None:
-        """Stop all nodes and remove all that they have stored."""
         self.stop()
         for node in self.nodes:
             node.wipe()
@@ -184,8 +172,8 @@ class KafkaCluster:
         self.wipe()
 
     def _prepare(self, report: Report) -> None:
-        """Every node knows the ports of all, and the name of their cluster, before the first one starts."""
-        jars(f"kafka-{VERSION}", JARS, report)  # fetched once, not by all of them
+        """Give every node the ports of all nodes and the cluster id before the first one starts."""
+        jars(f"kafka-{VERSION}", JARS, report)  # downloaded once, not by each node
         fresh = iter(free_ports(KafkaNode.port_count * len(self.nodes)))
         name = next((read for node in self.nodes if (read := node.home / CLUSTER_ID).exists()), None)
         identity = _new_id() if name is None else name.read_text()
@@ -199,7 +187,7 @@ class KafkaCluster:
 
 
 def _properties(number: int, ports: Sequence[Sequence[int]]) -> dict[str, object]:
-    """Of one node, given the ports of all (broker, controller). Consumers need not wait for others to join."""
+    """The properties of one node, from the ports of all (broker, controller). Consumers join groups without a delay."""
     port, controller_port, *_ = ports[number - 1]
     voters = ",".join(f"{node}@{HOST}:{of[1]}" for node, of in enumerate(ports, 1))
     topics = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
@@ -218,7 +206,7 @@ def _properties(number: int, ports: Sequence[Sequence[int]]) -> dict[str, object
         "transaction.state.log.min.isr": min(2, len(ports)),
         "share.coordinator.state.topic.min.isr": min(2, len(ports)),
         "group.initial.rebalance.delay.ms": 0,
-        # After a crash the node waits until its former self is given up: 9 s by default.
+        # After a crash, a node waits until its old session expires: 9 s by default.
         "broker.session.timeout.ms": 2_000,
         "broker.heartbeat.interval.ms": 500,
     }

@@ -1,4 +1,4 @@
-"""Jars from Maven, fetched once and kept."""
+"""Jars from Maven, downloaded once and cached."""
 
 import fcntl
 import os
@@ -20,11 +20,10 @@ UNITS = {"B": 1, "kB": 1_000, "MB": 1_000_000}
 
 
 def find_java() -> Path:
-    """A Java that is new enough."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=f"{home}/bin") if home else None
     found = found or shutil.which("java")
-    # macOS has a java that only says that there is none.
+    # macOS has a `java` that only reports that Java is missing.
     told = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr if found else ""
     version = re.search(r'version "(\d+)', told)
     if not found or not version:
@@ -35,7 +34,7 @@ def find_java() -> Path:
 
 
 def jars(name: str, wanted: list[Coordinates], report: Report) -> Path:
-    """A directory with these jars and all that they need: from the cache, or fetched into it."""
+    """A directory with these jars and their dependencies: from the cache, or downloaded into it."""
     cache = cache_directory()
     complete = cache / name
     if complete.exists():
@@ -51,14 +50,13 @@ def jars(name: str, wanted: list[Coordinates], report: Report) -> Path:
 
 
 def cache_directory() -> Path:
-    """Where fetched software is kept for this account."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     base = Path(given) if Path(given).is_absolute() else Path.home() / ".cache"
     return base / "readstate"
 
 
 def _fetch(maven: str, wanted: list[Coordinates], complete: Path, report: Report) -> None:
-    """Fetch beside the place and move there when it is complete."""
+    """Download to a partial directory, and rename it when it is complete."""
     partial = complete.with_name(f"{complete.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
@@ -84,14 +82,11 @@ def _fetch(maven: str, wanted: list[Coordinates], complete: Path, report: Report
 
 
 class _Progress:
-    """How much has come so far."""
-
     def __init__(self, name: str, report: Report) -> None:
         self._name, self._report = name, report
         self._files = self._bytes = 0
 
     def follow(self, line: str) -> None:
-        """Count a file that has come."""
         if found := re.search(r"Downloaded from .*\((\d+(?:\.\d+)?) (B|kB|MB)\b", line):
             self._files += 1
             self._bytes += int(float(found[1]) * UNITS[found[2]])
@@ -112,7 +107,6 @@ def _pom(wanted: list[Coordinates]) -> str:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """One process at a time."""
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -5,13 +5,13 @@ import socket
 
 HOST = "127.0.0.1"
 RANGE = range(20_000, 32_768)
-"""Below the ports that the system gives to outgoing connections: one of those could take the place of a server that
-is down for a moment."""
+"""Below the system's range for outgoing connections: one of those could take the port of a server that is down for a
+short time."""
 TRIES = 1_000
 
 
 def free_ports(count: int) -> list[int]:
-    """So many different ports that nobody listens on. Chosen at random: two that choose at once seldom meet."""
+    """`count` different ports on which no server listens. Random, so that concurrent callers rarely collide."""
     chosen: list[int] = []
     for port in random.sample(RANGE, TRIES):
         if len(chosen) == count:
@@ -22,7 +22,6 @@ def free_ports(count: int) -> list[int]:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen there now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

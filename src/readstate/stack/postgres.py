@@ -1,4 +1,4 @@
-"""PostgreSQL, from the system's packages or from a wheel; never as root, which it refuses."""
+"""PostgreSQL, from the system's packages or from a wheel. Never runs as root, which PostgreSQL refuses."""
 
 import importlib.util
 import os
@@ -27,35 +27,33 @@ PASSWORD = "password"
 DATA = "data"
 SOFTWARE = "software"
 TLS_REQUEST = struct.pack(">ii", 8, 80_877_103)
-"""What a client may ask before anything else: whether there is TLS. The answer is one letter."""
+"""The request whether there is TLS, which a client may send first. The answer is one byte."""
 OPEN_PLACES = ("/var/tmp", "/tmp")
-"""Where every account has access; the first one outlives a restart of the machine."""
+"""Directories that every account can access; the first survives a reboot."""
 
 
 @dataclass(frozen=True)
 class Software:
-    """Where the programs of one version lie."""
-
     programs: Path
     version: str
     is_wheel: bool = False
 
     @property
     def major(self) -> str:
-        """Data belong to a major version."""
+        """The major version, which the data belong to."""
         return self.version.partition(".")[0]
 
 
 class Postgres(Server):
     """One PostgreSQL with a database and a role `readstate`, which has a random password.
 
-    As root it runs as another account. Where that one has no access to the directory, the data lie elsewhere and
-    the directory has a link to them. `settings` are parameters of the server.
+    As root it runs under another account. If that account cannot access the directory, the data are elsewhere and the
+    directory is a link to them. `settings` are server parameters.
     """
 
     kind = "postgres"
     stop_signal = signal.SIGINT
-    """Ends sessions in order; SIGTERM would wait until all clients go by themselves."""
+    """Ends sessions cleanly; SIGTERM would wait until all clients disconnect."""
 
     def __init__(self, home: Path, *, settings: Mapping[str, str] | None = None, **how: Any) -> None:
         super().__init__(home, **how)
@@ -64,26 +62,23 @@ class Postgres(Server):
 
     @property
     def url(self) -> str:
-        """With the password."""
+        """Includes the password."""
         password = (self._place / PASSWORD).read_text().strip()
         return f"postgresql://{ROLE}:{password}@{HOST}:{self.port}/{DATABASE}"
 
     @property
     def data(self) -> Path:
-        """The directory that PostgreSQL calls its cluster."""
         return self._place / DATA
 
     @property
     def _place(self) -> Path:
-        """Where the directory is, or leads to."""
+        """The real directory, if `home` is a link."""
         return self.home.resolve()
 
     def user(self) -> User | None:
-        """As root: somebody else."""
         return _account() if os.geteuid() == 0 else None
 
     def prepare(self, report: Report) -> str:
-        """Choose the version, and make a database at the first start."""
         software = _choose_software(_major_of(self.data))
         self._make_accessible()
         self._programs = self._accessible_programs(software)
@@ -93,13 +88,13 @@ class Postgres(Server):
         return software.version
 
     def command(self) -> Sequence[str | Path]:
-        """It listens on its port alone, without a socket in a directory that others share."""
+        """It listens on its port only, without a Unix socket in a shared directory."""
         parameters = {"listen_addresses": HOST, "port": str(self.port), "unix_socket_directories": "", **self._settings}
         options = [word for name, value in parameters.items() for word in ("-c", f"{name}={value}")]
         return [self._programs / "postgres", "-D", self.data, *options]
 
     def answers(self) -> bool:
-        """It writes down its process and that it is ready; and a new session gets a first word."""
+        """Whether its pid file says that this process is ready, and a new session gets a first answer."""
         try:
             lines = (self.data / "postmaster.pid").read_text().splitlines()
             if len(lines) < 8 or lines[0] != str(self.record.pid) or lines[7].strip() != "ready":
@@ -111,7 +106,7 @@ class Postgres(Server):
             return False
 
     def wipe(self) -> None:
-        """Stop it and remove the data, also those that lie elsewhere."""
+        """Stop it and remove the data, including data elsewhere."""
         self.stop()
         shutil.rmtree(self._place, ignore_errors=True)
         super().wipe()
@@ -119,7 +114,7 @@ class Postgres(Server):
     # ------------------------------------------------------------ first data
 
     def _make_data(self) -> None:
-        """Make the data beside their place and move them there when they are complete."""
+        """Create the data in a new directory, and rename it when they are complete."""
         fresh, password = self._place / f"{DATA}.new", self._place / PASSWORD
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(mode=0o700)
@@ -136,7 +131,7 @@ class Postgres(Server):
         fresh.rename(self.data)
 
     def _create_database(self, fresh: Path) -> None:
-        """Without a network: nobody else can be there yet."""
+        """Create it in single-user mode, without a network, so that no other client can be connected."""
         statement = self._place / "create.sql"
         statement.write_text(f"CREATE DATABASE {DATABASE}\n")
         shell = 'exec "$1" --single -D "$2" postgres < "$3"'
@@ -154,7 +149,7 @@ class Postgres(Server):
     # ------------------------------------------------------------ as root
 
     def _make_accessible(self) -> None:
-        """Give the account that it runs as a directory that it can get to."""
+        """Give the account that it runs as a directory that it can access."""
         user = self.user()
         if user is None:
             return
@@ -176,7 +171,7 @@ class Postgres(Server):
         raise ServerFailed(f"postgres: the account {user.name} has access neither to {self.home} nor to /tmp")
 
     def _accessible_programs(self, software: Software) -> Path:
-        """The programs, copied if the account cannot get to them: the environment of root may be private."""
+        """The programs, copied if the account cannot access them: root's environment may be private."""
         user = self.user()
         if user is None or not software.is_wheel or _has_access(user, software.programs):
             return software.programs
@@ -206,7 +201,7 @@ def _has_access(user: User, folder: Path) -> bool:
 
 
 def _major_of(data: Path) -> str | None:
-    """The version that data were made by, if there are any."""
+    """The major version of existing data; None: there are none."""
     try:
         return (data / "PG_VERSION").read_text().strip()
     except FileNotFoundError:
@@ -214,7 +209,7 @@ def _major_of(data: Path) -> str | None:
 
 
 def _choose_software(major: str | None) -> Software:
-    """The one that fits the data; for new data the newest that is installed, else the wheel's."""
+    """The version that fits the data. For new data: the newest installed one, else the wheel's."""
     found = list(_installed())
     for software in found:
         if major in {None, software.major}:

@@ -1,4 +1,4 @@
-"""Processes that outlive the command that started them, and are never taken for others of the same number."""
+"""Processes that outlive the command that started them. Identified by pid and start time, since pids are reused."""
 
 import functools
 import os
@@ -12,47 +12,45 @@ from pathlib import Path
 from typing import BinaryIO
 
 DETACHED = '"$@" </dev/null >&2 & echo $!'
-"""The shell tells the number of the server and goes: nobody waits for it, its parent is init."""
+"""The shell prints the server's pid and exits, so the server's parent becomes init."""
 TIED = '"$@" </dev/null >&2 & echo $!; exec >&-; read -r _; kill -9 $!; wait'
-"""The shell stays, and ends the server when the pipe to whoever started it breaks, whatever the reason."""
+"""The shell stays, and kills the server when the pipe to the process that started it breaks, for whatever reason."""
 ENVIRON = {"PATH": os.defpath, "LC_ALL": "C"}
-"""What servers see: nothing of the person who starts them changes how they run."""
+"""The environment of servers: nothing of the caller's environment changes how they run."""
 LINUX = sys.platform == "linux"
 MOMENT = 0.01
 
 
 @dataclass(frozen=True)
 class User:
-    """An account that a process runs as."""
-
     name: str
     uid: int
     gid: int
 
     def options(self) -> dict[str, object]:
-        """What makes `subprocess` run something as this user."""
+        """The arguments that make `subprocess` run a program as this user."""
         return {"user": self.uid, "group": self.gid, "extra_groups": []}
 
 
 @dataclass(frozen=True)
 class Process:
-    """A process by its number and its birth. Numbers are given again, to others."""
+    """A process, identified by its pid and start time. Pids are reused."""
 
     pid: int
     born: str
 
     @property
     def is_alive(self) -> bool:
-        """Whether it still runs (or is paused)."""
+        """Whether it still exists, running or paused."""
         return bool(self.born) and birth(self.pid) == self.born
 
     def send(self, sign: signal.Signals) -> None:
-        """Signal it alone, if it is still there."""
+        """Signal this process only, if it still exists."""
         if self.is_alive:
             _send(self.pid, sign)
 
     def send_all(self, sign: signal.Signals) -> None:
-        """Signal it and all that it has started. It stands still meanwhile, so that it starts no more."""
+        """Signal this process and all descendants. It is stopped meanwhile, so that it starts no more children."""
         if not self.is_alive:
             return
         _send(self.pid, signal.SIGSTOP)
@@ -60,7 +58,7 @@ class Process:
             _send(pid, sign)
 
     def wait(self, seconds: float) -> bool:
-        """Whether it ends within so many seconds."""
+        """Whether it ends within this time."""
         end = time.monotonic() + seconds
         while self.is_alive:
             if time.monotonic() > end:
@@ -70,13 +68,13 @@ class Process:
 
 
 class Guard:
-    """What ends a server together with the process that has started it."""
+    """Ends a server together with the process that started it."""
 
     def __init__(self, shell: subprocess.Popen[bytes]) -> None:
         self._shell = shell
 
     def release(self) -> None:
-        """Let go of a server that has ended."""
+        """Release the shell of a server that has ended."""
         if self._shell.stdin is not None:
             self._shell.stdin.close()
         self._shell.wait()
@@ -85,7 +83,7 @@ class Guard:
 def launch(
     command: Sequence[str | Path], *, directory: Path, log: BinaryIO, tied: bool, user: User | None = None
 ) -> tuple[Process, Guard | None]:
-    """Start a server in a session of its own. One that is tied ends with this process."""
+    """Start a server in its own session. A tied server ends with this process."""
     shell = subprocess.Popen(
         ["/bin/sh", "-c", TIED if tied else DETACHED, "sh", *command],
         cwd=directory,
@@ -108,7 +106,6 @@ def launch(
 def run(
     command: Sequence[str | Path], *, directory: Path, user: User | None = None, environ: Mapping[str, str] = ENVIRON
 ) -> subprocess.CompletedProcess[str]:
-    """Run a tool to its end and keep what it says."""
     done: subprocess.CompletedProcess[str] = subprocess.run(
         command,
         cwd=directory,
@@ -124,7 +121,7 @@ def run(
 
 
 def birth(pid: int) -> str | None:
-    """What tells a process from later ones with its number; None when it has ended."""
+    """What distinguishes a process from later ones with the same pid; None: it has ended."""
     if LINUX:
         fields = _stat(pid)
         return f"{_boot()}/{fields[19]}" if fields and fields[0] not in "ZX" else None
@@ -146,7 +143,6 @@ def _descendants(pid: int) -> list[int]:
 
 
 def _parents() -> list[tuple[int, int]]:
-    """Every process with its parent."""
     if LINUX:
         numbers = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
         return [(pid, int(fields[1])) for pid in numbers if (fields := _stat(pid))]
@@ -155,7 +151,7 @@ def _parents() -> list[tuple[int, int]]:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat after the name, which may hold spaces and brackets itself."""
+    """The fields of /proc/PID/stat after the name, which may itself contain spaces and brackets."""
     try:
         return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -164,7 +160,7 @@ def _stat(pid: int) -> list[str]:
 
 @functools.cache
 def _boot() -> str:
-    """Births are counted from the start of the machine: this tells which start."""
+    """The boot id. Start times count from the boot of the machine, so they are unique only with it."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 

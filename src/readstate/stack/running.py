@@ -1,4 +1,4 @@
-"""The servers of one directory, and `stack.json` in it, which remembers them between commands."""
+"""The servers of one directory, and its `stack.json`, which keeps their state between commands."""
 
 import fcntl
 import os
@@ -31,32 +31,30 @@ VARIABLES: Mapping[str, str] = {
     "postgres": "READSTATE_DATABASE_URL",
     "kafka": "READSTATE_KAFKA_BOOTSTRAP",
 }
-"""Every server by name, and the setting that takes its address."""
+"""Every server by name, and the setting for its address."""
 PROFILE = "READSTATE_PROFILE"
 CLUSTER = frozenset({"READSTATE_HOT_URL", "READSTATE_DATABASE_URL", "READSTATE_KAFKA_BOOTSTRAP"})
-"""With all of these there can be many processes."""
+"""With all of these settings, the cluster profile can run."""
 USUAL = ("valkey", "postgres", "kafka")
 
 Unit = Server | ValkeyCluster | KafkaCluster
-"""What a name stands for: one process, or several as one."""
+"""What a name stands for: one process, or a cluster of several."""
 Report = Callable[[str, str], None]
-"""Is told the name of a server and what happens to it."""
+"""Called with the name of a server and its progress."""
 
 
 class State(Struct):
-    """What the file says."""
+    """The content of `stack.json`."""
 
     names: list[str] = []
-    """The servers that are wanted, in the order in which they were named."""
+    """The requested servers, in the order in which they were named."""
     servers: dict[str, Record] = {}
-    """Every process by its name."""
+    """Every process by name."""
     brokers: int = 1
-    """How many nodes its Kafka has."""
+    """The number of Kafka nodes."""
 
 
 class Status(Struct, frozen=True):
-    """One process as it is now."""
-
     name: str
     state: Literal["running", "not answering", "died", "stopped"]
     ports: list[int]
@@ -68,7 +66,7 @@ class Status(Struct, frozen=True):
 class Stack:
     """The servers of one directory.
 
-    `tied` ones end with this process. Only one process at a time may start and stop servers: see `locked`.
+    `tied` servers end with this process. Only one process at a time may start and stop servers: see `locked`.
     """
 
     def __init__(self, directory: Path, *, tied: bool = False) -> None:
@@ -80,7 +78,6 @@ class Stack:
 
     @property
     def names(self) -> Sequence[str]:
-        """The servers that it has, running or not."""
         return tuple(self._state.names)
 
     def up(
@@ -90,10 +87,10 @@ class Stack:
         *,
         brokers: int | None = None,
     ) -> dict[str, ReadstateError]:
-        """Start what does not run, all at once, and return the errors of those that cannot be started.
+        """Start what does not run, all in parallel. Returns the errors of servers that cannot be started.
 
-        Without names: what the directory has had before, else the usual ones. `brokers`: how many nodes Kafka has;
-        None: as many as before, else one.
+        Without names: the servers that the directory had before, else the usual ones. `brokers`: the number of Kafka
+        nodes; None: as many as before, else one.
         """
         check_names(names)
         self._set_brokers(brokers)
@@ -119,7 +116,7 @@ class Stack:
         self._state.brokers = brokers
 
     def down(self, *, wipe: bool = False, report: Report = lambda _name, _what: None) -> list[str]:
-        """Stop all servers, and with `wipe` remove their data; return the names of those that ran."""
+        """Stop all servers, and with `wipe` remove their data. Returns the names of those that ran."""
         ran = [name for name, unit in self._units.items() if any(member.is_running for member in unit.members)]
         if self._units:
             with ThreadPoolExecutor(len(self._units)) as pool:
@@ -132,12 +129,11 @@ class Stack:
         return ran
 
     def status(self) -> list[Status]:
-        """Every process of every server."""
         return [_status(member) for name in self._state.names for member in self._units[name].members]
 
     @property
     def env(self) -> dict[str, str]:
-        """The settings of a service that uses the servers that run. Of two for one setting, the one named last."""
+        """Settings for a service that uses the running servers. If two servers fit one setting, the last named wins."""
         running = [name for name in self._state.names if self._units[name].is_running]
         env = {VARIABLES[name]: self._units[name].url for name in running}
         return env | {PROFILE: "cluster"} if env.keys() >= CLUSTER else env
@@ -146,30 +142,25 @@ class Stack:
 
     @property
     def valkey(self) -> Valkey:
-        """The hot state."""
         return cast(Valkey, self._units["valkey"])
 
     @property
     def cluster(self) -> ValkeyCluster:
-        """The hot state as a Cluster."""
         return cast(ValkeyCluster, self._units["valkey-cluster"])
 
     @property
     def replica(self) -> Valkey:
-        """The write replica."""
         return cast(Valkey, self._units["replica"])
 
     @property
     def postgres(self) -> Postgres:
-        """The durable store."""
         return cast(Postgres, self._units["postgres"])
 
     @property
     def kafka(self) -> Kafka:
-        """The log."""
         return cast(Kafka, self._units["kafka"])
 
-    # ------------------------------------------------------------ how
+    # ------------------------------------------------------------ internals
 
     def _make(self, name: str) -> Unit:
         home, tied, changed = self.directory / name, self._tied, self._save
@@ -200,7 +191,7 @@ class Stack:
         report(name, "removed" if wipe else "stopped")
 
     def _save(self) -> None:
-        """Write the state so that a reader sees the old or the new one, whole."""
+        """Write the state atomically: a reader sees the old or the new one."""
         with self._saving:
             path = self.directory / STATE_FILE
             fresh = path.with_suffix(f".{os.getpid()}")
@@ -209,7 +200,6 @@ class Stack:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse names that stand for nothing, or that cannot be used together."""
     if unknown := [name for name in names if name not in VARIABLES]:
         raise ConfigurationError(f"there is no server {', '.join(unknown)}: there are {', '.join(VARIABLES)}")
     if {"valkey", "valkey-cluster"} <= set(names):
@@ -217,7 +207,7 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def read_state(directory: Path) -> State | None:
-    """What a directory says about its servers; None when it has never had any."""
+    """The state of a directory; None: it never had servers."""
     path = directory / STATE_FILE
     try:
         state = msgspec.json.decode(path.read_bytes(), type=State)
@@ -248,7 +238,7 @@ def _status(server: Server) -> Status:
 
 @contextmanager
 def locked(directory: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Only one process at a time for one directory; `waiting` is called when another one is at it."""
+    """Hold the lock of a directory. `waiting` is called if another process holds it."""
     directory.mkdir(parents=True, exist_ok=True)
     while True:
         with (directory / LOCK_FILE).open("w") as lock:
@@ -257,7 +247,7 @@ def locked(directory: Path, waiting: Callable[[], None] = lambda: None) -> Itera
             except BlockingIOError:
                 waiting()
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            # Whoever had it may have removed it with the directory: then others lock a new one.
+            # The previous holder may have removed the file with the directory: then others lock a new file.
             if os.fstat(lock.fileno()).st_nlink:
                 yield
                 return
@@ -266,14 +256,14 @@ def locked(directory: Path, waiting: Callable[[], None] = lambda: None) -> Itera
 
 @contextmanager
 def servers(*names: str, directory: Path | None = None, keep: bool = False) -> Iterator[Stack]:
-    """Real servers for the length of a block. They end with this process at the latest.
+    """Real servers for the duration of a block. They end with this process at the latest.
 
-    Without a directory they are in a temporary one. Their data are removed at the end, unless you `keep` them.
+    Without a directory, a temporary one is used. The data are removed at the end, unless `keep` is set.
     """
     home = directory or Path(tempfile.mkdtemp(prefix="readstate-stack-"))
     home.mkdir(parents=True, exist_ok=True)
     if directory is None:
-        home.chmod(0o711)  # so that the account of PostgreSQL gets through
+        home.chmod(0o711)  # so that PostgreSQL's account can pass through
     with locked(home):
         stack = Stack(home, tied=True)
         try:

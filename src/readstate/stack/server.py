@@ -1,4 +1,4 @@
-"""A real server as a process: started on a port of its own, stopped, killed, paused, and started again as it was."""
+"""A real server as a process: start on its own port, stop, kill, pause, and start again with the same data."""
 
 import shutil
 import signal
@@ -17,10 +17,10 @@ from .ports import free_ports, is_free
 from .processes import MOMENT, Guard, Process, User, launch
 
 Report = Callable[[str], None]
-"""Is told what happens, in a few words."""
+"""Called with a short progress message."""
 LOG = "server.log"
 START_SECONDS = 120.0
-"""Usually it is one or two; on a busy machine Kafka takes half a minute."""
+"""Usually 1 to 2 s; on a busy machine Kafka takes half a minute."""
 STOP_SECONDS = 30.0
 PORT_TRIES = 5
 
@@ -34,21 +34,21 @@ class ServerFailed(Unavailable):
 
 
 class Record(Struct):
-    """What is known of a server beyond the life of one command."""
+    """What is remembered of a server between commands."""
 
     ports: list[int] = []
     pid: int | None = None
-    """None when it was stopped, or never started."""
+    """None: it was stopped, or never started."""
     born: str = ""
     version: str = ""
 
 
 class Server(ABC):
-    """One server process over a directory of its own.
+    """One server process with its own directory.
 
-    The ports are chosen at the first start and kept. One that is `tied` ends with the process that has started it,
-    even if that is killed; the others go on until they are stopped. `changed` is called when the record has changed.
-    As a context manager it starts, and at the end it is wiped.
+    The ports are chosen at the first start and kept. A `tied` server ends with the process that started it, even if
+    that process is killed; others run until they are stopped. `changed` is called when the record has changed. As a
+    context manager, a server is started, and wiped at the end.
     """
 
     kind: ClassVar[str]
@@ -71,49 +71,47 @@ class Server(ABC):
         self._changed = changed
         self._guard: Guard | None = None
 
-    # ------------------------------------------------------------ what every kind of server tells
+    # ------------------------------------------------------------ defined by each kind of server
 
     @property
     @abstractmethod
     def url(self) -> str:
-        """Where clients find it."""
+        """The address for clients."""
 
     @property
     def data(self) -> Path:
-        """Where its data lie."""
         return self.home
 
     @abstractmethod
     def prepare(self, report: Report) -> str:
-        """Find the software, make the first data if there are none, and return the version."""
+        """Find the software, create the first data if there are none, and return the version."""
 
     @abstractmethod
     def command(self) -> Sequence[str | Path]:
-        """What starts it in the foreground on its ports."""
+        """The command that runs it in the foreground on its ports."""
 
     @abstractmethod
     def answers(self) -> bool:
-        """Whether it takes requests now: this very process, not another one on its port."""
+        """Whether it accepts requests now: this process, not another one on its port."""
 
     def user(self) -> User | None:
-        """Whom it runs as, if not as the one who asks."""
+        """The account it runs as; None: the caller's."""
         return None
 
-    # ------------------------------------------------------------ what can be done with it
+    # ------------------------------------------------------------ operations
 
     @property
     def members(self) -> "Sequence[Server]":
-        """The processes it is made of."""
+        """The processes that it consists of."""
         return [self]
 
     @property
     def port(self) -> int:
-        """Where it listens."""
         return self.record.ports[0]
 
     @property
     def log(self) -> Path:
-        """What it has said since its last start; before that: the same name with .1."""
+        """The output since the last start. That of the start before has the suffix .1."""
         return self.home / LOG
 
     @property
@@ -123,11 +121,10 @@ class Server(ABC):
 
     @property
     def is_running(self) -> bool:
-        """Whether its process lives."""
         return self.process is not None and self.process.is_alive
 
     def start(self, report: Report = lambda _: None) -> Self:
-        """Return when it answers. One that runs already is left alone."""
+        """Start it and return when it answers. Does nothing if it already runs."""
         if self.is_running:
             self._wait_until_it_answers()
             return self
@@ -139,7 +136,7 @@ class Server(ABC):
         return self
 
     def stop(self) -> None:
-        """Let it end cleanly; by force if it does not."""
+        """Stop it cleanly, or by force after `STOP_SECONDS`."""
         if (process := self.process) is not None:
             process.send(self.stop_signal)
             process.send_all(signal.SIGCONT)
@@ -150,24 +147,23 @@ class Server(ABC):
         self._note(None)
 
     def kill(self) -> None:
-        """End it at once with all its children, as a power cut would."""
+        """Kill it with all its children, as a power cut would."""
         if (process := self.process) is not None:
             process.send_all(signal.SIGKILL)
             process.wait(STOP_SECONDS)
         self._release()
 
     def pause(self) -> None:
-        """Let it stand still, with its connections open, as a machine does that hangs."""
+        """Freeze it with its connections open, like a machine that hangs."""
         if (process := self.process) is not None:
             process.send_all(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on."""
         if (process := self.process) is not None:
             process.send_all(signal.SIGCONT)
 
     def wipe(self) -> None:
-        """Stop it and remove all that it has stored."""
+        """Stop it and remove its data."""
         self.stop()
         if self.home.is_symlink():
             self.home.unlink()
@@ -183,16 +179,16 @@ class Server(ABC):
     ) -> None:
         self.wipe()
 
-    # ------------------------------------------------------------ how
+    # ------------------------------------------------------------ internals
 
     def _make_home(self) -> None:
         if self.home.is_symlink() and not self.home.exists():
-            self.home.unlink()  # what it led to was cleaned away
+            self.home.unlink()  # the target was removed
         self.home.parent.mkdir(parents=True, exist_ok=True)
         self.home.mkdir(mode=0o700, exist_ok=True)
 
     def _launch(self) -> None:
-        """Launch it on the ports it has, or on new ones; those may be taken by others before it has them."""
+        """Launch it on its ports, or on new ones. Another program may take new ones first, so try several times."""
         if self.record.ports:
             self._refuse_taken_ports()
             self._launch_once()

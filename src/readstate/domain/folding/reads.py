@@ -11,7 +11,6 @@ from readstate.domain.rules import merge
 
 
 def fold_reads(events: Sequence[ReadEvent]) -> list[ReadEvent]:
-    """The same states with each (user, channel) once."""
     folded: dict[Key, ReadEvent] = {}
     for event in events:
         key = (event.user_id, event.channel_id)

@@ -1,9 +1,9 @@
-"""Events that come again after they were applied, pure: facts in, effects out. Nothing changes in the durable store.
+"""Folds replays: events that were applied before. Pure: facts in, effects out; the durable store does not change.
 
-A writer that dies after its transaction leaves the next one a batch that the durable store has and the hot store may
-lack. What the events did then can't be told any more: other events may have come after them. So the hot state of the
-channels and people that they were about is brought to where the store is now, under the channel's number of now. What
-has passed that number already ignores it.
+A writer that dies after its transaction leaves a batch that the durable store has and the hot store may lack. What the
+events did at the time can no longer be determined, since later events may have followed. So the hot state of the
+channels and users concerned is set to what the store has now, with the channel's current change number. Keys that
+have passed that number ignore it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from readstate.domain.rooms import thread_room
 
 
 def facts_needed_by_replays(run: Sequence[Delivery], facts: Facts) -> FactsNeeded:
-    """What must be known besides: the pointers of all who are told, and of a deleted channel who had to do with it."""
+    """Further facts: the pointers of all affected users, and for a deleted channel all users who were ever in it."""
     needed = FactsNeeded()
     for delivery in run:
         event = delivery.event
@@ -41,10 +41,11 @@ def repeat(
     away: Mapping[Key, Sequence[Undelivered]],
     reached: Mapping[tuple[int, int], Sequence[str]],
 ) -> list[Effect]:
-    """What the hot store must be told again. `away`: to whom each message was undelivered. `reached`: by (part, place),
-    who had a connection then. Whether it got through to them the first writer may not have had the time to look after.
+    """The effects of replays, for the hot store to take again.
 
-    The audience of a channel that may have outgrown the limit by one of these events is all its members of then.
+    `away`: the undelivered rows of each message. `reached`: by (partition, offset), the users who had a connection at
+    that time; the first writer may have died before it tracked their delivery. The audience of a channel that may have
+    outgrown the ledger limit by one of these events is all members it had then.
     """
     return [_Repeating(one, facts).effect(away, reached.get((one.part, one.position), ())) for one in run]
 
@@ -79,7 +80,7 @@ class _Repeating:
         return effect
 
     def _refusal(self, event: MembersEvent, channel: Channel) -> ReadstateError | None:
-        """Why it did not add somebody, if it did not. A member who was added by it and left again was added."""
+        """Why the event added fewer members than it names, if so. A member who was added and then left counts."""
         name = channel.channel_id
         room = name if event.thread_id is None else thread_room(name, event.thread_id)
         for user in event.add:
@@ -93,7 +94,7 @@ class _Repeating:
         return None
 
     def _reached(self, event: MessageEvent, effect: Effect, users: Sequence[str]) -> Iterable[Undelivered]:
-        """Who was not noted as away since. A deleted message is told to nobody: there is nothing to get through."""
+        """Users not recorded as away since. A deleted message goes to no device, so its delivery is not tracked."""
         if effect.message is None or effect.message.deleted:
             return
         noted = {one.receiver_id for one in effect.undelivered}
@@ -107,14 +108,14 @@ class _Repeating:
         return None
 
     def _gone(self, change: int) -> Iterable[UserHotUpdate]:
-        """Under the number of then: whoever has come back since keeps what is theirs."""
+        """With the change number of the delete, so that users who joined a new channel of that id keep their state."""
         rooms: dict[str, list[str]] = {}
         for room, user in self.facts.everyone.get(self.event.channel_id, ()):
             rooms.setdefault(room, []).append(user)
         return [Gone(room, change, tuple(users)) for room, users in rooms.items()]
 
     def _user_rooms(self, room: Channel, members: Iterable[str]) -> Iterable[UserHotUpdate]:
-        """How members and those whom the event was about stand now."""
+        """The current state of the members and of the users whom the event was about."""
         name = room.channel_id
         if name == self.event.channel_id:
             involved = _involved(self.event, self.facts)
@@ -130,7 +131,7 @@ class _Repeating:
             yield Left(name, room.change, left)
 
     def _own_read(self) -> Iterable[UserHotUpdate]:
-        """By sending, whatever epoch the hot store is in meanwhile."""
+        """The sender's read by sending, whatever epoch the hot store has by now."""
         message = self._message()
         if not isinstance(self.event, MessageEvent) or message is None or message.deleted:
             return
@@ -148,12 +149,11 @@ class _Repeating:
 
 
 def is_delete(event: object) -> bool:
-    """Whether a channel is deleted by it."""
     return isinstance(event, ChannelEvent) and event.action == "delete"
 
 
 def _involved(event: object, facts: Facts) -> set[str]:
-    """Whom an event was about, in its channel, besides all members of a small one."""
+    """The users whom an event is about in its channel, besides all members of a ledger channel."""
     match event:
         case MembersEvent(thread_id=None):
             return {*event.add, *event.remove}
@@ -167,7 +167,7 @@ def _involved(event: object, facts: Facts) -> set[str]:
 
 
 def _room(event: object, facts: Facts) -> str | None:
-    """The thread that an event is about, if it is about one."""
+    """The room of the thread that an event is about; None: no thread."""
     match event:
         case MembersEvent(thread_id=str() as thread):
             return thread_room(event.channel_id, thread)

@@ -1,1 +1,1 @@
-"""Credentials and permissions."""
+"""Authentication and permissions."""

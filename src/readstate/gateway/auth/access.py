@@ -1,7 +1,7 @@
-"""Who may do what.
+"""Permissions.
 
-A service key may do everything. A user token acts as its own user only, and only in channels that its
-user is a member of; of other channels it can't even tell whether they exist.
+A service key may do everything. A user token acts as its own user, in channels of which that user is a member. It
+cannot tell whether other channels exist.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ SERVICE_FIELDS = "Only a service key may use 'outside' and 'backfill'."
 
 
 def resolve_user(named: str, own: str | None) -> str:
-    """The user that a path names, as an id. `own` is the token's user, None for a service."""
+    """The id of the user that a path names. `own`: the token's user, None for a service."""
     if named == ME:
         if own is None:
             raise Invalid("A service key has no 'me': name the user by its id.", field="user")
@@ -38,22 +38,22 @@ def resolve_user(named: str, own: str | None) -> str:
 
 
 async def require_membership(rs: "Services", user: str | None, channels: Sequence[str]) -> None:
-    """Forbidden unless the user is a member of all of them; a service needs no membership."""
+    """Forbidden unless the user is a member of all channels. A service needs no membership."""
     if user is not None and channels and not await rs.is_member(user, *channels):
         raise Forbidden(NOT_A_MEMBER)
 
 
 async def require_authorship(rs: "Services", user: str | None, channel: str, message: str) -> None:
-    """Forbidden unless the user has sent the message; a service may change any.
+    """Forbidden unless the user has sent the message. A service may change any.
 
-    An unknown one is not found, so that no user can delete what another may yet send.
+    An unknown message is not found, so that no user can delete what another will send.
     """
     if user is not None and (await rs.messages.get(channel, message)).sender_id != user:
         raise Forbidden(NOT_THE_AUTHOR)
 
 
 async def refusal(rs: "Services", user: str | None, message: NewMessage) -> SendResult | None:
-    """The result of a message that this sender may not send; None if it may."""
+    """The result for a message that this sender may not send; None: allowed."""
     if user is None:
         return None
     named = "" if message.id is None else str(message.id)

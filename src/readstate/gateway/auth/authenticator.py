@@ -1,4 +1,4 @@
-"""Who asks: service keys, user tokens, and the secrets behind them."""
+"""Authentication: service keys, user tokens, and their secrets."""
 
 import os
 import secrets
@@ -27,7 +27,7 @@ from readstate.settings import Settings
 from .jwks import Jwks
 
 ME = "me"
-"""In a path: the user of the token."""
+"""In a path: the token's user."""
 MAX_CACHED_TOKENS = 32_768
 SERVICE_KEY_FILE = "service-key"
 JWT_SECRET_FILE = "jwt-secret"
@@ -38,16 +38,16 @@ MIN_SECRET = 32
 
 
 class Principal(NamedTuple):
-    """Who asks: a user, or a service when `user` is None. `bucket` is its name for rate limits."""
+    """The caller: a user, or a service if `user` is None. `bucket` is its key for rate limits."""
 
     user: str | None
     bucket: str
     expires: float | None = None
-    """When the token does, in seconds since 1970."""
+    """When the token expires, in seconds since 1970."""
 
 
 class _Verified(NamedTuple):
-    """A token that was found good: until when, and with which version of the JWKS (None: the secret)."""
+    """A verified token: until when it is valid, and the version of the JWKS that verified it (None: the secret)."""
 
     principal: Principal
     expires: float
@@ -55,10 +55,10 @@ class _Verified(NamedTuple):
 
 
 class Authenticator:
-    """Tells who sends a request from its Authorization header.
+    """Finds the caller of a request from its Authorization header.
 
-    Service keys and tokens are looked up by their digest: time tells nothing about them, and the memory
-    of good tokens holds none. A token is verified once and then known until it expires or the keys change.
+    Service keys and tokens are looked up by digest, so timing reveals nothing about them, and the cache holds no token.
+    A token is verified once and then cached until it expires or the keys change.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Authenticator:
         self._tokens: OrderedDict[bytes, _Verified] = OrderedDict()
 
     def known(self, header: bytes | None) -> Principal | None:
-        """The sender, if its key or token needs no (further) verification."""
+        """The caller, if the key or token needs no further verification."""
         if header is None:
             return None
         digest = _digest(header)
@@ -94,7 +94,7 @@ class Authenticator:
         return token.principal
 
     async def verify(self, header: bytes | None) -> Principal:
-        """The sender; Unauthenticated if the header doesn't prove one."""
+        """The caller; Unauthenticated if the header does not prove one."""
         scheme, _, credential = (header or b"").strip().partition(b" ")
         credential = credential.strip()
         if header is None or scheme.lower() != b"bearer" or not credential:
@@ -110,7 +110,7 @@ class Authenticator:
         return token.principal
 
     def close(self) -> None:
-        """The service stops: nobody waits for the keys of tokens any longer."""
+        """End waits for the JWKS, because the service stops."""
         if self._jwks is not None:
             self._jwks.close()
 
@@ -144,7 +144,7 @@ class Authenticator:
         except ReadstateError:
             raise
         except Exception as error:
-            # Also what PyJWT lets through on junk: overflows, deep nesting, claims of odd types.
+            # Includes what PyJWT lets through on malformed input: overflows, deep nesting, claims of odd types.
             raise _refusal(error) from None
         return _Verified(self._principal(claims)._replace(expires=expires), expires, keys)
 
@@ -165,7 +165,7 @@ class Authenticator:
             user = check_user_id(value)
         except InvalidId:
             raise InvalidToken(f"The token's claim '{self._claim}' is not a valid user id.") from None
-        if user == ME:  # in a path it means the user of any token
+        if user == ME:  # in a path, `me` means the user of any token
             raise InvalidToken(f"The token's claim '{self._claim}' must not be '{ME}'.")
         return Principal(user, user)
 
@@ -205,14 +205,14 @@ def _refusal(error: Exception) -> InvalidToken:
 
 @dataclass(frozen=True, repr=False)
 class Secrets:
-    """What proves a sender. Without a `jwt_secret`, tokens signed with one are refused."""
+    """The secrets that authenticate callers. Without a `jwt_secret`, tokens signed with one are refused."""
 
     service_keys: tuple[str, ...]
     jwt_secret: str
 
 
 def load_secrets(settings: Settings) -> Secrets:
-    """The configured secrets. One that is missing is made once and kept in the data directory."""
+    """The configured secrets. A missing one is created once and kept in the data directory."""
     directory = Path(settings.data_dir)
     keys = settings.service_keys or (_kept(directory / SERVICE_KEY_FILE),)
     if settings.jwt_secret or settings.jwks:
@@ -221,14 +221,13 @@ def load_secrets(settings: Settings) -> Secrets:
 
 
 def require_jwks_file(settings: Settings) -> None:
-    """A file that is not there would refuse every user. A URL may be away for a moment."""
+    """A missing file would refuse every user, so fail early. A URL may be unreachable for a while."""
     jwks = settings.jwks
     if jwks and "://" not in jwks and not (Path(jwks).is_file() and os.access(jwks, os.R_OK)):
         raise ConfigurationError(f"jwks: {jwks} is not a file that can be read")
 
 
 def make_token(secret: str, user: str, ttl_seconds: int, claims: Mapping[str, Any] | None = None) -> str:
-    """A user token, signed with HS256."""
     now = int(time.time())
     return jwt.encode({**(claims or {}), "sub": user, "iat": now, "exp": now + ttl_seconds}, secret, "HS256")
 
@@ -243,7 +242,7 @@ def _kept(path: Path) -> str:
 
 
 def _make(path: Path) -> None:
-    """Write a random secret under another name first: whoever finds the file finds it whole."""
+    """Write a random secret to a draft and link it, so that other processes never see a partial file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -254,7 +253,7 @@ def _make(path: Path) -> None:
             os.fsync(out.fileno())
         os.link(draft, path)
     except FileExistsError:
-        pass  # Another process was first: its secret is the one.
+        pass  # Another process was first: use its secret.
     finally:
         draft.unlink()
 

@@ -1,9 +1,8 @@
 """Public keys of user tokens, from a JWKS file or URL.
 
-A file is read again when it changes. A URL is fetched again when a token names an unknown key (at most
-every 30 s), and in the background when the keys are 5 minutes old. Fetching never blocks the event loop, is
-done once for all who wait for it, and is bounded in time and size. Keys that are there go on working while
-the source can't be reached.
+A file is read again when it changes. A URL is fetched again when a token names an unknown key (at most every 30 s), and
+in the background when the keys are 5 minutes old. A fetch does not block the event loop, is shared by all who wait for
+it, and is bounded in time and size. Known keys keep working while the source is unavailable.
 """
 
 import asyncio
@@ -25,14 +24,14 @@ MAX_AGE = 300.0
 UNKNOWN_KEY_PAUSE = 30.0
 FAILURE_PAUSE = 1.0
 FETCH_SECONDS = 10.0
-"""From the first attempt to connect to the last byte, redirects included."""
+"""From the first connection attempt to the last byte, redirects included."""
 MAX_BYTES = 1 << 20
 MAX_REDIRECTS = 5
 MIN_RSA_BITS = 2048
 
 PUBLIC_FIELDS = ("kty", "n", "e", "crv", "x", "y")
 Keys = dict[tuple[str | None, str], Any]
-"""Public keys by their id and the one algorithm that each may verify."""
+"""Public keys by id and the one algorithm that each may verify."""
 
 
 class Jwks:
@@ -52,7 +51,7 @@ class Jwks:
         self._closed = False
 
     def is_current(self, version: int) -> bool:
-        """Whether what was verified with the keys of that version still stands."""
+        """Whether a verification with the keys of that version is still valid."""
         if self._url is None:
             return version == self.version and not self._file_changed()
         if self._clock() - self._loaded_at > MAX_AGE:
@@ -60,7 +59,7 @@ class Jwks:
         return version == self.version
 
     async def find(self, kid: str | None, algorithm: str) -> Any:
-        """The key that a token names. InvalidToken if there is none, Unavailable if that can't be told."""
+        """The key that a token names. InvalidToken: there is none. Unavailable: the source cannot be read."""
         if self._keys is None or (self._url is None and self._file_changed()):
             await self._load(FAILURE_PAUSE if self._failed else 0)
         key = self._pick(kid, algorithm)
@@ -91,13 +90,13 @@ class Jwks:
         return status.st_mtime_ns, status.st_size, status.st_ino
 
     def close(self) -> None:
-        """The service stops: end what is being read, and read no more. Those who wait are told that it failed."""
+        """Cancel a fetch in flight and start no more, because the service stops. Waiting callers get a failure."""
         self._closed = True
         if self._loading is not None:
             self._loading.cancel()
 
     async def _load(self, pause: float) -> None:
-        """Read the source, or wait for the one who does, unless that was tried within the last `pause` seconds."""
+        """Read the source, or wait for a read in flight, unless one was tried within the last `pause` seconds."""
         self._start_loading(pause)
         if self._loading is not None:
             await asyncio.shield(self._loading)
@@ -136,12 +135,12 @@ class Jwks:
 
 
 class _Refused(Exception):
-    """The source answers with something that is not taken."""
+    """The source's answer is not acceptable."""
 
 
 async def fetch(url: str) -> bytes:
-    """What the URL has, within FETCH_SECONDS and MAX_BYTES. Redirects are followed to the same origin only."""
-    tls = await asyncio.to_thread(httpx.create_ssl_context)  # reads some hundred certificates
+    """The content of the URL, within FETCH_SECONDS and MAX_BYTES. Follows redirects to the same origin only."""
+    tls = await asyncio.to_thread(httpx.create_ssl_context)  # reads a few hundred certificates
     async with asyncio.timeout(FETCH_SECONDS), httpx.AsyncClient(timeout=FETCH_SECONDS, verify=tls) as client:
         target = httpx.URL(url)
         for _ in range(MAX_REDIRECTS + 1):
@@ -160,7 +159,7 @@ def _redirected(origin: httpx.URL, location: str) -> httpx.URL:
 
 
 async def _content(answer: httpx.Response) -> bytes:
-    """The body as it comes: unpacking what was packed could take any amount of memory."""
+    """The raw body. Decompression could take any amount of memory, so compressed answers are refused."""
     if answer.headers.get("content-encoding", "identity") != "identity":
         raise _Refused("a compressed answer, which was not asked for")
     content = bytearray()
@@ -176,7 +175,7 @@ def _bounded(chunk: bytes, before: int = 0) -> bytes:
 
 
 def parse(content: bytes) -> Keys:
-    """The keys of a JWKS that can verify RS256 or ES256; others are left out."""
+    """The keys of a JWKS that can verify RS256 or ES256. Others are ignored."""
     listed = json.loads(content)["keys"]
     if not isinstance(listed, list):
         raise TypeError("'keys' is not a list")
@@ -202,7 +201,7 @@ def _key(jwk: Mapping[str, Any]) -> Keys:
 
 
 def _algorithm(jwk: Mapping[str, Any]) -> str | None:
-    """The one algorithm that a key is for, by its kind: so no key is ever taken for another purpose."""
+    """The one algorithm of a key, by its type, so that no key is used for another purpose."""
     if jwk.get("use", "sig") != "sig" or "verify" not in jwk.get("key_ops", ["verify"]):
         return None
     kind = {"RSA": "RS256", "EC": "ES256" if jwk.get("crv") == "P-256" else None}.get(jwk["kty"])

@@ -1,6 +1,6 @@
-"""The HTTP side of Readstate: an ASGI application of its own, so that one request costs little.
+"""The HTTP gateway: an ASGI application without a framework, so that one request costs little.
 
-A request is routed, authenticated, limited, allowed, decoded, done and answered, in this order.
+A request is routed, authenticated, rate-limited, authorized, decoded, executed and answered, in this order.
 """
 
 import asyncio
@@ -64,9 +64,9 @@ _encode = json.Encoder().encode
 
 
 def asgi_app(rs: "Readstate", *, demo: bool = False) -> ASGIApp:
-    """An ASGI application that serves `rs`, to be run or mounted. Who opened `rs` closes it.
+    """An ASGI application that serves `rs`, to run or mount. The caller who opened `rs` closes it.
 
-    `demo` adds the demo page, which gives everyone who asks for it a sandbox of their own.
+    `demo` adds the demo page, which gives each visitor a sandbox.
     """
     require_jwks_file(rs.settings)
     return Gateway(rs, Authenticator(rs.settings, load_secrets(rs.settings)), demo)
@@ -94,8 +94,6 @@ class _Headers:
 
 
 class Gateway:
-    """Answers HTTP requests for one service."""
-
     def __init__(self, rs: "Readstate", authenticator: Authenticator, demo: bool = False) -> None:
         settings = rs.settings
         self._rs = rs
@@ -106,12 +104,11 @@ class Gateway:
         self._cors = Cors(settings.cors_origins) if settings.cors_origins else None
         self._max_body = settings.max_body
         self._away_until = 0.0
-        """The hot store was missed a moment ago: until then nobody waits to see whether it is back."""
+        """The hot store failed recently: until this time, requests that can do without it do not try it."""
         self._live = LiveGateway(rs, authenticator, self._limits, self._cors)
         self._http = self._serve if rs.tracing is None else rs.tracing.server(self._serve, self._pattern)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection of ASGI."""
         if scope["type"] == "http":
             await self._http(scope, receive, send)
         elif scope["type"] == "lifespan":
@@ -120,11 +117,11 @@ class Gateway:
             await self._live(scope, receive, send)
 
     def stop_waiting(self) -> None:
-        """The service stops: requests that wait for something outside of it are answered now."""
+        """Answer requests that wait for something outside, because the service stops."""
         self._authenticator.close()
 
     def _pattern(self, scope: Scope) -> str | None:
-        """What traces call the route of a request."""
+        """The route of a request, for traces."""
         try:
             return self._router.find(scope)[0].pattern
         except ReadstateError:
@@ -145,7 +142,7 @@ class Gateway:
             answer = problem(error)
         except Disconnected:
             return
-        except asyncio.CancelledError:  # the service stops, and does not wait for it any longer
+        except asyncio.CancelledError:  # the service stops, and no longer waits for this request
             await self._send(problem(Unavailable(STOPS)), scope, headers, send)
             raise
         except Exception as error:
@@ -196,7 +193,7 @@ class Gateway:
             return await route.handler(call)
 
     async def _go_without(self, route: Route, call: Call, error: HotStoreUnavailable) -> None:
-        """From here on the durable store alone answers, if it can. What has changed since a moment, it can't tell."""
+        """Continue with the durable store alone, if the route allows it. It cannot answer `since`."""
         services = await self._rs.without_hot_store() if route.without_hot_store else None
         if services is None or call.rs is services or "since" in call.query:
             raise error
@@ -217,7 +214,7 @@ class Gateway:
         await send({"type": "http.response.body", "body": body})
 
     def _fields(self, own: list[Header], headers: _Headers) -> list[Header]:
-        """The headers of an answer. Pages say themselves how they are kept; nothing else is kept anywhere."""
+        """The headers of an answer. Pages bring their own cache-control; everything else is not cached."""
         fields = own.copy() if any(name == b"cache-control" for name, _ in own) else [*own, *API_HEADERS]
         if self._cors is not None:
             fields += self._cors.headers(headers.origin)
@@ -226,7 +223,7 @@ class Gateway:
     async def _stream(
         self, route: Route | None, answer: Stream, scope: Scope, headers: _Headers, receive: Receive, send: Send
     ) -> None:
-        """Send chunks as they come. A client that goes away ends it; a failure breaks the connection off."""
+        """Send chunks as they are produced. Stops when the client disconnects; a failure aborts the connection."""
         fields = self._fields(answer.headers, headers)
         gone = asyncio.create_task(_leaving(receive))
         try:
@@ -248,19 +245,19 @@ class Gateway:
 
 
 def _wants_to_wait(value: bytes) -> bool:
-    """Whether one of the preferences is to wait, for however long (RFC 7240)."""
+    """Whether one of the preferences is `wait`, with any value (RFC 7240)."""
     names = (one.partition(b";")[0].partition(b"=")[0].strip().lower() for one in value.split(b","))
     return b"wait" in names
 
 
 async def _leaving(receive: Receive) -> None:
-    """Returns when the client has gone."""
+    """Return when the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def _allow(route: Route, call: Call, path: dict[str, str]) -> None:
-    """Forbidden unless the sender may call this route for this user and channel. Nothing is looked up by a bad id."""
+    """Forbidden unless the caller may use this route for this user and channel. Ids are validated before any lookup."""
     if call.own is not None and route.open_to is For.SERVICE:
         raise Forbidden(access.SERVICE_ONLY)
     for name, value in path.items():
@@ -285,13 +282,13 @@ def _count(route: Route | None, scope: Scope, status: int, seconds: float) -> No
 
 
 def _log_failure(route: Route | None) -> None:
-    """Log the exception as text: some renderers would add the variables, and with them tokens and texts."""
+    """Log the exception as text: some renderers would add local variables, and with them tokens and texts."""
     where = route.pattern if route else None
     log.error("a request failed", action="http.request", route=where, traceback=traceback.format_exc())
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:
-    """Nothing to start or stop: who opened the service closes it."""
+    """There is nothing to start or stop: the caller who opened the service closes it."""
     while True:
         event = await receive()
         await send({"type": event["type"] + ".complete"})

@@ -1,6 +1,6 @@
-"""What a route is: a method on a path, who may call it, what it takes, and what answers it.
+"""Routes: a method on a path, who may call it, what it takes, and its handler.
 
-A route is declared once. The gateway serves from the declaration, and the OpenAPI document is made of it.
+A route is declared once. The gateway serves from the declaration, and the OpenAPI document is generated from it.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -29,14 +29,14 @@ LINES = "application/x-ndjson"
 
 
 class Call:
-    """One request as its handler sees it: allowed, and decoded."""
+    """One request as its handler sees it: authorized and decoded."""
 
     __slots__ = ("body", "channel", "message", "own", "query", "root", "rs", "service", "thread", "user", "wait")
 
     def __init__(self, rs: "Readstate", principal: Principal | None, path: dict[str, str]) -> None:
         self.service = rs
         self.rs: Services = rs
-        """Its services; while the hot store is away, those that need none."""
+        """The services; while the hot store is unavailable, those that need none."""
         self.own = principal.user if principal else None
         """The user of the token; None for a service."""
         self.user = path.get("user", "")
@@ -46,30 +46,28 @@ class Call:
         self.body: Any = None
         self.query: dict[str, Any] = {}
         self.wait = False
-        """Whether the sender prefers to wait for the effect (`Prefer: wait`)."""
+        """Whether the caller wants to wait for the effect (`Prefer: wait`)."""
         self.root = ""
-        """Where the gateway is mounted; told only to routes that are open to anyone."""
+        """The mount point of the gateway; set only for routes that are open to anyone."""
 
 
 Handler = Callable[[Call], Awaitable[Any]]
-"""Does what is asked; what it returns becomes the JSON of the answer, unless it is an answer itself.
+"""Handles a call. The result becomes the JSON of the answer, unless it is an `Answer` or `Stream` itself.
 
-Its docstring is what the documentation says of the route, its return type the schema of the answer.
+Its docstring documents the route in the OpenAPI document, and its return type is the schema of the answer.
 """
 
 
 class For(Enum):
-    """Who may call a route."""
-
     ANYONE = "also without a key or token"
     SERVICE = "service keys"
     USER = "also a user: the one in the path, in a channel of its own"
 
 
 class Parameter(NamedTuple):
-    """A parameter of a query: what makes a value of its text, and what is told of it.
+    """A query parameter: its parser and its documentation.
 
-    Where the schema has a limit that is a setting, it names the setting.
+    A limit in the schema that is a setting is given as the name of the setting.
     """
 
     parse: Callable[[str], Any]
@@ -78,16 +76,15 @@ class Parameter(NamedTuple):
 
 
 class Body(NamedTuple):
-    """What a route takes as its body: a value (or lines) of one of these types, and what makes it."""
+    """The body of a route: a value (or lines) of one of these types, and its decoder."""
 
     types: tuple[type[Struct], ...]
     read: Callable[[bytes, bytes | None], Any]
-    """From the bytes and their content type."""
+    """Takes the bytes and their content type."""
     media: str = JSON
 
 
 def json_of(type_: type[Struct]) -> Body:
-    """A body in JSON."""
     make: Decode = json.Decoder(type_).decode
     return Body((type_,), partial(decode, make))
 
@@ -98,7 +95,7 @@ JSON_LINES = Body((Header, *get_args(Record)), lines, LINES)
 
 @dataclass(frozen=True, eq=False)
 class Route:
-    """A method on a path, with its meters made once."""
+    """A method on a path, with its metrics created once."""
 
     method: str
     pattern: str
@@ -108,11 +105,11 @@ class Route:
     query: Mapping[str, Parameter] = field(default_factory=dict)
     status: int = 200
     errors: tuple[type[ReadstateError], ...] = ()
-    """What it may be refused with, beside what any route may."""
+    """Errors of this route, besides those of every route."""
     media: str = JSON
-    """Of the answer."""
+    """The media type of the answer."""
     without_hot_store: bool = False
-    """It can be done from the durable store alone: counts are stale then."""
+    """The durable store alone can answer. Counts are stale then."""
     parsers: Query = field(init=False)
     seconds: Histogram = field(init=False)
     counts: dict[int, Counter] = field(init=False, default_factory=dict)
@@ -122,7 +119,6 @@ class Route:
         object.__setattr__(self, "seconds", telemetry.HTTP_SECONDS.labels(self.pattern))
 
     def count(self, status: int, seconds: float) -> None:
-        """Meter one request."""
         self.seconds.observe(seconds)
         counter = self.counts.get(status)
         if counter is None:

@@ -1,4 +1,4 @@
-"""Cross-origin requests of browsers, for the origins that the settings name."""
+"""Cross-origin requests of browsers, for the configured origins."""
 
 from collections.abc import Sequence
 
@@ -14,20 +14,19 @@ _PREFLIGHT: list[Header] = [
 
 
 class Cors:
-    """Tells browsers whether a page of some origin may read the answers. Cookies play no part."""
+    """Tells browsers whether a page of an origin may read the answers. Cookies are not involved."""
 
     def __init__(self, origins: Sequence[str]) -> None:
         self._all = "*" in origins
         self._origins = frozenset(origin.lower().encode() for origin in origins)
 
     def headers(self, origin: bytes | None) -> list[Header]:
-        """What every answer carries."""
         if origin is None or not self.allows(origin):
             return [_VARY]
         return [(b"access-control-allow-origin", b"*" if self._all else origin), _EXPOSE, _VARY]
 
     def preflight(self, scope: Scope, origin: bytes | None) -> Answer | None:
-        """The answer to a browser that asks first; None if this is no such request."""
+        """The answer to a preflight request; None: this is not one."""
         if scope["method"] != "OPTIONS" or origin is None:
             return None
         if not any(name == b"access-control-request-method" for name, _ in scope["headers"]):
@@ -35,5 +34,5 @@ class Cors:
         return Answer(204, list(_PREFLIGHT) if self.allows(origin) else [], b"")
 
     def allows(self, origin: bytes) -> bool:
-        """Whether pages of this origin may call. Scheme and host have no case."""
+        """Whether pages of this origin may call. Scheme and host are case-insensitive."""
         return self._all or origin.lower() in self._origins

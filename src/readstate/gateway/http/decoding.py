@@ -1,4 +1,4 @@
-"""Bodies and queries into values, and what to say when they can't be."""
+"""Decodes bodies and queries, and explains what is wrong with them."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -23,12 +23,12 @@ from readstate.gateway.asgi import Disconnected, Receive
 from .problems import BadIdInUrl
 
 Decode = Callable[[bytes], Any]
-"""Makes a value of a body; raises what msgspec raises."""
+"""Decodes a body; raises what msgspec raises."""
 
 _MAX_SHOWN = 200
 
 
-# ---------------------------------------------------------------- shapes that only HTTP has
+# ---------------------------------------------------------------- bodies that only HTTP has
 
 
 class Nothing(Request, frozen=True):
@@ -76,7 +76,7 @@ _anything = json.Decoder().decode
 
 
 def one_or_many(body: bytes) -> NewMessage | Messages:
-    """A message alone, or `{"messages": [...]}`."""
+    """A single message, or `{"messages": [...]}`."""
     return _one_message(body) if _either(body).messages is UNSET else _many_messages(body)
 
 
@@ -84,7 +84,7 @@ def one_or_many(body: bytes) -> NewMessage | Messages:
 
 
 async def read_body(receive: Receive, declared: bytes | None, limit: int) -> bytes:
-    """The whole body. Stops at the first byte over the limit, or before the first if it is announced."""
+    """The whole body. Stops at the first byte over the limit, or before reading if Content-Length exceeds it."""
     if declared is not None and declared.isdigit() and (len(declared) > 18 or int(declared) > limit):
         raise _too_large(limit)
     event = await receive()
@@ -117,7 +117,7 @@ def _too_large(limit: int) -> TooLarge:
 
 
 def decode(make: Decode, body: bytes, content_type: bytes | None) -> Any:
-    """The value of a body. An empty one counts as `{}`."""
+    """Decode a body. An empty one counts as `{}`."""
     if not body:
         body = b"{}"
     elif content_type != b"application/json":
@@ -129,7 +129,7 @@ def decode(make: Decode, body: bytes, content_type: bytes | None) -> Any:
 
 
 def lines(body: bytes, content_type: bytes | None) -> bytes:
-    """JSON Lines as they are: each line is judged by who takes them in."""
+    """JSON Lines, undecoded: the import checks each line."""
     if body:
         _check_content_type(content_type, b"application/x-ndjson")
     return body
@@ -144,7 +144,7 @@ def _check_content_type(value: bytes | None, wanted: bytes = b"application/json"
 
 
 def explain(error: Exception, body: bytes) -> ReadstateError:
-    """What is wrong with a body. A fault of type may hide that the rest is no JSON, which then is what to tell."""
+    """What is wrong with a body. A type error may hide that the rest is not JSON, which is then the better answer."""
     if isinstance(error, ValidationError):
         try:
             _anything(body)
@@ -169,7 +169,7 @@ _NAMED = re.compile(r"(?s)Object (contains unknown|missing required) field `(.*)
 
 
 def _invalid(message: str) -> Invalid:
-    """From msgspec's words, such as "Expected `int`, got `str` - at `$.reads[3].up_to_seq`"."""
+    """Translate msgspec's message, such as "Expected `int`, got `str` - at `$.reads[3].up_to_seq`"."""
     reason, place = match.groups() if (match := _PLACE.fullmatch(message)) else (message, "")
     if named := _NAMED.fullmatch(reason):
         kind, name = named.groups()
@@ -184,30 +184,26 @@ def _invalid(message: str) -> Invalid:
 # ---------------------------------------------------------------- queries
 
 Query = Mapping[str, Callable[[str], Any]]
-"""The parameters that a route takes, each with what makes a value of its text (or a ValueError)."""
+"""The parameters of a route, each with the function that parses it (or raises ValueError)."""
 
 
 def text(value: str) -> str:
-    """Any text."""
     return value
 
 
 def whole(value: str) -> int:
-    """A whole number."""
     if not re.fullmatch("-?[0-9]{1,18}", value):
         raise ValueError("must be a whole number")
     return int(value)
 
 
 def from_one(value: str) -> int:
-    """A whole number that counts from 1."""
     if (number := whole(value)) < 1:
         raise ValueError("must be 1 or more")
     return number
 
 
 def boolean(value: str) -> bool:
-    """True or false."""
     try:
         return {"true": True, "1": True, "false": False, "0": False}[value]
     except KeyError:
@@ -215,8 +211,6 @@ def boolean(value: str) -> bool:
 
 
 def one_of(*choices: str) -> Callable[[str], str]:
-    """One of a few words."""
-
     def choose(value: str) -> str:
         if value not in choices:
             raise ValueError(f"must be one of {', '.join(choices)}")
@@ -226,7 +220,7 @@ def one_of(*choices: str) -> Callable[[str], str]:
 
 
 def id_in_url(value: str, field: str, check: Callable[[str, str], str] = check_id) -> str:
-    """An id of a path or query; BadIdInUrl if it is none."""
+    """An id in a path or query; BadIdInUrl if it is not valid."""
     try:
         return check(value, field)
     except InvalidId as error:
@@ -234,12 +228,11 @@ def id_in_url(value: str, field: str, check: Callable[[str, str], str] = check_i
 
 
 def channel(value: str) -> str:
-    """The id of a channel."""
     return id_in_url(value, "channel")
 
 
 def channels(value: str) -> list[str]:
-    """Ids of channels, separated by commas. Given more than once, each parameter is one id, commas and all."""
+    """Comma-separated channel ids. If the parameter is repeated, each value is one id, commas included."""
     return _checked(value.split(","))
 
 
@@ -248,7 +241,7 @@ def _checked(names: list[str]) -> list[str]:
 
 
 def parse_query(query: Query, raw: bytes) -> dict[str, Any]:
-    """The values of a query string, without those that are not given."""
+    """The values of a query string. Parameters that are not given are left out."""
     if not raw:
         return {}
     given: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""What is answered on ports of their own: whether a worker lives and gets on, and the figures of any process."""
+"""Applications for separate ports: health, readiness and metrics of a worker, and metrics of any process."""
 
 from collections.abc import Awaitable, Callable
 
@@ -19,12 +19,10 @@ States = Callable[[], Awaitable[dict[str, str]]]
 
 
 def health_app(states: States) -> ASGIApp:
-    """An ASGI application with `/healthz`, `/readyz` and `/metrics`."""
     return _app(lambda path: _answer(path, states))
 
 
 def metrics_app() -> ASGIApp:
-    """An ASGI application with `/metrics` alone."""
     return _app(_metrics_only)
 
 
@@ -58,5 +56,4 @@ async def _metrics_only(path: str) -> Answer:
 
 
 async def exposition() -> Answer:
-    """The figures for Prometheus."""
     return Answer(200, [content_type(CONTENT_TYPE_LATEST)], await telemetry.EXPOSITION.text())

@@ -1,7 +1,7 @@
-"""Accepts connections, and says when it can't.
+"""Accepts connections, and reports when it cannot.
 
-uvloop accepts and closes connections at once when file descriptors have run out, without a word. Here they wait
-in the kernel's queue until there is room again, and the log and a metric tell.
+When file descriptors run out, uvloop silently accepts and closes connections. Here they wait in the kernel's queue
+until there is room again, and a log line and a metric report it.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ from .connections import Limits, Seldom
 
 BACKLOG: Final = 2_048
 PER_TURN: Final = 64
-"""Connections that are accepted before the event loop does anything else."""
+"""Connections accepted before the event loop does anything else."""
 REST_SECONDS: Final = 0.25
 """Pause after a failure to accept."""
 
 
 class Listener:
-    """A listening socket of the running event loop. It has the methods that uvicorn calls on a server of asyncio."""
+    """A listening socket of the running event loop, with the methods that uvicorn calls on an asyncio server."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Listener:
         self._loop.add_reader(listening, self._accept)
 
     def close(self) -> None:
-        """Accept no more. Connections that are handed over go on."""
+        """Accept no more connections. Those handed over continue."""
         if self._rest is not None:
             self._rest.cancel()
         self._loop.remove_reader(self._socket)
@@ -76,7 +76,7 @@ class Listener:
             task.add_done_callback(self._opening.discard)
 
     def _pause(self, error: OSError) -> None:
-        """The reader would be called again at once, for nothing."""
+        """Remove the reader for a while; it would be called again at once, without success."""
         name = errno.errorcode.get(error.errno or 0, "other")
         ACCEPT_FAILED.labels(name).inc()
         self._failures.warn(
@@ -91,7 +91,7 @@ class Listener:
             await self._loop.connect_accepted_socket(
                 self._make_protocol, connection, ssl=self._tls, ssl_handshake_timeout=timeout
             )
-        except OSError:  # a late handshake is one, too
+        except OSError:  # includes a handshake timeout
             if self._tls is not None:
                 HTTP_REFUSED.labels("tls").inc()
             connection.close()

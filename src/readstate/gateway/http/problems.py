@@ -26,7 +26,7 @@ PROBLEM = content_type("application/problem+json")
 AUTHENTICATE: Header = (b"www-authenticate", b"Bearer")
 
 BEHIND = "behind"
-"""How the state of something begins that works and lags."""
+"""Prefix of the state of a dependency that works but lags."""
 QUIET_SECONDS = 10.0
 
 _encode = json.Encoder().encode
@@ -69,7 +69,7 @@ def readiness(states: dict[str, str]) -> Readiness:
     """The answer of `/readyz`. Raises NotReady if something is down.
 
     A message writer that is behind leaves the service ready: every instance sees the same lag, and a load balancer
-    would take out all of them.
+    would remove all of them.
     """
     behind = {name for name, state in states.items() if state.startswith(BEHIND)}
     if any(state != "ok" for name, state in states.items() if name not in behind):
@@ -92,9 +92,9 @@ class WrongMethod(MethodNotAllowed):
 
 
 def storage_fault(error: Exception) -> StorageUnavailable | None:
-    """What a caller is told if it is the database, or what the database holds, that has failed; else None.
+    """The error to answer with if the database, or the data in it, has failed; else None.
 
-    Stores tell most faults themselves. What a damaged file can bring besides is known by its class only.
+    Stores translate most faults themselves. What a damaged file raises beyond that is recognized by its class only.
     """
     kinds: list[type[Exception]] = [sqlite3.Error, MsgspecError]
     if (asyncpg := sys.modules.get("asyncpg")) is not None:  # an extra
@@ -105,7 +105,6 @@ def storage_fault(error: Exception) -> StorageUnavailable | None:
 
 
 def problem(error: ReadstateError) -> Answer:
-    """The answer that tells of an error."""
     if error.reason:
         _log_reason(error)
     body = Problem(
@@ -121,7 +120,7 @@ def problem(error: ReadstateError) -> Answer:
 
 
 def _log_reason(error: ReadstateError) -> None:
-    """What an answer does not say, a line for each kind of error in a while."""
+    """Log the reason that the answer omits, at most once in `QUIET_SECONDS` per error code."""
     now = time.monotonic()
     if now >= _quiet_until.get(error.code, 0):
         _quiet_until[error.code] = now + QUIET_SECONDS

@@ -1,8 +1,8 @@
-"""uvicorn's HTTP protocol, with bounds: bytes and fields of headers, deadlines, connections, and clear refusals.
+"""uvicorn's HTTP protocol, with limits on header bytes and fields, deadlines, and connections.
 
-The parser keeps whatever headers arrive, and uvicorn waits for the rest of a request without end. Here bytes are
-counted before the parser gets them, and a connection that something is expected of has a deadline. A refusal is
-problem+json; the connection is closed after it, and after the answers that are due before it.
+The parser keeps any headers that arrive, and uvicorn waits for the rest of a request forever. Here bytes are counted
+before the parser gets them, and a connection that owes us something has a deadline. A refusal is problem+json, sent
+after the answers that are due before it; then the connection is closed.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ from .problems import problem
 
 MAX_FIELDS: Final = 128
 MAX_PIPELINED: Final = 128
-"""Requests that may wait for the answers before them: each costs memory before it is done."""
+"""Pipelined requests that may wait for earlier answers. Each costs memory before it is handled."""
 FRAMING: Final = 16
-"""Bytes of chunk sizes, extensions and trailers that each byte of a body pays for."""
+"""Bytes of chunk sizes, extensions and trailers allowed per byte of a body."""
 LINGER_SECONDS: Final = 2.0
-"""After a refusal what still arrives is discarded for this long: a close with unread bytes would reset the
-connection, and the client might never see why."""
+"""After a refusal, further input is discarded for this long. Closing with unread bytes would reset the connection, and
+the client might never see the reason."""
 MAX_LINGERING: Final = 256
 """Connections over `max_connections` that may linger at the same time; further ones are reset."""
 
@@ -41,7 +41,7 @@ MAX_LINGERING: Final = 256
 _UPGRADE: Final = frozenset({b"upgrade", b"http2-settings"})
 
 
-# What a connection expects next. Plain numbers: members of an enum cost microseconds for each request.
+# What a connection expects next. Plain numbers: enum members cost microseconds per request.
 IDLE: Final = 0
 HEAD: Final = 1
 BODY: Final = 2
@@ -61,7 +61,7 @@ class Guard:
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """One connection. `http_protocol` makes the class of a server."""
+    """One connection. `http_protocol` makes the class for a server."""
 
     # uvicorn's own attributes just fit into the 30 that CPython looks up fast; ours must not be among them.
     __slots__ = (
@@ -82,21 +82,21 @@ class HttpProtocol(HttpToolsProtocol):
         self._max_head = self.guard.limits.max_header_bytes
         self._stage: int = HEAD
         self._size = 0
-        """Bytes of the head so far; of a body, those that are not content and not paid for."""
+        """Bytes of the head so far. In a body: bytes that are not content and not covered by content yet."""
         self._counted = True
-        """Whether `_size` began with the head: a pipelined one begins somewhere within a read."""
+        """Whether `_size` covers the whole head. A pipelined head begins somewhere within a read."""
         self._fault: ReadstateError | None = None
         self._refusal = b""
         self._deadline = 0.0
-        """When the client must have sent what is expected of it; 0: nothing is."""
+        """When the client must have sent what it owes; 0: nothing."""
         self._unsent = 0
         self._unsent_deadline = 0.0
-        """When the client must have taken any of the bytes that wait for it; 0: none wait."""
+        """When the client must have read some of the bytes that wait for it; 0: none wait."""
 
     # ------------------------------------------------------------ a connection
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the deadline of the first request; turn the connection away if there are too many."""
+        """Start the deadline of the first request. Refuse the connection if there are too many."""
         super().connection_made(transport)
         limits = self.guard.limits
         self._deadline = self.loop.time() + limits.header_timeout
@@ -105,13 +105,12 @@ class HttpProtocol(HttpToolsProtocol):
             self._turn_away(limits.max_connections)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
         self.guard.deadlines.forget(self)
         self.guard.turned_away.discard(self)
         super().connection_lost(exc)
 
     def _turn_away(self, most: int) -> None:
-        """Answer 503 at once. The connection takes no place of those that are served."""
+        """Answer 503 at once. The connection does not count against `max_connections`."""
         self.connections.discard(self)
         self.guard.full.warn("too many connections: new ones are refused", action="connections", max_connections=most)
         if len(self.guard.turned_away) >= MAX_LINGERING:
@@ -124,7 +123,7 @@ class HttpProtocol(HttpToolsProtocol):
     # ------------------------------------------------------------ bytes
 
     def data_received(self, data: bytes) -> None:
-        """Count, then parse. The parser never gets more of a head than is allowed."""
+        """Count, then parse. The parser never gets more of a head than allowed."""
         self._unset_keepalive_if_required()
         if self._stage == IDLE:
             self._stage, self._counted = HEAD, True
@@ -141,7 +140,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._expect_more()
 
     def _parse(self, piece: bytes) -> bool:
-        """Give the parser a piece; False when the connection is parsed no further."""
+        """Feed the parser; False: the connection is not parsed any further."""
         try:
             self.parser.feed_data(piece)
         except httptools.HttpParserError as error:
@@ -155,7 +154,7 @@ class HttpProtocol(HttpToolsProtocol):
         return self._stage < REFUSED
 
     def _expect_more(self) -> None:
-        """The request is not whole: the rest has a deadline. A body that is only drained has one in all."""
+        """Set a deadline for the rest of a request. A body that is only drained has one deadline in total."""
         if self._stage < REFUSED and self.headers is not None and len(self.headers) > MAX_FIELDS:
             self._refuse(self._too_large(), "headers_too_large")
             return
@@ -168,15 +167,15 @@ class HttpProtocol(HttpToolsProtocol):
             self._deadline = self.loop.time() + limits.body_timeout
         self.guard.deadlines.watch(self)
 
-    # ------------------------------------------------------------ what the parser finds
+    # ------------------------------------------------------------ parser callbacks
 
     def on_message_begin(self) -> None:
-        """A request begins, perhaps within the bytes that ended the last one."""
+        """A request begins, perhaps within the bytes that ended the previous one."""
         self._stage = HEAD
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """Start the request, unless it is refused or its upgrade is one that is not offered."""
+        """Start the request, unless it is refused or asks for an unsupported upgrade."""
         if len(self.headers) > MAX_FIELDS or not (self._counted or self._fits()):
             self._fail(self._too_large())
         if len(self.pipeline) >= MAX_PIPELINED:
@@ -189,27 +188,25 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         self._stage, self._size, self._deadline = BODY, 0, 0.0
         if not upgrades:
-            self.headers = []  # trailers follow, and must not pass for headers of the request
+            self.headers = []  # trailers follow, and must not count as headers of the request
 
     def on_body(self, body: bytes) -> None:
-        """Content pays for the bytes around it."""
+        """Content covers the framing bytes around it."""
         self._size = max(0, self._size - (FRAMING + 1) * len(body))
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The request is whole."""
-        if self._stage == HEAD:  # an upgrade that is not offered: the head is parsed again without it
+        if self._stage == HEAD:  # an unsupported upgrade: the head is parsed again without it
             return
         self._stage, self._size, self._counted, self._deadline = IDLE, 0, False, 0.0
         super().on_message_complete()
 
     def _fail(self, error: ReadstateError) -> None:
-        """Stop the parser with a reason of our own."""
         self._fault = error
         raise error
 
     def _fits(self) -> bool:
-        """Whether a head is within the limit of which some bytes were not counted."""
+        """Whether a head is within the limit if some of its bytes were not counted."""
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         return size <= self._max_head
 
@@ -228,11 +225,11 @@ class HttpProtocol(HttpToolsProtocol):
         self.handle_websocket_upgrade()
 
     def handle_websocket_upgrade(self) -> None:
-        """Hand the connection over. A handshake that the WebSocket side cannot read is refused."""
+        """Hand the connection over. A handshake that the WebSocket protocol cannot read is refused."""
         self._stage = REFUSED
         self.guard.deadlines.forget(self)
         super().handle_websocket_upgrade()
-        self.parser = None  # type: ignore[assignment]  # it holds this protocol, and would keep it alive
+        self.parser = None  # type: ignore[assignment]  # it references this protocol, and would keep it alive
         live = self.transport.get_protocol()
         if isinstance(live, LiveProtocol) and not live.handshake_initiated:
             HTTP_REFUSED.labels("bad_request").inc()
@@ -261,7 +258,7 @@ class HttpProtocol(HttpToolsProtocol):
     # ------------------------------------------------------------ refusals
 
     def _refuse(self, error: ReadstateError, reason: str) -> None:
-        """Parse no further, and say why: now, or after the answers that are due before."""
+        """Stop parsing, and send the reason: now, or after the answers that are due before."""
         HTTP_REFUSED.labels(reason).inc()
         cycle, stage = self.cycle, self._stage
         self._stage, self._deadline, self._refusal = REFUSED, 0.0, self._as_bytes(error)
@@ -295,7 +292,7 @@ class HttpProtocol(HttpToolsProtocol):
         return b"".join([STATUS_LINE[answer.status], *lines, b"\r\n", answer.body])
 
     def on_response_complete(self) -> None:
-        """Go on to what is due next: a pipelined request, a refusal, or the next request."""
+        """Continue with what is due next: a pipelined request, a refusal, or the next request."""
         last = not self.pipeline
         super().on_response_complete()
         if self.transport.is_closing():
@@ -306,7 +303,7 @@ class HttpProtocol(HttpToolsProtocol):
     # ------------------------------------------------------------ deadlines
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection; a client that never took the last answer can't keep it open."""
+        """Close an idle connection. A client that never reads the last answer cannot keep it open."""
         self._close()
 
     def _close(self) -> None:
@@ -314,12 +311,10 @@ class HttpProtocol(HttpToolsProtocol):
         self._expect_it_is_taken()
 
     def pause_writing(self) -> None:
-        """The client does not read as fast as it is answered."""
         super().pause_writing()
         self._expect_it_is_taken()
 
     def resume_writing(self) -> None:
-        """It reads."""
         self._unsent_deadline = 0.0
         super().resume_writing()
 
@@ -329,7 +324,6 @@ class HttpProtocol(HttpToolsProtocol):
         self.guard.deadlines.watch(self)
 
     def waits(self, now: float) -> bool:
-        """Act on a deadline that has passed; False when there is none."""
         if self._unsent_deadline and not self._is_taken(now):
             HTTP_REFUSED.labels("stalled").inc()
             self.transport.abort()
@@ -339,7 +333,7 @@ class HttpProtocol(HttpToolsProtocol):
         return bool(self._deadline or self._unsent_deadline)
 
     def _is_taken(self, now: float) -> bool:
-        """Whether the client takes what waits for it, or still has time to."""
+        """Whether the client reads what waits for it, or still has time to."""
         if now < self._unsent_deadline:
             return True
         unsent = _unsent(self.transport)
@@ -353,7 +347,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._deadline = 0.0
         if self._stage == LINGERING:
             self.transport.abort()
-        elif self.flow.read_paused:  # the client could not send if it would
+        elif self.flow.read_paused:  # we do not read, so the client is not to blame
             self._deadline = now + limits.header_timeout
         elif self._stage == HEAD:
             self._head_is_late()
@@ -381,8 +375,6 @@ class HttpProtocol(HttpToolsProtocol):
 
 
 def http_protocol(settings: Settings) -> type[HttpProtocol]:
-    """The protocol class of one server, with the limits of the settings."""
-
     class Limited(HttpProtocol):
         __slots__ = ()
         guard = Guard(Limits.of(settings))
@@ -391,7 +383,7 @@ def http_protocol(settings: Settings) -> type[HttpProtocol]:
 
 
 def _unsent(transport: asyncio.Transport) -> int:
-    """Bytes that the client has not taken, those in the kernel's buffer too: it may hold megabytes."""
+    """Bytes that the client has not read, including those in the kernel's buffer, which may hold megabytes."""
     size = transport.get_write_buffer_size()
     with contextlib.suppress(OSError, ValueError):
         held = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))

@@ -1,6 +1,6 @@
-"""Which route a path leads to.
+"""Finds the route of a path.
 
-Ids may hold slashes, percent-encoded, so paths are split before they are decoded.
+Ids may contain slashes, percent-encoded, so paths are split before they are decoded.
 """
 
 import re
@@ -17,7 +17,7 @@ _BROKEN_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 
 
 class Routable(Protocol):
-    """Something that is reached by a method and a path such as `/v1/channels/{channel}`."""
+    """A handler's method and path, such as `/v1/channels/{channel}`."""
 
     @property
     def method(self) -> str: ...
@@ -29,7 +29,7 @@ R = TypeVar("R", bound=Routable)
 
 
 class _Node(Generic[R]):
-    """A place in the tree of paths; `wild` is the child that takes any segment, as `name`."""
+    """A node in the tree of paths. `wild` is the child that takes any segment, as `name`."""
 
     __slots__ = ("allowed", "literal", "name", "routes", "wild")
 
@@ -79,7 +79,7 @@ class Router(Generic[R]):
 
 
 def segments_of(scope: Scope) -> list[str]:
-    """The decoded segments of a path below the mount point, after one that stands for the mount point."""
+    """The decoded segments of a path below the mount point, after a first one that stands for the mount point."""
     raw: bytes | None = scope.get("raw_path")
     if raw is None:
         segments: list[str] = scope["path"].split("/")
@@ -96,7 +96,7 @@ def segments_of(scope: Scope) -> list[str]:
 
 
 def _below(root: list[str], segments: list[str]) -> list[str]:
-    """Without the mount point, if the path has it: some servers have taken it off already."""
+    """Remove the mount point, if the path has it. Some servers have removed it already."""
     depth = len(root)
     return segments[depth - 1 :] if depth > 1 and segments[:depth] == root else segments
 

@@ -1,7 +1,7 @@
-"""The live side of the gateway: `/v1/ws`, JSON frames both ways.
+"""The WebSocket `/v1/ws`: JSON frames in both directions.
 
-A connection says who it is (a token) and which device (`hello`), is told what it missed, and hears from then
-on what happens. Its frames are done one after the other; each is answered by `ack` or `error`.
+A connection authenticates with a token and names its device with `hello`. It gets what the device missed, then live
+events. Its frames are handled one after the other; each is answered by `ack` or `error`.
 """
 
 import asyncio
@@ -65,12 +65,12 @@ RESTARTING = 1012
 TRY_AGAIN = 1013
 
 LOST = frozenset({1005, 1006, 1011, TRY_AGAIN, TOO_SLOW, TOKEN_EXPIRED})
-"""Codes of connections that ended without a word: what was sent last may not have got through."""
+"""Close codes without a proper goodbye: the last frames may not have arrived."""
 COUNTED = LOST | {1000, 1001, TOO_LARGE, RESTARTING, NOT_AUTHENTICATED, TOO_MANY_DEVICES, TOO_MANY_FRAMES}
-"""Codes with a count of their own. A device may close with any other one it likes."""
+"""Close codes with their own label in the metrics. A device may close with any other code."""
 
 PATIENCE = 100
-"""A connection ends with the frame that is refused after these, if no second passed between two of them."""
+"""Refused frames, less than a second apart, that a connection survives. The next one closes it."""
 
 VERSION = version("readstate")
 
@@ -82,8 +82,6 @@ _look = json.Decoder().decode
 
 
 class LiveGateway:
-    """Serves the live connections of one service."""
-
     def __init__(self, rs: "Readstate", authenticator: Authenticator, limits: UserLimits, cors: Cors | None) -> None:
         self._cors = cors
         self.rs = rs
@@ -91,14 +89,13 @@ class LiveGateway:
         self.limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection."""
         await receive()
         try:
             self._check(scope)
         except ReadstateError as error:
             await _deny(error, scope, send)
             return
-        # The token of `bearer.TOKEN` is a secret: it is never the answer, not even when it alone is offered.
+        # The token in `bearer.TOKEN` is a secret, so it is never the selected subprotocol, even if it is the only one.
         offered = scope.get("subprotocols") or ()
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL if SUBPROTOCOL in offered else None})
         outlet, to_end = outlet_of(scope, send)
@@ -113,14 +110,13 @@ class LiveGateway:
                 await to_end.end()
 
     def _check(self, scope: Scope) -> None:
-        """Refuse another path, and a page that may not connect."""
         if segments_of(scope)[1:] != SEGMENTS:
             raise NotFound("There is no such path.")
         if not self._may_come_from(scope["headers"]):
             raise Forbidden("Pages of this origin may not connect: name it in cors_origins.")
 
     def _may_come_from(self, headers: list[Header]) -> bool:
-        """A browser tells which page connects: the service's own ones may, and those that are allowed."""
+        """Check the origin, which browsers send: the service's own pages may connect, and those of allowed origins."""
         origins = [value for name, value in headers if name == b"origin"]
         if not origins:
             return True
@@ -136,7 +132,7 @@ class LiveGateway:
 
 
 async def _deny(error: ReadstateError, scope: Scope, send: Send) -> None:
-    """Answer the handshake with the problem, where the server can; else it answers 403 by itself."""
+    """Answer the handshake with a problem if the server can; otherwise it answers 403."""
     if "websocket.http.response" not in (scope.get("extensions") or {}):
         await send({"type": "websocket.close", "code": 1000})
         return
@@ -147,7 +143,7 @@ async def _deny(error: ReadstateError, scope: Scope, send: Send) -> None:
 
 
 class _Closed(Exception):
-    """The connection ends with a code."""
+    """Close the connection with a code."""
 
     def __init__(self, code: int, reason: str) -> None:
         self.code = code
@@ -155,7 +151,7 @@ class _Closed(Exception):
 
 
 class _Refused(Exception):
-    """The connection is refused: the device is told why, and then it ends with a code."""
+    """Refuse the connection: send an `error` frame, then close with a code."""
 
     def __init__(self, code: int, error: ReadstateError) -> None:
         self.code = code
@@ -163,8 +159,6 @@ class _Refused(Exception):
 
 
 class _Connection:
-    """One device."""
-
     def __init__(self, gateway: LiveGateway, scope: Scope, receive: Receive, outlet: Any) -> None:
         self._rs = gateway.rs
         self._gateway = gateway
@@ -174,10 +168,10 @@ class _Connection:
         self._principal: Principal | None = None
         self._user = ""
         self._counts_as = ""
-        """The user whose connections it counts among."""
+        """The user in whose device limit this connection counts; empty: none."""
         self._device = ""
         self._observes = False
-        """A service that watches a user is no device of the user's."""
+        """A service key watches a user. That is not a device of the user."""
         self._focus: str | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self.connection_id = secrets.token_hex(8)
@@ -185,16 +179,15 @@ class _Connection:
         self._refused = 0
         self._refused_at = 0.0
         self.code = 1006
-        """How it ended."""
+        """The close code."""
         self.push: Callable[[bytes], None] = outlet.push
         outlet.limit = gateway.rs.settings.max_queue
         outlet.overrun = self._overrun
         outlet.frame_came = self._frame_came
 
-    # ------------------------------------------------------------ the course of a connection
+    # ------------------------------------------------------------ lifecycle
 
     async def run(self) -> None:
-        """Serve until it ends."""
         try:
             await self._authenticate_at_once()
             await self._until_hello()
@@ -231,7 +224,7 @@ class _Connection:
         if not self._observes:
             if self._outlet.said_goodbye or self.code not in LOST:
                 self._rs.presence.alive(self._user)
-            with contextlib.suppress(ReadstateError):  # only "last seen" is lost, and it is logged where it failed
+            with contextlib.suppress(ReadstateError):  # only "last seen" is lost; the failure is logged at its source
                 await self._rs.presence.disconnected(self._user, self._device, self.connection_id)
         self._rs.live.detach(self._user, self)
 
@@ -242,10 +235,10 @@ class _Connection:
     def _overrun(self) -> None:
         self._close(TOO_SLOW, "too slow: sync again")
 
-    # ------------------------------------------------------------ who it is
+    # ------------------------------------------------------------ authentication and hello
 
     async def _authenticate_at_once(self) -> None:
-        """The token of the header, or of the subprotocol; hello may bring it too."""
+        """Use the token of the header or the subprotocol, if any. `hello` may bring one instead."""
         header = next((value for name, value in self._scope["headers"] if name == b"authorization"), None)
         if header is None:
             bearer = (one for one in self._scope.get("subprotocols") or () if one.startswith(BEARER))
@@ -266,7 +259,7 @@ class _Connection:
         self._take(principal)
 
     def _admit(self, principal: Principal) -> None:
-        """Count the connection: it takes one of the rate, and a device has a place among the user's."""
+        """Count the connection in the rate limit and, unless it only watches, among the user's devices."""
         limits = self._gateway.limits
         if self._principal is None:
             try:
@@ -286,7 +279,7 @@ class _Connection:
         return self._gateway.authenticator.known(header) or await self._gateway.authenticator.verify(header)
 
     def _user_of(self, principal: Principal) -> str:
-        """A service key watches the user that the query names."""
+        """The token's user. A service key watches the user that the query names."""
         self._observes = principal.user is None
         if principal.user is not None:
             return principal.user
@@ -316,7 +309,7 @@ class _Connection:
                 self._refuse(frame.ref, Invalid("say hello first", field="type"))
 
     async def _next_until(self, end: float) -> frames.AnyClientFrame | None:
-        """Only the device is late here: how long the service itself takes is not its fault."""
+        """The next frame before `end`. Only waiting for the device counts, not the time that the service takes."""
         try:
             async with asyncio.timeout_at(end):
                 return await self._next()
@@ -344,7 +337,7 @@ class _Connection:
             WS_RESUMED.labels("whole" if whole else "sync_required").inc()
 
     async def _start(self, resume: str | None) -> SyncCursor | None:
-        """The moment from which on the device must be told; None if its cursor is not one of its user's."""
+        """The cursor from which the device must catch up; None: its `resume` is not a cursor of this user."""
         if resume is None:
             return await self._rs.unread.cursor(self._user)
         try:
@@ -371,7 +364,7 @@ class _Connection:
     # ------------------------------------------------------------ frames
 
     async def _next(self) -> frames.AnyClientFrame | None:
-        """The next frame; None if it can't be understood, which was said then."""
+        """The next frame; None: it was refused."""
         event = await self._receive()
         if event["type"] == "websocket.disconnect":
             raise _Gone(event.get("code") or 1005)
@@ -395,7 +388,7 @@ class _Connection:
             return None
 
     def _over_the_rate(self) -> TooOften | None:
-        """Count a frame. One over the rate is refused; a connection that goes on like that is closed."""
+        """Count a frame. One over the rate is refused; a connection that keeps exceeding the rate is closed."""
         try:
             self._gateway.limits.take(self._bucket)
         except TooOften as error:
@@ -408,7 +401,7 @@ class _Connection:
         return None
 
     def _frame_came(self) -> None:
-        """Count a frame that is not handed on. There is nothing to answer: its sender is a library."""
+        """Count a frame that the application does not get. It is not answered: a library sent it."""
         try:
             self._over_the_rate()
         except _Closed as closed:
@@ -453,7 +446,7 @@ class _Connection:
         raise Invalid("hello was said", field="type")
 
     async def _on_focus(self, frame: frames.Focus) -> None:
-        """Open a channel. The answer has what was unread before, for the red line, and what is after."""
+        """Open a channel. The answer has the unread state before, for the red line, and after."""
         if self._observes:
             raise Forbidden("Who only watches has nothing open.")
         channel = check_id(frame.channel_id, "channel_id")
@@ -479,7 +472,7 @@ class _Connection:
         self._focus = channel
 
     async def _take_back_focus(self, channel: str | None) -> None:
-        """A focus that is refused must not read anything; if that can't be made sure, it ends with the connection."""
+        """Restore the previous focus, since a refused focus must not read anything. If that fails, disconnect."""
         try:
             await self._set_focus(channel)
         except ReadstateError as error:
@@ -507,7 +500,7 @@ class _Connection:
         await self._ack_read(frame, channel, result.changed)
 
     async def _ack_read(self, frame: frames.ClientFrame, channel: str, changed: bool) -> None:
-        """With the figures as they stand at this place among the frames."""
+        """Acknowledge with the counts as of this position among the frames."""
         self._ack(frame, {**await self._figures(channel), "changed": changed})
 
     async def _figures(self, channel: str) -> dict[str, Any]:
@@ -536,14 +529,12 @@ _Handlers = dict[type, Callable[[Any], Awaitable[None]]]
 
 
 class _Gone(Exception):
-    """The device has gone."""
-
     def __init__(self, code: int) -> None:
         self.code = code
 
 
 def _ref_of(body: bytes) -> frames.Ref | None:
-    """What the client calls a frame that can't be understood, if that much can be."""
+    """The `ref` of a frame that cannot be decoded, if it can be found."""
     try:
         frame = _look(body)
     except (DecodeError, RecursionError):

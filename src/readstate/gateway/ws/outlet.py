@@ -1,4 +1,4 @@
-"""How frames leave for a device: pushed without waiting, and in order."""
+"""How frames leave for a device: pushed without blocking, and in order."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ from typing import Protocol
 from readstate.gateway.asgi import Scope, Send
 
 EXTENSION = "readstate.outlet"
-"""Where a server that can do better than ASGI puts its own outlet, in `scope["extensions"]`."""
+"""The key of a server's own, faster outlet in `scope["extensions"]`."""
 
 
 def _nothing() -> None:
@@ -17,18 +17,18 @@ def _nothing() -> None:
 
 
 class Outlet(Protocol):
-    """The way out of one connection."""
+    """The send side of one connection."""
 
     limit: int
-    """So many bytes may wait for a device that is slow."""
+    """Bytes that may wait for a slow device."""
     overrun: Callable[[], None]
-    """Called once when more wait; what waits is dropped."""
+    """Called once when more bytes wait; they are dropped."""
     alive: Callable[[], None]
     """Called at every sign of life."""
     frame_came: Callable[[], None]
-    """Called for each frame that the application does not get: a ping, a pong, or a part of a message but the last.
+    """Called for each frame that does not reach the application: a ping, a pong, or any part of a message but the last.
 
-    Only the server's own outlet can tell.
+    Only the server's own outlet calls it.
     """
 
     @property
@@ -36,14 +36,14 @@ class Outlet(Protocol):
         """Whether the device closed the connection properly."""
 
     def push(self, payload: bytes) -> None:
-        """Send a text frame after all that were pushed before. Never waits."""
+        """Send a text frame after all pushed before. Does not block."""
 
     def close(self, code: int, reason: str) -> None:
-        """Close, after what was pushed if the device takes it. Never waits."""
+        """Close, after the pushed frames if the device takes them. Does not block."""
 
 
 class AsgiOutlet:
-    """The outlet of any ASGI server: a task that sends what is pushed, as fast as the device takes it."""
+    """The outlet for any ASGI server: a task that sends pushed frames as fast as the device takes them."""
 
     def __init__(self, send: Send) -> None:
         self.limit = 0
@@ -59,7 +59,6 @@ class AsgiOutlet:
         self._task = asyncio.create_task(self._run())
 
     def push(self, payload: bytes) -> None:
-        """Send a text frame after all that were pushed before."""
         if self._closing is not None:
             return
         self._frames.append(payload)
@@ -70,19 +69,17 @@ class AsgiOutlet:
             self.overrun()
 
     def close(self, code: int, reason: str) -> None:
-        """Close, after what was pushed."""
         if self._closing is None:
             self._closing = (code, reason)
             self._more.set()
 
     async def end(self) -> None:
-        """Stop sending."""
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
 
     async def _run(self) -> None:
-        with contextlib.suppress(OSError):  # the device has gone: `receive` tells
+        with contextlib.suppress(OSError):  # the device is gone; `receive` reports it
             while self._closing is None or self._frames:
                 await self._more.wait()
                 self._more.clear()
@@ -95,7 +92,7 @@ class AsgiOutlet:
 
 
 def outlet_of(scope: Scope, send: Send) -> tuple[Outlet, AsgiOutlet | None]:
-    """The server's own outlet, or else one over ASGI, which must be ended."""
+    """The server's own outlet, or one over ASGI, which the caller must end."""
     own: Outlet | None = (scope.get("extensions") or {}).get(EXTENSION, {}).get("outlet")
     if own is not None:
         return own, None

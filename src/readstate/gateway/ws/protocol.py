@@ -1,10 +1,10 @@
-"""uvicorn's WebSocket protocol, with a short way out for frames that go to many devices, and a bound on what comes in.
+"""uvicorn's WebSocket protocol, with a fast path for frames that go to many devices, and bounded input.
 
-A frame through ASGI costs a task's wake-up and a write to the socket. Here frames are gathered, and all that a
-turn of the event loop has brought for a device leaves in one write (docs/adr/0007-live-updates.md has figures).
+A frame through ASGI costs a task's wake-up and a write to the socket. Here frames are collected, and everything that
+one turn of the event loop produces for a device leaves in one write (docs/adr/0007-live-updates.md has the numbers).
 
 Input is parsed in small slices. Parsing and reading stop while a frame waits for the application or while the device
-does not take what was written, so that neither frames nor answers to pings pile up.
+does not read what was written, so that neither frames nor answers to pings pile up.
 """
 
 import asyncio
@@ -21,15 +21,15 @@ from .endpoint import TOO_MANY_FRAMES
 from .outlet import EXTENSION
 
 GIVE_UP_SECONDS: Final = 5.0
-"""A device that does not answer a close is dropped after this."""
+"""A device that does not answer a close within this time is dropped."""
 SLICE: Final = 4_096
-"""Bytes that are parsed at once: they hold a few hundred frames at most."""
+"""Bytes parsed at once: a few hundred frames at most."""
 MAX_PARTS: Final = 256
-"""Frames that one message may come in."""
+"""Frames that one message may be split into."""
 
 
 class _Turn:
-    """The connections that have something to send, so that one callback per turn serves all of them."""
+    """The connections with something to send, so that one callback per turn of the loop serves all of them."""
 
     def __init__(self) -> None:
         self._dirty: list[LiveProtocol] = []
@@ -53,7 +53,7 @@ def _nothing() -> None:
 
 
 class LiveProtocol(WebSocketsSansIOProtocol):
-    """An outlet of its own: see `outlet.Outlet`."""
+    """The server's own outlet: see `outlet.Outlet`."""
 
     def __init__(
         self,
@@ -70,30 +70,29 @@ class LiveProtocol(WebSocketsSansIOProtocol):
         self.said_goodbye = False
         self._unparsed = b""
         self._deaf = False
-        """The connection ends for a flood: what still comes is dropped unparsed."""
+        """The connection is closing because of a flood. Further input is dropped unparsed."""
         self._left = 0
-        """Bytes that the transport held when writing was blocked, or when progress was last looked at."""
+        """Bytes in the transport when writing was blocked, or at the last check for progress."""
         self._out: list[bytes] = []
         self._waiting = 0
         self._paused = self._listed = False
 
     async def run_asgi(self) -> None:
-        """Put the outlet into the scope, then run the application."""
         extensions = self.scope["extensions"]
         assert extensions is not None
         extensions[EXTENSION] = {"outlet": self}
         await super().run_asgi()
 
     async def send(self, message: ASGISendEvent) -> None:
-        """A handshake that was answered with a problem is complete, or uvicorn would log an error."""
+        """Mark a handshake that was answered with a problem as complete; otherwise uvicorn logs an error."""
         await super().send(message)
         if self.initial_response is not None and self.close_sent:
             self.handshake_complete = True
 
-    # ------------------------------------------------------------ out
+    # ------------------------------------------------------------ output
 
     def push(self, payload: bytes) -> None:
-        """Send a text frame with whatever else is pushed in this turn of the event loop."""
+        """Queue a text frame. It leaves with everything else pushed in this turn of the event loop."""
         if self.close_sent or self.disconnected:
             return
         framed = text_frame(payload)
@@ -109,7 +108,7 @@ class LiveProtocol(WebSocketsSansIOProtocol):
             self.overrun()
 
     def flush(self) -> None:
-        """Write what was pushed. While the transport is full it waits here, where it is counted."""
+        """Write the pushed frames. While the transport is full they wait here, where they are counted."""
         self._listed = False
         if self._paused or not self._out:
             return
@@ -119,7 +118,6 @@ class LiveProtocol(WebSocketsSansIOProtocol):
             self.transport.write(out[0] if len(out) == 1 else b"".join(out))
 
     def close(self, code: int, reason: str) -> None:
-        """Close, after what was pushed if the device takes it."""
         self.flush()
         if self.close_sent or self.disconnected or self.transport.is_closing():
             return
@@ -135,7 +133,7 @@ class LiveProtocol(WebSocketsSansIOProtocol):
         self.close_timer = self.loop.call_later(GIVE_UP_SECONDS, self.transport.abort)
 
     def keepalive_timeout(self) -> None:
-        """Pings are not answered: the device is gone, unless it still takes what was written.
+        """Pings are not answered: close, unless the device still reads what was written.
 
         The pongs of a slow device wait unread while writing is blocked.
         """
@@ -147,29 +145,28 @@ class LiveProtocol(WebSocketsSansIOProtocol):
         self.close(1011, "keepalive ping timeout")
 
     def pause_writing(self) -> None:
-        """The kernel and the transport are full: what is pushed from now on waits, and nothing is read."""
+        """The transport is full: frames pushed from now on wait, and nothing is read."""
         self._paused = True
         self._left = self.transport.get_write_buffer_size()
         super().pause_writing()
         self._read_on()
 
     def resume_writing(self) -> None:
-        """There is room again."""
         self._paused = False
         super().resume_writing()
         self.flush()
         self._read_on()
 
     def shutdown(self) -> None:
-        """The server stops: what was pushed goes first, then 1012, if the device takes it."""
+        """The server stops: write the pushed frames, then close with 1012. Abort if the device does not take it."""
         self.flush()
         super().shutdown()
         self.loop.call_later(GIVE_UP_SECONDS, self.transport.abort)
 
-    # ------------------------------------------------------------ in
+    # ------------------------------------------------------------ input
 
     def data_received(self, data: bytes) -> None:
-        """Whatever comes shows that the device is there; pongs too."""
+        """Any input, also a pong, is a sign of life."""
         if self._deaf:
             return
         self._unparsed = self._unparsed + data if self._unparsed else data
@@ -177,7 +174,7 @@ class LiveProtocol(WebSocketsSansIOProtocol):
         self.alive()
 
     async def receive(self) -> ASGIReceiveEvent:
-        """The next event for the application; reading goes on when it has all of them."""
+        """The next event for the application. Reading resumes once the queue is empty."""
         event = await self.queue.get()
         if self.read_paused and self.queue.empty():
             self.read_paused = False
@@ -185,7 +182,7 @@ class LiveProtocol(WebSocketsSansIOProtocol):
         return event
 
     def _read_on(self) -> None:
-        """Parse what has come and then read more, unless the application or the device must catch up first."""
+        """Parse the received bytes and then read more, unless the application or the device must catch up first."""
         while self._unparsed and self._may_read():
             piece, self._unparsed = self._unparsed[:SLICE], self._unparsed[SLICE:]
             super().data_received(piece)
@@ -202,14 +199,14 @@ class LiveProtocol(WebSocketsSansIOProtocol):
         return not (self._paused or self.read_paused or self.transport.is_closing())
 
     def _turn_deaf(self) -> None:
-        """Drop what still comes, and tell the device that nothing follows the close."""
+        """Drop further input, and end our side of the connection after the close frame."""
         self._deaf = True
         self._unparsed = b""
         if self.transport.can_write_eof():
             self.transport.write_eof()
 
     def handle_ping(self) -> None:
-        """A ping is answered with what the parser has written, unless the connection ends."""
+        """Send the pong that the parser has prepared, unless the connection is closing."""
         if not self.close_sent:
             self.frame_came()
         if self.close_sent:
@@ -224,22 +221,19 @@ class LiveProtocol(WebSocketsSansIOProtocol):
             super().handle_pong(event)
 
     def handle_text(self, event: Frame) -> None:
-        """A text, or its first part."""
         if self._takes(event):
             super().handle_text(event)
 
     def handle_bytes(self, event: Frame) -> None:
-        """Bytes, or their first part."""
         if self._takes(event):
             super().handle_bytes(event)
 
     def handle_cont(self, event: Frame) -> None:
-        """A further part of a message."""
         if self._takes(event):
             super().handle_cont(event)
 
     def _takes(self, event: Frame) -> bool:
-        """Count all parts of a message but the last, which the application counts; False once the connection ends."""
+        """Count each part of a message but the last, which the application counts. False: the connection is closing."""
         if not event.fin and not self.close_sent:
             self.frame_came()
             if len(self.frames) >= MAX_PARTS:
@@ -247,13 +241,12 @@ class LiveProtocol(WebSocketsSansIOProtocol):
         return not self.close_sent
 
     def handle_close(self, event: Frame) -> None:
-        """The device says goodbye."""
         self.said_goodbye = True
         super().handle_close(event)
 
 
 def text_frame(payload: bytes) -> bytes:
-    """A whole text frame as a server sends it: not masked, not compressed, in one piece."""
+    """A text frame as a server sends it: not masked, not compressed, not fragmented."""
     size = len(payload)
     if size < 126:
         return b"\x81%c%b" % (size, payload)
