@@ -335,6 +335,22 @@ async def test_more_than_a_thousand_missed_events_lead_to_a_sync(town: Town) -> 
     await must_sync(town, await town.device("bob", resume=bob.resume))
 
 
+async def test_receipts_that_are_too_many_lead_to_a_sync(either: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cursor beyond receipts that were left out would never bring them."""
+    monkeypatch.setattr("readstate.live.catch_up.MAX_EVENTS", 2)
+    await either.chat.open_channel("alice", "bob", "carol", "dave", channel="few")
+    await either.chat.send("alice", "f1", channel="few")
+    alice = await either.fresh("alice")
+    await alice.cut()
+    for reader in ("bob", "carol", "dave"):
+        await either.chat.read(reader, "few")
+    await either.chat.settled()
+
+    back = await either.device("alice", resume=alice.resume)
+
+    await back.first("sync.required")
+
+
 async def test_nearly_a_thousand_missed_events_are_told(either: Town) -> None:
     bob = await either.fresh("bob")
     await bob.cut()

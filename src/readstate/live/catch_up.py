@@ -49,13 +49,16 @@ class CatchUp:
         if len(await self._unread.member_of(user, frozenset(changed.channels))) < len(changed.channels):
             return None  # the user left a channel meanwhile: the messages found may be newer than that
         events += await self._standing(user, changed)
-        events += await self.receipts(user, start.at)
+        receipts = await self.receipts(user, start.at)
+        if receipts is None:
+            return None
+        events += receipts
         return events if len(events) <= MAX_EVENTS else None
 
-    async def receipts(self, user: str, since: int) -> list[ReceiptUpdated]:
-        """Receipts of others since a time (ms), as far as the durable store has them."""
+    async def receipts(self, user: str, since: int) -> list[ReceiptUpdated] | None:
+        """Receipts of others since a time (ms), as far as the durable store has them; None if there are too many."""
         seen = await self._durable.receipts_since(user, since, self._receipts_limit, MAX_EVENTS)
-        return list(map(receipt_updated, seen))
+        return None if seen is None else list(map(receipt_updated, seen))
 
     async def _messages(
         self, user: str, channel: str, start: SyncCursor, join: tuple[int, int] | None, most: int

@@ -11,18 +11,20 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 import structlog
 from msgspec import Struct
 
-from readstate.api.frames import Event, ReceiptUpdated
+from readstate.api.frames import Event, ReceiptUpdated, SyncRequired
 from readstate.domain.errors import ReadstateError
 from readstate.ports import Freshness
 from readstate.tasks import cancel
+
+from .rendering import LATER
 
 PAUSE_SECONDS = 1.0
 
 log = structlog.get_logger()
 
-LookUp = Callable[[str, int], Awaitable[Sequence[ReceiptUpdated]]]
-"""The receipts that a user may see, since a time (ms)."""
-Tell = Callable[[str, Sequence[ReceiptUpdated]], Awaitable[None]]
+LookUp = Callable[[str, int], Awaitable[Sequence[ReceiptUpdated] | None]]
+"""The receipts that a user may see, since a time (ms); None if they are too many."""
+Tell = Callable[[str, Sequence[Event]], Awaitable[None]]
 
 
 class _Expected(Struct):
@@ -75,7 +77,9 @@ class LateReceipts:
         """Send the receipts that were not sent before; False if the lookup failed."""
         try:
             found = await self._look_up(user, expected.since)
-            if late := [one for one in found if one not in expected.told]:
+            if found is None:
+                await self._tell(user, [SyncRequired(reason="too many receipts were missed", resume=LATER)])
+            elif late := [one for one in found if one not in expected.told]:
                 await self._tell(user, late)
         except ReadstateError as error:
             log.debug("late receipts are not told yet", action="live", reason=error.explained)

@@ -4,6 +4,7 @@ The package docstring (`live/__init__.py`) states the algorithm, its races and t
 """
 
 import asyncio
+import traceback
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import structlog
 from msgspec import json
 from msgspec.structs import replace
 
-from readstate.api.frames import BadgeUpdated, ChannelRemoved, Event, ReceiptUpdated, SyncRequired
+from readstate.api.frames import BadgeUpdated, ChannelRemoved, Event, SyncRequired
 from readstate.domain.announcements import (
     Announcement,
     BadgeChanged,
@@ -505,8 +506,11 @@ class Live:
         user.rendering = True
         try:
             rendered = await self._renderer.render(user.id, dirty)
-        except ReadstateError as error:
-            log.warning("figures could not be rendered yet", action="live", code=error.code)
+        except Exception as error:  # a mark that gets lost would never reach the devices
+            if isinstance(error, ReadstateError):
+                log.warning("counts are not rendered yet", action="live", code=error.code)
+            else:
+                log.error("counts could not be rendered", action="live", traceback=traceback.format_exc())
             user.dirty.add(dirty)
             return False
         finally:
@@ -544,9 +548,9 @@ class Live:
         known, user.badge = user.badge, event.senders
         return To(only=frozenset(dirty.newcomers)) if event.senders == known else to
 
-    async def _tell_late(self, user_id: str, receipts: Sequence[ReceiptUpdated]) -> None:
+    async def _tell_late(self, user_id: str, events: Sequence[Event]) -> None:
         for user in self._connected.of([user_id]):
-            for one in receipts:
+            for one in events:
                 self._connected.tell(user, _encode(one))
         await self._send()
 

@@ -247,8 +247,11 @@ class DurableReceipts(Protocol):
     ) -> dict[tuple[str, str], tuple[tuple[int, int], ...]]:
         """Those of these (user, channel) whose receipts others may see, with the ranges that only a join marked."""
 
-    async def receipts_since(self, user: str, since: int, most_members: int, limit: int) -> list[SeenPlace]:
-        """Others' receipts since a time, in order, in the user's channels of up to `most_members` members."""
+    async def receipts_since(self, user: str, since: int, most_members: int, limit: int) -> list[SeenPlace] | None:
+        """Others' receipts since a time, in order, in the user's channels of up to `most_members` members.
+
+        None if there are more than `limit`.
+        """
 
     async def cut_skipped(self, user: str, channel: str, seq: int) -> None:
         """The user marks unread from `seq` on: from there on, the join no longer marks anything as read."""

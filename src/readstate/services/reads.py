@@ -254,7 +254,9 @@ class Reads:
         items: dict[str, UndoItem] = {}
         for move in moves:
             known = items.get(move.channel_id)
-            pointer = user_rooms[move.channel_id].pointer
+            if (user_room := user_rooms.get(move.channel_id)) is None:  # the user was erased meanwhile
+                continue
+            pointer = user_room.pointer
             now = pointer.state if known is None else known.after
             after = now if move.epoch not in {None, now.epoch} else advance(now, move.to.seq, move.apart)
             if after != now:

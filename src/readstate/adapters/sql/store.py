@@ -441,12 +441,14 @@ class SqlStore(SqlDeadLetters, SqlUpkeep):
         rows = _anything.decode(await self._text("public_readers", keys=as_json(keys)))
         return {(user, channel): tuple((a, b) for a, b in skipped) for user, channel, skipped in rows}
 
-    async def receipts_since(self, user: str, since: int, most_members: int, limit: int) -> list[SeenPlace]:
-        """Receipts of others since a time, in the user's channels of up to so many members, in order."""
-        text = await self._text("receipts_since", user=user, since=since, most=most_members, limit=limit)
+    async def receipts_since(self, user: str, since: int, most_members: int, limit: int) -> list[SeenPlace] | None:
+        text = await self._text("receipts_since", user=user, since=since, most=most_members, limit=limit + 1)
+        rows = _anything.decode(text)
+        if len(rows) > limit:
+            return None
         return [
             seen_place(reader, channel, Position(seq, id_, None), read_at, skipped)
-            for channel, reader, seq, id_, read_at, skipped in _anything.decode(text)
+            for channel, reader, seq, id_, read_at, skipped in rows
             if receipt_seq(seq, skipped) or not seq  # who only joined has read nothing
         ]
 
