@@ -33,7 +33,7 @@ MAX_MARKS = 600
 NOTHING: frozenset[int] = frozenset()
 
 Offsets = Mapping[int, int]
-"""An offset per partition."""
+"""Offset by partition."""
 
 log = structlog.get_logger()
 
@@ -73,7 +73,6 @@ class _Partition:
         self.end = max(end, self.end) if self.sent_at >= at else end
 
     def sent(self, end: int, at: float) -> None:
-        """Note that this process has appended up to `end`."""
         self.end, self.sent_at = max(self.end, end), at
         if not self.marks:
             self.marks.append(_Mark(end, at))

@@ -175,7 +175,6 @@ class KafkaLog:
 
     @property
     def spooled(self) -> int:
-        """The number of reads in the spool."""
         return self._spool.depth
 
     def pending_spool(self) -> AsyncIterator[list[ReadEvent]]:

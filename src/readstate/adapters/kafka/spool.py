@@ -96,12 +96,10 @@ class Spool:
 
     @property
     def depth(self) -> int:
-        """The number of events in the spool."""
         return self._segments.depth
 
     @property
     def bytes(self) -> int:
-        """The size of the spool on the disk."""
         return self._segments.bytes
 
     @property
@@ -375,7 +373,6 @@ class _Segments:
         return _Batch(segment, fold_reads(events), len(events))
 
     def retire(self, segment: _Segment) -> None:
-        """Remove a segment that was sent."""
         try:
             self._remove(segment)
         except OSError as error:

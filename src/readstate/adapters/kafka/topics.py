@@ -31,7 +31,6 @@ class Topics(Struct, frozen=True):
         return self.prefix + UNSENT
 
     def dead(self, topic: str) -> str:
-        """The dead letter topic of a topic."""
         return topic + DEAD
 
     @property

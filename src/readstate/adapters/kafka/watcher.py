@@ -88,7 +88,6 @@ class Watcher:
         return await self._ask(lambda admin: self._committed(admin, group, topic))
 
     async def lag(self, group: str, topic: str) -> int:
-        """The number of events that a group has still to process."""
         done = await self.committed(group, topic)
         ends = await self.ends(topic)
         return sum(max(0, end - done[partition]) for partition, end in ends.items())

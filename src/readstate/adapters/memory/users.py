@@ -41,7 +41,7 @@ class _Loading(Struct):
 
 
 class MemoryUsers(UserViews):
-    """Hot state of users. Every method is atomic because none of them awaits."""
+    """Hot state of users. Every method is atomic because none of them ever suspends."""
 
     def __init__(self, *, unread_cap: int, generation: int, clock: Clock, ledger_ttl: int) -> None:
         super().__init__(clock, ledger_ttl, unread_cap)

@@ -18,14 +18,12 @@ def queries(dialect: str, file: str = "queries.sql") -> dict[str, str]:
 
 
 def migrations(dialect: str) -> dict[int, str]:
-    """Migration scripts by number, in order."""
     names = sorted(entry.name for entry in (files(__package__) / dialect).iterdir())
     found = ((match, name) for name in names if (match := _MIGRATION.fullmatch(name)))
     return {int(match[1]): _read(dialect, name) for match, name in found}
 
 
 def schema(dialect: str) -> str:
-    """The whole schema as the newest migration leaves it."""
     return _read(dialect, "schema.sql")
 
 

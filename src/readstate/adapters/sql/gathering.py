@@ -29,7 +29,6 @@ async def ask(session: Session, name: str, keys: Iterable[Any]) -> str:
 
 
 async def gather(session: Session, needed: FactsNeeded, facts: Facts) -> None:
-    """Add what is needed to the facts."""
     if needed.channels:
         found = channels.decode(await ask(session, "channels", needed.channels))
         facts.channels |= {channel.channel_id: channel for channel in found}

@@ -393,7 +393,6 @@ async def _with_peers(session: Session, room: Channel) -> Channel:
 
 
 async def _newest(session: Session, room: str) -> Latest | None:
-    """The newest message of a room that is not deleted."""
     m = await newest_but(session, room, "")
     seq = None if m is None else m.thread_seq if is_thread(room) else m.seq
     return None if m is None or seq is None else Latest(m.id, seq, m.at, m.sender_id, m.preview)

@@ -83,7 +83,7 @@ class SqliteEngine:
         return await self._loop.run_in_executor(self._readers, self._run_read, work)
 
     async def pragma(self, name: str, value: int) -> None:
-        """Set a PRAGMA of the writing connection, outside any transaction."""
+        """Set a PRAGMA of the writing connection, without waiting for the writing thread."""
         if not name.isidentifier():
             raise ValueError(name)
         await asyncio.to_thread(self._writer.execute, f"PRAGMA {name} = {value:d}")
@@ -231,7 +231,6 @@ def execute_rows(db: sqlite3.Connection, statements: Mapping[int, str], rows: Se
 
 
 def schema_version(connection: sqlite3.Connection) -> int:
-    """The number of the last migration that was applied."""
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     return version
 
