@@ -72,7 +72,7 @@ class MemoryBadges:
         self._senders.clear()
 
     async def shrink(self, share: float) -> int:
-        """Drop this share of the badges, the oldest loads first, and return how many. One badge always stays."""
+        """Drop this share of the badges, the oldest loads first, and return how many. One always stays."""
         dropped = list(self._senders)[: min(ceil(len(self._senders) * share), len(self._senders) - 1)]
         for user in dropped:
             await self.forget(user)

@@ -128,9 +128,7 @@ class MemoryChannels:
         self._used.clear()
 
     async def shrink(self, share: float) -> int:
-        """Drop this share of the channels, the least recently used first, and return how many. One channel always
-        stays.
-        """
+        """Drop this share of the channels, the least recently used first, and return how many. One always stays."""
         oldest = sorted(self._channels, key=lambda channel: self._used.get(channel, 0))
         dropped = oldest[: min(ceil(len(oldest) * share), len(oldest) - 1)]
         for channel in dropped:

@@ -407,7 +407,7 @@ class MemoryUsers(UserViews):
         self._loading.clear()
 
     async def shrink(self, share: float) -> int:
-        """Drop this share of the users, the least recently used first, and return how many. One user always stays."""
+        """Drop this share of the users, the least recently used first, and return how many. One always stays."""
         oldest = sorted(self._users, key=lambda user: self._users[user].used)
         dropped = oldest[: min(ceil(len(oldest) * share), len(oldest) - 1)]
         for user in dropped:

@@ -1,9 +1,10 @@
 """Applies events of channels in one transaction. New events are folded; replays change nothing.
 
 The transaction also stores, per partition, up to where the log is applied. An event below that offset is a replay. Its
-effect is rebuilt from what is stored, because the first attempt may have failed after its commit. If a leader epoch
-shows that a partition has lost its tail, its offsets are used again for new events: a new base then keeps log positions
-growing.
+effect is rebuilt from stored rows, because the first attempt may have failed after its commit.
+
+A partition that has lost its tail uses its offsets again, for new events. Leader epochs show that; a new base then
+keeps log positions growing.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -140,7 +141,8 @@ class Applying:
     # ------------------------------------------------------------ replays
 
     async def _reached(self, source: str, deliveries: Sequence[Delivery]) -> dict[Place, list[str]]:
-        """The users who had a connection when these replays were stored: their delivery tracking may be incomplete.
+        """The users who had a connection when these replays were first stored: tracking of deliveries to them may be
+        missing.
 
         Only the last batch is kept: a process completes a batch before it begins the next one, so no earlier one is
         incomplete.
@@ -197,8 +199,10 @@ class Applying:
         return away
 
     async def _outgrown(self, deliveries: Sequence[Delivery], facts: Facts) -> dict[str, tuple[str, ...]]:
-        """The members of channels that one of these joins may have taken over the fan-out limit: at most the limit plus
-        the joiners.
+        """The members of channels that one of these joins may have taken over the fan-out limit.
+
+        Such a channel had at most the limit plus the joiners then; a channel with more members outgrew the limit
+        before.
         """
         found: dict[str, tuple[str, ...]] = {}
         for one in deliveries:

@@ -433,7 +433,7 @@ def explained() -> Iterator[None]:
 
 
 async def _nothing(_: asyncpg.Connection) -> None:
-    """Sessions need no reset: settings are per transaction."""
+    """Sessions need no reset: nothing sets an option for longer than a transaction."""
 
 
 def settings(statement_seconds: float, idle_seconds: float) -> dict[str, str]:

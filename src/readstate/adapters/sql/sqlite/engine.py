@@ -67,9 +67,7 @@ class SqliteEngine:
         self._thread.start()
 
     async def write(self, work: Work[T]) -> T:
-        """Run in the next group and return when it is committed. `work` may run twice; then the first run was rolled
-        back.
-        """
+        """Run in the next group and return when it is committed. `work` may run twice, the first time rolled back."""
         done = self._loop.create_future()
         self._last_write = done
         self._jobs.put(_Job(work, done))
@@ -89,9 +87,7 @@ class SqliteEngine:
         await asyncio.to_thread(self._writer.execute, f"PRAGMA {name} = {value:d}")
 
     async def checkpoint(self) -> None:
-        """Copy the write-ahead log into the file, so that the next write starts the log over and needs no further
-        space.
-        """
+        """Copy the write-ahead log into the file: the next write then starts the log over and needs no further space."""
         with contextlib.suppress(sqlite3.Error):
             await asyncio.to_thread(self._writer.execute, "PRAGMA wal_checkpoint(RESTART)")
 
