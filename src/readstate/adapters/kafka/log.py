@@ -49,7 +49,7 @@ log = structlog.get_logger()
 
 
 class KafkaLog:
-    """Acknowledged means durable, in Kafka or (reads only) on the local disk. Owns producer and spool. Times are in
+    """Acknowledged means durable, in Kafka or (reads only) on the local disk. Owns producer and spool. Times in
     seconds.
     """
 

@@ -87,7 +87,7 @@ class SqliteEngine:
         await asyncio.to_thread(self._writer.execute, f"PRAGMA {name} = {value:d}")
 
     async def checkpoint(self) -> None:
-        """Copy the write-ahead log into the file: the next write then starts the log over and needs no further space."""
+        """Copy the write-ahead log into the file: the next write starts the log over and needs no further space."""
         with contextlib.suppress(sqlite3.Error):
             await asyncio.to_thread(self._writer.execute, "PRAGMA wal_checkpoint(RESTART)")
 
