@@ -9,9 +9,7 @@ MAX_REMEMBERED = 10_000
 
 
 class Drops:
-    """Numbers every drop. It remembers single users up to MAX_REMEMBERED; beyond that it reports too many, never too
-    few.
-    """
+    """Numbers every drop. Remembers up to MAX_REMEMBERED users; beyond that it reports too many, never too few."""
 
     def __init__(self) -> None:
         self.count = 0

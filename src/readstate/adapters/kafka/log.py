@@ -49,9 +49,7 @@ log = structlog.get_logger()
 
 
 class KafkaLog:
-    """Acknowledged means durable, in Kafka or (reads only) on the local disk. Owns producer and spool. Times in
-    seconds.
-    """
+    """Owns producer and spool. Acknowledged means durable, in Kafka or (reads only) on the local disk. Times in s."""
 
     def __init__(
         self,
@@ -82,9 +80,7 @@ class KafkaLog:
         self._waits = Waits(instance_id)
         self._late = self._down = False
         self.topics_seen = topics_seen
-        """Nothing is sent until the topics are known to have the configured number of partitions: events could go to
-        wrong ones.
-        """
+        """Nothing is sent before the topics' number of partitions is checked: events could go to wrong partitions."""
         self._sends: set[asyncio.Task[None]] = set()
         self._callers = 0
         self._closed = False

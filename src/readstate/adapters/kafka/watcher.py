@@ -82,9 +82,7 @@ class Watcher:
         return {(place.topic, place.partition): (oldest[place], ends[place]) for place in wanted}
 
     async def committed(self, group: str, topic: str) -> dict[int, int]:
-        """The next offset that a group has to process, per partition. A group without commits begins at the oldest
-        offset.
-        """
+        """The next offset that a group has to process, per partition; the oldest one if it has committed nothing."""
         return await self._ask(lambda admin: self._committed(admin, group, topic))
 
     async def lag(self, group: str, topic: str) -> int:

@@ -1,6 +1,4 @@
-"""What `readstate doctor` checks in PostgreSQL: access, connections, schema, lease, durability, timeouts, clock,
-latency.
-"""
+"""What `readstate doctor` checks in PostgreSQL: access, schema, lease, durability, limits, timing and encryption."""
 
 import asyncio
 import ssl
