@@ -1,4 +1,7 @@
-"""Whose hot state was dropped lately: what was on its way to the durable store then may be missing in it."""
+"""Remembers which users' hot state was dropped lately.
+
+State that is reloaded after a drop may lack reads that were still on their way to the durable store.
+"""
 
 from collections.abc import Iterable
 
@@ -6,7 +9,7 @@ MAX_REMEMBERED = 10_000
 
 
 class Drops:
-    """Numbers every drop. Forgets single ones after a while, and then says rather too much than too little."""
+    """Numbers every drop. Remembers up to MAX_REMEMBERED users; beyond that it reports too many, never too few."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -14,7 +17,6 @@ class Drops:
         self._everyone = 0
 
     def user(self, user: str) -> None:
-        """One user was dropped."""
         self.count += 1
         self._users.pop(user, None)
         self._users[user] = self.count
@@ -22,13 +24,12 @@ class Drops:
             self._everyone = self._users.pop(next(iter(self._users)))
 
     def everyone(self) -> None:
-        """All users were dropped."""
         self.count += 1
         self._everyone = self.count
         self._users.clear()
 
     def since(self, count: int, users: Iterable[str]) -> set[str]:
-        """Those of these users who may have been dropped since then."""
+        """Those of these users who may have been dropped after drop number `count`."""
         if count < self._everyone:
             return set(users)
         return {user for user in users if self._users.get(user, 0) > count}

@@ -1,1 +1,1 @@
-"""The log in Kafka, and the spool for when Kafka does not answer."""
+"""The log in Kafka, and the spool that keeps reads while Kafka does not acknowledge."""

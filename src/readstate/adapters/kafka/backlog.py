@@ -1,14 +1,14 @@
-"""How long accepted events of the topic `messages` have waited for the message writer, in each partition.
+"""How long accepted events of the topic `messages` have waited for the message writer, per partition.
 
-A look compares the end of each partition with the offset that the writer's group has committed. Ages are taken by this
-process's monotonic clock: a mark says that everything from an offset on was appended after a moment. So the age of the
-oldest event that waits is at most the age of the newest mark at or below it. Only where there was no look for a while
-(at a start, or after Kafka was away) the timestamps of the records fill the gap, and the clocks of producers matter.
+A look compares the end of each partition with the offset that the writer's group has committed. Ages come from this
+process's monotonic clock: a mark (offset, time) says that everything from the offset on was appended after that time.
+So the oldest waiting event is at most as old as the newest mark at or below its offset. Where there was no look for a
+while (at the start, or after Kafka was away), record timestamps fill the gap; only there the producers' clocks matter.
 
-While Kafka does not answer, nothing is accepted. What is known to be accepted (seen by a look, or sent by this process)
-is then compared with the positions in the hot store.
+While Kafka does not answer, nothing is accepted. Events known to be accepted (seen by a look, or sent by this process)
+are then compared with the offsets in the hot store.
 
-Asking for the state costs no call to a server.
+Reading the result costs no call to a server.
 """
 
 import asyncio
@@ -25,79 +25,73 @@ from readstate.telemetry import APPLY_LAG
 
 LOOK_SECONDS = 1.0
 LOOKS = 5
-"""In the times that STALE_AFTER and MAX_LAG say, at least."""
+"""At least this many looks within STALE_AFTER, and within MAX_LAG."""
 GAP_LOOKS = 3
-"""Marks that are older than this many pauses between looks say too little."""
+"""After this many pauses without a look, the marks say too little about ages."""
 FIRST_SECONDS = 2.0
 MAX_MARKS = 600
 NOTHING: frozenset[int] = frozenset()
 
 Offsets = Mapping[int, int]
-"""An offset of each partition."""
+"""Offset by partition."""
 
 log = structlog.get_logger()
 
 
 class Sources(NamedTuple):
-    """Where a look finds its numbers."""
-
     ends: Callable[[], Awaitable[Offsets]]
     """The next offset of each partition."""
     committed: Callable[[], Awaitable[Offsets]]
     """The next offset that the message writer has to apply."""
     ends_before: Callable[[float], Awaitable[Offsets]]
-    """The first offsets whose records are at most this many seconds old; none where all records are older."""
+    """The first offset whose record is at most this many seconds old; none where all records are older."""
     applied: Callable[[], Awaitable[Offsets]]
-    """What the hot store knows to be applied. It may lack partitions."""
+    """The next offset to apply according to the hot store. It may lack partitions."""
 
 
 class _Mark(NamedTuple):
     end: int
     at: float
-    """Everything from `end` on was appended later."""
+    """Everything from `end` on was appended after this time."""
 
 
 class _Partition:
-    """What is known of one partition."""
-
     def __init__(self) -> None:
         self.end = self.applied = 0
         self.sent_at = float("-inf")
         self.marks: list[_Mark] = []
 
     def seen(self, end: int, at: float) -> None:
-        """The log ended here at a moment. If it is shorter than before, its offsets begin anew."""
+        """Note the end that a look found. An end below the last one means that the topic's offsets restarted."""
         if self.marks and end < self.marks[-1].end:
             self.marks.clear()
         if len(self.marks) > 1 and self.marks[-1].end == end:
-            self.marks.pop()  # the first stays: something before it may wait
+            self.marks.pop()  # the first mark stays: an event before it may wait
         self.marks.append(_Mark(end, at))
         if len(self.marks) > MAX_MARKS:
-            del self.marks[1:-1:2]  # ages get a little less precise, never too low
+            del self.marks[1:-1:2]  # ages lose some precision but are never too low
         self.end = max(end, self.end) if self.sent_at >= at else end
 
     def sent(self, end: int, at: float) -> None:
-        """This process has appended up to here."""
         self.end, self.sent_at = max(self.end, end), at
         if not self.marks:
             self.marks.append(_Mark(end, at))
 
     def fill_gap(self, end: int, at: float) -> None:
-        """A mark by the timestamps of records."""
         self.marks = sorted([*self.marks, _Mark(end, at)], key=lambda mark: mark.at)
 
     def waiting_since(self) -> float | None:
-        """Since when, at the earliest, the oldest event waits; None: none does."""
+        """The earliest time since when the oldest event may have waited; None: no event waits."""
         useful = max((index for index, mark in enumerate(self.marks) if mark.end <= self.applied), default=0)
         del self.marks[:useful]
         return None if self.applied >= self.end else self.marks[0].at
 
 
 class Backlog:
-    """What waits in each partition, as this process knows it. Times are in seconds.
+    """The backlog of each partition as this process knows it. Times are in seconds.
 
-    After `stale_after`, counts of a partition's channels are not exact; after `max_lag` (0: never) it takes no more
-    messages.
+    After `stale_after`, counts of the partition's channels are not exact; after `max_lag` (0: never), the partition
+    accepts no messages.
     """
 
     def __init__(
@@ -116,7 +110,7 @@ class Backlog:
         self._now = now
         self._pause = min(LOOK_SECONDS, stale_after / LOOKS, (max_lag or stale_after) / LOOKS)
         self._looked_at = float("-inf")
-        """When the ends were last seen."""
+        """When a look last learned the ends."""
         self._since: dict[int, float] = {}
         self._oldest = float("inf")
         self._first = asyncio.Event()
@@ -125,22 +119,21 @@ class Backlog:
 
     @property
     def age(self) -> float:
-        """Of the oldest event that waits; 0: none does."""
+        """The age of the oldest waiting event; 0: none waits."""
         return max(0.0, self._now() - self._oldest)
 
     def stale(self) -> frozenset[int]:
-        """The partitions where something has waited for too long."""
         return self._older_than(self._stale_after)
 
     def check(self, partitions: Collection[int]) -> None:
-        """Refuse messages to partitions where something has waited for far too long."""
+        """Raise MessagesBehind if an event has waited longer than `max_lag` in one of these partitions."""
         if self._max_lag and not self._older_than(self._max_lag).isdisjoint(partitions):
             raise MessagesBehind(
                 f"accepted messages have waited for more than {self._max_lag:g} s; nothing was done, try again"
             )
 
     def state(self) -> str:
-        """`ok`, or how far behind the message writer is."""
+        """`ok`, or how far the message writer lags."""
         if not (stale := self.stale()):
             return "ok"
         return (
@@ -153,10 +146,9 @@ class Backlog:
             return NOTHING
         return frozenset(number for number, since in self._since.items() if since < limit)
 
-    # ------------------------------------------------------------ what is learned
+    # ------------------------------------------------------------ updates
 
     def sent(self, ends: Offsets) -> None:
-        """This process has appended events, up to these offsets."""
         now = self._now()
         for number, end in ends.items():
             partition = self._partitions[number]
@@ -166,7 +158,6 @@ class Backlog:
                 self._oldest = min(self._oldest, now)
 
     async def run(self) -> None:
-        """Look again and again, until cancelled."""
         while True:
             try:
                 await self.look()
@@ -176,12 +167,12 @@ class Backlog:
             await asyncio.sleep(self._pause)
 
     async def looked(self) -> None:
-        """Wait for the first look, but not long for brokers that are away."""
+        """Wait for the first look, at most FIRST_SECONDS in case the brokers are away."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._first.wait(), FIRST_SECONDS)
 
     async def look(self) -> None:
-        """Learn what is appended and applied. Never fails: what can't be learned stays as it was known."""
+        """Update ends, applied offsets and ages. A server that does not answer is no error: the old values stay."""
         begun = self._now()
         try:
             ends = await self._sources.ends()
@@ -212,7 +203,7 @@ class Backlog:
             log.debug("it is not known what is applied", action="backlog", reason=error.detail)
 
     async def _fill_gap(self, ends: Offsets, now: float) -> None:
-        """By the timestamps of records: which are under way, and which have an age that something depends on."""
+        """Add marks from record timestamps, at the ages that decisions depend on."""
         waiting = [number for number, partition in self._partitions.items() if partition.waiting_since() is not None]
         if not waiting:
             return

@@ -1,4 +1,8 @@
-"""A consumer that gives batches, and whose offsets move only when the work is done."""
+"""A Kafka consumer that returns batches and commits offsets only when the caller says so.
+
+It also finds two faults that librdkafka does not report: a member that stands still although records wait, and a
+partition that has lost its tail (records that the group had already consumed).
+"""
 
 import asyncio
 import time
@@ -16,33 +20,31 @@ from .watcher import Watcher
 
 BREATH = 100
 IDLE_SECONDS = 0.1
-"""So long the first record is waited for at least: a look that finds nothing costs as much as one that does."""
+"""The least time to wait for the first record: an empty poll costs as much as one that finds records."""
 PATIENCE_SECONDS = 60.0
-"""Records that wait for so long while none comes are a sign that the library stands still."""
+"""If records wait this long while none arrives, librdkafka is taken to stand still."""
 T = TypeVar("T")
 Place = tuple[str, int]
-"""A topic and a partition of it."""
+"""(topic, partition)."""
 
 log = structlog.get_logger()
 
 
 class Consumed(NamedTuple):
-    """What is read."""
-
     topic: str
     partition: int
     offset: int
     key: bytes
     value: bytes
     epoch: int = -1
-    """The leader epoch under which the broker took it; -1: not known."""
+    """The leader epoch under which the broker took the record; -1: not known."""
 
 
 class KafkaConsumer:
-    """A member of a consumer group. Its offsets move only when it says so.
+    """A member of a consumer group. Its offsets move only by `commit`.
 
-    How far the log goes it asks of a watcher, its own if none is given: over its own connection each question would
-    wait behind a fetch, half a second for every partition.
+    Ends are asked of a watcher (its own if none is given): over the consumer's own connection each question would wait
+    behind a fetch, half a second per partition.
     """
 
     def __init__(
@@ -63,22 +65,25 @@ class KafkaConsumer:
         self._new: set[Place] = set()
         self._kept: list[Message] = []
         self._done: dict[Place, tuple[int, int]] = {}
-        """Offsets, with leader epochs, that the group has not taken yet: it does not while it rebalances."""
+        """(offset, leader epoch) that the group has not taken yet: it takes none while it rebalances."""
         self._last: dict[Place, tuple[int, int]] = {}
-        """Of partitions that have just come: the offset and the leader epoch of the last record that is done."""
+        """For newly assigned partitions: (offset, leader epoch) of the last record that is done."""
         self._cut: set[Place] = set()
-        """Partitions that have lost their end since: they are read from their oldest record again."""
+        """Partitions that have lost their tail: they are read again from their oldest record."""
         self._rewound: dict[Place, int] = {}
-        """What the group had to do next where that was found."""
+        """The committed offset at which a partition was found to have lost its tail, so that it is rewound once."""
         self._coming: asyncio.Future[list[Message]] | None = None
         self._idle_since: float | None = None
         self._waiting: dict[Place, tuple[int, float]] = {}
-        """What the group has to do next where records wait, and since when."""
+        """Where records wait: the committed offset, and since when it has stood there."""
         self._stands_still = False
         self._join()
 
     async def batch(self, most: int, seconds: float) -> list[Consumed]:
-        """What has come, at most so much and after so long; partitions are given away in here and in `breathe`."""
+        """Return up to `most` records after at most `seconds`, but wait at least IDLE_SECONDS for the first one.
+
+        Partitions are assigned and revoked only in here and in `heartbeat`.
+        """
         if self._stands_still:
             await self._join_anew()
         self._coming = self._coming or self._run(lambda: self._consume(most, seconds))
@@ -87,31 +92,30 @@ class KafkaConsumer:
         except KafkaException as error:
             self._coming = None
             raise LogUnavailable("Kafka cannot be read", reason=self._faults.explain(error.args[0])) from error
-        # Not in a finally: whoever is cancelled above leaves the batch to the next call.
+        # Not in a finally: a cancelled caller leaves the batch to the next call.
         self._coming = None
         self._idle_since = None if found else self._idle_since or time.monotonic()
         return self._records(found)
 
     async def heartbeat(self) -> None:
-        """Stay a member while a batch is worked on for long, and take nothing new. What comes all the same is kept."""
+        """Stay a member while a batch takes long. Fetches nothing new; records that still arrive wait for `batch`."""
         try:
             await self._run(self._heartbeat)
         except KafkaException as error:
             raise LogUnavailable("Kafka cannot be read", reason=self._faults.explain(error.args[0])) from error
 
     def assigned(self) -> frozenset[Place]:
-        """The partitions that it has."""
         return frozenset(self._mine)
 
     def taken(self) -> frozenset[Place]:
-        """Those of them that have come since the last call."""
+        """The partitions assigned since the last call."""
         new, self._new = self._new, set()
         return frozenset(new)
 
     async def commit(self, records: Sequence[Consumed]) -> None:
-        """Everything up to these is done. One that was given away meanwhile is left to its new owner.
+        """Everything up to these records is done. Partitions revoked meanwhile are left to their new owner.
 
-        What the group does not take because it is being shared out is told again with the next batch, if there is any.
+        The next `batch` retries offsets that the group refused during a rebalance, unless their partition was revoked.
         """
         ends = {(one.topic, one.partition): (one.offset + 1, one.epoch) for one in records}
         try:
@@ -121,7 +125,7 @@ class KafkaConsumer:
             raise LogUnavailable("Kafka has not taken an offset", reason=reason) from error
 
     async def ends(self) -> dict[Place, tuple[int, int]]:
-        """(committed, end) of the partitions that it has."""
+        """(committed, end) of the assigned partitions."""
         try:
             committed = await self._run(self._committed)
         except KafkaException as error:
@@ -130,10 +134,11 @@ class KafkaConsumer:
         return {place: (max(oldest, committed[place]), end) for place, (oldest, end) in spans.items()}
 
     async def check(self, ends: Mapping[Place, tuple[int, int]]) -> None:
-        """Given what `ends` said: where records wait and none comes, the next batch begins with a new member.
+        """Given the result of `ends`: if records wait and none arrives, the next batch rejoins the group.
 
-        librdkafka may stand still after brokers were away, with its partitions or without any, and say nothing. It also
-        waits at the end of a partition that has lost more than that: such a partition is read anew.
+        After brokers were away, librdkafka may stand still without an error, with its partitions or without any. It
+        also waits silently at a committed offset beyond the end of a partition that lost its tail: that partition is
+        read from its oldest record.
         """
         for place, (committed, end) in ends.items():
             if committed > end and place in self._mine and self._rewound.get(place) != committed:
@@ -151,7 +156,7 @@ class KafkaConsumer:
         )
 
     async def close(self) -> None:
-        """Leave the group: others take over at once."""
+        """Leave the group, so that others take over at once."""
         await self._leave()
         if self._closes_watcher:
             await self._watcher.close()
@@ -171,7 +176,7 @@ class KafkaConsumer:
             },
             self._faults,
         )
-        # The library wants one thread at a time, and a consumer that waits must not take one from others.
+        # librdkafka wants one thread at a time, and a consumer that waits must not occupy a shared one.
         self._thread = ThreadPoolExecutor(1, f"kafka-{self._group}")
         self._consumer.subscribe(self._topics, on_assign=self._assigned, on_revoke=self._gone, on_lost=self._gone)
 
@@ -183,7 +188,7 @@ class KafkaConsumer:
             log.warning("a consumer can't leave its group; the group notices by itself", action="kafka")
 
     async def _join_anew(self) -> None:
-        """What was taken and not committed comes again."""
+        """Records that were fetched and not committed are replayed."""
         log.warning("records wait and none comes: the group is joined anew", action="kafka", group=self._group)
         await self._leave()
         self._mine, self._new, self._kept, self._done = set(), set(), [], {}
@@ -192,7 +197,7 @@ class KafkaConsumer:
         self._join()
 
     async def _of_group(self) -> dict[Place, tuple[int, int]]:
-        """(committed, end) of all partitions, whoever has them."""
+        """(committed, end) of all partitions, whichever member has them."""
         found: dict[Place, tuple[int, int]] = {}
         for topic in self._topics:
             committed, ends = await asyncio.gather(
@@ -221,7 +226,7 @@ class KafkaConsumer:
         first = self._consumer.consume(1, IDLE_SECONDS)
         if not first or most == 1:
             return first
-        self._kept = first  # should the next call fail, or give its partition away
+        self._kept = first  # in case the next call fails or revokes its partition
         more = self._consumer.consume(most - 1, seconds)
         found, self._kept = self._kept + more, []
         return found
@@ -232,12 +237,12 @@ class KafkaConsumer:
         try:
             self._kept += self._consumer.consume(BREATH, 0)
         finally:
-            self._consumer.resume(paused)  # also what was just given away: it would still be paused when it comes back
+            self._consumer.resume(paused)  # revoked ones too: they would still be paused when they come back
 
     def _commit(self, ends: dict[Place, tuple[int, int]]) -> None:
-        """Not where it is another's: the group would take it, and step back.
+        """Skip partitions that another member has: the broker would accept the commit and move the group's offset back.
 
-        By the leader epoch a later member of the group sees whether the log has lost its end since.
+        From the leader epoch a later member of the group sees whether the log has lost its tail since.
         """
         self._done |= {place: end for place, end in ends.items() if place in self._mine}
         if not self._done:
@@ -254,12 +259,12 @@ class KafkaConsumer:
             self._done.clear()
 
     def _committed(self) -> dict[Place, int]:
-        """Of the partitions that it has; a negative number where there is none yet."""
+        """Of the assigned partitions; negative where the group has committed nothing yet."""
         found = self._consumer.committed(self._consumer.assignment(), timeout=ANSWER_SECONDS)
         return {(place.topic, place.partition): place.offset for place in found}
 
     def _assigned(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        if consumer is not self._consumer:  # one that could not leave in time
+        if consumer is not self._consumer:  # an old member that could not leave in time
             return
         came = {(place.topic, place.partition) for place in places}
         self._mine, self._new = self._mine | came, self._new | came
@@ -267,8 +272,10 @@ class KafkaConsumer:
             consumer.incremental_assign(self._from_last_done(consumer, places))
 
     def _from_last_done(self, consumer: Consumer, places: list[TopicPartition]) -> list[TopicPartition]:
-        """Begin one record before what is to do: under a later leader epoch than then, it is another record, and the
-        log has lost its end since. Then those before it may be others as well.
+        """Begin one record before the committed offset, to detect a lost tail.
+
+        If that record has a later leader epoch than the commit, it is a different record: the log has lost its tail,
+        and records before it may be different as well.
         """
         try:
             found = consumer.committed(places, timeout=ANSWER_SECONDS)
@@ -285,7 +292,7 @@ class KafkaConsumer:
         return begin
 
     def _gone(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        """What was kept of them is left to the new owner: should they come back, it comes again."""
+        """Drop what was kept of revoked partitions: the new owner gets it, and if they come back it is replayed."""
         if consumer is not self._consumer:
             return
         gone = {(place.topic, place.partition) for place in places}
@@ -295,7 +302,7 @@ class KafkaConsumer:
         self._done = {place: end for place, end in self._done.items() if place not in gone}
 
     def _is_to_do(self, record: Consumed) -> bool:
-        """Not the record that is done, and nothing of a partition that has lost its end until it is read anew."""
+        """False for the record that is already done, and for partitions that lost their tail until they are rewound."""
         place = (record.topic, record.partition)
         last = self._last.pop(place, None)
         if last is not None and record.offset == last[0]:
@@ -325,7 +332,7 @@ class KafkaConsumer:
                 record = Consumed(topic, partition, offset, *value, -1 if epoch is None else epoch)
                 if self._is_to_do(record):
                     records.append(record)
-        if failure is not None and not records:  # what came beside it must not be passed over
+        if failure is not None and not records:  # records that arrived with it must not be skipped
             raise LogUnavailable("Kafka cannot be read", reason=self._faults.explain(failure))
         return records
 

@@ -1,4 +1,4 @@
-"""What `readstate doctor` looks at in Kafka."""
+"""What `readstate doctor` checks in Kafka: access, brokers, topics, replication and encryption."""
 
 from typing import Any
 
@@ -17,7 +17,6 @@ SAFE_REPLICAS = 3
 
 
 def kafka(settings: Settings) -> list[Finding]:
-    """Whether the brokers let us in, how many there are, and whether the topics are as the settings want them."""
     faults = Faults()
     where = ", ".join(settings.kafka_bootstrap)
     try:
@@ -56,7 +55,7 @@ def _replicas(brokers: int) -> Finding:
 
 
 def _safety(settings: Settings, admin: AdminClient, known: Any) -> list[Finding]:
-    """Topics that were made by others, or before, may acknowledge what one broker alone has, or lose what they did."""
+    """Topics made by hand or by an earlier version may acknowledge with one replica, or lose what they acknowledged."""
     topics = [name for name in Topics(settings.topic_prefix).all if name in known.topics]
     resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics]
     asked = {one.name: answer for one, answer in admin.describe_configs(resources).items()} if topics else {}

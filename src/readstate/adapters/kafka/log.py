@@ -1,9 +1,9 @@
-"""The log of the cluster profile: Kafka, and a spool on the local disk for reads while it is away.
+"""The log of the cluster profile: Kafka, and a spool on the local disk for reads while Kafka is away.
 
-Two things are known of Kafka. It is *late* since something was not acknowledged in time: reads then go to the spool at
-once. It is *down* since something was refused for good: messages are then refused at once, since nothing else could
-keep their order. Any acknowledgement ends both. As long as either holds, one send is always under way: the drain of
-the spool, or whoever comes next when there is none.
+The log tracks two states of Kafka. Kafka is *late* after it failed to acknowledge something in time: reads then go
+straight to the spool. Kafka is *down* after a send failed for good: messages are then refused at once, because nothing
+else could keep their order. Any acknowledgement ends both. While either holds, one send is always in flight as a probe:
+the drain of the spool, or else the next caller's send.
 """
 
 import asyncio
@@ -43,13 +43,13 @@ LOOK_SECONDS = 0.02
 CLOSE_SECONDS = 5.0
 
 Applied = Callable[[], Awaitable[Mapping[int, int]]]
-"""The next offset of each partition of `messages` that is not applied yet."""
+"""The next offset to apply in each partition of `messages`."""
 
 log = structlog.get_logger()
 
 
 class KafkaLog:
-    """Acknowledged is durable, in Kafka or (reads) on the local disk. Owns producer and spool. Times are in seconds."""
+    """Owns producer and spool. Acknowledged means durable, in Kafka or (reads only) on the local disk. Times in s."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class KafkaLog:
         self._waits = Waits(instance_id)
         self._late = self._down = False
         self.topics_seen = topics_seen
-        """Until the topics are known to have as many partitions as we believe, nothing is sent: it could go astray."""
+        """Nothing is sent before the topics' number of partitions is checked: events could go to wrong partitions."""
         self._sends: set[asyncio.Task[None]] = set()
         self._callers = 0
         self._closed = False
@@ -88,7 +88,7 @@ class KafkaLog:
         self._idle.set()
 
     async def start(self) -> None:
-        """Meet the brokers, if they are there, and begin to send what waits in the spool."""
+        """Connect to the brokers if they answer, and start to drain the spool."""
         try:
             await self._producer.meet(MEET_SECONDS)
         except LogUnavailable as error:
@@ -99,7 +99,6 @@ class KafkaLog:
     # ------------------------------------------------------------ events of channels
 
     async def channel_events(self, events: Sequence[AnyChannelEvent], wait: bool = True) -> Sequence[Effect | None]:
-        """Append, in order; with `wait`, the effects that are known in time."""
         with self._calling():
             if not wait:
                 await self._append(events)
@@ -115,11 +114,10 @@ class KafkaLog:
                 self._waits.close(waiting)
 
     def on_announcements(self, announcements: Sequence[Announcement]) -> None:
-        """Take from the bus what became of events that somebody waits for here."""
+        """Take outcomes of events that a request of this process waits for."""
         self._waits.on_announcements(announcements)
 
     async def settled(self, channels: Collection[str]) -> bool:
-        """Return when what these channels had in the log at the call is applied; also when that can't be known."""
         parts = {partition_of(channel, self._partitions) for channel in channels}
         try:
             async with asyncio.timeout(self._wait_timeout):
@@ -129,7 +127,7 @@ class KafkaLog:
                     if all(applied.get(part, 0) >= ends.get(part, 0) for part in parts):
                         return True
                     await asyncio.sleep(LOOK_SECONDS)
-        except Exception as error:  # of Kafka or of the hot store: whoever asked goes on with what there is
+        except Exception as error:  # Kafka or the hot store does not answer: the caller goes on with what there is
             log.debug("it is not known whether the log is applied", action="kafka", reason=repr(error))
         return True
 
@@ -139,7 +137,7 @@ class KafkaLog:
             raise TooLarge(f"an event of the log has at most {MOST_BYTES} bytes; nothing was done")
         if self._down and self._sends:
             raise LogUnavailable("Kafka takes nothing right now; nothing was done")
-        # Edits, deletes and members are few, and callers wait for their effect: only messages are refused.
+        # Edits, deletes and member changes are few, and callers wait for their effects: only messages are refused.
         added = zip(events, records, strict=True)
         self._backlog.check({record.partition for event, record in added if isinstance(event, MessageEvent)})
         await asyncio.shield(self._begin(self._topics.messages, records))
@@ -147,7 +145,6 @@ class KafkaLog:
     # ------------------------------------------------------------ reads
 
     async def reads(self, events: Sequence[ReadEvent]) -> None:
-        """Append read states: to Kafka, or to the spool if that takes too long."""
         with self._calling():
             if not events:
                 return
@@ -161,7 +158,7 @@ class KafkaLog:
             KAFKA_FALLBACK.inc(len(events))
 
     async def _in_time(self, sending: "asyncio.Task[None]") -> bool:
-        """Whether it is acknowledged soon. While Kafka is late, nobody waits to see."""
+        """Whether Kafka acknowledged within the produce timeout. While Kafka is late, this does not wait."""
         if not self._late:
             await asyncio.wait([sending], timeout=self._produce_timeout)
         if not sending.done():
@@ -169,20 +166,19 @@ class KafkaLog:
             return False
         failure = sending.exception()
         if failure is not None and not isinstance(failure, LogUnavailable):
-            raise failure  # of the event, not of Kafka: the spool would not get rid of it
+            raise failure  # the event is at fault, not Kafka: the spool could never send it
         return failure is None
 
     @property
     def spooled(self) -> int:
-        """Reads that wait in the spool."""
         return self._spool.depth
 
     def pending_spool(self) -> AsyncIterator[list[ReadEvent]]:
-        """What waits in the spool, in batches: an emptied hot store has to be told again."""
+        """The reads in the spool, in batches. A hot store that was emptied lacks them."""
         return self._spool.pending()
 
     async def send_reads(self, events: Sequence[ReadEvent]) -> None:
-        """Append read states to Kafka only."""
+        """Append read states to Kafka, never to the spool."""
         await asyncio.shield(
             self._begin(self._topics.reads, [read_record(event, self._partitions) for event in events])
         )
@@ -190,21 +186,19 @@ class KafkaLog:
     # ------------------------------------------------------------ events of workers
 
     async def unsent(self, events: Sequence[UnsentEvent]) -> None:
-        """Append messages to those who were away."""
         records = [unsent_record(event, self._partitions) for event in events]
         await asyncio.shield(self._begin(self._topics.unsent, records))
 
     async def dead(self, topic: str, letters: Sequence[DeadLetter]) -> None:
-        """Put aside what of a topic has failed again and again."""
         records = [dead_letter_record(letter, self._partitions) for letter in letters]
         await asyncio.shield(self._begin(self._topics.dead(topic), records))
 
     async def again(self, topic: str, values: Sequence[bytes]) -> None:
-        """Append events once more as they were. Raises NotAnEvent, and appends none, if one of them is none."""
+        """Append events again, byte for byte. Raises NotAnEvent, and appends none, if one of them cannot be decoded."""
         await asyncio.shield(self._begin(topic, [self._record(topic, value) for value in values]))
 
     def check_again(self, topic: str, value: bytes) -> None:
-        """Raise NotAnEvent if `again` would refuse this one."""
+        """Raise NotAnEvent if `again` would refuse this value."""
         self._record(topic, value)
 
     def _record(self, topic: str, value: bytes) -> Record:
@@ -222,7 +216,7 @@ class KafkaLog:
     # ------------------------------------------------------------ sending
 
     def _begin(self, topic: str, records: Sequence[Record]) -> "asyncio.Task[None]":
-        """Send in a task: whoever waits may go, what was begun is brought to its end."""
+        """Send in a task of its own: a cancelled caller does not cancel the send."""
         task = asyncio.create_task(self._send(topic, records))
         self._sends.add(task)
         task.add_done_callback(self._ended)
@@ -231,7 +225,7 @@ class KafkaLog:
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._sends.discard(task)
         if not task.cancelled():
-            task.exception()  # perhaps nobody waits for it any more
+            task.exception()  # marks it as retrieved: the caller may have been cancelled
 
     async def _send(self, topic: str, records: Sequence[Record]) -> None:
         try:
@@ -253,7 +247,7 @@ class KafkaLog:
 
     @contextlib.contextmanager
     def _calling(self) -> Iterator[None]:
-        """Whoever is in here is waited for at the end."""
+        """Count a call, so that `close` waits for it."""
         if self._closed:
             raise Stopping
         self._callers += 1
@@ -266,7 +260,7 @@ class KafkaLog:
                 self._idle.set()
 
     async def close(self) -> None:
-        """Take nothing more, finish what was taken, and leave to the next process what Kafka does not take soon."""
+        """Refuse new calls and finish those in flight. Reads that Kafka does not acknowledge soon stay in the spool."""
         self._closed = True
         self._waits.give_up()
         await self._idle.wait()
@@ -274,7 +268,7 @@ class KafkaLog:
         if self._spool.depth and not self._late:
             with contextlib.suppress(ReadstateError, TimeoutError):
                 await asyncio.wait_for(self._spool.drain(self.send_reads), CLOSE_SECONDS)
-        await self._note_spool()  # nobody waits for what is sent, and everybody a little longer for what is not
+        await self._note_spool()  # drops the note if the spool is empty, else extends it
         await self._producer.close(CLOSE_SECONDS)
         await asyncio.gather(*self._sends, return_exceptions=True)
         await self._spool.close()

@@ -1,7 +1,7 @@
-"""Kafka: topics, a producer whose answers mean durable, and how its library is spoken to.
+"""Topics, a producer whose acknowledgements mean durable, and the setup of librdkafka clients.
 
-librdkafka has threads of its own. Its acknowledgements are fetched in the event loop, a poll at a time, which costs
-less than a thread that wakes the loop up; every call that may block is made in a thread.
+librdkafka has its own threads. The event loop polls for acknowledgements, which costs less than a thread that wakes the
+loop; every call that may block runs in a thread.
 """
 
 import asyncio
@@ -22,69 +22,70 @@ from readstate.tasks import cancel
 RETENTION_MS = 2 * 24 * 3600 * 1000
 MOST_REPLICAS = 3
 LEAST_IN_SYNC = 2
-"""`min.insync.replicas` of topics with three: what is acknowledged survives the loss of any one broker."""
+"""`min.insync.replicas` of topics with three replicas: what is acknowledged survives the loss of any one broker."""
 ANSWER_SECONDS = 10.0
 DELIVERY_SECONDS = 8.0
-"""The library looks for what is over once a second, so that everybody has an answer within ANSWER_SECONDS."""
+"""`delivery.timeout.ms`. librdkafka checks for timeouts once a second: every caller has an answer in ANSWER_SECONDS."""
 TRY_SECONDS = 1.0
 LEADER_SECONDS = 0.01
 POLL_SECONDS = 0.001
 IDLE_SECONDS = 1.0
-"""Between two polls while nothing is under way: the library may have something to tell."""
+"""Between polls while nothing is in flight: librdkafka may still report errors."""
 QUIET_SECONDS = 10.0
 MOST_BYTES = 1_000_000
-"""Of an event. What holds another one (a dead letter) may be larger."""
+"""The largest event. A record that wraps another event (a dead letter) may be larger."""
 MOST_BYTES_OF_ALL = 4 * MOST_BYTES
 
 Options = Mapping[str, str | int | bool]
-"""Of librdkafka: where the brokers are, TLS and SASL."""
+"""librdkafka options: brokers, TLS and SASL."""
 T = TypeVar("T")
 
 log = structlog.get_logger()
 
 
 class Record(NamedTuple):
-    """What is written. Records with one key are in one order."""
+    """A record to write. Records with the same key keep their order."""
 
     key: bytes
     value: bytes
     partition: int = -1
-    """-1: by the key."""
+    """-1: chosen by the key."""
 
 
 # ---------------------------------------------------------------- the library
 
 
 class Faults:
-    """What the library last told about its connections: errors of calls often say no more than that it took long."""
+    """The last connection error that librdkafka reported: errors of calls often say only that they timed out."""
 
     def __init__(self) -> None:
         self.last: KafkaError | None = None
 
     def __call__(self, error: KafkaError) -> None:
-        """Is told of one."""
-        if self.last is None or error.code() != KafkaError._ALL_BROKERS_DOWN:  # that one says only what follows
+        """librdkafka's `error_cb`."""
+        if self.last is None or error.code() != KafkaError._ALL_BROKERS_DOWN:  # that one names no cause
             self.last = error
 
     @property
     def refused(self) -> bool:
-        """Whether it is about who we are, so that trying again is of no use."""
+        """Whether the broker refuses our identity (TLS, SASL), so that a retry is useless."""
         if self.last is None:
             return False
-        # Since TLS 1.3 a broker refuses a certificate after the handshake: for the library that is a connection lost.
+        # Since TLS 1.3 a broker refuses a certificate after the handshake: librdkafka sees only a lost connection.
         return self.last.code() in {KafkaError._AUTHENTICATION, KafkaError._SSL} or "SSL alert" in self.last.str()
 
     def explain(self, error: KafkaError) -> str:
-        """What is known about an error."""
+        """The error's text, with the last connection error if that is another one."""
         if self.last is None or self.last.code() == error.code():
             return error.str()
         return f"{error.str()} ({self.last.str()})"
 
 
 class _Told:
-    """Takes what the library logs to where ours goes. It calls this as it would the standard library's logger.
+    """Forwards librdkafka's log lines to ours. librdkafka calls it like a logger of the standard library.
 
-    While it tries to connect it may repeat itself a hundred times a second: of one kind, a line in a while is told.
+    While librdkafka reconnects it may repeat a line a hundred times a second: of each kind, one line per QUIET_SECONDS
+    is logged, with the number of lines left out.
     """
 
     def __init__(self) -> None:
@@ -92,7 +93,7 @@ class _Told:
         self._untold = 0
 
     def log(self, level: int, form: str, *words: object) -> None:
-        """One line; the first word is its kind."""
+        """The first word is the kind of the line."""
         now = time.monotonic()
         if now < self._again.get(words[0], 0):
             self._untold += 1
@@ -103,7 +104,7 @@ class _Told:
 
 
 def client(kind: Callable[[dict[str, Any]], T], options: Options, faults: Faults) -> T:
-    """A client of the library; options that it can't use are refused with the reason."""
+    """Create a librdkafka client. Raises ConfigurationError for options that librdkafka refuses."""
     config = {"reconnect.backoff.max.ms": 1_000, **options, "logger": _Told(), "error_cb": faults}
     try:
         return kind(config)
@@ -115,7 +116,7 @@ def client(kind: Callable[[dict[str, Any]], T], options: Options, faults: Faults
 
 
 def make_topics(options: Options, names: Iterable[str], partitions: int) -> None:
-    """Make the topics that are missing. One that is there with another number of partitions is refused. Blocks."""
+    """Create the topics that are missing. Raises ConfigurationError if one has another number of partitions. Blocks."""
     faults, names = Faults(), list(names)
     admin = client(AdminClient, options, faults)
     try:
@@ -127,7 +128,7 @@ def make_topics(options: Options, names: Iterable[str], partitions: int) -> None
             _unless_there(made)
         for name in names:
             found = _partitions(admin, faults, name)
-            if found not in {0, partitions}:  # 0: another process has just made it
+            if found not in {0, partitions}:  # 0: another process has just created it
                 raise ConfigurationError(
                     f"topic {name!r} has {found} partitions, not {partitions}: with another number channels lose their "
                     "order. Set the number that the topic has, or use another topic_prefix"
@@ -140,7 +141,7 @@ def make_topics(options: Options, names: Iterable[str], partitions: int) -> None
 
 
 def topic_config(replicas: int) -> dict[str, str]:
-    """How topics are made. A replica that is not in sync never leads: it would lose what was acknowledged."""
+    """A replica that is not in sync never becomes leader: it would lose acknowledged records."""
     config = {
         "retention.ms": str(RETENTION_MS),
         "max.message.bytes": str(MOST_BYTES_OF_ALL),
@@ -150,8 +151,10 @@ def topic_config(replicas: int) -> dict[str, str]:
 
 
 def _partitions(admin: AdminClient, faults: Faults, name: str) -> int:
-    """How many a topic has. One that was just made is given a moment until brokers are found that lead them: whoever
-    asks the library for one without a leader waits for seconds.
+    """The number of partitions of a topic.
+
+    Waits up to TRY_SECONDS for leaders of a new topic: librdkafka blocks for seconds when asked about a partition
+    without one.
     """
     end = time.monotonic() + TRY_SECONDS
     while True:
@@ -162,7 +165,7 @@ def _partitions(admin: AdminClient, faults: Faults, name: str) -> int:
 
 
 def _metadata(admin: AdminClient, faults: Faults, name: str | None = None) -> Any:
-    """In short tries: one that is refused is told at once, not when the time is over."""
+    """Retry in short attempts, so that a refusal is reported at once and not after the whole timeout."""
     end = time.monotonic() + ANSWER_SECONDS
     while True:
         try:
@@ -185,11 +188,11 @@ def _unless_there(made: Any) -> None:
 
 
 class _Batch:
-    """Records that are waited for together."""
+    """Records of one `send`."""
 
     def __init__(self, size: int, landed: Callable[[KafkaError | None], None]) -> None:
         self.taken = 0
-        """Those that the library has."""
+        """How many records librdkafka has accepted."""
         self._left = size
         self._landed = landed
         self._error: KafkaError | None = None
@@ -200,11 +203,11 @@ class _Batch:
 
     @property
     def uncertain(self) -> bool:
-        """Whether something of it may be in the log although there was an error."""
+        """Whether some of its records may be in the log despite an error."""
         return self._uncertain
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
-        """Called for each record, from the producer's poll. Records of a partition come in their order."""
+        """Called from the producer's poll for each record, in order within a partition."""
         self._landed(error)
         partition, offset = message.partition(), message.offset()
         if error is None and partition is not None and offset is not None:
@@ -218,7 +221,7 @@ class _Batch:
 
 
 class KafkaProducer:
-    """Writes records. What is acknowledged is on all replicas in sync, once, and in order. Made in an event loop."""
+    """Writes records. Acknowledged means on all in-sync replicas, once and in order. Needs a running event loop."""
 
     def __init__(self, options: Options) -> None:
         self._options: Options = {
@@ -228,20 +231,20 @@ class KafkaProducer:
             "compression.type": "lz4",
             "message.max.bytes": MOST_BYTES_OF_ALL,
             "delivery.timeout.ms": int(DELIVERY_SECONDS * 1000),
-            "allow.auto.create.topics": False,  # brokers would give it their own number of partitions
+            "allow.auto.create.topics": False,  # it would get the brokers' default number of partitions
             **options,
         }
         self._faults = Faults()
         self._producer: Producer | None = client(Producer, self._options, self._faults)
         self._spent: list[Producer] = []
-        """Those that have failed for good, until all that they had under way has its answer."""
+        """Producers with a fatal error, until everything they had in flight is answered."""
         self._under_way = 0
         self._something, self._nothing = asyncio.Event(), asyncio.Event()
         self._nothing.set()
         self._polling = asyncio.create_task(self._poll())
 
     async def meet(self, seconds: float = ANSWER_SECONDS) -> None:
-        """Learn where the partitions are, so that the first record need not wait for it. Raises LogUnavailable."""
+        """Fetch metadata, so that the first record does not wait for it. Raises LogUnavailable."""
         try:
             await asyncio.to_thread(self._open().list_topics, timeout=seconds)
         except KafkaException as error:
@@ -249,7 +252,7 @@ class KafkaProducer:
             raise LogUnavailable("Kafka does not answer", reason=self._faults.explain(error.args[0])) from error
 
     async def send(self, topic: str, records: Sequence[Record]) -> dict[int, int]:
-        """Return when all of them are durable. After an error some may be: sending them again must be harmless.
+        """Return when all records are durable. After an error some may be durable: a retry must be harmless.
 
         Returns the offset after the last record in each partition.
         """
@@ -266,15 +269,15 @@ class KafkaProducer:
             self._expect(batch.taken - len(records))
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                error = await asyncio.shield(batch.done)  # whoever is cancelled here has sent it all the same
-        except TimeoutError:  # a producer that fails for good may leave records without an answer
+                error = await asyncio.shield(batch.done)  # a cancelled caller has still sent the batch
+        except TimeoutError:  # a producer with a fatal error may never answer for some records
             raise self._refusal(KafkaError(KafkaError._MSG_TIMED_OUT), uncertain=True) from None
         if error is not None:
             raise self._refusal(error, batch.uncertain)
         return batch.ends
 
     async def close(self, seconds: float = ANSWER_SECONDS) -> None:
-        """Wait for what was sent, then stop. What is not acknowledged by then fails."""
+        """Wait for records in flight, then stop. Records not acknowledged by then fail."""
         if self._producer is None:
             return
         await self._until_landed(seconds)
@@ -284,7 +287,7 @@ class KafkaProducer:
         await cancel(self._polling)
         last = [self._producer, *self._spent]
         self._producer, self._spent = None, []
-        await asyncio.to_thread(last.clear)  # its end joins threads
+        await asyncio.to_thread(last.clear)  # the destructor joins threads
 
     async def _until_landed(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -306,7 +309,7 @@ class KafkaProducer:
             self._nothing.set()
 
     def _put(self, topic: str, records: Sequence[Record], batch: _Batch) -> BufferError | KafkaException | None:
-        """Hand what is left of a batch to the library; why it does not take the next one, or None."""
+        """Hand the rest of a batch to librdkafka; returns why it refuses the next record, or None."""
         produce, delivered = self._open().produce, batch.delivered
         for record in records[batch.taken :]:
             try:
@@ -317,7 +320,7 @@ class KafkaProducer:
         return None
 
     async def _overcome(self, hindrance: BufferError | KafkaException, *, uncertain: bool, in_time: bool) -> None:
-        """Wait for room, which comes by what is under way, or go on with another producer; raises what is final."""
+        """Wait for room in librdkafka's queue, or replace a producer with a fatal error. Raises whatever is final."""
         if isinstance(hindrance, BufferError):
             if not in_time:
                 refusal = LogUnavailable("too much waits for Kafka already")
@@ -342,7 +345,7 @@ class KafkaProducer:
         return refusal
 
     def _renew(self) -> None:
-        """An idempotent producer that has lost its place in the log can't go on; another one can."""
+        """After a fatal error (such as lost sequence numbers) an idempotent producer cannot continue; a new one can."""
         spent, self._producer = self._open(), client(Producer, self._options, self._faults)
         spent.purge(blocking=False)
         self._spent.append(spent)
@@ -358,15 +361,14 @@ class KafkaProducer:
             self._nothing.set()
 
     async def _poll(self) -> None:
-        """Fetch acknowledgements as long as some are to come."""
         while True:
             try:
                 self._open().poll(0)
-            except KafkaException as error:  # so the library tells of a failure for good
+            except KafkaException as error:  # librdkafka reports a fatal error here
                 self._faults(error.args[0])
                 self._renew()
             for spent in self._spent:
-                with contextlib.suppress(KafkaException):  # it tells once more
+                with contextlib.suppress(KafkaException):  # the same fatal error again
                     spent.poll(0)
             self._spent = [spent for spent in self._spent if len(spent)]
             if self._under_way:

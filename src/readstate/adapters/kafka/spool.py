@@ -1,21 +1,22 @@
-"""Keeps read states on the local disk while the log does not take them.
+"""Keeps read states on the local disk while the log does not acknowledge them.
 
-A directory of numbered segments. Each is a file of lines, a checksum (CRC-32) and the event that it is of:
+The spool is a directory of numbered segments. A segment is a file of lines; a line is an event after its CRC-32:
 
     9a0bc1f5 {"user_id":"bob","channel_id":"general","epoch":0,"last_read_seq":12,"apart":[],…}
 
-Lines, because a damaged one takes none of its neighbours with it. The events are those of the log, so what holds for
-other versions there holds here: readers ignore what they don't know.
+A damaged line does not affect its neighbours. The events are those of the log and are compatible between versions in
+the same way: readers ignore fields they don't know.
 
-Events are appended to the newest segment and answered when they are synced. A drain seals the oldest one, sends it as
-one batch and removes it. A crash in between means that it is sent again, which is harmless: states merge. For the same
-reason a segment is never written to again after a restart or a fault: a new one is begun, and no order is lost.
+Events are appended to the newest segment and acknowledged when they are synced. A drain seals the oldest segment, sends
+it as one batch and removes it. A crash in between sends the batch twice, which is harmless: states merge. For the same
+reason order does not matter, and after a restart or a fault a new segment is begun instead of continuing the old one.
 
-What an earlier process has left is not sent: it may be missing wherever its callers' reads were shown before, and the
-log alone does not bring it back there. It goes to whoever restores it (`restore`), also oldest first.
+Segments of an earlier process are passed to `restore` instead of being sent, also oldest first. The hot store that
+showed those reads may have lost them, and the log alone does not bring them back there.
 
-What is synced and cannot be read afterwards (damaged, or of a version that this one does not understand) is skipped,
-and its segment is not removed but renamed: `000000000007.damaged`. Renamed back, it is read again at the next start.
+Lines that were synced and cannot be read later (damaged, or of a version that this one does not understand) are
+skipped. Their segment is renamed instead of removed: `000000000007.damaged`. Renamed back, it is read at the next
+start.
 """
 
 import asyncio
@@ -47,29 +48,29 @@ T = TypeVar("T")
 Send = Callable[[Sequence[ReadEvent]], Awaitable[None]]
 
 SEGMENT_BYTES = 2**20
-"""A segment of this size is sealed: about 5,000 events, which are sent at once."""
+"""A segment of this size is sealed: about 5,000 events, which are sent as one batch."""
 MAX_CALLERS = 256
-"""So many callers share one sync."""
+"""At most this many callers share one sync."""
 LOCK_FILE = "lock"
 WAITING, DAMAGED = ".spool", ".damaged"
 
 _NAME = re.compile(r"(\d{12})(\.spool|\.damaged)")
 _encode = json.Encoder().encode
 _decode = json.Decoder(ReadEvent).decode
-_sync_data = getattr(os, "fdatasync", os.fsync)  # not every system has the cheaper one
+_sync_data = getattr(os, "fdatasync", os.fsync)  # fdatasync is cheaper, but not every system has it
 
 log = structlog.get_logger()
 
 
 class Spool:
-    """A durable queue of read states in a directory that one process has to itself."""
+    """A durable queue of read states in a directory that belongs to one process."""
 
     def __init__(self, segments: "_Segments", restore: Send | None = None) -> None:
         self._segments = segments
         self._restore = restore
         self._found = segments.last
         """The number of the newest segment of earlier processes."""
-        # One thread for all that touches files: each step of it is whole, even if nobody waits for it any more.
+        # One thread touches the files: each operation runs to its end, even if its caller was cancelled.
         self._thread = ThreadPoolExecutor(1, "readstate-spool")
         self._appends: Batcher[_Entry, Unavailable | None] = Batcher(self._write, max_items=MAX_CALLERS)
         self._one_drain = asyncio.Lock()
@@ -82,25 +83,23 @@ class Spool:
     def open(
         cls, directory: Path, *, max_bytes: int, segment_bytes: int = SEGMENT_BYTES, restore: Send | None = None
     ) -> "Spool":
-        """Take the directory, and find what an earlier process left there. Reads all of it: needs no event loop.
+        """Lock the directory and read all segments that an earlier process left. Blocks; needs no event loop.
 
-        With `restore`, a drain gives it that, instead of sending it.
+        With `restore`, a drain passes those segments to `restore` instead of sending them.
         """
         return cls(_Segments.open(directory, max_bytes, segment_bytes), restore)
 
     @property
     def name(self) -> str:
-        """Its own for ever, whichever process has it."""
+        """Belongs to the directory, whichever process uses it."""
         return self._segments.name
 
     @property
     def depth(self) -> int:
-        """Events that wait."""
         return self._segments.depth
 
     @property
     def bytes(self) -> int:
-        """What they take on the disk."""
         return self._segments.bytes
 
     @property
@@ -109,14 +108,14 @@ class Spool:
         return self._segments.damaged
 
     def _tell_depth(self) -> None:
-        """A process may have several spools open: each adds its own."""
+        """A process may have several spools open: each adds its own depth to the gauge."""
         SPOOL_DEPTH.inc(self.depth - self._told)
         self._told = self.depth
 
     async def append(self, events: Sequence[ReadEvent]) -> None:
-        """Keep them all, or none: returns when they are on the disk.
+        """Keep all events or none; returns when they are synced.
 
-        Raises Unavailable when the bound is reached or the disk refuses.
+        Raises Unavailable when the spool is full or the disk fails.
         """
         if not events:
             return
@@ -126,10 +125,10 @@ class Spool:
             raise refusal
 
     async def drain(self, send: Send) -> int:
-        """Send what waits now, oldest first, each user and channel once a batch; returns how many events went.
+        """Send what is in the spool now, oldest first; returns the number of events.
 
-        What was sent is removed when `send` returns. When it raises, so does this, and the rest stays. The same holds
-        for what is restored.
+        A batch holds each user and channel once, and is removed after `send` returns. If `send` raises, so does this,
+        and the rest stays. The same holds for `restore`.
         """
         sent = 0
         async with self._one_drain:
@@ -148,7 +147,7 @@ class Spool:
         return self._restore if is_inherited and self._restore is not None else send
 
     async def pending(self) -> AsyncIterator[list[ReadEvent]]:
-        """All that waits when this begins, in batches that each have a user and channel once.
+        """Everything in the spool when this begins, in batches that hold each user and channel once.
 
         A batch that is drained meanwhile may be left out: it is in the log by then.
         """
@@ -159,20 +158,20 @@ class Spool:
     # ------------------------------------------------------------ in the background
 
     def keep_draining(self, send: Send, every: float = 5.0) -> None:
-        """Drain now and again every so many seconds, until it is stopped."""
+        """Drain every `every` seconds, in the background."""
         if self._keeping is not None:
             raise RuntimeError("it is being drained already")
         self._keeping = asyncio.create_task(self._keep_draining(send, every))
 
     async def stop_draining(self) -> None:
-        """Send nothing more. What was being sent stays, and may be sent twice. Appends go on."""
+        """Stop the background drain. A batch in flight stays in the spool and may be sent twice. Appends go on."""
         if self._keeping is None:
             return
         task, self._keeping = self._keeping, None
         await cancel(task)
 
     async def close(self) -> None:
-        """Take nothing more, finish the appends, stop draining, and let another process have the directory."""
+        """Refuse new events, finish the appends, stop draining, and unlock the directory."""
         await self._appends.close()
         await self.stop_draining()
         if not self._closed:
@@ -192,7 +191,7 @@ class Spool:
                 failures = 0
             except Exception as error:
                 failures += 1
-                if failures == 1:  # the others of one outage say the same
+                if failures == 1:  # later failures of the same outage add nothing
                     _tell_unsent(error, self.depth)
             await asyncio.sleep(every)
 
@@ -213,15 +212,11 @@ def _tell_unsent(error: Exception, depth: int) -> None:
 
 
 class _Entry(NamedTuple):
-    """What one caller appends."""
-
     lines: bytes
     events: int
 
 
 class _Segment(Struct, eq=False):
-    """A file, and what of it counts."""
-
     number: int
     path: Path
     size: int = 0
@@ -230,20 +225,18 @@ class _Segment(Struct, eq=False):
 
 
 class _Batch(NamedTuple):
-    """What is sent at once."""
-
     segment: _Segment
     states: list[ReadEvent]
     events: int
 
 
 class _Segments:
-    """The files. Not safe for threads: after it is opened, one thread calls it, and others read its figures."""
+    """The files. Not thread-safe: once opened, one thread calls it; other threads only read its counters."""
 
     def __init__(self, directory: Path, lock: int, max_bytes: int, segment_bytes: int) -> None:
         self.depth = self.bytes = self.damaged = 0
         self.last = 0
-        """The number of the newest segment there ever was."""
+        """The number of the newest segment that ever existed."""
         self.name = _name(lock)
         self._directory = directory
         self._lock = lock
@@ -251,12 +244,11 @@ class _Segments:
         self._segment_bytes = segment_bytes
         self._waiting: list[_Segment] = []
         self._newest: tuple[_Segment, int] | None = None
-        """The one that is appended to, and its file; it waits like the others."""
+        """The segment that is appended to, and its file. It is in `_waiting` like the others."""
         self._refusing = False
 
     @classmethod
     def open(cls, directory: Path, max_bytes: int, segment_bytes: int) -> "_Segments":
-        """Lock the directory and look at every segment in it."""
         try:
             _make_directory(directory)
             lock = _take(directory)
@@ -272,14 +264,13 @@ class _Segments:
         return segments
 
     def close(self) -> None:
-        """Everything is on the disk already."""
         self._seal()
         os.close(self._lock)
 
     # ------------------------------------------------------------ appending
 
     def append(self, entries: Sequence[_Entry]) -> list[Unavailable | None]:
-        """Write what there is room for, with one sync; answers each with its refusal, or None."""
+        """Write the entries that fit, with one sync; returns a refusal or None for each entry."""
         room = self._max_bytes - self.bytes
         taken: list[_Entry] = []
         answers: list[Unavailable | None] = []
@@ -322,7 +313,7 @@ class _Segments:
             self._seal()
 
     def _begin(self) -> tuple[_Segment, int]:
-        self.last += 1  # never twice, even if it fails
+        self.last += 1  # a number is never used twice, even if this fails
         segment = _Segment(self.last, self._directory / f"{self.last:012}{WAITING}")
         file = os.open(segment.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
         try:
@@ -335,26 +326,26 @@ class _Segments:
         return segment, file
 
     def _take_back(self, segment: _Segment, file: int) -> None:
-        """What is refused must not count later, not even after a crash."""
+        """Undo a failed write: refused events must not count later, not even after a crash."""
         try:
             os.ftruncate(file, segment.size)
             os.fsync(file)
         except OSError as error:
-            # Then it counts after a crash: more than was promised, and harmless.
+            # Then the events count after a crash, although they were refused. That is harmless.
             log.error("a refused write can't be taken back", action="spool", file=segment.path.name, error=str(error))
-        self._seal()  # what the system holds of a file whose sync has failed is not to be trusted
+        self._seal()  # after a failed sync the page cache cannot be trusted
         if not segment.size:
-            with contextlib.suppress(OSError):  # then a drain removes it
+            with contextlib.suppress(OSError):  # a drain removes it later
                 self._remove(segment)
 
     def _seal(self) -> None:
         newest, self._newest = self._newest, None
         if newest is not None:
-            with contextlib.suppress(OSError):  # it is synced, or taken back
+            with contextlib.suppress(OSError):  # the content is synced, or was taken back
                 os.close(newest[1])
 
     def _tell(self, refusal: Unavailable | None) -> None:
-        """Once when it begins, and once when it is over: there may be thousands a second."""
+        """Log once when refusals begin and once when they end: there may be thousands a second."""
         if refusal is not None and not self._refusing:
             log.error("reads are refused", action="spool", reason=refusal.explained, events=self.depth)
         elif refusal is None and self._refusing:
@@ -364,15 +355,15 @@ class _Segments:
     # ------------------------------------------------------------ reading and removing
 
     def all(self) -> list[_Segment]:
-        """What waits, oldest first."""
+        """All segments, oldest first."""
         return list(self._waiting)
 
     def states(self, segment: _Segment) -> list[ReadEvent]:
-        """What a segment holds, folded; nothing, if it is gone."""
+        """A segment's events, folded; empty if the segment was removed."""
         return fold_reads(self._events(segment)) if segment in self._waiting else []
 
     def oldest(self, last: int) -> _Batch | None:
-        """The next to be sent, unless it is newer than `last`; nothing is appended to it any more."""
+        """Seal and read the oldest segment, unless it is newer than `last`."""
         if not self._waiting or self._waiting[0].number > last:
             return None
         segment = self._waiting[0]
@@ -382,7 +373,6 @@ class _Segments:
         return _Batch(segment, fold_reads(events), len(events))
 
     def retire(self, segment: _Segment) -> None:
-        """Remove what was sent."""
         try:
             self._remove(segment)
         except OSError as error:
@@ -390,7 +380,7 @@ class _Segments:
             raise Unavailable(reason) from error
 
     def _remove(self, segment: _Segment) -> None:
-        """What has lines that could not be read is kept, under another name."""
+        """A segment with unreadable lines is renamed, not removed."""
         with contextlib.suppress(FileNotFoundError):
             if segment.damaged:
                 segment.path.rename(segment.path.with_suffix(DAMAGED))
@@ -400,11 +390,11 @@ class _Segments:
             self._waiting.remove(segment)
             self.bytes -= segment.size
             self.depth -= segment.events
-        with contextlib.suppress(OSError):  # a file that comes back after a power cut is sent again
+        with contextlib.suppress(OSError):  # a file that reappears after a power cut is sent again
             _sync_directory(self._directory)
 
     def _events(self, segment: _Segment) -> list[ReadEvent]:
-        """What can be read of it: it may have been damaged since it was written."""
+        """Read a segment's events again: lines may have been damaged since they were written."""
         try:
             content = _content(segment.path)
         except OSError as error:
@@ -423,7 +413,7 @@ class _Segments:
             kept = segment.path.with_suffix(DAMAGED).name
             log.error("lines of the spool can't be read and are skipped", action="spool", lines=damaged, kept=kept)
 
-    # ------------------------------------------------------------ what an earlier process left
+    # ------------------------------------------------------------ segments of an earlier process
 
     def _find(self) -> None:
         for path in sorted(self._directory.iterdir()):
@@ -442,7 +432,7 @@ class _Segments:
             self._note_damage(segment, 1)
         else:
             segment.size = content.rfind(b"\n") + 1
-            if segment.size < len(content):  # it was being written, and nobody had an answer
+            if segment.size < len(content):  # a write was cut off before it was acknowledged
                 _cut(segment.path, segment.size)
             events, damaged = _parse(content[: segment.size])
             segment.events = len(events)
@@ -464,7 +454,7 @@ def _line(event: ReadEvent) -> bytes:
 
 
 def _parse(content: bytes) -> tuple[list[ReadEvent], int]:
-    """The events of whole lines, and the number of lines that are none."""
+    """The events, and the number of lines that cannot be read."""
     lines = content.split(b"\n")[:-1]
     events = [event for event in map(_event, lines) if event is not None]
     return events, len(lines) - len(events)
@@ -484,7 +474,7 @@ def _event(line: bytes) -> ReadEvent | None:
 
 
 def _content(path: Path) -> bytes | None:
-    """All that is in a file; None where the disk can't give it back."""
+    """The content of a file; None if the disk cannot read it or the file is gone."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -501,7 +491,7 @@ def _cut(path: Path, size: int) -> None:
 
 
 def _make_directory(directory: Path) -> None:
-    """Each level on the disk before the next."""
+    """Create and sync each level before the next."""
     if not directory.is_dir():
         _make_directory(directory.parent)
         directory.mkdir(mode=0o700, exist_ok=True)
@@ -509,7 +499,7 @@ def _make_directory(directory: Path) -> None:
 
 
 def _sync_directory(directory: Path) -> None:
-    """A file is there after a power cut only if its directory is synced too."""
+    """A new file survives a power cut only if its directory is synced too."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -518,7 +508,7 @@ def _sync_directory(directory: Path) -> None:
 
 
 def _take(directory: Path) -> int:
-    """The lock ends with the process; its file is held, never removed."""
+    """Lock the directory. The lock ends with the process; its file is never removed."""
     handle = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -533,7 +523,7 @@ def _take(directory: Path) -> int:
 
 
 def _name(lock: int) -> str:
-    """What stands in the file of the lock; whoever comes first writes it."""
+    """The spool's name, in the lock file; the first process creates it."""
     name = os.pread(lock, 100, 0).decode("ascii", "replace")
     if not name:
         name = secrets.token_hex(8)

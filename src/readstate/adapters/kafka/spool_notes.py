@@ -1,4 +1,7 @@
-"""What the database is told of a spool, so that it is known of also when its process and the hot store are lost."""
+"""A note in the database that reads wait in a spool.
+
+Other processes still see the note when the spool's process and the hot store are both lost.
+"""
 
 import asyncio
 from typing import Protocol
@@ -11,39 +14,37 @@ from readstate.ports import Clock
 from .spool import Spool
 
 COUNTS_MS = 60_000
-"""So long a note counts after the last sign of its process; then others go on without those reads."""
+"""A note counts this long after its last renewal; then other processes go on without those reads."""
 AGAIN_MS = 15_000
 NOTE_SECONDS = 1.0
 PAUSE_MS = 5_000
-"""After a note that was not taken: reads do not wait for the next one."""
+"""After a failed note, reads do not try the next one for this long."""
 
 log = structlog.get_logger()
 
 
 class Notebook(Protocol):
-    """Where notes are kept."""
-
     async def note_spool(self, name: str, until: int) -> None:
-        """Reads wait in a spool; that counts until a time."""
+        """Reads wait in the spool; the note counts until this time (ms)."""
 
     async def drop_spool(self, name: str) -> None:
-        """Nothing waits there any more."""
+        """Nothing waits in the spool any longer."""
 
 
 class SpoolNotes:
-    """The note about one spool. A database that does not take it holds up no read."""
+    """The note about one spool. A database that refuses the note does not hold up reads."""
 
     def __init__(self, spool: Spool, notebook: Notebook, clock: Clock) -> None:
         self._spool = spool
         self._notebook = notebook
         self._clock = clock
         self._noted_at: int | None = None
-        """0: there is no note. None: an earlier process may have left one."""
+        """When the note was last written. 0: there is no note. None: an earlier process may have left one."""
         self._not_before = 0
         self._turn = asyncio.Lock()
 
     async def keep(self) -> None:
-        """Bring the note up to date; quick if it is, or was just tried in vain."""
+        """Bring the note up to date. Returns at once if the note is current or was tried less than PAUSE_MS ago."""
         if self._is_done():
             return
         async with self._turn:

@@ -1,4 +1,4 @@
-"""What the topics and consumer groups are called, and how Kafka is reached."""
+"""Names of the topics and consumer groups, and librdkafka's connection options from the settings."""
 
 from msgspec import Struct
 
@@ -11,57 +11,51 @@ DEAD = "-dlt"
 
 
 class Topics(Struct, frozen=True):
-    """Names with the prefix of brokers that are shared."""
+    """Names with `topic_prefix`, for brokers that several deployments share."""
 
     prefix: str = ""
 
     @property
     def reads(self) -> str:
-        """States after reads; key: user and channel."""
+        """Read states. Key: user and channel."""
         return self.prefix + READS
 
     @property
     def messages(self) -> str:
-        """Everything that changes channels; key: the channel."""
+        """Everything that changes a channel. Key: the channel."""
         return self.prefix + MESSAGES
 
     @property
     def unsent(self) -> str:
-        """Messages to those who were away; key: the receiver."""
+        """Messages whose receiver was away. Key: the receiver."""
         return self.prefix + UNSENT
 
     def dead(self, topic: str) -> str:
-        """Where the events of a topic go that fail again and again."""
         return topic + DEAD
 
     @property
     def all(self) -> tuple[str, ...]:
-        """All that must be there."""
+        """All topics that must exist."""
         return self.reads, self.messages, self.unsent, self.dead(self.reads), self.dead(self.messages)
 
     @property
     def persister(self) -> str:
-        """The group that writes reads."""
         return self.prefix + "read-receipt-persister"
 
     @property
     def writer(self) -> str:
-        """The group that writes messages."""
         return self.prefix + "message-writer"
 
     @property
     def status_update(self) -> str:
-        """The group that keeps badges."""
         return self.prefix + "status-update"
 
     @property
     def dead_letters(self) -> str:
-        """The group that repairs what failed."""
         return self.prefix + "dead-letters"
 
 
 def kafka_options(settings: Settings) -> Options:
-    """Where the brokers are and who we are to them, in librdkafka's words."""
     options: dict[str, str | int | bool] = {
         "bootstrap.servers": ",".join(settings.kafka_bootstrap),
         "security.protocol": settings.kafka_security,

@@ -1,4 +1,4 @@
-"""Requests that wait for what becomes of their events."""
+"""Requests that wait for the outcomes of their events (`Prefer: wait`)."""
 
 import asyncio
 import itertools
@@ -11,7 +11,7 @@ from readstate.domain.facts import Effect
 
 
 class Wait:
-    """Of one request: an effect for each of its events, or None as long as it is not known."""
+    """One waiting request, with an effect per event; None: not known yet."""
 
     def __init__(self, refs: Sequence[str]) -> None:
         self.refs = refs
@@ -21,7 +21,10 @@ class Wait:
 
 
 class Waits:
-    """All that wait in this process. References are unlike those of its earlier life: those are still on their way."""
+    """All waiting requests of this process.
+
+    References start at the current time in ns: outcomes for an earlier process of the same instance may still arrive.
+    """
 
     def __init__(self, instance_id: str) -> None:
         self._instance_id = instance_id
@@ -29,18 +32,16 @@ class Waits:
         self._waiting: dict[str, tuple[Wait, int]] = {}
 
     def open(self, events: int) -> Wait:
-        """Give references to so many events, and expect their outcomes until it is closed."""
+        """Create references for this many events and expect their outcomes until `close`."""
         wait = Wait([f"{self._instance_id}:{number}" for number in itertools.islice(self._numbers, events)])
         self._waiting |= {ref: (wait, index) for index, ref in enumerate(wait.refs)}
         return wait
 
     def close(self, wait: Wait) -> None:
-        """Expect nothing more."""
         for ref in wait.refs:
             self._waiting.pop(ref, None)
 
     def on_announcements(self, announcements: Sequence[Announcement]) -> None:
-        """Take the outcomes among them that somebody waits for here."""
         for announcement in announcements:
             if isinstance(announcement, Outcome) and (found := self._waiting.pop(announcement.ref, None)):
                 wait, index = found
@@ -50,13 +51,13 @@ class Waits:
                     wait.done.set()
 
     def give_up(self) -> None:
-        """Let everybody go with what is known."""
+        """Release every request with the effects known so far."""
         for wait, _ in list(self._waiting.values()):
             wait.done.set()
 
 
 def effect_of(outcome: Outcome) -> Effect:
-    """What became of an event, as far as whoever waits has to know."""
+    """The effect as far as a waiting request needs it."""
     error = None if outcome.code is None else of_code(outcome.code, outcome.detail, outcome.field)
     return Effect(
         outcome.message, outcome.channel, outcome.duplicate, error, added=outcome.added, removed=outcome.removed

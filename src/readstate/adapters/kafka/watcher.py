@@ -1,4 +1,4 @@
-"""How far the log goes, and how far its consumers are: asked of the brokers, by no member of any group."""
+"""Ends of partitions and committed offsets of groups, asked of the brokers without joining any group."""
 
 import asyncio
 import contextlib
@@ -30,20 +30,20 @@ _PASSING = frozenset(
     {
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.OFFSET_NOT_AVAILABLE,  # a new leader does not know yet how much its followers have
+        KafkaError.OFFSET_NOT_AVAILABLE,  # a new leader does not know its followers' offsets yet
         KafkaError.NOT_COORDINATOR,
         KafkaError.COORDINATOR_NOT_AVAILABLE,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
         KafkaError._NOENT,  # "no leaders found"
     }
 )
-"""Brokers are about to agree on who answers for what, as after a topic was made."""
+"""The brokers have not agreed yet on who leads or coordinates, as after a topic was made: retry."""
 _OUTDATED = frozenset({KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH})
-"""They have agreed anew since they were met."""
+"""Leaders changed since the client fetched its metadata: retry with a new client."""
 
 
 class Watcher:
-    """Asks with one request to each broker. After a failure it begins anew: what it knew of the brokers may be old."""
+    """Asks with one request per broker. After a failure it makes a new client: the old one's metadata may be stale."""
 
     def __init__(self, options: Options, partitions: int) -> None:
         self._options = options
@@ -51,7 +51,7 @@ class Watcher:
         self._faults = Faults()
         self._admin: AdminClient | None = None
         self._doubted: AdminClient | None = None
-        """One whose answer was not waited for: it may ask a broker that is gone."""
+        """A client whose caller was cancelled before the answer: it may be waiting for a broker that is gone."""
         self._making = asyncio.Lock()
         self._onlookers: dict[str, Consumer] = {}
         self._asking = asyncio.Lock()
@@ -63,14 +63,14 @@ class Watcher:
     async def ends_before(self, topic: str, seconds: float) -> dict[int, int]:
         """The first offset of each partition whose record is at most this old; none where all records are older.
 
-        By the timestamps of records: those are of the clocks of producers.
+        Goes by record timestamps, which come from the producers' clocks.
         """
         since = OffsetSpec.for_timestamp(int((time.time() - seconds) * 1000))
         found = await self._ask(lambda admin: self._offsets(admin, topic, since))
         return {partition: offset for partition, offset in found.items() if offset >= 0}
 
     async def spans(self, places: Collection[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, int]]:
-        """The oldest and the next offset of partitions (topic, number)."""
+        """(oldest offset, next offset) by (topic, partition)."""
         wanted = [TopicPartition(*place) for place in places]
         if not wanted:
             return {}
@@ -82,21 +82,19 @@ class Watcher:
         return {(place.topic, place.partition): (oldest[place], ends[place]) for place in wanted}
 
     async def committed(self, group: str, topic: str) -> dict[int, int]:
-        """The next offset that a group has to do, of each partition. One that has done nothing begins at the oldest."""
+        """The next offset that a group has to process, per partition; the oldest one if it has committed nothing."""
         return await self._ask(lambda admin: self._committed(admin, group, topic))
 
     async def lag(self, group: str, topic: str) -> int:
-        """Events that a group has still to do."""
         done = await self.committed(group, topic)
         ends = await self.ends(topic)
         return sum(max(0, end - done[partition]) for partition, end in ends.items())
 
     async def topic_id(self, topic: str) -> str:
-        """What tells a topic from an earlier one of its name."""
+        """Distinguishes a topic from an earlier one of the same name."""
         return await self._ask(lambda admin: self._topic_id(admin, topic))
 
     async def close(self) -> None:
-        """Let the brokers go."""
         async with self._making:
             await self._drop()
         async with self._asking:
@@ -138,14 +136,14 @@ class Watcher:
             return self._admin
 
     def _introduced(self, faults: Faults) -> AdminClient:
-        """One that has met the brokers: the library may be silent for seconds when it is asked for leaders before."""
+        """A client that has fetched metadata: asked for leaders before that, librdkafka may not answer for seconds."""
         admin = client(AdminClient, self._options, faults)
-        with contextlib.suppress(KafkaException):  # whoever asks is told
+        with contextlib.suppress(KafkaException):  # the question that follows reports it
             admin.list_topics(timeout=TRY_SECONDS)
         return admin
 
     async def _forget(self, admin: AdminClient) -> None:
-        """Whoever comes next begins anew, unless somebody has already."""
+        """Drop this client, unless another caller has replaced it already."""
         async with self._making:
             if self._admin is admin:
                 await self._drop()
@@ -153,7 +151,7 @@ class Watcher:
     async def _drop(self) -> None:
         if self._admin is not None:
             last, self._admin, self._doubted = [self._admin], None, None
-            await asyncio.to_thread(last.clear)  # its end joins threads
+            await asyncio.to_thread(last.clear)  # the destructor joins threads
 
     async def _offsets(self, admin: AdminClient, topic: str, spec: Any) -> dict[int, int]:
         found = await _offsets(admin, [TopicPartition(topic, partition) for partition in range(self._partitions)], spec)
@@ -164,19 +162,20 @@ class Watcher:
         oldest = await self._offsets(admin, topic, _OLDEST)
         async with self._asking:
             found = await asyncio.to_thread(self._of_group, group, places)
-        ends = await self._offsets(admin, topic, _NEXT)  # asked last: a log that has lost nothing goes at least so far
+        ends = await self._offsets(admin, topic, _NEXT)  # asked last: an intact log ends at or after every commit
         for place in found:
             if place.error is not None:
                 raise KafkaException(place.error)
             if (
                 place.offset <= ends[place.partition]
-            ):  # else the log has lost its end, and is read from its oldest again
-                oldest[place.partition] = max(oldest[place.partition], place.offset)  # none is a negative number
+            ):  # else the log has lost its tail and is read from its oldest record again
+                oldest[place.partition] = max(oldest[place.partition], place.offset)  # negative: nothing committed
         return oldest
 
     def _of_group(self, group: str, places: list[TopicPartition]) -> list[TopicPartition]:
-        """Asked by a consumer that never joins: librdkafka's admin client dies of an answer by a broker that does not
-        coordinate the group any more.
+        """Ask through a consumer that never joins the group.
+
+        librdkafka's admin client crashes on an answer from a broker that no longer coordinates the group.
         """
         onlooker = self._onlookers.get(group)
         if onlooker is None:

@@ -1,6 +1,6 @@
-"""Events as records of Kafka, and back.
+"""Events as Kafka records, and back.
 
-Instances of different versions read each other's: what is not known is ignored, and what came later has a default.
+Instances of different versions read each other's records: unknown fields are ignored, and later fields have defaults.
 """
 
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from .producer import Record
 
 
 class NotAnEvent(ValueError):
-    """A record that this version can't read, with the reason. Holds nothing of its content but names of fields."""
+    """A record that this version cannot decode. The reason contains field names but none of the record's content."""
 
 
 class _ReadOnWire(Struct, frozen=True, gc=False):
-    """A read state; that of a thread names the channel and the thread apart."""
+    """A read state. In a thread, channel and thread are separate fields."""
 
     user_id: str
     channel_id: str
@@ -37,7 +37,7 @@ class _ReadOnWire(Struct, frozen=True, gc=False):
 
 
 class _Whose(Struct, frozen=True, gc=False):
-    """Whose read it is, and where; of the rest nothing is asked."""
+    """The owner and the room of a read state; the other fields are not decoded."""
 
     user_id: str
     channel_id: str
@@ -80,7 +80,7 @@ def read_record(event: ReadEvent, partitions: int) -> Record:
 
 
 def channel_record(event: AnyChannelEvent, partitions: int) -> Record:
-    """Key: the channel, so that it has one order."""
+    """Key: the channel, so that each channel has one order."""
     return Record(event.channel_id.encode(), _encode(event), partition_of(event.channel_id, partitions))
 
 
@@ -91,15 +91,14 @@ def unsent_record(event: UnsentEvent, partitions: int) -> Record:
 
 
 def dead_letter_record(letter: DeadLetter, partitions: int) -> Record:
-    """In the partition that it came from: what failed of a channel keeps its order."""
+    """Keeps the partition of the failed event, so that a channel's dead letters keep their order."""
     return Record(b"", _encode(letter), letter.partition % partitions)
 
 
-# ---------------------------------------------------------------- from the log
+# ---------------------------------------------------------------- from the log; all raise NotAnEvent
 
 
 def decode_read(value: bytes) -> ReadEvent:
-    """A read state; raises NotAnEvent."""
     try:
         event = _decode_read(value)
     except (ValueError, RecursionError) as error:
@@ -121,7 +120,7 @@ def decode_read(value: bytes) -> ReadEvent:
 
 
 def decode_whose(value: bytes) -> Key:
-    """The user and the room of a read state whose other values may make no sense; raises NotAnEvent."""
+    """The user and the room of a read state whose other values may be invalid."""
     try:
         event = _decode_whose(value)
     except (ValueError, RecursionError) as error:
@@ -131,7 +130,6 @@ def decode_whose(value: bytes) -> Key:
 
 
 def decode_channel_event(value: bytes) -> AnyChannelEvent:
-    """What changes a channel; raises NotAnEvent."""
     try:
         return _decode_channel_event(value)
     except (ValueError, RecursionError) as error:
@@ -139,7 +137,6 @@ def decode_channel_event(value: bytes) -> AnyChannelEvent:
 
 
 def decode_unsent(value: bytes) -> UnsentEvent:
-    """A message to somebody who was away; raises NotAnEvent."""
     try:
         return _decode_unsent(value)
     except (ValueError, RecursionError) as error:
@@ -147,7 +144,6 @@ def decode_unsent(value: bytes) -> UnsentEvent:
 
 
 def decode_dead_letter(value: bytes) -> DeadLetter:
-    """An event that failed; raises NotAnEvent."""
     try:
         return _decode_dead_letter(value)
     except (ValueError, RecursionError) as error:

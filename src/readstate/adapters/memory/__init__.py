@@ -1,1 +1,1 @@
-"""The ports in this process's memory: hot state, log and bus of the embedded profile."""
+"""Hot state, log and bus of the embedded profile, in the memory of one process."""

@@ -1,4 +1,4 @@
-"""The bus of the embedded profile: there is one instance, and it is told at once."""
+"""The bus of the embedded profile: calls the one instance directly."""
 
 import traceback
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ log = structlog.get_logger()
 
 
 class LocalBus:
-    """Hands on what is announced before anything else happens: nothing is missed, and order is kept."""
+    """Delivers announcements before `publish` returns: nothing is missed, and order is kept."""
 
     def __init__(self) -> None:
         self._on_announcements: OnAnnouncements | None = None
@@ -19,16 +19,14 @@ class LocalBus:
         self._is_idle: Callable[[], bool] = lambda: True
 
     def subscribe(self, on_announcements: OnAnnouncements, missed: OnGap, is_idle: Callable[[], bool]) -> None:
-        """Who hears from now on what is announced, or that it could not; and whether it has anybody to tell."""
+        """Set the subscriber: handlers for announcements and for gaps, and whether it has no connected devices."""
         self._on_announcements, self._missed, self._is_idle = on_announcements, missed, is_idle
 
     @property
     def idle(self) -> bool:
-        """Whether nobody is connected."""
         return self._is_idle()
 
     async def publish(self, announcements: Sequence[Announcement]) -> None:
-        """Tell what is durable."""
         if self._on_announcements is None or self._missed is None or not announcements:
             return
         try:

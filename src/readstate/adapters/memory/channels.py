@@ -1,4 +1,4 @@
-"""Channels in the memory of one process."""
+"""Channels in the memory of one process: the reference implementation of the hot state of channels."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -24,8 +24,6 @@ class _Timeline:
 
 
 class MemoryChannels:
-    """The plain statement of what the hot state of channels does."""
-
     def __init__(self, *, unread_cap: int, clock: Clock, position: int = 0) -> None:
         self._cap = unread_cap
         self._clock = clock
@@ -36,14 +34,12 @@ class MemoryChannels:
         self._drops = 0
 
     async def channels(self, ids: Sequence[str]) -> list[Channel | None]:
-        """Channels as they stand; None: not loaded."""
         now = self._clock()
         if len(ids) < 100:
             self._used.update(dict.fromkeys(ids, now))
         return list(map(self._channels.get, ids))
 
     async def apply(self, updates: Sequence[ChannelHotUpdate]) -> None:
-        """Take what happened in channels, in order. A repeat does nothing."""
         now = self._clock()
         for update in updates:
             channel = update.channel
@@ -63,7 +59,6 @@ class MemoryChannels:
                 timeline.messages.remove(update.remove)
 
     async def count(self, queries: Sequence[CountQuery]) -> list[Count | None]:
-        """Count timelines; None: not loaded."""
         return [self._count(query) for query in queries]
 
     def _count(self, query: CountQuery) -> Count | None:
@@ -84,7 +79,6 @@ class MemoryChannels:
         return Count(count, len(named), place, seq < messages.floor, messages.floor not in apart)
 
     async def install(self, channels: Sequence[Channel], generation: int | None = None) -> bool:
-        """Take loaded channels; an older change number than the one known is ignored."""
         if generation is not None and generation != self._drops:
             return False
         for channel in channels:
@@ -97,7 +91,6 @@ class MemoryChannels:
             self._channels[channel.channel_id] = channel
 
     async def install_timeline(self, load: TimelineLoad) -> bool:
-        """Take a loaded timeline; False if a newer change has passed: load again."""
         channel = self._channels.get(load.channel_id)
         if channel is None or channel.change > load.change or channel.mode is not Mode.TIMELINE:
             return False
@@ -109,11 +102,10 @@ class MemoryChannels:
         return True
 
     async def positions(self) -> tuple[int, ...]:
-        """Where in the log, which has one part here, everything is applied up to."""
+        """One log position: the log of the embedded profile has one partition."""
         return (self._position,)
 
     async def forget(self, channel: str) -> None:
-        """Drop a channel; loaded again on use."""
         self._drops += 1
         self._channels.pop(channel, None)
         self._timelines.pop(channel, None)
@@ -122,23 +114,21 @@ class MemoryChannels:
     # ------------------------------------------------------------ memory
 
     def bytes(self) -> int:
-        """About how much memory the channels take."""
+        """The approximate memory of all channels."""
         entries = sum(len(timeline.messages) for timeline in self._timelines.values())
         return len(self._channels) * CHANNEL_BYTES + entries * TIMELINE_ENTRY_BYTES
 
     async def generation(self) -> int:
-        """Changes whenever something was dropped."""
         return self._drops
 
     async def clear(self) -> None:
-        """Drop everything."""
         self._drops += 1
         self._channels.clear()
         self._timelines.clear()
         self._used.clear()
 
     async def shrink(self, share: float) -> int:
-        """Drop this share of the channels, the least recently used first; returns how many."""
+        """Drop this share of the channels, the least recently used first, and return how many. One always stays."""
         oldest = sorted(self._channels, key=lambda channel: self._used.get(channel, 0))
         dropped = oldest[: min(ceil(len(oldest) * share), len(oldest) - 1)]
         for channel in dropped:

@@ -1,4 +1,4 @@
-"""Hot state in the memory of one process, and its bound."""
+"""Hot state in the memory of one process, with a bound on its size."""
 
 from readstate.ports import Clock
 from readstate.telemetry import HOT_ENTRIES
@@ -12,7 +12,7 @@ SHRINK_BY = 0.1
 
 
 class MemoryHot:
-    """Users and channels, dropped from the least recently used on when they outgrow the bound."""
+    """Users, channels and badges. When they exceed `max_bytes`, the oldest are evicted."""
 
     def __init__(
         self, *, unread_cap: int, generation: int, position: int, clock: Clock, ledger_ttl: int, max_bytes: int
@@ -25,13 +25,13 @@ class MemoryHot:
         self._loaded = 0
 
     async def loaded(self, items: int) -> None:
-        """So many seats, channels or messages were loaded; looks at the bound now and then."""
+        """Count loaded user rooms, channels or messages, and check the bound when enough has been loaded."""
         self._loaded += items * SEAT_BYTES
         if self._loaded > self._max_bytes * SHRINK_BY / 2:
             await self.bound()
 
     async def bound(self) -> None:
-        """Drop what is over the bound; one user, channel and badge always stay, so that they can be used."""
+        """Evict down to the bound. One user, channel and badge always stay, so that they can be used."""
         self._loaded = 0
         parts = (self.users, self.channels, self.badges)
         while (size := sum(part.bytes() for part in parts)) > self._max_bytes:
@@ -40,6 +40,5 @@ class MemoryHot:
         HOT_ENTRIES.set(size)
 
     async def clear(self) -> None:
-        """Drop everything; it is loaded again on use."""
         for part in (self.users, self.channels, self.badges):
             await part.clear()

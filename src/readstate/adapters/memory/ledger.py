@@ -1,4 +1,4 @@
-"""A sorted set of unread messages in memory: columns of numbers, and ids shared by all members of a channel."""
+"""A sorted set of messages in memory: columns of numbers, and ids shared by all members of a channel."""
 
 from array import array
 from bisect import bisect_left, bisect_right, insort
@@ -7,7 +7,7 @@ from readstate.domain.model import Entry, Position
 
 
 class Ledger:
-    """Messages by seq; order by seq is order by time. At most `cap` are kept: the newest."""
+    """Messages by seq; order by seq is order by time. Keeps the newest `cap`."""
 
     __slots__ = ("ats", "cap", "floor", "ids", "named", "seqs", "touched")
 
@@ -18,15 +18,15 @@ class Ledger:
         self.ats = array("q")
         self.ids: list[str] = []
         self.named = array("q")
-        """The seqs of those that mention: the user here, everyone in a timeline."""
+        """Seqs of mentions: of the user in a ledger, of everyone in a timeline."""
         self.floor = 0
-        """The newest seq that was let go."""
+        """The newest seq that was evicted; 0: none."""
 
     def __len__(self) -> int:
         return len(self.seqs)
 
     def put(self, entry: Entry, mention: bool) -> None:
-        """Adds a message, or sets its mention if it is there."""
+        """Add a message, or update its mention."""
         seqs = self.seqs
         if not seqs or entry.seq > seqs[-1]:
             seqs.append(entry.seq)
@@ -44,7 +44,6 @@ class Ledger:
             self.trim(self.floor)
 
     def set_mention(self, seq: int, mention: bool) -> None:
-        """Says whether a message that is here mentions."""
         index = bisect_left(self.named, seq)
         known = index < len(self.named) and self.named[index] == seq
         if mention and not known:
@@ -53,21 +52,19 @@ class Ledger:
             del self.named[index]
 
     def remove(self, seq: int) -> None:
-        """Takes one out, if it is there."""
         index = bisect_left(self.seqs, seq)
         if index < len(self.seqs) and self.seqs[index] == seq:
             del self.seqs[index], self.ats[index], self.ids[index]
             self.set_mention(seq, False)
 
     def trim(self, seq: int) -> None:
-        """Takes out everything up to a seq."""
         index = bisect_right(self.seqs, seq)
         if index:
             del self.seqs[:index], self.ats[:index], self.ids[:index]
             del self.named[: bisect_right(self.named, seq)]
 
     def read(self, seq: int) -> None:
-        """The pointer has come to a seq: nothing up to it counts, nor was anything let go that would."""
+        """The pointer has reached `seq`: nothing up to it counts, so evictions up to it don't matter either."""
         self.trim(seq)
         if seq >= self.floor:
             self.floor = 0
@@ -77,9 +74,7 @@ class Ledger:
         return index < len(self.seqs) and self.seqs[index] == seq
 
     def place(self, index: int) -> Position:
-        """The place of the message at an index."""
         return Position(self.seqs[index], self.ids[index], self.ats[index])
 
     def after(self, seq: int) -> int:
-        """The index of the first message after a seq."""
         return bisect_right(self.seqs, seq)

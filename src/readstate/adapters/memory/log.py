@@ -1,4 +1,4 @@
-"""The log of the embedded profile: hands every batch to its consumer at once, and keeps nothing itself."""
+"""The log of the embedded profile: hands every batch to its consumer at once and stores nothing."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
@@ -13,7 +13,7 @@ ReadHandler = Callable[[Sequence[ReadEvent]], Awaitable[None]]
 
 
 class LocalLog:
-    """What the consumer has committed is what the log has acknowledged."""
+    """An event is acknowledged when its consumer has committed it."""
 
     def __init__(
         self,
@@ -28,19 +28,16 @@ class LocalLog:
         self._events: Batcher[AnyChannelEvent, Effect] = batchers(self._deliver, max_items=MAX_EVENTS, name="events")
 
     async def channel_events(self, events: Sequence[AnyChannelEvent], wait: bool = True) -> Sequence[Effect | None]:
-        """Append, in order; answers with the effects."""
         return await self._events.submit(events)
 
     async def reads(self, events: Sequence[ReadEvent]) -> None:
-        """Append read states."""
         await self._persist(events)
 
     async def settled(self, channels: Collection[str]) -> bool:
-        """What was appended and answered is applied already."""
+        """Acknowledged events are applied already."""
         return False
 
     async def close(self) -> None:
-        """Finish what was taken."""
         await self._events.close()
 
     async def _deliver(self, events: Sequence[AnyChannelEvent]) -> list[Effect]:

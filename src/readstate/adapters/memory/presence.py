@@ -1,4 +1,4 @@
-"""Presence in the memory of one process: devices, what they have open, when they are gone, and what got through."""
+"""Presence in the memory of one process: devices, focus, departures, and messages not proven delivered."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -12,35 +12,33 @@ class _Connection(Struct):
     device: str
     until: int
     reported: str | None
-    """The channel that the device says is open."""
+    """The channel that the device reports as open."""
     focus: str | None
-    """The channel whose messages are read at once: the same, unless the user has marked it unread since."""
+    """The channel whose messages are read at once: `reported`, unless the user has marked it unread since."""
 
 
 Key = tuple[str, str]
 
 
 class MemoryPresence:
-    """A user is online while at least one device is connected and not overdue."""
+    """A user is online while at least one connected device has not expired."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._users: dict[str, dict[Key, _Connection]] = {}
         self._open: dict[str, dict[str, int]] = {}
-        """Who has a channel open, on how many connections."""
+        """By channel: the users who have it open, and on how many connections."""
         self._unproven: dict[str, dict[Undelivered, None]] = {}
         self._sent: dict[str, list[Undelivered]] = {}
         self._left: dict[str, dict[Undelivered, None]] = {}
-        """What those who have left may not have got, until the durable store has it."""
+        """Messages that departed users may not have received, until the durable store has them."""
 
-    # ------------------------------------------------------------ who is there
+    # ------------------------------------------------------------ who is online
 
     async def online(self, users: Collection[str]) -> Present:
-        """Those who are online, at the moment of looking."""
         return _Online(self)
 
     async def focused(self, channels: Collection[str]) -> Mapping[str, Sequence[str]]:
-        """Who has each channel open on a device."""
         return {channel: users for channel in channels if (users := self._focused(channel))}
 
     def _focused(self, channel: str) -> list[str]:
@@ -52,12 +50,10 @@ class MemoryPresence:
         ]
 
     async def devices(self, user: str) -> list[str]:
-        """The devices of a user that are connected."""
         now = self._clock()
         return sorted({one.device for one in list(self._users.get(user, {}).values()) if one.until > now})
 
     def is_online(self, user: str) -> bool:
-        """Whether any device of a user is connected."""
         connections = self._users.get(user)
         if not connections:
             return False
@@ -65,13 +61,12 @@ class MemoryPresence:
         return any(one.until > now for one in list(connections.values()))
 
     def is_connected(self, user: str) -> bool:
-        """Whether any device of a user is more than reported."""
+        """Whether the user has a real connection; a device that was only reported does not count."""
         return _is_connected(list(self._users.get(user, ())))
 
     # ------------------------------------------------------------ devices
 
     async def connect(self, user: str, device: str, until: int, focus: str | None, connection: str = "") -> None:
-        """A device is connected, until then at least."""
         connections = self._users.setdefault(user, {})
         known = connections.get((device, connection))
         if known is not None and known.reported == focus:
@@ -85,24 +80,20 @@ class MemoryPresence:
             users[user] = users.get(user, 0) + 1
 
     async def disconnect(self, user: str, device: str, connection: str = "") -> Departure | None:
-        """A connection of a device is gone; the departure if it was the user's last one."""
         return self._depart(user, self._clock()) if self._remove(user, device, connection) else None
 
     async def drop(self, user: str) -> None:
-        """All devices of a user are gone, and what was sent to them is no longer of interest."""
         for device, connection in list(self._users.get(user, {})):
             self._remove(user, device, connection)
         self._forget(user)
         self._left.pop(user, None)
 
     async def blur(self, user: str, channel: str) -> None:
-        """What arrives in the channel is read at once no more, until a device opens it again."""
         for one in self._users.get(user, {}).values():
             if one.focus == channel:
                 self._close(user, one)
 
     async def expire(self, user: str | None = None) -> list[Departure]:
-        """Drop devices (of one user) that are overdue."""
         now = self._clock()
         gone = []
         for name in list(self._users) if user is None else [user]:
@@ -114,7 +105,6 @@ class MemoryPresence:
         return [*gone, *(Departure(name, 0, tuple(self._left[name])) for name in waiting)]
 
     async def noted(self, noted: Sequence[Undelivered]) -> None:
-        """The durable store has these: they are kept no more."""
         for one in noted:
             left = self._left.get(one.receiver_id, {})
             left.pop(one, None)
@@ -122,7 +112,7 @@ class MemoryPresence:
                 self._left.pop(one.receiver_id, None)
 
     def _remove(self, user: str, device: str, connection: str) -> bool:
-        """True if it was the user's last one."""
+        """True if it was the user's last connection."""
         connections = self._users.get(user, {})
         known = connections.pop((device, connection), None)
         if known is None:
@@ -131,7 +121,7 @@ class MemoryPresence:
         if not connections:
             self._users.pop(user)
         elif not _is_connected(connections):
-            self._forget(user)  # what was sent to a user who is still there somewhere else is not looked after
+            self._forget(user)  # only reported devices are left: deliveries to them are not tracked
         return not connections
 
     def _close(self, user: str, connection: _Connection) -> None:
@@ -145,10 +135,9 @@ class MemoryPresence:
             if not users:
                 del self._open[channel]
 
-    # ------------------------------------------------------------ what got through
+    # ------------------------------------------------------------ deliveries
 
     async def reached(self, noted: Sequence[Undelivered]) -> list[Undelivered]:
-        """These go to people who are online; returns those whose receiver is online no more."""
         lost = []
         for one in noted:
             user = one.receiver_id
@@ -162,17 +151,14 @@ class MemoryPresence:
         return lost
 
     async def unproven(self, user: str) -> list[Undelivered]:
-        """What is kept for a user now."""
         return list(self._unproven.get(user, ()))
 
     def sent(self, noted: Sequence[Undelivered]) -> None:
-        """These were sent: the next sign of life proves them."""
         for one in noted:
             if one in self._unproven.get(one.receiver_id, ()):
                 self._sent.setdefault(one.receiver_id, []).append(one)
 
     def proven(self, user: str) -> None:
-        """A device has given a sign of life: what was sent before it has got through."""
         if (sent := self._sent.pop(user, None)) is None:
             return
         kept = self._unproven.get(user, {})
@@ -194,12 +180,12 @@ class MemoryPresence:
 
 
 def _is_connected(connections: Iterable[Key]) -> bool:
-    """Whether any device is more than reported: only these give signs of life."""
+    """Whether any device has a real connection: devices that were only reported give no signs of life."""
     return any(connection for _, connection in connections)
 
 
 class _Online:
-    """Asked from the thread that decides who is away; looks without changing anything."""
+    """Answers at the time of the question. The thread that decides who is away asks; nothing is changed."""
 
     def __init__(self, presence: MemoryPresence) -> None:
         self._presence = presence
@@ -208,5 +194,4 @@ class _Online:
         return isinstance(user, str) and self._presence.is_online(user)
 
     def is_connected(self, user: str) -> bool:
-        """Whether by a connection, and not only because a device was reported."""
         return self._presence.is_connected(user)

@@ -1,4 +1,4 @@
-"""How a user's state lies in memory: a (user, channel) is one packed bytes object."""
+"""The memory layout of a user: each user room is one packed bytes object, and ledgers are kept by kind."""
 
 from struct import Struct as Packing
 from sys import intern
@@ -18,10 +18,11 @@ MEMBER, TIMELINE, THREAD, ARCHIVED = 1, 2, 4, 8
 
 
 class Row(Struct, gc=False):
-    """A seat, unpacked.
+    """A user room, unpacked.
 
-    `change`: the channel's, passed by the seat; `filled`: by its ledger, which may be loaded ahead of the seat;
-    `number`: the user's; `latest`: when the channel's latest message came.
+    `change`: the channel's change number that the user room has passed. `filled`: the one its ledger has passed; a
+    ledger may be loaded ahead of the user room. `number`: the user's change number. `latest`: the time of the channel's
+    latest message.
     """
 
     epoch: int = 0
@@ -35,36 +36,30 @@ class Row(Struct, gc=False):
     id: bytes = b""
 
     def pack(self) -> bytes:
-        """As it lies in memory."""
         head = PACKING.pack(
             self.epoch, self.seq, self.at, self.change, self.filled, self.number, self.latest, self.flags
         )
         return head + self.id
 
     def point(self, place: Position) -> None:
-        """The message that it points at."""
         self.at = place.at or 0
         self.id = b"" if place.id is None else place.id.encode()
 
     @property
     def place(self) -> Position:
-        """Where it points."""
         return Position(self.seq, self.id.decode() or None, self.at or None)
 
     @property
     def mode(self) -> Mode:
-        """How its channel is counted."""
         return Mode.TIMELINE if self.flags & TIMELINE else Mode.LEDGER
 
 
 def unpack(raw: bytes) -> Row:
-    """A seat from how it lies in memory."""
     epoch, seq, at, change, filled, number, latest, flags = PACKING.unpack_from(raw)
     return Row(epoch, seq, at, change, filled, number, latest, flags, raw[HEAD:])
 
 
 def flags_of(channel: str, member: bool, mode: Mode, archived: bool) -> int:
-    """A seat's flags."""
     return (
         (MEMBER if member else 0)
         | (TIMELINE if mode is Mode.TIMELINE else 0)
@@ -74,22 +69,22 @@ def flags_of(channel: str, member: bool, mode: Mode, archived: bool) -> int:
 
 
 class Shelf(dict[str, Ledger]):
-    """Ledgers that hold something. What is neither here nor `missing` is known to be empty."""
+    """Ledgers that are not empty. A channel neither in here nor in `missing` is known to be empty."""
 
     __slots__ = ("missing",)
 
     def __init__(self) -> None:
         super().__init__()
         self.missing: set[str] = set()
-        """Must be loaded first."""
+        """Channels whose ledger must be loaded first."""
 
     def unload(self, channel: str) -> None:
-        """From now on it must be loaded."""
+        """Mark the ledger as not loaded."""
         self.pop(channel, None)
         self.missing.add(intern(channel))
 
     def put(self, channel: str, ledger: Ledger) -> None:
-        """Keep a ledger if it holds anything; one that had to let go of messages and is empty must be loaded."""
+        """Keep a ledger that is not empty. An empty one that has evicted messages must be loaded again."""
         if ledger:
             self._found(channel)
             self[intern(channel)] = ledger
@@ -99,7 +94,7 @@ class Shelf(dict[str, Ledger]):
             self.drop(channel)
 
     def drop(self, channel: str) -> None:
-        """From now on it is known to be empty."""
+        """Mark the ledger as known to be empty."""
         self.pop(channel, None)
         self._found(channel)
 
@@ -107,12 +102,10 @@ class Shelf(dict[str, Ledger]):
         if self.missing:
             self.missing.discard(channel)
             if not self.missing:
-                self.missing.clear()  # an emptied set keeps its size, and costs that much to look through
+                self.missing.clear()  # a set emptied by discard keeps its capacity, and iteration costs that much
 
 
 class User:
-    """What is loaded of a user."""
-
     __slots__ = (
         "apart",
         "change",
@@ -132,38 +125,37 @@ class User:
         self.user_rooms: dict[str, bytes] = {}
         self.apart: dict[str, frozenset[int]] = {}
         self.live = Shelf()
-        """Ledgers of the channels that are counted by them."""
+        """Ledgers of ledger channels."""
         self.named = Shelf()
-        """Mentions by name in the channels that are counted by timeline."""
+        """Mentions by name in timeline channels."""
         self.threads = Shelf()
         """Ledgers of followed threads."""
         self.timelines: list[str] = []
         self.preferences: dict[str, Preferences] = {}
         self.set_aside: set[str] = set()
-        """Ledger channels that are archived."""
+        """Archived ledger channels."""
         self.inbox: list[tuple[int, str]] | None = None
-        """(minus the time of the latest message, channel) of the ledger channels, sorted; made when asked for."""
+        """Sorted (minus the time of the latest message, channel) of the ledger channels; built on first use."""
         self.since = self.change = since
         self.used = used
 
     def shelf(self, flags: int) -> Shelf:
-        """Where the ledger of a seat lies."""
         if flags & TIMELINE:
             return self.named
         return self.threads if flags & THREAD else self.live
 
     def row(self, channel: str) -> Row:
-        """A seat; an empty one if there is none."""
+        """The user room, or an empty one."""
         raw = self.user_rooms.get(channel)
         return Row(flags=THREAD if is_thread(channel) else 0) if raw is None else unpack(raw)
 
     def put(self, channel: str, row: Row, number: int) -> None:
-        """Keep a seat that has changed."""
+        """Store a changed user room under the user's next change number."""
         row.number = self.change = number
         self.user_rooms[intern(channel)] = row.pack()
 
     def user_room_flags(self, channel: str, row: Row, flags: int) -> None:
-        """Change what kind of seat it is; its ledger is taken from the old shelf."""
+        """Change the kind of a user room; its ledger leaves the old shelf."""
         self.shelf(row.flags).drop(channel)
         if row.flags & TIMELINE and row.flags & MEMBER:
             self.timelines.remove(channel)

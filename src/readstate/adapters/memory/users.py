@@ -1,7 +1,7 @@
-"""Users in the memory of one process: the plain statement of what the hot state of users does.
+"""Users in the memory of one process: the reference implementation of the hot state of users.
 
-A (user, channel) is one packed bytes object, so that a million of them fit in under 200 MB. A user's seats
-carry change numbers, by which what has changed is found.
+A user room is one packed bytes object, so that a million of them fit in under 200 MB. User rooms carry the user's
+change numbers, by which changes since a sync cursor are found.
 """
 
 from bisect import bisect_left, insort
@@ -34,14 +34,14 @@ _NOTHING: frozenset[int] = frozenset()
 
 
 class _Loading(Struct):
-    """A load under way, and the messages that have come meanwhile: they are taken in after it."""
+    """A load in flight, with the fan-outs that arrived meanwhile; they are applied after it."""
 
     ticket: int
     fan_outs: list[FanOut] = field(default_factory=list)
 
 
 class MemoryUsers(UserViews):
-    """Hot state of users; everything is atomic because nothing here waits."""
+    """Hot state of users. Every method is atomic because none of them ever suspends."""
 
     def __init__(self, *, unread_cap: int, generation: int, clock: Clock, ledger_ttl: int) -> None:
         super().__init__(clock, ledger_ttl, unread_cap)
@@ -54,7 +54,6 @@ class MemoryUsers(UserViews):
     # ------------------------------------------------------------ reads
 
     async def move(self, moves: Sequence[Move], generation: int | None = None) -> list[Moved | Absent]:
-        """Apply reads of members; each sees the ones before it."""
         now = self._clock()
         return [self._move(move, now) for move in moves]
 
@@ -101,7 +100,7 @@ class MemoryUsers(UserViews):
         )
 
     def _target(self, move: Move, state: ReadState, row: Row) -> tuple[ReadState, Position]:
-        """The state that a move leads to (the same object where it changes nothing), and where that points."""
+        """The state that a move leads to (the same object if nothing changes), and the position it points at."""
         match move:
             case Read(epoch=epoch) | Rewind(epoch=epoch) if epoch is not None and epoch != state.epoch:
                 return state, row.place
@@ -128,7 +127,7 @@ class MemoryUsers(UserViews):
             del user.apart[channel]
         shelf = user.shelf(row.flags)
         if not row.flags & MEMBER:
-            pass  # whoever has left has no ledger
+            pass  # a user who has left has no ledger
         elif after.epoch != before.epoch:
             shelf.unload(channel)
         elif (ledger := shelf.get(channel)) is not None:
@@ -138,10 +137,9 @@ class MemoryUsers(UserViews):
             shelf.put(channel, ledger)
         user.put(channel, row, next(self._numbers))
 
-    # ------------------------------------------------------------ what happened in channels
+    # ------------------------------------------------------------ hot updates
 
     async def apply(self, updates: Sequence[UserHotUpdate]) -> list[Moved]:
-        """Take what happened in channels, in order. Returns the pointers that moved. A repeat does nothing."""
         moved: list[Moved] = []
         now = self._clock()
         for update in updates:
@@ -172,7 +170,7 @@ class MemoryUsers(UserViews):
         epoch, seq, at, change, filled, _, latest, flags = PACKING.unpack_from(raw)
         if fan_out.change <= change or not flags & MEMBER:
             return
-        if fan_out.change > filled:  # a ledger that was loaded later holds it; all else about it is still news
+        if fan_out.change > filled:  # else the ledger was loaded later and holds it; the rest is still to be applied
             filled = fan_out.change
             if fan_out.put is not None and user_id != fan_out.sender:
                 if fan_out.put.seq > seq and fan_out.put.seq not in user.apart.get(channel, _NOTHING):
@@ -211,7 +209,7 @@ class MemoryUsers(UserViews):
             shelf.put(channel, ledger)
 
     def _given(self, update: OwnRead | Merged) -> Iterator[Moved]:
-        """A state that merges; with the seq of one's own message, that is read too."""
+        """Merge a state; for an OwnRead, also read the user's own message."""
         user = self._loaded(update.user_id)
         if user is None:
             return
@@ -225,7 +223,7 @@ class MemoryUsers(UserViews):
     def _merged(
         self, user: User, user_id: str, channel: str, row: Row, before: ReadState, after: ReadState, given: Pointer
     ) -> Iterator[Moved]:
-        """Stores a merged state; yields it if the durable store doesn't have it yet."""
+        """Store a merged state; yield it if the durable store lacks it."""
         if after == before:
             return
         place = given.place if after.seq == given.seq else row.place
@@ -283,14 +281,13 @@ class MemoryUsers(UserViews):
         user.put(channel, row, next(self._numbers))
 
     def _loaded(self, user_id: str) -> User | None:
-        """The user; or None, and then a load that is under way is too old."""
+        """The user, or None. Without a user, a load in flight is too old and is cancelled."""
         user = self._users.get(user_id)
         if user is None:
             self._loading.pop(user_id, None)
         return user
 
     async def prefer(self, user: str, channel: str, preferences: Preferences, known: int | None = None) -> int | None:
-        """Set a member's preferences; returns the user's change number."""
         found = self._loaded(user)
         if found is None or not found.row(channel).flags & MEMBER:
             return None
@@ -302,7 +299,6 @@ class MemoryUsers(UserViews):
         return row.number
 
     async def take_number(self, user: str) -> int | None:
-        """Raise the user's change number and return it; None: not loaded."""
         known = self._users.get(user)
         if known is None:
             return None
@@ -312,19 +308,18 @@ class MemoryUsers(UserViews):
     # ------------------------------------------------------------ loading
 
     async def begin(self, user: str) -> int:
-        """Announce a load. Whatever changes for the user until `install` makes that one fail, but messages."""
+        """Fan-outs that arrive before `install` are kept for it; any other change makes the load fail."""
         loading = self._loading.get(user)
         if loading is None:
             loading = self._loading[user] = _Loading(next(self._next_ticket))
         return loading.ticket
 
     async def install(self, user: str, ticket: int, user_rooms: Sequence[LoadedUserRoom]) -> bool:
-        """Take a loaded user; False if something has happened since `begin`: load again."""
         loading = self._loading.get(user)
         if loading is None or loading.ticket != ticket:
             return False
         del self._loading[user]
-        if user in self._users:  # by somebody else, and what has come since is in it
+        if user in self._users:  # another load installed it, and later changes were applied to it
             return True
         now = self._clock()
         loaded = User(next(self._numbers), now)
@@ -350,7 +345,6 @@ class MemoryUsers(UserViews):
             user.shelf(row.flags).unload(channel)
 
     async def install_ledgers(self, loads: Sequence[LedgerLoad]) -> list[bool]:
-        """Take loaded ledgers; False where a newer change or another epoch has passed: load again."""
         now = self._clock()
         return [self._install_ledger(load, now) for load in loads]
 
@@ -366,7 +360,7 @@ class MemoryUsers(UserViews):
             return False
         apart = user.apart.get(load.channel_id, _NOTHING)
         if load.state.seq > row.seq or any(seq > row.seq for seq in load.state.apart - apart):
-            return False  # looked up for a read that was then refused
+            return False  # loaded for a read that was refused afterwards
         ledger = Ledger(self._cap, now)
         for entry in load.entries:
             if entry.seq > row.seq and entry.seq not in apart:
@@ -380,7 +374,6 @@ class MemoryUsers(UserViews):
         return True
 
     async def forget(self, user: str, channel: str | None = None) -> None:
-        """Drop a user, also one that is being loaded, or one ledger; loaded again on use."""
         if channel is None:
             self._drops.user(user)
             self._users.pop(user, None)
@@ -389,34 +382,32 @@ class MemoryUsers(UserViews):
             known.shelf(flags).unload(channel)
 
     async def erase(self, user: str, rooms: Collection[str]) -> None:
-        """Drop a user: everything that is kept of them is in one place."""
+        """Everything kept of a user is in one object."""
         await self.forget(user)
 
     # ------------------------------------------------------------ memory
 
     def bytes(self) -> int:
-        """About how much memory the users take."""
+        """The approximate memory of all users."""
         user_rooms = sum(len(user.user_rooms) for user in self._users.values())
         shelves = (shelf for user in self._users.values() for shelf in (user.live, user.named, user.threads))
         entries = sum(len(ledger.seqs) for shelf in shelves for ledger in shelf.values())
         return len(self._users) * USER_BYTES + user_rooms * SEAT_BYTES + entries * ENTRY_BYTES
 
     async def generation(self) -> int:
-        """A moment, for `dropped`."""
         return self._drops.count
 
     async def dropped(self, generation: int, users: Collection[str]) -> set[str]:
-        """Those of these users who may have been dropped since."""
         return self._drops.since(generation, users)
 
     async def clear(self) -> None:
-        """Drop everything, also loads that are under way."""
+        """Drop everything, including loads in flight."""
         self._drops.everyone()
         self._users.clear()
         self._loading.clear()
 
     async def shrink(self, share: float) -> int:
-        """Drop this share of the users, the least recently used first; returns how many."""
+        """Drop this share of the users, the least recently used first, and return how many. One always stays."""
         oldest = sorted(self._users, key=lambda user: self._users[user].used)
         dropped = oldest[: min(ceil(len(oldest) * share), len(oldest) - 1)]
         for user in dropped:
@@ -427,7 +418,7 @@ class MemoryUsers(UserViews):
 
 
 def _size(shelf: Shelf, channel: str) -> int | None:
-    """How much a ledger holds; None if it must be loaded, or holds only the newest."""
+    """The size of a ledger; None if it must be loaded, or holds only the newest messages."""
     ledger = shelf.get(channel)
     if ledger is None:
         return None if channel in shelf.missing else 0
@@ -435,7 +426,7 @@ def _size(shelf: Shelf, channel: str) -> int | None:
 
 
 def _reorder(user: User, channel: str, before: int, after: int | None) -> None:
-    """Moves a channel in the inbox, if there is one; None takes it out."""
+    """Move a channel in the inbox, if the inbox exists; `after=None` removes it."""
     if user.inbox is None or is_thread(channel):
         return
     index = bisect_left(user.inbox, (-before, channel))

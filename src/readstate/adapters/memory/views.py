@@ -1,4 +1,4 @@
-"""What the hot state of users shows, at one moment."""
+"""Consistent views of the hot state of users."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ _EMPTY = LedgerView()
 
 
 class UserViews:
-    """Looks at users without changing them."""
+    """Reads of users. They change only times of use, the cached inbox, and ledgers that have expired."""
 
     def __init__(self, clock: Clock, ledger_ttl: int, unread_cap: int) -> None:
         self._clock = clock
@@ -25,7 +25,6 @@ class UserViews:
         self._users: dict[str, User] = {}
 
     async def view(self, user: str, which: Which) -> UserView | None:
-        """The user's seats at one moment, also those left."""
         known = self._users.get(user)
         if known is None:
             return None
@@ -43,7 +42,7 @@ class UserViews:
             complete_since=known.since,
             user_rooms=[self._user_room(known, channel) for channel in channels],
             unloaded=[*known.live.missing, *known.threads.missing],
-            timelines=known.timelines.copy(),  # a join must not reach into a view that somebody works with
+            timelines=known.timelines.copy(),  # a later join must not change the view
             preferences=known.preferences,
         )
 
@@ -68,7 +67,7 @@ class UserViews:
         return LedgerView(len(ledger), len(ledger.named), first, ledger.floor > 0, named)
 
     def _fresh(self, shelf: Shelf, channel: str) -> Ledger | None:
-        """The ledger, unless it is empty, not loaded, or has expired."""
+        """The ledger, unless it is empty, not loaded, or expired. Touches it, so that it expires later."""
         ledger = shelf.get(channel)
         if ledger is None:
             return None
@@ -80,14 +79,13 @@ class UserViews:
         return ledger
 
     async def unread_summary(self, user: str) -> UnreadSummary | None:
-        """What may be unread, at one moment."""
         known = self._users.get(user)
         if known is None:
             return None
         known.used = self._clock()
         live, threads = known.live, known.threads
         unread = mentions = floors = 0
-        for ledger in live.values():  # one pass: what it costs is fetching each ledger from memory
+        for ledger in live.values():  # one pass: fetching each ledger from memory is the main cost
             unread += len(ledger.seqs)
             if ledger.named:
                 mentions += len(ledger.named)
@@ -108,14 +106,13 @@ class UserViews:
         )
 
     async def rooms(self, user: str) -> list[str] | None:
-        """The channels that a user is in, and the threads that the user follows."""
         known = self._users.get(user)
         if known is None:
             return None
         return [name for name, raw in known.user_rooms.items() if raw[HEAD - 1] & MEMBER]
 
     async def pointers(self, user: str) -> dict[str, Pointer] | None:
-        """All pointers of a user. No use of it: what nobody else uses is dropped all the same."""
+        """Does not count as use: a user whom only this method reads is still evicted."""
         known = self._users.get(user)
         if known is None:
             return None
@@ -123,7 +120,6 @@ class UserViews:
         return {name: self._pointer(known, name, row) for name, row in rows}
 
     async def pointers_in(self, channel: str, users: Sequence[str]) -> list[Pointer | None]:
-        """The pointers of these users in one channel; None: not loaded."""
         found = [self._users.get(user) for user in users]
         return [None if known is None else self._pointer(known, channel, known.row(channel)) for known in found]
 
@@ -135,7 +131,6 @@ class UserViews:
     async def count_delta(
         self, channel: str, place: Position, named: frozenset[str] | None, users: Sequence[str]
     ) -> list[tuple[CountDelta, int]]:
-        """What a message that has just come does to the counts of these users, and the epoch that each is in."""
         found = []
         for name in users:
             user = self._users.get(name)
@@ -150,7 +145,6 @@ class UserViews:
         return found
 
     async def changes(self, users: Sequence[str]) -> list[int | None]:
-        """The change numbers of users; None: not loaded."""
         found = map(self._users.get, users)
         return [None if user is None else user.change for user in found]
 
@@ -177,7 +171,6 @@ class UserViews:
     async def inbox(
         self, user: str, after: tuple[int, str] | None, limit: int, only_unread: bool = False
     ) -> list[tuple[int, str]] | None:
-        """The user's ledger channels by latest activity, as (minus the time, channel), after such a pair."""
         known = self._users.get(user)
         if known is None:
             return None

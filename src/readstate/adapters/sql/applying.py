@@ -1,4 +1,11 @@
-"""Applying events of channels in one transaction: new ones are folded, and what comes again changes nothing."""
+"""Applies events of channels in one transaction. New events are folded; replays change nothing.
+
+The transaction also stores, per partition, up to where the log is applied. An event below that offset is a replay. Its
+effect is rebuilt from stored rows, because the first attempt may have failed after its commit.
+
+A partition that has lost its tail uses its offsets again, for new events. Leader epochs show that; a new base then
+keeps log positions growing.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from hashlib import sha256
@@ -25,59 +32,55 @@ _anything = msgspec.json.Decoder()
 log = structlog.get_logger()
 
 Place = tuple[int, int]
-"""A part of a log, and an offset in it."""
+"""(partition, offset) of a log."""
 
 
 class End(NamedTuple):
-    """Up to where a part of a log is applied."""
+    """Up to where a partition of a log is applied."""
 
     base: int
-    """What is added to an offset to make it a place that no event of an earlier log has."""
+    """Added to an offset to get a log position that no event of an earlier log has."""
     position: int
     epoch: int = -1
     """The leader epoch of the last event; -1: not known."""
 
     @property
     def offset(self) -> int:
-        """The next one."""
+        """The next offset."""
         return self.position - self.base
 
     def contradicts(self, delivery: Delivery) -> bool:
-        """Whether an event shows that the log has lost its end since.
+        """Whether an event shows that the log has lost its tail since.
 
-        Leader epochs never fall within a partition. So an event at an offset that is applied has at most the epoch of
-        the last one, and an event that comes after it at least that epoch.
+        Leader epochs never fall within a partition. So an event at an applied offset has at most the epoch of the last
+        event, and an event after the last one has at least that epoch.
         """
         if self.epoch < 0 or delivery.epoch < 0:
             return False
         return delivery.epoch > self.epoch if delivery.position < self.offset else delivery.epoch < self.epoch
 
     def cut(self, offset: int) -> "End":
-        """The same place in a log whose next offset is another: what comes there gets the next positions."""
+        """The same log position with a new base: the event at this offset gets the next position."""
         return End(self.position - offset, self.position)
 
     def moved(self, delivery: Delivery) -> "End":
-        """After an event."""
         return End(self.base, self.base + delivery.position + 1, delivery.epoch)
 
 
 def as_places(text: str) -> dict[int, End]:
-    """Each part's place."""
     return {part: End(*end) for part, *end in _anything.decode(text)}
 
 
 class Applying:
-    """One batch in one transaction."""
-
     def __init__(self, session: Session, limit: int, online: Online) -> None:
         self._session = session
         self._limit = limit
         self._online = online
         self._connected: dict[int, list[tuple[int, str]]] = {}
-        """Of each part of the log: (place, receiver) of what goes to those who have a connection."""
+        """Per partition: (position, receiver) of messages to receivers with a connection."""
 
     async def apply(self, deliveries: Sequence[Delivery]) -> list[Effect]:
-        """New events, each with its place."""
+        """Apply new events, each with its log position."""
         effects: list[Effect] = []
         parts = [(run, facts_needed(run)) for run in runs(deliveries)]
         await self._lock(deliveries, [needed for _, needed in parts])
@@ -99,7 +102,7 @@ class Applying:
                 self._connected.setdefault(delivery.part, []).extend((delivery.position, user) for user in reached)
 
     async def apply_shared(self, deliveries: Sequence[Delivery], source: str) -> list[Effect]:
-        """Events of a log that others read too: some may have been applied before."""
+        """Apply events of a log that other processes read too: some may be replays."""
         before = await self._places(source, {one.part for one in deliveries})
         ends, positions, is_new = _placed(deliveries, before)
         again = [one for one, new in zip(deliveries, is_new, strict=True) if not new]
@@ -117,7 +120,7 @@ class Applying:
         return effects
 
     async def _places(self, source: str, parts: Collection[int]) -> dict[int, End]:
-        """Where the log stands. Nobody else moves on in these parts until the end of the transaction."""
+        """Where the log stands. Locks these partitions for other processes until the transaction ends."""
         wanted = {"source": source, "parts": as_json(sorted(parts))}
         places = as_places(await self._session.value("begin_log_places", **wanted))
         if len(places) < len(parts):
@@ -135,12 +138,14 @@ class Applying:
         await gather(self._session, more_facts_needed(run, facts), facts)
         return facts
 
-    # ------------------------------------------------------------ what comes again
+    # ------------------------------------------------------------ replays
 
     async def _reached(self, source: str, deliveries: Sequence[Delivery]) -> dict[Place, list[str]]:
-        """Who had a connection when these were stored, as far as it may not be done what follows from it.
+        """The users who had a connection when these replays were first stored: tracking of deliveries to them may be
+        missing.
 
-        Whoever applies a log ends with a batch before the next one: so only the last batch can have been left undone.
+        Only the last batch is kept: a process completes a batch before it begins the next one, so no earlier one is
+        incomplete.
         """
         if not deliveries:
             return {}
@@ -155,7 +160,7 @@ class Applying:
     def _to_keep(
         self, new: Sequence[tuple[Delivery, int]], reached: Mapping[Place, Sequence[str]]
     ) -> dict[int, list[tuple[int, str]]]:
-        """What is kept of each part: who had a connection for what is new, and for what came again along with it."""
+        """Who had a connection, per partition: for new events, and for replays in the same batch."""
         offsets = {(one.part, position): one.position for one, position in new}
         kept: dict[int, list[tuple[int, str]]] = {}
         for (part, offset), users in reached.items():
@@ -194,7 +199,11 @@ class Applying:
         return away
 
     async def _outgrown(self, deliveries: Sequence[Delivery], facts: Facts) -> dict[str, tuple[str, ...]]:
-        """The members of channels that may have outgrown the limit by one of these: then they were only so many."""
+        """The members of channels that one of these joins may have taken over the fan-out limit.
+
+        Such a channel had at most the limit plus the joiners then; a channel with more members outgrew the limit
+        before.
+        """
         found: dict[str, tuple[str, ...]] = {}
         for one in deliveries:
             event = one.event
@@ -209,10 +218,10 @@ class Applying:
                     found[event.channel_id] = tuple(users)
         return found
 
-    # ------------------------------------------------------------ whoever was erased
+    # ------------------------------------------------------------ erased users
 
     async def _apply_living(self, deliveries: Sequence[Delivery]) -> list[Effect]:
-        """What was on its way when somebody was erased brings nothing of them back."""
+        """Events that were in flight when a user was erased bring nothing of the user back."""
         times = await erased_at(self._session, _named(deliveries))
         if not times:
             return await self.apply(deliveries)
@@ -232,7 +241,7 @@ class Applying:
 
 
 def _placed(deliveries: Sequence[Delivery], ends: Mapping[int, End]) -> tuple[dict[int, End], list[int], list[bool]]:
-    """Where each part ends after these events, the position of each of them, and whether it is new."""
+    """The end of each partition after these events, the log position of each event, and whether the event is new."""
     now, positions, is_new = dict(ends), [], []
     for one in deliveries:
         end = now[one.part]
@@ -272,12 +281,12 @@ def _without(delivery: Delivery, times: dict[str, int]) -> Delivery:
 
 
 def hash_of(user: str) -> str:
-    """What is kept of the id of a user who was erased."""
+    """What remains of the id of an erased user."""
     return sha256(user.encode()).hexdigest()
 
 
 async def erased_at(session: Session, users: Collection[str]) -> dict[str, int]:
-    """When those of these users who were erased were."""
+    """When each of these users was erased; others are left out."""
     if not users:
         return {}
     hashes = {hash_of(user): user for user in users}

@@ -1,4 +1,4 @@
-"""SQL in files: queries by name, and migrations by number."""
+"""SQL in files: statements by name, and migrations by number."""
 
 import re
 from collections.abc import Sequence
@@ -11,21 +11,19 @@ _MIGRATION = re.compile(r"(\d{4})_\w+\.sql")
 
 
 def queries(dialect: str, file: str = "queries.sql") -> dict[str, str]:
-    """The statements of one of a dialect's files by name."""
+    """The statements of a file, by the names in its `-- name:` lines."""
     text = _read(dialect, file)
     parts = _NAME.split(text)[1:]
     return {name: body.strip() for name, body in zip(parts[::2], parts[1::2], strict=True)}
 
 
 def migrations(dialect: str) -> dict[int, str]:
-    """The steps from an empty database to the newest schema, by number, in order."""
     names = sorted(entry.name for entry in (files(__package__) / dialect).iterdir())
     found = ((match, name) for name in names if (match := _MIGRATION.fullmatch(name)))
     return {int(match[1]): _read(dialect, name) for match, name in found}
 
 
 def schema(dialect: str) -> str:
-    """The whole schema as the newest migration leaves it."""
     return _read(dialect, "schema.sql")
 
 
@@ -34,13 +32,13 @@ def _read(dialect: str, name: str) -> str:
 
 
 def for_rows(statement: str, sizes: Sequence[int]) -> dict[int, str]:
-    """An `INSERT … VALUES (?, …)` for many rows at once, in a few sizes, so that each is prepared once."""
+    """An `INSERT … VALUES (?, …)` for many rows at once, in a few sizes, so that each size is prepared once."""
     row = _ROW.findall(statement)[0]
     return {size: statement.replace(row, ", ".join([row] * size)) for size in sizes}
 
 
 def numbered(statement: str) -> tuple[str, tuple[str, ...]]:
-    """A statement with its values numbered ($1, $2, …) instead of named (:user, …), and their names in order."""
+    """A statement with numbered ($1, $2, …) instead of named (:user, …) parameters, and the names in order."""
     names = tuple(dict.fromkeys(_VALUE.findall(statement)))
     places = {name: f"${number}" for number, name in enumerate(names, 1)}
     return _VALUE.sub(lambda match: places[match[1]], statement), names

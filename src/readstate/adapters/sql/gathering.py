@@ -1,4 +1,4 @@
-"""What a fold must know, out of SQL, and what it has decided, into it."""
+"""Reads the facts that a fold needs, and writes the changes that it decided."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,7 +12,7 @@ from readstate.domain.rooms import SEPARATOR, channel_and_thread, is_thread
 from .session import Session, as_json
 
 MAX_OWN = 10_000
-"""Of a joiner's own messages, the newest that can be unread at all."""
+"""At most this many of a joiner's own messages, the newest: older ones cannot be unread."""
 
 channels = msgspec.json.Decoder(list[Channel], strict=False)
 messages = msgspec.json.Decoder(list[Message], strict=False)
@@ -23,13 +23,12 @@ _anything = msgspec.json.Decoder()
 
 
 async def ask(session: Session, name: str, keys: Iterable[Any]) -> str:
-    """What a statement gives for many keys."""
+    """Run a statement that takes many keys as one JSON array and returns JSON."""
     text: str = await session.value(name, keys=as_json(list(keys)))
     return text
 
 
 async def gather(session: Session, needed: FactsNeeded, facts: Facts) -> None:
-    """Adds to the facts what is needed."""
     if needed.channels:
         found = channels.decode(await ask(session, "channels", needed.channels))
         facts.channels |= {channel.channel_id: channel for channel in found}
@@ -86,7 +85,6 @@ async def newest_but(session: Session, room: str, id_: str) -> Message | None:
 
 
 async def store(session: Session, changes: Changes) -> None:
-    """Writes what was decided."""
     for channel in sorted(changes.purged):
         await session.run("note_gone", channel=channel, change=changes.channels[channel].change)
         for part in ("messages", "undelivered", "once_named"):
@@ -106,7 +104,7 @@ async def store(session: Session, changes: Changes) -> None:
 
 
 def _with_threads(channel: str) -> dict[str, str]:
-    """A channel, and the range of names that the rooms of its threads have."""
+    """A channel, and the range of room names that its threads have."""
     return {"channel": channel, "first": channel + SEPARATOR, "last": channel + chr(ord(SEPARATOR) + 1)}
 
 
@@ -122,6 +120,6 @@ async def _before_last(session: Session, channel: str, n: int) -> Position:
 
 
 async def place(session: Session, channel: str, seq: int) -> Position:
-    """A place of a channel, with its message where there is one."""
+    """A position in a channel, with the message's id and time if a message is there."""
     found = places.decode(await ask(session, "by_seq", [(channel, seq)]))
     return Position(seq, found[0][2], found[0][3]) if found else Position(seq, None, None)

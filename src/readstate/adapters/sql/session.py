@@ -1,7 +1,7 @@
-"""What the stores in SQL share: statements by name, in a transaction, whatever the database.
+"""What the SQL stores share: statements by name, in a transaction, on any database.
 
-The code above this (`store`, `gathering`, `transfer`) is written once. A database brings its engine, and the same
-statements under the same names in its own dialect.
+The code above this (`store`, `applying`, `gathering`, `transfer`) is written once. Each database brings its engine, and
+the same statements under the same names in its own dialect.
 """
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -16,56 +16,55 @@ T = TypeVar("T")
 
 
 class Session(Protocol):
-    """A transaction. Values go in by name; many keys or rows go in, and come out, as one JSON array."""
+    """A transaction. Values are passed by name; many keys or rows go in, and come out, as one JSON array."""
 
     async def value(self, name: str, **values: object) -> Any:
-        """The one value that a statement gives; None if it gives no row."""
+        """The single value of a statement; None if it returns no row."""
 
     async def row(self, name: str, **values: object) -> Sequence[Any] | None:
-        """The one row that a statement gives, if any."""
+        """The single row of a statement, if any."""
 
     async def run(self, name: str, **values: object) -> int:
-        """How many rows a statement has changed."""
+        """Run a statement; returns the number of rows it changed."""
 
     async def put(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Run a statement over many rows; what is a list in a row goes as JSON."""
+        """Run a statement over many rows; a list within a row is passed as JSON."""
 
     async def lock(self, channels: Iterable[str], user_rooms: Iterable[Key] = ()) -> None:
-        """Nobody else changes these channels, their threads, or the (room, user) there, until this is over."""
+        """No other transaction changes these channels, their threads, or these (room, user), until this one ends."""
 
 
 Work = Callable[[Session], Coroutine[Any, Any, T]]
 
 
 class Snapshot(Protocol):
-    """The database at one moment, for as long as it is open."""
+    """The database as of one time, for as long as the snapshot is open."""
 
     async def rows(self, name: str, **values: object) -> Sequence[Sequence[Any]]:
-        """All rows that a statement gives."""
+        """All rows of a statement."""
 
     def abandon(self) -> None:
-        """Nobody reads on: whoever does all the same is told to begin again."""
+        """End the snapshot of a reader that is too slow. A reader that continues gets an error and must start again."""
 
 
 class Database(Protocol):
-    """Runs work in transactions. It may run twice: then the first time is undone."""
+    """Runs work in transactions. Work may run twice: then the first run was rolled back."""
 
     async def value(self, name: str, **values: object) -> Any:
-        """The one value that a statement gives which only reads; sees every write asked for before."""
+        """The single value of a read-only statement; sees every write requested before."""
 
     async def read(self, work: Work[T]) -> T:
-        """On one snapshot, which holds every write asked for before."""
+        """Run work on one snapshot, which holds every write requested before."""
 
     async def write(self, work: Work[T], order: str | None = None) -> T:
-        """Answers when it is committed. Writes of the same `order` are done as they were asked for."""
+        """Return when the work is committed. Writes with the same `order` are applied in the order of their calls."""
 
     def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
-        """One moment, to be read at leisure."""
+        """A snapshot that stays open between statements."""
 
     async def close(self) -> None:
-        """Finish what was asked for, then stop."""
+        """Finish the work requested so far, then stop."""
 
 
 def as_json(value: object) -> str:
-    """A value as the statements take it."""
     return msgspec.json.encode(value).decode()

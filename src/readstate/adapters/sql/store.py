@@ -1,4 +1,4 @@
-"""The durable store in SQL, whatever the database: see `session`. Rules are not here: see `fold`."""
+"""The durable store on any SQL database (see `session`). Rules are not here: see `domain/folding`."""
 
 from collections.abc import Mapping, Sequence
 from math import inf
@@ -52,7 +52,7 @@ from .upkeep import SqlUpkeep
 
 CURSOR_KEY = "cursors"
 FEW = 50
-"""So many of the newest messages are looked at first."""
+"""The number of newest messages to look at first."""
 
 _user_rooms = msgspec.json.Decoder(list[LoadedUserRoom], strict=False)
 _ledger_entries = msgspec.json.Decoder(list[tuple[int, Entry]], strict=False)
@@ -69,7 +69,7 @@ class _Accepted(msgspec.Struct):
 
 _accepted = msgspec.json.Decoder(list[_Accepted])
 _NEWEST = TapCursor(FOREVER, 0, "", "")
-"""Before everything that a tap shows."""
+"""A cursor before everything that a tap shows."""
 
 
 class SqlStore(SqlDeadLetters, SqlUpkeep):
@@ -81,51 +81,41 @@ class SqlStore(SqlDeadLetters, SqlUpkeep):
         self.transfer = SqlTransfer(database, fanout_max_members)
 
     async def close(self) -> None:
-        """Finish what was asked for, then stop."""
         await self._database.close()
 
     async def ping(self) -> None:
-        """Raise StorageUnavailable if it can't be written, also because its disk is full."""
         await self._database.write(lambda session: session.value("touch"))
 
     async def store_id(self) -> int:
-        """A number that no other store has."""
         number: int = await self._database.value("store_id")
         return number
 
     async def cursor_key(self) -> bytes:
-        """The key that cursors are signed with: made once, whoever asks first."""
         known: bytes | None = await self._database.value("secret", secret=CURSOR_KEY)
         return await self._database.write(_make_cursor_key) if known is None else known
 
     async def next_generation(self, above: int = 0) -> int:
-        """A number that was never given before."""
         generation: int = await self._database.write(lambda session: session.value("next_generation", above=above))
         return generation
 
     async def last_position(self) -> int:
-        """Where in the log the last change stands."""
         position: int = await self._database.value("last_position")
         return position
 
     async def note_spool(self, name: str, until: int) -> None:
-        """Reads wait in a spool; that counts until a time."""
         await self._database.write(lambda session: session.run("note_spool", spool=name, until=until))
 
     async def drop_spool(self, name: str) -> None:
-        """Nothing waits there any more."""
         await self._database.write(lambda session: session.run("drop_spool", spool=name))
 
     async def spools(self, now: int) -> int:
-        """How many spools reads wait in."""
+        """The number of spools with waiting reads, according to notes that still count."""
         count: int = await self._database.value("spools", now=now)
         return count
 
     # ------------------------------------------------------------ writes
 
     async def apply(self, deliveries: Sequence[Delivery], online: Online, source: str = "") -> list[Effect]:
-        """Fold events of channels, in order, in one transaction."""
-
         async def work(session: Session) -> list[Effect]:
             applying = Applying(session, self._limit, online)
             if not source:
@@ -135,19 +125,16 @@ class SqlStore(SqlDeadLetters, SqlUpkeep):
         return await self._database.write(work)
 
     async def places(self, source: str) -> dict[int, tuple[int, int]]:
-        """(position, next offset) of the parts of a log."""
         places = as_places(await self._text("log_places", source=source))
         return {part: (place.position, place.offset) for part, place in places.items()}
 
     async def cut(self, source: str, part: int, end: int, known: tuple[int, int]) -> bool:
-        """Begin a new base where a part of a log has lost its end. False if that is known already."""
+        """Begin a new base where a partition has lost its tail. False if another process has done it already."""
         position, offset = known
         values = {"source": source, "part": part, "offset": end, "base": position - offset}
         return await self._database.write(lambda session: session.run("cut_log_place", **values)) > 0
 
     async def merge(self, events: Sequence[ReadEvent], shared: bool = False) -> Sequence[ReadEvent]:
-        """Merge read states; each (user, channel) at most once. Returns those that it took."""
-
         async def work(session: Session) -> Sequence[ReadEvent]:
             gone = await erased_at(session, {event.user_id for event in events}) if shared else {}
             taken = [event for event in events if event.created_at > gone.get(event.user_id, -1)] if gone else events
@@ -157,7 +144,6 @@ class SqlStore(SqlDeadLetters, SqlUpkeep):
         return await self._database.write(work)
 
     async def save_preferences(self, user: str, channel: str, preferences: Preferences, change: int) -> None:
-        """Keep a member's preferences, unless newer ones are kept."""
         await self._run(
             "put_preferences",
             user,
@@ -172,8 +158,6 @@ class SqlStore(SqlDeadLetters, SqlUpkeep):
         )
 
     async def save_undo(self, token: str, user: str, expires_at: int, now: int, items: Sequence[UndoItem]) -> None:
-        """Keep what an undo needs; drops what is over."""
-
         async def work(session: Session) -> None:
             await session.run("expire_undo", now=now)
             await session.run("save_undo", token=token, user=user, expires_at=expires_at, items=as_json(items))
@@ -181,17 +165,14 @@ class SqlStore(SqlDeadLetters, SqlUpkeep):
         await self._database.write(work)
 
     async def drop_undo(self, token: str) -> None:
-        """The token is used."""
         await self._run("drop_undo", token=token)
 
     # ------------------------------------------------------------ loads
 
     async def load_user(self, user: str) -> list[LoadedUserRoom]:
-        """Every channel that the user is in, has left, or has a pointer in."""
         return _user_rooms.decode(await self._text("load_user", user=user))
 
     async def load_ledgers(self, wanted: Sequence[tuple[str, str, Mode, ReadState]], cap: int) -> list[LedgerLoad]:
-        """The newest `cap` unread messages of each (user, channel)."""
         keys, thread_keys = [], []
         for index, (user, room, mode, state) in enumerate(wanted):
             apart = sorted(state.apart)
@@ -218,13 +199,10 @@ class SqlStore(SqlDeadLetters, SqlUpkeep):
         return [_cut(load, cap) for load in loads]
 
     async def load_channels(self, ids: Sequence[str]) -> Mapping[str, Channel]:
-        """Channels, also deleted ones; unknown ones are left out."""
         found = gathering.channels.decode(await self._text("channels", keys=as_json(ids)))
         return {channel.channel_id: channel for channel in found}
 
     async def load_timeline(self, channel: str, cap: int) -> TimelineLoad:
-        """The newest `cap` countable messages."""
-
         async def work(session: Session) -> tuple[str, str]:
             changes = await ask(session, "changes", [channel])
             return changes, await session.value("timeline", channel=channel, limit=cap + 1)
@@ -237,34 +215,28 @@ class SqlStore(SqlDeadLetters, SqlUpkeep):
         return TimelineLoad(channel, numbers.get(channel, 0), entries, floor)
 
     async def load_undo(self, token: str, user: str, now: int) -> list[UndoItem] | None:
-        """None: unknown, or over."""
         items = await self._database.value("load_undo", token=token, user=user, now=now)
         return None if items is None else _undo_items.decode(items)
 
     # ------------------------------------------------------------ queries
 
     async def by_id(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Message]:
-        """Messages by (channel, id)."""
         found = gathering.messages.decode(await self._text("messages", keys=as_json(keys)))
         return {(message.channel_id, message.id): message for message in found}
 
     async def by_seq(self, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Position]:
-        """Places by (channel, seq)."""
         found = gathering.places.decode(await self._text("by_seq", keys=as_json(keys)))
         return {(channel, seq): Position(seq, id_, at) for channel, seq, id_, at in found}
 
     async def by_time(self, channel: str, time: int) -> Position:
-        """The newest place at or before a time."""
         return await self._database.read(lambda session: _by_time(session, channel, time))
 
     async def own_seqs(self, user: str, channel: str, since: int, cap: int) -> tuple[int, ...]:
-        """The newest of the user's own messages from `since` on."""
         return tuple(_anything.decode(await self._text("own_seqs", user=user, channel=channel, since=since, cap=cap)))
 
     async def unread_messages(
         self, user: str, source: UnreadSource, after: int, before: int, newest_first: bool, limit: int
     ) -> list[Message]:
-        """Unread messages with a time strictly between `after` and `before`."""
         text = await self._text(
             "unread_newest" if newest_first else "unread_oldest",
             user=user,
@@ -278,8 +250,6 @@ class SqlStore(SqlDeadLetters, SqlUpkeep):
         return gathering.messages.decode(text)
 
     async def messages_since(self, channel: str, position: int, limit: int) -> list[Message]:
-        """Messages that came after a place in the log, in order; one more than `limit` says that there are more."""
-
         async def work(session: Session) -> tuple[list[Message], str]:
             for few in (FEW, limit + 1):
                 rows = await session.value("messages_since", channel=channel, position=position, limit=few)
@@ -293,21 +263,16 @@ class SqlStore(SqlDeadLetters, SqlUpkeep):
         return sorted(found, key=lambda message: message.position)[: limit + 1]
 
     async def joins(self, user: str, channels: Sequence[str]) -> dict[str, tuple[int, int]]:
-        """(seq, place in the log) of the user's join, of those of these channels that the user is in."""
         rows = _anything.decode(await self._text("joins", user=user, keys=as_json(channels)))
         return {channel: (seq, position) for channel, seq, position in rows}
 
     async def once_members(self, channel: str, users: Sequence[str]) -> list[str]:
-        """Those of these users who were in a channel and have left it."""
         return _names.decode(await self._text("once_members", channel=channel, users=as_json(list(users))))
 
     async def members(self, channel: str, after: str, limit: int) -> list[Member]:
-        """Members by id."""
         return gathering.members.decode(await self._text("members_page", channel=channel, after=after, limit=limit))
 
     async def breakdown(self, user: str, channel: str, state: ReadState) -> Breakdown:
-        """Count from scratch."""
-
         async def work(session: Session) -> tuple[str, str | None]:
             apart = as_json(sorted(state.apart))
             groups = await session.value("breakdown", user=user, channel=channel, seq=state.seq, apart=apart)
@@ -321,31 +286,25 @@ class SqlStore(SqlDeadLetters, SqlUpkeep):
     # ------------------------------------------------------------ users: activity and badge
 
     async def activity(self, user: str) -> Activity:
-        """What is kept of a user."""
         row = await self._database.read(lambda session: session.row("activity", user=user))
         return Activity(*row) if row else Activity()
 
     async def save_seen(self, user: str, at: int) -> None:
-        """When a user was last online."""
         await self._run("save_seen", user=user, at=at)
 
     async def save_receipts(self, user: str, receipts: ReceiptsPreference, change: int) -> None:
-        """Whether a user's receipts are public, unless something newer is kept."""
         await self._run("save_receipts", user, user=user, receipts=receipts, change=change)
 
     async def erased_until(self, user: str) -> int:
-        """When the user was erased; at the least, up to when that is not known any more."""
         at: int = await self._database.value("erased_until", hash=hash_of(user))
         return at
 
     async def badge_count(self, user: str) -> int:
-        """How many different people wrote to a user while away, since the last tap: one scan of an index."""
+        """One scan of a covering index."""
         count: int = await self._database.value("badge_count", user=user)
         return count
 
     async def badge_senders(self, user: str) -> tuple[int, frozenset[str]]:
-        """(last tap, who wrote since)."""
-
         async def work(session: Session) -> tuple[int, frozenset[str]]:
             row = await session.row("activity", user=user)
             senders = await session.value("badge_senders", user=user)
@@ -354,10 +313,8 @@ class SqlStore(SqlDeadLetters, SqlUpkeep):
         return await self._database.read(work)
 
     async def save_undelivered(self, undelivered: Sequence[Undelivered]) -> list[Undelivered]:
-        """Note messages that did not reach their receivers after all. Returns those that it has now."""
-
         async def work(session: Session) -> list[Undelivered]:
-            # Else a channel could be deleted, or a member erased, between the look and the note, and miss the note.
+            # Otherwise a delete or an erase between the check and the insert would miss the inserted row.
             await session.lock({one.channel_id for one in undelivered})
             living = await _living(session, undelivered)
             if living:
@@ -367,16 +324,10 @@ class SqlStore(SqlDeadLetters, SqlUpkeep):
         return await self._database.write(work)
 
     async def receivers_of_gone(self, undelivered: Sequence[Undelivered]) -> set[str]:
-        """The receivers of those of these that are there no more: a look at the badges' index for each."""
         keys = [(one.receiver_id, one.accepted_at, one.sender_id) for one in undelivered]
         return set(_names.decode(await self._text("receivers_of_gone", keys=as_json(keys))))
 
     async def tap(self, user: str, at: int, limit: int, until: float = inf) -> Tapped:
-        """Set the badge to 0: the last tap is this one, unless a later one stands. One after another for each user.
-
-        Raises StorageUnavailable rather than commit after `until` on the monotonic clock.
-        """
-
         async def work(session: Session) -> tuple[int, int, str]:
             since = await session.value("begin_tap", user=user)
             if since > at + MAX_AHEAD_MS:
@@ -393,21 +344,15 @@ class SqlStore(SqlDeadLetters, SqlUpkeep):
         return Tapped(since, max(since, at), count, _with_times(text))
 
     async def bound_tap(self, user: str, now: int) -> None:
-        """Let a stored tap that is further ahead than clocks differ count as one of now."""
         await self._database.write(lambda session: _bound_tap(session, user, now), user)
 
     async def tapped(
         self, user: str, since: int, until: int, before: TapCursor, limit: int
     ) -> list[tuple[int, Message]]:
-        """(accepted at, message) of what was shown by the tap of `until`, newest first, from a place on."""
         text = await self._database.read(lambda session: _tapped(session, user, since, until, before, limit))
         return _with_times(text)
 
     async def expire_undelivered(self, after: str, before: int, tapped: int, limit: int) -> tuple[str | None, int]:
-        """Remove some of what was accepted up to `before` and shown by a tap, if that was not after `tapped`.
-
-        Goes through the receivers after this one by id; (where to go on, None at the end; how many were removed).
-        """
         receivers: list[str] = _anything.decode(await self._text("receivers_after", after=after, limit=limit))
         if not receivers:
             return None, 0
@@ -418,26 +363,21 @@ class SqlStore(SqlDeadLetters, SqlUpkeep):
     # ------------------------------------------------------------ receipts
 
     async def readers(self, channel: str) -> list[Reading]:
-        """The members whose receipts others may see, also those who have read nothing."""
         return _readings.decode(await self._text("readers", channel=channel))
 
     async def seen_count(self, channel: str, sender: str, seq: int) -> int:
-        """How many members other than the sender have read a place."""
         values = {"channel": channel, "sender": sender, "seq": seq}
         count: int = await self._database.value("seen_count", **values)
         return count
 
     async def cut_skipped(self, user: str, channel: str, seq: int) -> None:
-        """The user marks unread from a seq on: what comes after it is no longer marked by a join."""
         await self._run("cut_skipped", user, user=user, channel=channel, seq=seq)
 
     async def wrote_since(self, user: str, places: Sequence[tuple[str, int]]) -> list[str]:
-        """Of these (channel, seq), those in which somebody else has written since."""
         found: list[str] = _anything.decode(await self._text("wrote_since", user=user, keys=as_json(places)))
         return found
 
     async def public_readers(self, keys: Sequence[Key]) -> dict[Key, tuple[tuple[int, int], ...]]:
-        """Of these (user, channel), the members whose receipts others may see, and what joins alone marked."""
         rows = _anything.decode(await self._text("public_readers", keys=as_json(keys)))
         return {(user, channel): tuple((a, b) for a, b in skipped) for user, channel, skipped in rows}
 
@@ -464,7 +404,7 @@ class SqlStore(SqlDeadLetters, SqlUpkeep):
 
 async def _make_cursor_key(session: Session) -> bytes:
     await session.run("make_secret", secret=CURSOR_KEY, bytes=token_bytes())
-    key: bytes = await session.value("secret", secret=CURSOR_KEY)  # perhaps another process was first
+    key: bytes = await session.value("secret", secret=CURSOR_KEY)  # another process may have been first
     return key
 
 
@@ -475,7 +415,7 @@ def _receipt(e: ReadEvent) -> tuple[Any, ...]:
 
 
 async def _living(session: Session, undelivered: Sequence[Undelivered]) -> list[Undelivered]:
-    """Those whose message is there, and of whose people nobody was erased since."""
+    """Those whose message still exists, and whose sender and receiver have not been erased since."""
     keys = {(one.channel_id, one.message_id) for one in undelivered}
     there = {tuple(found) for found in _anything.decode(await ask(session, "living_messages", sorted(keys)))}
     gone = await erased_at(session, {user for one in undelivered for user in (one.sender_id, one.receiver_id)})
@@ -488,7 +428,11 @@ async def _living(session: Session, undelivered: Sequence[Undelivered]) -> list[
 
 
 async def _bound_tap(session: Session, user: str, now: int) -> None:
-    """A tap by a clock that was ahead has shown what that clock accepted: this must not count again."""
+    """Bring back a tap that a fast clock put in the future.
+
+    The tap has shown what that clock accepted, also in the future: those rows are dropped, so that they don't count
+    again.
+    """
     latest = now + MAX_AHEAD_MS
     await session.run("drop_tapped_ahead", user=user, latest=latest)
     await session.run("bound_tap", user=user, now=now, latest=latest)
@@ -516,7 +460,7 @@ def _with_times(text: str) -> list[tuple[int, Message]]:
 
 
 async def _by_time(session: Session, channel: str, time: int) -> Position:
-    """Halves the range of seqs until the place is found: order by time is order by seq."""
+    """Binary search over seqs: order by time is order by seq."""
     low, high = await session.row("seq_range", channel=channel) or (0, 0)
     best = Position(0, None, None)
     while 0 < low <= high:
@@ -529,7 +473,7 @@ async def _by_time(session: Session, channel: str, time: int) -> Position:
 
 
 def _cut(load: LedgerLoad, cap: int) -> LedgerLoad:
-    """Keeps the newest `cap`; one more was asked for, to know whether there are more."""
+    """Keep the newest `cap` entries; the query returns one more, to show whether there are more."""
     if len(load.entries) <= cap:
         return load
     kept, floor = load.entries[-cap:], load.entries[-cap - 1].seq

@@ -1,4 +1,4 @@
-"""Export, import and erase in SQL. What an import does is not decided here: see `transfer_fold`."""
+"""Export, import and erase in SQL. The rules of an import are in `readstate.transfer.folding`."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -43,13 +43,13 @@ from .session import Database, Session, as_json
 
 PAGE = 500
 ON_THE_WAY_MS = 4 * 24 * 3600 * 1000
-"""Nothing is on its way through a log for so long: that keeps events for two days."""
+"""No event is in flight for this long: the log keeps events for two days."""
 STALLED_SECONDS = 60
-"""Whoever takes longer over a page has lost the export: its snapshot keeps the database from being tidied up."""
+"""A reader that takes longer for one page loses the export: its snapshot blocks vacuum and checkpoints."""
 _OF_THREADS = {"channel": "thread", "member": "follow"}
-"""The records of rooms that an earlier version let callers delete by their inner names: their rows say group."""
+"""Record types of threads whose rows say `group`: an earlier version let callers delete a thread by its room name."""
 _PARTS = ("rooms", "members", "pointers", "unplaced", "messages", "replies", "users")
-"""Members and followers come before messages: an import presumes followers for those only who come later."""
+"""Members and followers come before messages: for members who arrive after the replies, an import presumes follows."""
 _MESSAGES = {"unplaced", "messages", "replies"}
 
 _message_line = msgspec.json.Decoder(MessageLine)
@@ -68,14 +68,11 @@ _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Prefe
 
 
 class SqlTransfer:
-    """The port DurableTransfer."""
-
     def __init__(self, database: Database, fanout_max_members: int) -> None:
         self._database = database
         self._limit = fanout_max_members
 
     async def export(self) -> AsyncGenerator[Sequence[Record], None]:
-        """All records, a page at a time, as of one moment."""
         async with self._database.snapshot() as snapshot:
             for part in _PARTS:
                 a, b, c = "", -1, ""
@@ -88,7 +85,6 @@ class SqlTransfer:
                         watch.cancel()
 
     async def take(self, records: Sequence[Numbered], stop: bool) -> Taken:
-        """Merge records in, in order, in one transaction; with `stop`, none after the first refused one."""
         return await self._database.write(lambda session: self._take(session, records, stop))
 
     async def _take(self, session: Session, records: Sequence[Numbered], stop: bool) -> Taken:
@@ -119,7 +115,7 @@ class SqlTransfer:
     async def _follow(
         self, session: Session, concerns: list[Concern], arrived: dict[Key, int], position: int
     ) -> tuple[Rows, Known]:
-        """Let members follow the threads that concern them; what concerns new members is in the store already."""
+        """Let members follow the threads that concern them. For new members, the replies are in the store already."""
         concerns = [one for one in concerns if (one.channel_id, one.user_id) not in arrived]
         if arrived:
             keys = [(channel, user, since) for (channel, user), since in arrived.items()]
@@ -140,11 +136,9 @@ class SqlTransfer:
         return rows, known
 
     async def erase(self, user: str, on_the_way: int | None = None) -> ErasedRows:
-        """Remove whatever is kept of a user, but for the messages, in one transaction."""
-
         async def work(session: Session) -> ErasedRows:
             if on_the_way is not None:
-                await session.run("erase_reached", user=user)  # first: whoever applies a log begins with its places
+                await session.run("erase_reached", user=user)  # first: `apply_shared` locks these rows first too
                 await session.run("round_erased", before=on_the_way - ON_THE_WAY_MS)
                 await session.run("expire_erased", before=on_the_way - ON_THE_WAY_MS)
                 await session.run("note_erased", hash=hash_of(user), at=on_the_way)
@@ -154,7 +148,6 @@ class SqlTransfer:
 
 
 def _channels_of(records: Sequence[Numbered]) -> set[str]:
-    """The channels that records are about."""
     names = set()
     for one in records:
         match one.given:
@@ -166,7 +159,7 @@ def _channels_of(records: Sequence[Numbered]) -> set[str]:
 
 
 def _user_rooms_of(records: Sequence[Numbered]) -> set[Key]:
-    """The users in rooms that records are about, also those who wrote what is given."""
+    """(room, user) that the records are about, including the senders of messages."""
     user_rooms = set()
     for one in records:
         match one.given:
@@ -178,7 +171,7 @@ def _user_rooms_of(records: Sequence[Numbered]) -> set[Key]:
 
 
 def _line(part: str, text: str) -> Record:
-    """A row as its record; the room of a thread is told as channel and thread."""
+    """A row as its record. A thread room is written as channel and thread."""
     if part in _MESSAGES:
         return _message_line.decode(text)
     fields = msgspec.json.decode(text)
@@ -195,7 +188,7 @@ def _line(part: str, text: str) -> Record:
     return record
 
 
-# ---------------------------------------------------------------- what an import must know
+# ---------------------------------------------------------------- facts for an import
 
 
 async def _gather(session: Session, run: Sequence[Numbered]) -> Known:
@@ -267,7 +260,7 @@ async def _about_user_rooms(session: Session, given: Sequence[GivenUserRoom]) ->
 
 
 def _named(user_room: GivenUserRoom) -> Iterable[Key]:
-    """The messages that a seat's record names: a thread's root, and what was read last."""
+    """The messages that a user room's record names: a thread's root, and the last message read."""
     channel, thread = channel_and_thread(user_room.room)
     if thread:
         yield channel, thread
@@ -296,7 +289,7 @@ async def _gather_user_rooms(session: Session, known: Known, keys: set[Key]) -> 
 
 
 async def _gather_places(session: Session, known: Known, given: Sequence[GivenUserRoom]) -> None:
-    """Which messages pointers stand at that say only a seq."""
+    """The messages at pointers that give only a seq."""
     places, replies = set(), set()
     for user_room in given:
         read = user_room.read
@@ -312,7 +305,7 @@ async def _gather_places(session: Session, known: Known, given: Sequence[GivenUs
 
 
 async def _gather_own(session: Session, known: Known, given: Sequence[GivenUserRoom]) -> None:
-    """Own messages beyond the pointers, which the read state must cover (in channels)."""
+    """The user's own messages beyond the pointer, which the read state must cover (in channels)."""
     keys = []
     for user_room in given:
         if is_thread(user_room.room):
@@ -330,7 +323,10 @@ async def _gather_own(session: Session, known: Known, given: Sequence[GivenUserR
 
 
 async def _by_time(session: Session, room: str, time: int) -> Position | None:
-    """The newest place at or before a time, by halving: times follow seqs. What is missing at the start is read."""
+    """The newest position at or before a time, by binary search: times follow seqs.
+
+    Messages missing at the start of the room count as read.
+    """
     channel, thread = channel_and_thread(room)
     values: dict[str, object] = {"channel": channel, "thread": thread}
     prefix = "reply_" if thread else ""
@@ -377,7 +373,7 @@ async def _store(session: Session, rows: Rows, known: Known, position: int) -> N
 
 
 async def _put_rooms(session: Session, names: set[str], rooms: dict[str, Channel], position: int) -> None:
-    """Write rooms as changed. A thread counts its changes by its channel, so that changes too."""
+    """Write rooms as changed. A thread takes its channel's change number, so the channel changes too."""
     names |= {channel_and_thread(name)[0] for name in names}
     parents = sorted(name for name in names if not is_thread(name))
     for name in parents:
@@ -397,7 +393,6 @@ async def _with_peers(session: Session, room: Channel) -> Channel:
 
 
 async def _newest(session: Session, room: str) -> Latest | None:
-    """The newest message of a room that is not deleted."""
     m = await newest_but(session, room, "")
     seq = None if m is None else m.thread_seq if is_thread(room) else m.seq
     return None if m is None or seq is None else Latest(m.id, seq, m.at, m.sender_id, m.preview)

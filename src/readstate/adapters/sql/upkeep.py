@@ -1,4 +1,4 @@
-"""What those need of the durable store who look after it and the hot store: pages of everything, and samples."""
+"""Queries for the reconciler and the auditor: pages of everything, samples, and turns."""
 
 from collections.abc import Sequence
 
@@ -15,42 +15,31 @@ _pointers = msgspec.json.Decoder(list[tuple[str, str, Pointer]])
 
 
 class SqlUpkeep:
-    """Pages, samples and turns."""
-
     _database: Database
 
     async def users_after(self, user: str, limit: int) -> list[str]:
-        """A page, by id, of everyone who is or was in a channel or has read something."""
         return _names.decode(await self._database.value("users_after", after=user, limit=limit))
 
     async def count_users(self) -> int:
-        """How many they are."""
         count: int = await self._database.value("count_users")
         return count
 
     async def channels_after(self, channel: str, limit: int) -> list[str]:
-        """A page, by id, of the channels and threads that are there."""
         return _names.decode(await self._database.value("channels_after", after=channel, limit=limit))
 
     async def count_channels(self) -> int:
-        """How many they are."""
         count: int = await self._database.value("count_channels")
         return count
 
     async def read_states(self, keys: Sequence[Key]) -> dict[Key, Pointer]:
-        """Pointers by (user, channel); where there is none it is left out."""
         wanted = [(channel, user) for user, channel in keys]
         rows = _pointers.decode(await self._database.value("read_states", keys=as_json(wanted)))
         return {(user, channel): pointer for channel, user, pointer in rows}
 
     async def some_user_rooms(self, limit: int) -> list[Key]:
-        """(user, channel) of some members of channels, taken at random."""
         return _pairs.decode(await self._database.value("some_seats", limit=limit))
 
     async def claim_turn(self, name: str, now: int, every: int) -> bool:
-        """Take the turn at something that is done once every so many ms; False: somebody has, and it is not over.
-
-        One that was taken in the future, by a clock that is wrong, holds nobody off.
-        """
+        """A turn taken in the future, by a clock that is wrong, blocks no other process."""
         values = {"turn": f"turn:{name}", "now": now, "over": now - every}
         return await self._database.write(lambda session: session.value("claim_turn", **values)) is not None

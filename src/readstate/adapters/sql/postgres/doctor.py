@@ -1,4 +1,4 @@
-"""What `readstate doctor` looks at in PostgreSQL."""
+"""What `readstate doctor` checks in PostgreSQL: access, schema, lease, durability, limits, timing and encryption."""
 
 import asyncio
 import ssl
@@ -42,11 +42,10 @@ HARM = {
     "idle_session_timeout": "connections that rest are cut, and requests wait for new ones",
     "transaction_timeout": "an export or an import that takes longer is cut off",
 }
-"""What the server may be set to and the service does not set otherwise."""
+"""Server settings that hurt and that the service does not override."""
 
 
 async def postgres(settings: Settings) -> list[Finding]:
-    """Everything that can be told of the database; if it cannot be reached, why."""
     findings: list[Finding] = []
     try:
         async with asyncio.timeout(PATIENCE):
@@ -64,7 +63,6 @@ async def postgres(settings: Settings) -> list[Finding]:
 
 
 def _unreachable(settings: Settings, error: Exception) -> Finding:
-    """Why there is no connection, and what to do about it."""
     reason = " ".join(str(error).split()) or "no answer"
     return Finding("database", "fail", f"{without_password(settings.database_url)}: {reason}", _advice(error))
 
@@ -118,7 +116,7 @@ def _server(connection: asyncpg.Connection, settings: Settings, facts: Mapping[s
 
 
 def _connections(settings: Settings, facts: Mapping[str, Any], pooled: bool) -> Finding:
-    """Whether the pool can be filled beside what others use."""
+    """Whether the pool fits beside the connections of others."""
     check, wanted = "database connections", settings.database_connections
     limits = [facts["places"], *(n for n in (facts["role_limit"], facts["database_limit"]) if n >= 0)]
     places, others = min(limits), facts["others"]
@@ -153,7 +151,6 @@ async def _schema(connection: asyncpg.Connection, facts: Mapping[str, Any]) -> F
 
 
 async def _lease(connection: asyncpg.Connection, facts: Mapping[str, Any]) -> Finding:
-    """Which process writes."""
     row = await connection.fetchrow(_LEASE) if facts["has_lease"] else None
     if row is None or not row[1]:
         return Finding("database lease", "ok", "free: no process has it")
@@ -161,7 +158,6 @@ async def _lease(connection: asyncpg.Connection, facts: Mapping[str, Any]) -> Fi
 
 
 def _durability(facts: Mapping[str, Any]) -> Finding:
-    """What is acknowledged must survive."""
     off = [name for name in ("fsync", "full_page_writes", "synchronous_commit") if facts[name] == "off"]
     if not off:
         return Finding("database durability", "ok", "what it has acknowledged survives a power cut")
@@ -170,7 +166,6 @@ def _durability(facts: Mapping[str, Any]) -> Finding:
 
 
 async def _timeouts(connection: asyncpg.Connection, facts: Mapping[str, Any]) -> Finding:
-    """Limits of the server that the service does not set for itself."""
     harmful = {row["name"]: row["ms"] for row in await connection.fetch(_TIMEOUTS)}
     if not harmful:
         return Finding("database timeouts", "ok", "none that hurt")

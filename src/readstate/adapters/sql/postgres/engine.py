@@ -1,12 +1,12 @@
 """PostgreSQL over a pool of connections, directly or behind a pooler such as PgBouncer in transaction mode.
 
-Behind one, two steps reach the same session only if they are in one transaction. So there everything runs in one,
-also a single read, nothing stays prepared, and nothing is set for longer. Without one, statements stay prepared: with
-16 partitions, to plan them takes up to ten times as long as to run them.
+Behind a pooler, two statements reach the same session only within one transaction. So everything runs in a transaction
+there, even a single read; nothing stays prepared, and settings last for one transaction. Without a pooler, statements
+stay prepared: with 16 partitions, planning them takes up to ten times as long as running them.
 
-A write that lost its connection before its commit left nothing behind and is done again; one that lost it while
-committing may have been done, says so, and is safe to repeat, as every write of the store is. A read sees every write
-that was asked for before it.
+A write that lost its connection before its commit left nothing behind and is retried. A write that lost it during the
+commit may have been applied; the error says so, and a retry is safe, as for every write of the store. A read sees every
+write requested before it.
 """
 
 import asyncio
@@ -39,18 +39,18 @@ SQL = {
     for name, text in queries("postgres", file).items()
 }
 NEW_CHANNELS = 0x6368616E
-"""The space of advisory locks for channels that are not there yet."""
+"""The advisory lock space for channels that don't exist yet."""
 CONNECT_SECONDS = 5
 ANSWER_SECONDS = 5
-"""So long after its own limit a statement is given up that the server does not stop."""
+"""A statement that the server does not stop at its own timeout is given up this much later."""
 WAIT_SECONDS = 10
-"""So long a request waits for a free connection."""
+"""The longest wait for a free connection."""
 IDLE_SECONDS = 10
 """A process that stops in the middle of a transaction loses its locks after this."""
 SNAPSHOT_IDLE_SECONDS = 120
 MAX_REST_SECONDS = 1.0
 _PAUSES = (0.005, 0.02, 0.05, 0.1, 0.2)
-"""Between tries, at most."""
+"""The longest pause before each retry, in seconds."""
 
 _WRONG = (
     asyncpg.InvalidAuthorizationSpecificationError,
@@ -62,12 +62,12 @@ _WRONG = (
     ssl.SSLCertVerificationError,
     ValueError,
 )
-"""What a URL that cannot work brings."""
+"""Errors of a URL that cannot work."""
 _LOST = (
     ConnectionError,
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # a statement met the end of its session
+    asyncpg.InternalClientError,  # the session ended during a statement
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
@@ -79,7 +79,7 @@ _IN_THE_WAY = (
     asyncpg.UniqueViolationError,
     asyncpg.InvalidCachedStatementError,
 )
-"""Another transaction was there at the same time, or a migration; the next try sees what it has done."""
+"""A concurrent transaction or migration interfered; a retry sees its result."""
 _DOWN = (
     *_LOST,
     OSError,
@@ -92,7 +92,7 @@ _DOWN = (
     asyncpg.InvalidCatalogNameError,
     asyncpg.PostgresSystemError,
     asyncpg.InternalServerError,
-    asyncpg.SyntaxOrAccessError,  # a table or a right is gone
+    asyncpg.SyntaxOrAccessError,  # a table or a privilege is gone
 )
 _TAKEN_OVER = "another process has taken it over"
 _REASONS: tuple[tuple[type[BaseException], str], ...] = (
@@ -113,7 +113,7 @@ _REASONS: tuple[tuple[type[BaseException], str], ...] = (
     (asyncpg.PostgresConnectionError, "there is no connection"),
     (asyncpg.InterfaceError, "there is no connection"),
 )
-"""What callers are told. The error's own text may hold SQL, paths or addresses: that is for the log."""
+"""Reasons for callers. The error's own text may contain SQL, paths or addresses and goes to the log only."""
 _NOT_TEXT = (asyncpg.CharacterNotInRepertoireError, asyncpg.UntranslatableCharacterError)
 
 _NUL_IN_JSON = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
@@ -122,8 +122,6 @@ log = structlog.get_logger()
 
 
 class PostgresEngine:
-    """Runs work in transactions on one database."""
-
     def __init__(self, pool: asyncpg.Pool, pooled: bool, statement_seconds: float) -> None:
         self._pool = pool
         self._pooled = pooled
@@ -138,7 +136,7 @@ class PostgresEngine:
 
     @classmethod
     async def open(cls, url: str, max_connections: int, statement_seconds: float) -> "PostgresEngine":
-        """Connect, and bring the schema up to date."""
+        """Connect and migrate the schema."""
         pool, pooled = await connect(url, max_connections, statement_seconds)
         try:
             with explained():
@@ -150,17 +148,15 @@ class PostgresEngine:
         return cls(pool, pooled, statement_seconds)
 
     async def value(self, name: str, **values: object) -> Any:
-        """The one value that a statement gives which only reads; sees every write asked for before."""
         await self._wait_for(self._under_way)
         return await self._transact(self._read if self._pooled else None, lambda one: one.value(name, **values))
 
     async def read(self, work: Work[T]) -> T:
-        """On one snapshot, which holds every write asked for before."""
         await self._wait_for(self._under_way)
         return await self._transact(self._read, work)
 
     async def write(self, work: Work[T], order: str | None = None) -> T:
-        """Answers when it is committed; goes on even if nobody waits for the answer any more."""
+        """The write goes on even if its caller is cancelled."""
         before = None if order is None else self._last.get(order)
         task = asyncio.create_task(self._write_after(before, work))
         self._under_way.add(task)
@@ -172,20 +168,20 @@ class PostgresEngine:
         return await asyncio.shield(task)
 
     def fence(self, condition: str) -> None:
-        """From now on every write begins with this statement, in its transaction, and ends if that one fails."""
+        """From now on every write first runs this statement in its transaction, and fails if the statement fails."""
         self._write = f"{self._aside}; {condition}"
 
     async def write_aside(self, work: Work[T]) -> T:
-        """A write that no fence holds off, and that waits for no other."""
+        """A write that bypasses the fence and waits for no other write."""
         return await self._transact(self._aside, work)
 
     async def settle(self) -> None:
-        """Return when every write asked for before is done."""
+        """Return when every write requested before has ended."""
         await self._wait_for(self._under_way)
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator["PostgresSnapshot"]:
-        """One moment, to be read at leisure, on a connection of its own."""
+        """The snapshot occupies a connection of its own."""
         await self._wait_for(self._under_way)
         async with self._connection() as connection:
             try:
@@ -195,7 +191,6 @@ class PostgresEngine:
             yield PostgresSnapshot(connection)
 
     async def close(self) -> None:
-        """Finish what was asked for, then stop."""
         await self._wait_for(self._under_way)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
@@ -220,7 +215,7 @@ class PostgresEngine:
             try:
                 return await self._try(begin, work)
             except (*_DOWN, *_IN_THE_WAY) as error:
-                if isinstance(error, ValueError):  # a value that PostgreSQL does not take is no lost connection
+                if isinstance(error, ValueError):  # PostgreSQL refuses the value; the connection is not lost
                     raise
                 if pause is not None and isinstance(error, (*_LOST, *_IN_THE_WAY)):
                     log.info("transaction repeated", action="transaction", error=str(error))
@@ -260,7 +255,6 @@ class PostgresEngine:
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
-        """A connection of the pool."""
         self._rest.check()
         try:
             connection = await self._pool.acquire(timeout=WAIT_SECONDS)
@@ -277,7 +271,7 @@ class PostgresEngine:
             await self._give_back(connection, done)
 
     async def _give_back(self, connection: Connection, done: bool) -> None:
-        """One that was lost is given back already; that is no error of a transaction that is done."""
+        """A lost connection is back in the pool already; that does not fail a transaction that is done."""
         with contextlib.suppress(*_DOWN):
             if done and not connection.is_in_transaction():
                 await self._pool.release(connection, timeout=CONNECT_SECONDS)
@@ -288,7 +282,7 @@ class PostgresEngine:
         await asyncio.shield(task)
 
     async def _clean_up(self, connection: Connection) -> None:
-        """Whatever it is in the middle of is rolled back; where that can't be done, the connection is cut."""
+        """Roll back; if that fails, cut the connection."""
         with contextlib.suppress(*_DOWN):
             try:
                 await connection.execute("ROLLBACK", timeout=CONNECT_SECONDS)
@@ -298,36 +292,33 @@ class PostgresEngine:
 
 
 class PostgresSession:
-    """A transaction on one connection. In one that only reads, an id that cannot be is an id that is not there."""
+    """A transaction on one connection. A read-only one treats an id that PostgreSQL cannot store as not found."""
 
     def __init__(self, connection: Connection, reads: bool) -> None:
         self._connection = connection
         self._reads = reads
 
     async def value(self, name: str, **values: object) -> Any:
-        """The one value that a statement gives; None if it gives no row."""
         statement, names = SQL[name]
         return await self._connection.fetchval(statement, *self._bound(names, values))
 
     async def row(self, name: str, **values: object) -> Sequence[Any] | None:
-        """The one row that a statement gives, if any."""
         statement, names = SQL[name]
         row = await self._connection.fetchrow(statement, *self._bound(names, values))
         return None if row is None else tuple(row)
 
     async def run(self, name: str, **values: object) -> int:
-        """How many rows a statement has changed."""
         statement, names = SQL[name]
         status: str = await self._connection.execute(statement, *self._bound(names, values))
         return int(status.rpartition(" ")[2])
 
     async def put(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Run a statement over many rows: a column is an array."""
+        """Passes each column as an array."""
         if rows:
             await self._connection.execute(SQL[name][0], *zip(*rows, strict=True))
 
     async def lock(self, channels: Iterable[str], user_rooms: Iterable[Key] = ()) -> None:
-        """Always channels first, then members, then pointers, each in order: nobody waits in a circle."""
+        """Locks channels, then members, then pointers, each in sorted order, so that two calls cannot deadlock."""
         ids = sorted(channels)
         there = set(_names.decode(await self.value("lock_channels", ids=ids)))
         if missing := [id_ for id_ in ids if id_ not in there]:
@@ -338,21 +329,17 @@ class PostgresSession:
             await self.value("lock_pointers", keys=as_json(keys))
 
     def _bound(self, names: Iterable[str], values: Mapping[str, object]) -> list[object]:
-        """Values in the order of a statement."""
         if self._reads:
             return [_findable(name, values[name]) for name in names]
         return [values[name] for name in names]
 
 
 class PostgresSnapshot:
-    """The database at one moment, for as long as the transaction is open."""
-
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._abandoned = False
 
     async def rows(self, name: str, **values: object) -> Sequence[Sequence[Any]]:
-        """All rows that a statement gives."""
         statement, names = SQL[name]
         try:
             found = await self._connection.fetch(statement, *(values[name] for name in names))
@@ -363,13 +350,13 @@ class PostgresSnapshot:
         return [tuple(row) for row in found]
 
     def abandon(self) -> None:
-        """Nobody reads on: the snapshot would keep the database from being tidied up."""
+        """An open snapshot would keep vacuum from removing old rows."""
         self._abandoned = True
         self._connection.terminate()
 
 
 def _findable(name: str, value: object) -> object:
-    """A value to look for. PostgreSQL has no NUL, so instead of it something is looked for that is in no id either."""
+    """PostgreSQL cannot store NUL: search for U+0001 instead, which is in no id either."""
     if not isinstance(value, str):
         return value
     if name == "keys":
@@ -378,7 +365,7 @@ def _findable(name: str, value: object) -> object:
 
 
 class _Rest:
-    """After a failed attempt to connect, the next one waits a little longer; requests meanwhile fail at once."""
+    """Backoff after a failed connect, from 50 ms up to MAX_REST_SECONDS. Meanwhile requests fail at once."""
 
     def __init__(self) -> None:
         self._until = 0.0
@@ -400,7 +387,7 @@ class _Rest:
 
 
 async def connect(url: str, max_connections: int, statement_seconds: float) -> tuple[asyncpg.Pool, bool]:
-    """A pool that connects when it needs to, and whether there is a pooler at the other end.
+    """A pool that connects on demand, and whether a pooler is at the other end.
 
     Password and TLS are in the URL (`?sslmode=verify-full&…`).
     """
@@ -410,7 +397,7 @@ async def connect(url: str, max_connections: int, statement_seconds: float) -> t
         pooled = await is_pooled(url)
         pool = await asyncpg.create_pool(
             url,
-            min_size=0,  # what is not there is connected on use, with our errors and our pauses
+            min_size=0,  # connect on use, with our errors and our backoff
             max_size=max_connections,
             timeout=CONNECT_SECONDS,
             command_timeout=statement_seconds + ANSWER_SECONDS,
@@ -422,7 +409,7 @@ async def connect(url: str, max_connections: int, statement_seconds: float) -> t
 
 
 async def is_pooled(url: str) -> bool:
-    """Whether the process that answers is another one than the connection was told at its beginning."""
+    """Whether the backend that answers is another process than the one announced at connect."""
     connection = await asyncpg.connect(url, timeout=CONNECT_SECONDS, statement_cache_size=0)
     try:
         async with connection.transaction():
@@ -434,26 +421,26 @@ async def is_pooled(url: str) -> bool:
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """What goes wrong at the start, told as something to set right or to wait for."""
+    """Turn errors at the start into ConfigurationError (fix it) or StorageUnavailable (wait)."""
     try:
         yield
     except _WRONG as error:
         raise ConfigurationError(f"DATABASE_URL does not lead to a usable database: {error}") from error
     except asyncpg.SyntaxOrAccessError:
-        raise  # a migration is at fault
+        raise  # a migration is wrong
     except _DOWN as error:
         raise _unavailable("reached", error, str(error)) from error
 
 
 async def _nothing(_: asyncpg.Connection) -> None:
-    """A session has nothing to be reset: what is set is set for a transaction."""
+    """Sessions need no reset: nothing sets an option for longer than a transaction."""
 
 
 def settings(statement_seconds: float, idle_seconds: float) -> dict[str, str]:
-    """What holds for all statements.
+    """Settings for all statements.
 
-    Each has its index: a table must not be read from end to end because it has grown since PostgreSQL last looked at
-    it. They are many and small: to compile them costs more than it saves.
+    Every statement has its index: without sequential scans, stale statistics cannot make PostgreSQL read a table that
+    has grown from end to end. Statements are many and small: JIT compilation costs more than it saves.
     """
     return {
         "statement_timeout": str(round(statement_seconds * 1000)),
@@ -464,12 +451,12 @@ def settings(statement_seconds: float, idle_seconds: float) -> dict[str, str]:
 
 
 def begin(mode: str, local: Mapping[str, str]) -> str:
-    """What begins a transaction, and what is set for as long as it lasts."""
+    """Statements that begin a transaction and set options for its duration."""
     return "; ".join([f"BEGIN ISOLATION LEVEL {mode}", *(f"SET LOCAL {name} = {local[name]}" for name in local)])
 
 
 def _unavailable(what: str, error: BaseException, told: str = "") -> StorageUnavailable:
-    """`told`: instead of the reason in words that anybody may read."""
+    """`told`: a reason that replaces the general one."""
     STORAGE_ERRORS.inc()
     log.warning("storage unavailable", action=what, error=str(error) or type(error).__name__)
     detail = f"the database cannot be {what} ({told or reason_of(error)}); nothing was changed"
@@ -477,13 +464,13 @@ def _unavailable(what: str, error: BaseException, told: str = "") -> StorageUnav
 
 
 def reason_of(error: BaseException) -> str:
-    """Why the database fails, in words without SQL, paths or addresses."""
+    """Why the database fails, without SQL, paths or addresses."""
     if _TAKEN_OVER in str(error):
         return _TAKEN_OVER
     return next((reason for kind, reason in _REASONS if isinstance(error, kind)), "it has failed")
 
 
 def _look_at(task: asyncio.Task[Any]) -> None:
-    """Whoever asked may be gone; then nobody else looks at the error."""
+    """Mark the error as retrieved: the caller may have been cancelled."""
     if not task.cancelled():
         task.exception()

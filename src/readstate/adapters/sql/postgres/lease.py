@@ -1,13 +1,15 @@
-"""One process per database, where a process has its log and hot state to itself: two would give places twice.
+"""The right of one process to write to a database, for the embedded profile.
 
-A file has a lock that ends with its process. A server's locks end with a session, and behind a pooler no session is
-one's own. So the right to write is a row with a number and an expiry, renewed by its holder. Whoever finds it expired
-takes it by raising the number.
+There, log and hot state belong to one process: two processes would assign the same log positions twice.
 
-A holder may be paused for longer than that, or cut off, and come back: it cannot know. Therefore the expiry protects
-nothing; the number does. Every write begins with a look at it, in its own transaction (`require_lease`). Whoever takes
-over first waits for the writes that had looked before. So of two processes that both take themselves for the holder,
-only one can commit.
+A file lock ends with its process. A server's locks end with a session, and behind a pooler no session belongs to one
+process. So the lease is a row with a token and an expiry, which the holder renews. A process that finds it expired
+takes it by raising the token.
+
+A holder may be paused for longer than that, or cut off, and come back without knowing it. So the expiry protects
+nothing; the token does. Every write first checks the token in its own transaction (`require_lease`), and an older token
+is fenced. A process that takes over first waits for writes that passed the check before. So of two processes that both
+believe they hold the lease, only one can commit.
 """
 
 import asyncio
@@ -26,17 +28,15 @@ from .engine import PostgresEngine
 from .store import STATEMENT_SECONDS, PostgresStore
 
 LEASE_SECONDS = 10.0
-"""So long the next process waits after one that was killed."""
+"""The next process waits at most this long after a holder was killed."""
 RENEWALS = 3
-"""Tries to renew it until it expires."""
+"""Attempts to renew the lease before it expires."""
 LOOK_SECONDS = 0.25
 
 log = structlog.get_logger()
 
 
 class Holder(NamedTuple):
-    """Who has the lease."""
-
     owner: str
     token: int
     expires_at: int
@@ -46,7 +46,7 @@ class Holder(NamedTuple):
 async def open_alone(
     url: str, fanout_max_members: int, max_connections: int, instance_id: str
 ) -> "tuple[PostgresStore, Lease]":
-    """A store that this process alone writes to, for as long as the lease lasts."""
+    """A store that only this process writes to, for as long as it holds the lease."""
     engine = await PostgresEngine.open(url, max_connections, STATEMENT_SECONDS)
     try:
         lease = await Lease.take(engine, f"process {os.getpid()} on {socket.gethostname()} (instance {instance_id})")
@@ -57,11 +57,11 @@ async def open_alone(
 
 
 class Lease:
-    """The right of one process to write, kept until it is released or lost."""
+    """Renewed in the background until it is released or lost."""
 
     def __init__(self, engine: PostgresEngine, owner: str, seconds: float) -> None:
         self.lost = asyncio.Event()
-        """Somebody else has it: all further writes fail."""
+        """Another process has the lease: all further writes fail."""
         self._engine = engine
         self._owner = owner
         self._seconds = seconds
@@ -70,7 +70,7 @@ class Lease:
 
     @classmethod
     async def take(cls, engine: PostgresEngine, owner: str, seconds: float = LEASE_SECONDS) -> "Lease":
-        """Wait until a holder that is gone has expired; one that is alive is left alone."""
+        """Wait until the lease of a dead holder expires. Raises ConfigurationError if the holder is alive."""
         lease = cls(engine, owner, seconds)
         await lease._take()
         engine.fence(f"SELECT require_lease({lease._token:d})")
@@ -78,14 +78,14 @@ class Lease:
         return lease
 
     async def release(self) -> None:
-        """Let the next process begin at once."""
+        """Give up the lease, so that the next process can start at once."""
         if self._keeping is None:
             return
         self._keeping.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._keeping
         await self._engine.settle()
-        with contextlib.suppress(ReadstateError):  # then it expires
+        with contextlib.suppress(ReadstateError):  # otherwise it expires
             await self._engine.write_aside(lambda session: session.run("lease_release", token=self._token))
 
     # ------------------------------------------------------------ taking it
@@ -113,7 +113,7 @@ class Lease:
                 await asyncio.sleep(min(LOOK_SECONDS, max(0.0, end - time.monotonic())))
 
     async def _take_from(self, seen: Holder, *, expired: bool) -> bool:
-        """Not before it expires, by the database's clock or, should that one be set back, by our own."""
+        """Take the lease only after it expires, by the database's clock or, should that be set back, by our own."""
         if seen.left_ms > 0 and not expired:
             return False
 
@@ -143,7 +143,7 @@ class Lease:
                 if not await self._renew():
                     break
             except StorageUnavailable:
-                pass  # told already; the next try follows
+                pass  # logged already; the next attempt follows
             except Exception:
                 log.exception("the lease could not be renewed", action="lease", owner=self._owner)
         self.lost.set()

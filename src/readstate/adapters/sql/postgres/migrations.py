@@ -12,11 +12,11 @@ from readstate.domain.errors import ConfigurationError, StorageUnavailable
 Connection: TypeAlias = PoolConnectionProxy
 
 _LOCK = 0x7265616473746174
-"""The advisory lock of whoever migrates."""
+"""The advisory lock of the process that migrates."""
 TRIES = 12
 LOCK_SECONDS = 2.0
 _PATIENCE = 24 * 3600.0
-"""A step over large tables takes its time."""
+"""Timeout of a migration, in seconds: large tables take long."""
 _BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL statement_timeout = 0"
 _TABLE = """CREATE TABLE IF NOT EXISTS schema_migrations (
     number integer PRIMARY KEY,
@@ -25,7 +25,7 @@ _TABLE = """CREATE TABLE IF NOT EXISTS schema_migrations (
 
 
 async def migrations_missing(connection: Connection) -> tuple[int, int]:
-    """(what the database has, what it should have); they are the same when nothing is missing."""
+    """(current, wanted) schema version; equal when nothing is missing."""
     await connection.execute("BEGIN READ ONLY")
     before, newest = await _version(connection), max(migrations("postgres"))
     await connection.execute("COMMIT")
@@ -37,7 +37,7 @@ async def migrations_missing(connection: Connection) -> tuple[int, int]:
 
 
 async def migrate(connection: Connection) -> tuple[int, int]:
-    """Apply what is missing, each step in its transaction; returns (from, to)."""
+    """Apply missing migrations, each in its own transaction; returns (from, to)."""
     before, newest = await migrations_missing(connection)
     for number, script in migrations("postgres").items():
         if number > before:
@@ -46,7 +46,7 @@ async def migrate(connection: Connection) -> tuple[int, int]:
 
 
 async def _patiently(connection: Connection, number: int, script: str) -> None:
-    """A step that can't have its tables at once lets the others go on, and tries again: they would all wait for it."""
+    """A migration that cannot lock its tables soon gives up and retries: others would queue behind its lock request."""
     for attempt in range(1, TRIES + 1):
         try:
             await _step(connection, number, script)

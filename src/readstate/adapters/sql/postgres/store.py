@@ -22,11 +22,11 @@ class PostgresStore(SqlStore):
         max_connections: int = MAX_CONNECTIONS,
         statement_seconds: float = STATEMENT_SECONDS,
     ) -> "PostgresStore":
-        """Connect, making and migrating the tables as needed."""
+        """Connect, creating and migrating tables as needed."""
         return cls(await PostgresEngine.open(url, max_connections, statement_seconds), fanout_max_members)
 
     async def ping(self) -> None:
-        """Raise StorageUnavailable if it can't be written. A row may find room where there is some: a file does not."""
+        """Also writes a temporary file: on a full disk an update may find room in its table, a new file does not."""
 
         async def work(session: Session) -> None:
             await session.value("touch")
@@ -37,7 +37,7 @@ class PostgresStore(SqlStore):
 
 
 async def migrate(url: str, check_only: bool = False) -> tuple[int, int]:
-    """Bring the schema up to date, or only tell: (from, to)."""
+    """Migrate the schema, or only report: (from, to)."""
     pool, _ = await connect(url, 2, STATEMENT_SECONDS)
     try:
         with explained():

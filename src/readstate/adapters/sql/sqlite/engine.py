@@ -1,9 +1,9 @@
 """SQLite off the event loop: one thread writes and commits in groups, two threads read.
 
-Everything that waits while a commit is under way shares the next one, so concurrent requests share an fsync.
-A read sees every write that was asked for before it. Statements take and give many rows (see queries.sql): with
-a busy event loop, a statement per row reached 7,000 rows/s, because each row had to get the interpreter's lock
-back; one statement for all rows reached 139,000 rows/s.
+Writes that wait during a commit share the next one, so concurrent requests share an fsync. A read sees every write
+requested before it. Statements take and return many rows (see queries.sql): with a busy event loop, one statement per
+row reached 7,000 rows/s, because each row had to reacquire the interpreter's lock; one statement for all rows reached
+139,000 rows/s.
 """
 
 import asyncio
@@ -53,8 +53,6 @@ class _Job(Struct):
 
 
 class SqliteEngine:
-    """Runs functions over connections to one database file."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
         self._loop = asyncio.get_running_loop()
@@ -69,7 +67,7 @@ class SqliteEngine:
         self._thread.start()
 
     async def write(self, work: Work[T]) -> T:
-        """Run in the next group, and answer when it is committed. `work` may run twice, the first time undone."""
+        """Run in the next group and return when it is committed. `work` may run twice, the first time rolled back."""
         done = self._loop.create_future()
         self._last_write = done
         self._jobs.put(_Job(work, done))
@@ -77,24 +75,24 @@ class SqliteEngine:
         return result
 
     async def read(self, work: Work[T]) -> T:
-        """Run on a snapshot that holds every write asked for before."""
+        """Run on a snapshot that holds every write requested before."""
         if self._last_write is not None and not self._last_write.done():
             await asyncio.wait([self._last_write])
         return await self._loop.run_in_executor(self._readers, self._run_read, work)
 
     async def pragma(self, name: str, value: int) -> None:
-        """Set a PRAGMA of the writing connection, outside any transaction."""
+        """Set a PRAGMA of the writing connection, without waiting for the writing thread."""
         if not name.isidentifier():
             raise ValueError(name)
         await asyncio.to_thread(self._writer.execute, f"PRAGMA {name} = {value:d}")
 
     async def checkpoint(self) -> None:
-        """Bring the write-ahead log into the file, so that the next write begins it anew, without further room."""
+        """Copy the write-ahead log into the file: the next write starts the log over and needs no further space."""
         with contextlib.suppress(sqlite3.Error):
             await asyncio.to_thread(self._writer.execute, "PRAGMA wal_checkpoint(RESTART)")
 
     async def close(self) -> None:
-        """Finish what was asked for, then stop."""
+        """Finish the work requested so far, then stop."""
         self._jobs.put(None)
         await asyncio.to_thread(self._thread.join)
         await asyncio.to_thread(self._readers.shutdown)
@@ -122,7 +120,7 @@ class SqliteEngine:
                 return
 
     def _commit(self, group: list[_Job]) -> None:
-        """All in one transaction; if one of them is at fault, each in its own."""
+        """Commit all jobs in one transaction; if a job, not the disk, is at fault, each in its own."""
         try:
             if self._broken:
                 self._writer = connect(self._path)
@@ -150,7 +148,7 @@ class SqliteEngine:
         except sqlite3.Error:
             broken = self._writer
             try:
-                self._writer = connect(self._path)  # first: the last connection to close takes the log away
+                self._writer = connect(self._path)  # first: closing the last connection removes the log
             except sqlite3.Error:
                 self._broken = True
             broken.close()
@@ -168,7 +166,6 @@ class SqliteEngine:
             raise unavailable("read", error) from error
 
     def _reader(self) -> sqlite3.Connection:
-        """The connection of this thread."""
         known: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if known is None:
             known = self._local.connection = connect(self._path, read_only=True)
@@ -176,7 +173,7 @@ class SqliteEngine:
         return known
 
     def _drop_reader(self) -> None:
-        """After an error a connection may be in the middle of something: the next read opens another one."""
+        """After an error the state of a connection is unknown: the next read opens a new one."""
         known: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if known is not None:
             self._local.connection = None
@@ -195,33 +192,33 @@ def _settle(group: list[_Job]) -> None:
 
 
 def unavailable(what: str, error: sqlite3.Error) -> StorageUnavailable:
-    """What callers are told of an error. Its own text may hold SQL or a path: that is for the log."""
+    """The error for callers. SQLite's own text may contain SQL or a path and goes to the log only."""
     STORAGE_ERRORS.inc()
     log.warning("storage unavailable", action=what, error=f"{type(error).__name__}: {error}")
     return StorageUnavailable(f"the database cannot be {what}: {reason_of(error)}; nothing was changed")
 
 
 def reason_of(error: sqlite3.Error) -> str:
-    """Why the database fails, in words without SQL or paths."""
+    """Why the database fails, without SQL or paths."""
     return _REASONS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, "it has failed")
 
 
 def connect(path: Path, read_only: bool = False) -> sqlite3.Connection:
-    """A connection that keeps what it has committed, even if the power fails."""
+    """A connection whose commits survive a power failure."""
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5, cached_statements=256)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA wal_autocheckpoint = 4000")
     connection.execute("PRAGMA cache_size = -65536")
     connection.execute("PRAGMA temp_store = MEMORY")
-    connection.execute("PRAGMA cell_size_check = 1")  # finds more of what is damaged
+    connection.execute("PRAGMA cell_size_check = 1")  # detects more kinds of damage
     if read_only:
         connection.execute("PRAGMA query_only = 1")
     return connection
 
 
 def execute_rows(db: sqlite3.Connection, statements: Mapping[int, str], rows: Sequence[tuple[Any, ...]]) -> None:
-    """Run `sql.for_rows` statements over rows, the largest first: many rows with few steps."""
+    """Run `files.for_rows` statements over rows, the largest size first."""
     start = 0
     for size, statement in statements.items():
         while len(rows) - start >= size:
@@ -230,13 +227,12 @@ def execute_rows(db: sqlite3.Connection, statements: Mapping[int, str], rows: Se
 
 
 def schema_version(connection: sqlite3.Connection) -> int:
-    """The number of the last migration that was applied."""
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     return version
 
 
 def migrations_missing(connection: sqlite3.Connection) -> tuple[int, int]:
-    """(what the database has, what it should have); they are the same when nothing is missing."""
+    """(current, wanted) schema version; equal when nothing is missing."""
     before, newest = schema_version(connection), max(migrations("sqlite"))
     if before > newest:
         raise ConfigurationError(
@@ -246,7 +242,7 @@ def migrations_missing(connection: sqlite3.Connection) -> tuple[int, int]:
 
 
 def migrate(connection: sqlite3.Connection) -> tuple[int, int]:
-    """Apply what is missing, each step in its transaction; returns (from, to)."""
+    """Apply missing migrations, each in its own transaction; returns (from, to)."""
     before, newest = migrations_missing(connection)
     for number, script in migrations("sqlite").items():
         if number > before:

@@ -1,8 +1,8 @@
-"""The file of the embedded store as a whole: made, found to be whole, marked as in use, and copied.
+"""The SQLite file as a whole: creation, checks, the in-use mark, backup and restore.
 
-What is committed stands in the write-ahead log beside the file (`-wal`) before it stands in the file. A file without
-its log opens like any other, and lacks the newest changes. So the file itself says whether a process has it open: then
-the log must be there. The mark is in the table `meta`, so that a copy of the file alone carries it too.
+Committed changes are in the write-ahead log beside the file (`-wal`) before they are in the file. A file without its
+log opens without an error and lacks the newest changes. So the file itself says whether a process has it open: if so,
+the log must exist. The mark is in the table `meta`, so that a copy of the file alone carries it too.
 """
 
 import contextlib
@@ -19,16 +19,16 @@ from readstate.domain.errors import ConfigurationError, StorageUnavailable
 from .engine import connect, migrate, migrations_missing, reason_of, schema_version
 
 CHECKED_BYTES = 128 * 2**20
-"""Larger files are not read through at the start; `readstate doctor` does it."""
+"""Larger files are not checked page by page at the start; `readstate doctor` does it."""
 COPIED_PAGES = 1_000
-"""Pages that are copied between two signs of progress."""
+"""Pages copied between two calls of `progress`."""
 GENERATIONS = 1_000
-"""A store that goes on from an earlier state passes by the generations that it may have had since."""
+"""A store that continues from an earlier state skips the generations that it may have used since."""
 TABLES = frozenset({"meta", "channels", "members", "messages", "read_receipts"})
 GO_ON = "To go on without it, start once with --accept-data-loss (READSTATE_ACCEPT_DATA_LOSS=true)"
 
 Progress = Callable[[int, int], None]
-"""Takes how many pages are done, and how many there are."""
+"""Takes (pages done, pages in total)."""
 
 log = structlog.get_logger()
 
@@ -38,7 +38,7 @@ log = structlog.get_logger()
 
 @contextlib.contextmanager
 def opened(path: Path, accept_data_loss: bool = False) -> Iterator[sqlite3.Connection]:
-    """The store's file, made, checked, migrated and marked as in use. Only for the process that has its lock."""
+    """Create, check, migrate and mark the store's file as in use. Only for the process that holds its lock."""
     with told(path):
         lost = _find_losses(path, accept_data_loss)
         if not path.exists():
@@ -51,18 +51,17 @@ def opened(path: Path, accept_data_loss: bool = False) -> Iterator[sqlite3.Conne
             if lost:
                 renew_identity(connection)
             mark(connection, in_use=True)
-            connection.execute("PRAGMA wal_checkpoint(FULL)")  # into the file itself
+            connection.execute("PRAGMA wal_checkpoint(FULL)")  # writes the mark into the file itself
             yield connection
         except BaseException:
             with contextlib.suppress(sqlite3.Error):
-                mark(connection, in_use=False)  # closing the last connection takes the log away
+                mark(connection, in_use=False)  # closing the last connection removes the log
             raise
         finally:
             connection.close()
 
 
 def mark(connection: sqlite3.Connection, *, in_use: bool) -> None:
-    """Say in the store whether a process has it open."""
     connection.execute(
         "INSERT INTO meta (key, value) VALUES ('open', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
         (int(in_use),),
@@ -70,7 +69,7 @@ def mark(connection: sqlite3.Connection, *, in_use: bool) -> None:
 
 
 def is_marked(path: Path) -> bool:
-    """Whether the file alone says that a process has it open; one of an earlier version says nothing."""
+    """Whether the file, without its log, says that a process has it open. Files of earlier versions have no mark."""
     with contextlib.closing(_frozen(path)) as connection:
         if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
             return False
@@ -79,14 +78,14 @@ def is_marked(path: Path) -> bool:
 
 
 def renew_identity(connection: sqlite3.Connection) -> None:
-    """Make it another store: what devices know of the state that is lost must not be taken for what comes now."""
+    """Make it another store: cursors that devices got in the lost state must not match the new one."""
     connection.execute("UPDATE meta SET value = abs(random()) WHERE key = 'store'")
     connection.execute("UPDATE meta SET value = value + ? WHERE key = 'generation'", (GENERATIONS,))
 
 
 @contextlib.contextmanager
 def told(path: Path) -> Iterator[None]:
-    """Errors of the database, told as one line for whoever runs the service."""
+    """Turn SQLite errors into one line for the operator."""
     try:
         yield
     except sqlite3.Error as error:
@@ -97,12 +96,11 @@ def told(path: Path) -> Iterator[None]:
 
 
 def log_of(path: Path) -> Path:
-    """The write-ahead log of a file."""
     return path.with_name(f"{path.name}-wal")
 
 
 def _find_losses(path: Path, accept: bool) -> bool:
-    """Refuse a store of which a part is gone; whether something is missing that may be."""
+    """Refuse a store of which a part is gone, unless `accept`; returns whether a part is gone."""
     missing = _missing(path)
     if missing is None:
         return False
@@ -134,7 +132,7 @@ def _size(path: Path) -> int:
 
 
 def _make(path: Path) -> None:
-    """A new store, whole or not there at all. Its texts are for its owner only."""
+    """Create the store whole or not at all, readable only by its owner."""
     with _unfinished(path) as fresh:
         connection = connect(fresh)
         try:
@@ -156,9 +154,9 @@ def _check_pages(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def back_up(path: Path, target: Path, progress: Progress) -> int:
-    """Copy a store as of now into a plain file, also while a service writes to it; how many bytes it has.
+    """Copy a store as of now into a plain file, even while a service writes to it; returns its size in bytes.
 
-    A snapshot is held meanwhile: what is committed later is not in it, and does not make the copy begin again.
+    The copy reads from one snapshot: later commits are not in it and do not restart it.
     """
     with told(path):
         if (missing := _missing(path)) is not None:
@@ -172,7 +170,7 @@ def back_up(path: Path, target: Path, progress: Progress) -> int:
 
 
 def restore(backup: Path, path: Path, progress: Progress) -> int:
-    """Make a store of a backup: the same, but that no cursor from before is believed. How many bytes it has."""
+    """Create a store from a backup; returns its size in bytes. Cursors from before are no longer valid."""
     with told(backup):
         check_backup(backup)
         with contextlib.closing(_frozen(backup)) as source, _unfinished(path) as copy:
@@ -183,14 +181,14 @@ def restore(backup: Path, path: Path, progress: Progress) -> int:
 
 
 def check_backup(path: Path) -> None:
-    """Refuse what is no whole store of this version or an earlier one."""
+    """Raise unless the file is a whole store of this version or an earlier one."""
     if not _size(path):
         raise ConfigurationError(f"{path} is {'empty' if path.exists() else 'not there'}: it is no backup")
     with contextlib.closing(_frozen(path)) as connection:
         names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if not schema_version(connection) or not names >= TABLES:
             raise ConfigurationError(f"{path} is no store of Readstate")
-        migrations_missing(connection)  # refuses one of a newer version
+        migrations_missing(connection)  # raises for a newer version
         (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
     if found != "ok":
         raise StorageUnavailable(f"{path} is damaged: {' '.join(found.split())}")
@@ -203,7 +201,7 @@ def check_backup(path: Path) -> None:
 
 def _copy(source: sqlite3.Connection, target: Path, progress: Progress) -> None:
     with contextlib.closing(sqlite3.connect(target, isolation_level=None)) as copy:
-        copy.execute("PRAGMA synchronous = OFF")  # synced once, when it is whole
+        copy.execute("PRAGMA synchronous = OFF")  # synced once, when it is complete
         source.backup(copy, pages=COPIED_PAGES, progress=lambda _, left, total: progress(total - left, total))
     with contextlib.closing(sqlite3.connect(target, isolation_level=None)) as copy:
         copy.execute("PRAGMA journal_mode = DELETE").fetchone()
@@ -215,7 +213,7 @@ def _copy(source: sqlite3.Connection, target: Path, progress: Progress) -> None:
 
 @contextlib.contextmanager
 def _unfinished(path: Path) -> Iterator[Path]:
-    """A new file under another name, which takes its name when it is whole and on the disk; else it is gone."""
+    """A temporary file that takes its final name when it is complete and synced, and is removed otherwise."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     beside = [part, *(part.with_name(f"{part.name}{end}") for end in ("-wal", "-shm", "-journal"))]
     try:
@@ -238,23 +236,23 @@ def _sync(path: Path) -> None:
 
 
 def _reading(path: Path) -> sqlite3.Connection:
-    """A connection that changes nothing, also when it is the last to close: the log of a service stays there."""
+    """A connection that changes nothing, even as the last one to close: the log of a service stays."""
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=5)
 
 
 def _frozen(path: Path) -> sqlite3.Connection:
-    """The file alone, without its log, of which nothing is left behind."""
+    """The file alone, without its log. Leaves no files behind."""
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True, isolation_level=None)
 
 
 def missing_migrations(path: Path) -> tuple[int, int]:
-    """(what the file has, what it should have), also of a store in use."""
+    """(current, wanted) schema version, also of a store in use."""
     with contextlib.closing(_reading(path)) as connection:
         return migrations_missing(connection)
 
 
 def migrated(path: Path, accept_data_loss: bool) -> tuple[int, int]:
-    """Bring a store that nobody has open up to date: (from, to)."""
+    """Migrate a store that no process has open; returns (from, to)."""
     before = missing_migrations(path)[0] if path.exists() and _size(path) else 0
     with opened(path, accept_data_loss) as connection:
         mark(connection, in_use=False)

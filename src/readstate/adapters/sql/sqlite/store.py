@@ -23,7 +23,7 @@ _MANY = {
     "merge_receipts": for_rows(SQL["merge_receipts"], (500, 100, 20, 5, 1)),
     "add_messages": for_rows(SQL["add_messages"], (500, 50, 5, 1)),
 }
-"""The same statement for so many rows."""
+"""Variants of a statement by number of rows."""
 
 
 class SqliteStore(SqlStore):
@@ -35,7 +35,7 @@ class SqliteStore(SqlStore):
 
     @classmethod
     async def open(cls, path: Path, fanout_max_members: int, accept_data_loss: bool = False) -> "SqliteStore":
-        """Open the file, making and migrating it as needed. One of which a part is gone is refused."""
+        """Open the file, creating and migrating it as needed. Raises StorageUnavailable if a part of it is gone."""
         with opened(path, accept_data_loss):
             engine = SqliteEngine(path)
         return cls(engine, path, fanout_max_members)
@@ -46,27 +46,24 @@ class SqliteStore(SqlStore):
 
 
 class SqliteDatabase:
-    """Transactions over one file: writes one after another, in the order in which they were asked for."""
+    """Transactions over one file. Writes run one after another, in the order of their calls."""
 
     def __init__(self, engine: SqliteEngine, path: Path) -> None:
         self._engine = engine
         self._path = path
 
     async def value(self, name: str, **values: object) -> Any:
-        """The one value that a statement gives which only reads."""
         return await self.read(lambda session: session.value(name, **values))
 
     async def read(self, work: Work[T]) -> T:
-        """On one snapshot, which holds every write asked for before."""
         return await self._engine.read(lambda db: _at_once(work(SqliteSession(db))))
 
     async def write(self, work: Work[T], order: str | None = None) -> T:
-        """Answers when it is committed."""
         return await self._engine.write(lambda db: _at_once(work(SqliteSession(db))))
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator["SqliteSnapshot"]:
-        """One moment, to be read at leisure, on a connection of its own."""
+        """The snapshot has a connection of its own."""
         await self._engine.read(lambda db: None)
         snapshot = await asyncio.to_thread(SqliteSnapshot, self._path)
         try:
@@ -75,12 +72,11 @@ class SqliteDatabase:
             snapshot.close()
 
     async def close(self) -> None:
-        """Finish what was asked for, then stop."""
         await self._mark_closed()
         await self._engine.close()
 
     async def _mark_closed(self) -> None:
-        """On a full disk there may be room for it once the log begins anew."""
+        """On a full disk there may be room for the mark once a checkpoint lets the write-ahead log start over."""
         for _ in range(2):
             try:
                 await self._engine.write(lambda db: mark(db, in_use=False))
@@ -91,36 +87,30 @@ class SqliteDatabase:
 
 
 class SqliteSession:
-    """A transaction of the thread that runs it: nothing here ever waits."""
+    """A transaction of the thread that runs it. No method ever suspends."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
 
     async def value(self, name: str, **values: object) -> Any:
-        """The one value that a statement gives; None if it gives no row."""
         row = self._db.execute(SQL[name], values).fetchone()
         return None if row is None else row[0]
 
     async def row(self, name: str, **values: object) -> Sequence[Any] | None:
-        """The one row that a statement gives, if any."""
         row: tuple[Any, ...] | None = self._db.execute(SQL[name], values).fetchone()
         return row
 
     async def run(self, name: str, **values: object) -> int:
-        """How many rows a statement has changed."""
         return self._db.execute(SQL[name], values).rowcount
 
     async def put(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Run a statement over many rows."""
         execute_rows(self._db, _MANY[name], rows)
 
     async def lock(self, channels: Iterable[str], user_rooms: Iterable[Key] = ()) -> None:
-        """The file has one writer: everything is locked already."""
+        """A file has one writer: everything is locked already."""
 
 
 class SqliteSnapshot:
-    """The file at one moment, for as long as it is open."""
-
     def __init__(self, path: Path) -> None:
         self._abandoned = False
         self._db = connect(path, read_only=True)
@@ -129,7 +119,6 @@ class SqliteSnapshot:
         self._db.execute(SQL["next_position"]).fetchone()
 
     async def rows(self, name: str, **values: object) -> Sequence[Sequence[Any]]:
-        """All rows that a statement gives."""
         return await asyncio.to_thread(self._rows, name, values)
 
     def _rows(self, name: str, values: dict[str, object]) -> list[tuple[Any, ...]]:
@@ -143,17 +132,16 @@ class SqliteSnapshot:
             raise unavailable("read", error) from error
 
     def abandon(self) -> None:
-        """Nobody reads on: the snapshot would keep the file from being tidied up."""
+        """An open snapshot would keep the write-ahead log from being reset."""
         self._abandoned = True
         self.close()
 
     def close(self) -> None:
-        """Let go of it."""
         self._db.close()
 
 
 def _at_once(work: Coroutine[Any, Any, T]) -> T:
-    """The result of something that never waits. A thread has no event loop, and needs none for that."""
+    """Run a coroutine that never suspends. It needs no event loop, and a thread has none."""
     try:
         work.send(None)
     except StopIteration as done:
