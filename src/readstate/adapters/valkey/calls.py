@@ -78,8 +78,8 @@ class UserCalls:
     ) -> tuple[list[tuple[Packet, Any]], bool]:
         """Returns what each packet answered, and whether any call was sent more than once.
 
-        With `generation`, does nothing in any other generation: raises Overtaken then. Packets of one slot are sent one
-        after another, each after the answer to the one before, so a retry cannot reorder a user's writes.
+        With `generation`, raises Overtaken in any other generation. Packets of one slot are sent one after another,
+        each after the answer to the one before, so a retry cannot reorder a user's writes.
         """
         answers: list[tuple[Packet, Any]] = []
         repeated = False

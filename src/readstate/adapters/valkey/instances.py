@@ -33,8 +33,6 @@ class _Lease(NamedTuple):
 
 
 class Instances:
-    """The leases of all processes, and this process's own."""
-
     def __init__(
         self, client: ValkeyClient, generation: Generation, prefix: str, instance_id: str, lease_ms: int, settle_ms: int
     ) -> None:

@@ -1,13 +1,13 @@
 """Presence across processes: devices in the hot store, each with the lease of the process that holds its connection.
 
 Each process remembers what it has written itself. After a loss of the hot store it writes all of it again, within a
-heartbeat. So no user is declared away in a generation that is younger than that. What only another process knew is
-lost: if a channel was marked unread while a device had it open, messages in it are read at once again.
+heartbeat. So no user is declared away in a generation that is younger than `SETTLE_MS`. What only another process knew
+is lost: if a channel was marked unread while a device had it open, messages in it are read at once again.
 
 A process that dies leaves its entries behind, and a list of its users. When its lease is over, any other process
 expires them. The script that removes a user's last entry returns the departure, with the unproven messages, to the
-caller that ran it. Unproven messages were sent to a device and may not have arrived. They stay in the hot store, and
-the user on the list of that process, until the durable store has them.
+process that ran it. Unproven messages were sent to a device and may not have arrived. They stay in the hot store, and
+the user stays on the list of the process that ran the script, until the durable store has them.
 """
 
 import asyncio
@@ -300,7 +300,6 @@ class ValkeyPresence:
         return [*departed, *(Departure(user, 0, tuple(kept)) for user, kept in again.items())]
 
     async def _expire_instance(self, instance: str) -> None:
-        """Expire the users of an instance that is gone."""
         key = self._list_of(instance)
         while users := await self._command(key, "SRANDMEMBER", MAX_USERS):
             names = [user.decode() for user in users]

@@ -48,7 +48,6 @@ class Line:
             await self._connection.read_response()
 
     async def say(self, *commands: Sequence[str | bytes]) -> None:
-        """Send commands without reading answers."""
         await self._connection.send_packed_command(self._connection.pack_commands(commands), check_health=False)
 
     async def read(self, seconds: float) -> Any:
@@ -68,7 +67,6 @@ class Lines:
     def __init__(self, url: str) -> None:
         self._client = ValkeyClient(url, patience=ANSWER_SECONDS, answer_seconds=ANSWER_SECONDS)
         self.clustered = self._client.is_cluster
-        """In a Cluster, pub/sub channels have slots."""
         self.database = self._client.database
 
     @asynccontextmanager

@@ -112,7 +112,6 @@ class Sender:
                 return
 
     async def _wait(self) -> None:
-        """Wait for announcements, or until a heartbeat is due."""
         if not self._queue and not self._closing:
             self._news.clear()
             with contextlib.suppress(TimeoutError):

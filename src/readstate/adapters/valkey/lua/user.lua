@@ -37,7 +37,7 @@ local due = ttl / 16000 -- seconds after which a use is noted again
 
 local function packed(seq) return pack('>I4', seq) end
 
--- A list of numbers that are sorted.
+-- Packs sorted numbers into a list.
 local function packed_all(seqs)
   if #seqs == 0 then return '' end
   local parts = {}

@@ -1,10 +1,10 @@
 -- Applies reads of members, in order.
 -- ARGV[6]: moves (MessagePack), each {kind, user, ledger, room, ...}:
---   {1, ..., seq, at, id, epoch or -1, apart (sorted) and ids, or neither}   read up to a position, and apart one by one
+--   {1, ..., seq, at, id, epoch or -1, apart (sorted) and ids, or neither}   read up to a position, and apart seqs
 --   {2, ..., seq, at, id of the position before it, epoch or -1, own (sorted)}   mark unread from seq on
 --   {3, ..., seq, at, id, apart before (sorted), epoch after, seq after, apart after (sorted)}   undo
 -- Returns for each move 0 (user not loaded), 1 (not a member), or a string: unread or -1 (4 bytes), length of the user
--- room before (1 byte), the user room before, the user room after or nothing. Where apart or preferences are set, returns
+-- room before (1 byte), the user room before, the user room after or nothing. Where apart or preferences are set, it is
 -- {that string, apart before, apart after, preferences or ''}.
 
 local answers = {}
