@@ -1,4 +1,7 @@
-"""Valkey or Redis, one server or a Cluster: which server has which key, and calls that survive its faults."""
+"""Hot state and bus on Valkey or Redis, one server or a Cluster.
+
+The package exports the client, which finds the server of a key and retries calls after faults.
+"""
 
 from .client import Call, Overtaken, ServerChanged, ValkeyClient
 from .generation import Generation

@@ -1,4 +1,4 @@
-"""Badges in Valkey: a set of senders for each user, and beside it what is known of the set."""
+"""Badges in Valkey: a set of senders for each user, and a hash that describes the set (`lua/badge_state.lua`)."""
 
 import secrets
 from collections.abc import Collection, Mapping, Sequence
@@ -14,9 +14,9 @@ from . import Call, Generation, Script, ValkeyClient, slot_of, tag_of
 from .groups import all_or_reload, groups, script
 
 MAX_ADDED = 1_000
-"""Messages in one call."""
+"""Pairs of receiver and sender in one call."""
 MAX_ASKED = 500
-"""Badges in one call that are looked at."""
+"""Badges that one call reads."""
 TICKET_BITS = 53
 HOLD_MS = 15_000
 
@@ -34,11 +34,11 @@ FORGET = script("badge_forget")
 _encode = msgspec.msgpack.Encoder().encode
 
 Wrote = Mapping[str, Mapping[str, int]]
-"""For each receiver, who wrote and when it was accepted, the newest of each."""
+"""Per receiver, each sender and when that sender's newest message was accepted (ms)."""
 
 
 class BadgeState(NamedTuple):
-    """What a loaded badge is known by: no other load has its name, no other set its size and sum."""
+    """Identifies the content of a loaded badge: `name` is unique to a load, `size` and `sum` to a set of senders."""
 
     name: bytes
     tap: int
@@ -47,19 +47,17 @@ class BadgeState(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """What became of a badge that senders were added to."""
-
     new: int
-    """How many; -1 if the badge is not loaded."""
+    """How many senders were new; -1: the badge is not loaded."""
     name: bytes
 
 
 LOADING = BadgeState(b"", 0, 0, 0)
-"""Stands for a badge that somebody loads at this moment."""
+"""Stands for a badge whose load is in flight."""
 
 
 class ValkeyBadges:
-    """The hot state of badges in Valkey or Redis, single or a Cluster."""
+    """Implements `HotBadges`."""
 
     def __init__(
         self,
@@ -79,26 +77,23 @@ class ValkeyBadges:
         self._hold_ms = hold_ms
 
     async def count(self, user: str) -> int | None:
-        """How many; None: not loaded."""
         return (await self.counts([user]))[0]
 
     async def counts(self, users: Sequence[str]) -> list[int | None]:
-        """How many, for each of many."""
         found: dict[str, int] = await self._each(COUNT, users)
         return [None if found[user] < 0 else found[user] for user in users]
 
     async def add(self, undelivered: Sequence[Undelivered], *, or_reload: bool = True) -> dict[str, bool]:
-        """Take them in, unless they were accepted before the last tap; the receivers whose badge may be another now."""
         with self.or_reload(or_reload):
             taken = await self.take(newest(undelivered))
         return {user: one.new > 0 for user, one in taken.items() if one.new}
 
     def or_reload(self, wanted: bool) -> AbstractContextManager[None]:
-        """Around what the durable store has taken: if it fails, everything is loaded again, where that is wanted."""
+        """Wraps a write that the durable store already has: if it fails and `wanted`, everything is reloaded."""
         return all_or_reload(self._generation) if wanted else nullcontext()
 
     async def take(self, wrote: Wrote) -> dict[str, Taken]:
-        """Take them in; what became of each badge."""
+        """Add senders whose message was accepted after the last tap."""
         things = ((slot_of(self._keys(user)[0]), len(senders), user) for user, senders in wrote.items())
         parts = list(groups(self._client, things, MAX_ADDED))
         calls = []
@@ -111,44 +106,38 @@ class ValkeyBadges:
         return {user: Taken(*row) for user, row in zip(users, rows, strict=True)}
 
     async def badge_states(self, users: Collection[str]) -> dict[str, BadgeState]:
-        """How badges stand that are loaded, or just being loaded."""
+        """Badges that are neither loaded nor being loaded are left out."""
         found = await self._each(STANDING, users)
         return {user: _badge_state(row) for user, row in found.items() if row}
 
     async def members(self, users: Collection[str]) -> dict[str, tuple[bytes, list[bytes]]]:
-        """The names of loaded badges, and who is on them."""
+        """Per loaded badge, its name and its senders."""
         found = await self._each(MEMBERS, users)
         return {user: (row[0], row[1]) for user, row in found.items() if row}
 
     async def hold(self, user: str) -> int:
-        """A tap begins: the badge is not loaded, by anybody, until it is released. Ends by itself after a while."""
         token = 1 + secrets.randbits(TICKET_BITS)
         await self._run(HOLD, user, token, self._hold_ms, hold=True)
         return token
 
     async def release(self, user: str, token: int) -> None:
-        """The tap is over, done or not: the badge is loaded again on use."""
         with all_or_reload(self._generation):
             await self._run(RELEASE, user, token, hold=True)
 
     async def begin(self, user: str) -> int | None:
-        """Announce a load; None while the badge is held."""
-        ticket = 1 + secrets.randbits(TICKET_BITS)  # nobody else has it, even if the server forgets who had which
+        ticket = 1 + secrets.randbits(TICKET_BITS)  # unique, even if the server loses earlier tickets
         given = await self._run(BEGIN, user, self._clock(), self._ttl, ticket, hold=True)
         return int(given) if given else None
 
     async def install(self, user: str, ticket: int, tap: int, senders: frozenset[str]) -> bool:
-        """Take a loaded badge; False if something has happened since `begin`: load again."""
         packed = _encode(sorted(senders))
         return bool(await self._run(INSTALL, user, self._clock(), self._ttl, ticket, tap, packed))
 
     async def forget(self, user: str) -> None:
-        """Drop a badge; loaded again on use."""
         with all_or_reload(self._generation):
             await self._run(FORGET, user)
 
     async def _each(self, script: Script, users: Collection[str]) -> dict[str, Any]:
-        """What a script answers for each of many users."""
         things = ((slot_of(self._keys(user)[0]), 1, user) for user in users)
         parts = list(groups(self._client, things, MAX_ASKED))
         values = (await self._client.run(script, [self._call(slot, part) for slot, part in parts])).values
@@ -174,7 +163,7 @@ class ValkeyBadges:
 
 
 def newest(undelivered: Sequence[Undelivered]) -> dict[str, dict[str, int]]:
-    """What matters of messages to a badge."""
+    """A badge needs only the newest message of each sender."""
     receivers: dict[str, dict[str, int]] = {}
     for one in undelivered:
         senders = receivers.setdefault(one.receiver_id, {})

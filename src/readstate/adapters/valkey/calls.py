@@ -1,4 +1,4 @@
-"""Many users in one script call: all of one server, or all of one slot in a Cluster."""
+"""Script calls for many users at once: one call per server, or per slot in a Cluster."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -9,11 +9,11 @@ from . import Call, ValkeyClient
 from .user_rooms import UserKeys, UserScript, encode
 
 MAX_ITEMS = 500
-"""In one call, so that no call keeps a server busy for long."""
+"""Items in one call, so that no call blocks a server for long."""
 
 
 class Packet:
-    """What goes into one call: users, ledgers, and items that name them by their numbers."""
+    """The content of one call: users, ledgers, and items that refer to both by number, counted from 1."""
 
     def __init__(self, slot: int) -> None:
         self.slot = slot
@@ -21,26 +21,22 @@ class Packet:
         self.ledgers: dict[tuple[str, str], int] = {}
         self.items: list[Any] = []
         self.indexes: list[int] = []
-        """Where each item stood in the caller's list."""
+        """The index of each item in the caller's list."""
         self.updates: dict[int, int] = {}
+        """Hot updates of this call: index in the caller's list -> number, counted from 1."""
 
     def user(self, user: str) -> int:
-        """The number of a user."""
         return self.users.setdefault(user, len(self.users) + 1)
 
     def ledger(self, user: str, room: str) -> int:
-        """The number of a ledger."""
         return self.ledgers.setdefault((user, room), len(self.ledgers) + 1)
 
     def add(self, index: int, item: Any) -> None:
-        """One more item."""
         self.indexes.append(index)
         self.items.append(item)
 
 
 class UserCalls:
-    """Runs scripts of users."""
-
     def __init__(self, client: ValkeyClient, prefix: str, unread_cap: int, clock: Clock, ttl: int) -> None:
         self.keys = UserKeys(prefix)
         self.clock = clock
@@ -49,43 +45,41 @@ class UserCalls:
         self._client = client
 
     def packets(self) -> "Packets":
-        """An empty set of packets."""
         return Packets(self, by_slot=self._client.is_cluster)
 
     async def one(
         self, script: UserScript, user: str, *arguments: str | bytes | int, more: Iterable[bytes] = ()
     ) -> Any:
-        """A script for one user."""
         return (await self.once(script, user, *arguments, more=more))[0]
 
     async def once(
         self, script: UserScript, user: str, *arguments: str | bytes | int, more: Iterable[bytes] = ()
     ) -> tuple[Any, bool]:
-        """The same, and whether it was sent twice."""
+        """Like `one`, and whether the call was sent more than once."""
         slot, keys = self.keys.of(user)
         call = Call(slot, [*script.keys(keys), *more], [self.clock(), self.ttl, self._cap, 1, *arguments])
         values, repeated = await self._client.run(script, [call])
         return values[0], repeated
 
     async def parts(self, script: UserScript, user: str, arguments: Sequence[bytes]) -> list[Any]:
-        """A script for one user, once for each argument, in one round trip; others may come between them."""
+        """Run a script once per argument, in one round trip. Other calls may run in between."""
         slot, keys = self.keys.of(user)
         head = (self.clock(), self.ttl, self._cap, 1)
         calls = [Call(slot, script.keys(keys), [*head, argument]) for argument in arguments]
         return (await self._client.run(script, calls)).values
 
     async def put(self, script: UserScript, user: str, key: bytes, *arguments: str | bytes | int) -> None:
-        """A script for one key of a user's slot."""
+        """Run a script on one key in the user's slot."""
         call = Call(self.keys.of(user)[0], [key], [self.clock(), self.ttl, self._cap, 0, *arguments])
         await self._client.run(script, [call])
 
     async def many(
         self, script: UserScript, packets: "Packets", *, updates: Sequence[Any] = (), generation: int | None = None
     ) -> tuple[list[tuple[Packet, Any]], bool]:
-        """A script for packets of items: what each answered, and whether any was sent twice.
+        """Returns what each packet answered, and whether any call was sent more than once.
 
-        With `generation` nothing is done in any other one: Overtaken is raised then.
-        What concerns one user is sent after the answer to what was before it: a repetition can't turn the order.
+        With `generation`, raises Overtaken in any other generation. Packets of one slot are sent one after another,
+        each after the answer to the one before, so a retry cannot reorder a user's writes.
         """
         answers: list[tuple[Packet, Any]] = []
         repeated = False
@@ -102,7 +96,7 @@ class UserCalls:
     async def each(
         self, script: UserScript, users: Sequence[str], ledger: str | None, *arguments: str | int
     ) -> list[Any]:
-        """A script for many users, with the ledger of one room if it is named; what it answered for each."""
+        """Run a script for many users, each with the ledger of the room `ledger` if given. One answer per user."""
         packets = self.packets()
         for index, user in enumerate(users):
             packet = packets.of(user)
@@ -127,7 +121,7 @@ class UserCalls:
 
 
 class Packets:
-    """Sorts items into packets, keeping the order of each user's items."""
+    """Sorts items into packets and keeps the order of each user's items."""
 
     def __init__(self, calls: UserCalls, by_slot: bool) -> None:
         self._calls = calls
@@ -136,7 +130,7 @@ class Packets:
         self._all: list[Packet] = []
 
     def of(self, user: str) -> Packet:
-        """The packet that a user's next item goes to."""
+        """The packet for the user's next item."""
         slot = self._calls.keys.of(user)[0]
         place = slot if self._by_slot else 0
         packet = self._open.get(place)
@@ -149,7 +143,7 @@ class Packets:
         return iter(self._all)
 
     def waves(self) -> Iterator[list[Packet]]:
-        """The packets, those of one place one after another."""
+        """Groups of packets that may run at the same time: at most one per slot, or per server outside a Cluster."""
         waiting = self._all
         while waiting:
             wave: dict[int, Packet] = {}

@@ -1,8 +1,8 @@
-"""Channels in Valkey: the latest of all channels in 1,024 hashes, and a timeline for each big one.
+"""Channels in Valkey: the state of all channels in 1,024 hashes (shards), and a timeline for each large channel.
 
-A loaded channel is taken only into a hash that was not emptied since the load was found to be good (its witness is
-the same), and a loaded timeline only if its channel is there and is not newer. So a server that is emptied at any
-moment, without a word to anybody, loses what it had but never gets something that is older.
+A loaded channel is installed only if its shard was not emptied since the load was validated: the shard's witness must
+be the same. A loaded timeline is installed only if its channel is there and is not newer. So a server that is emptied
+at any time, without notice, loses state but never receives older state.
 """
 
 import secrets
@@ -23,14 +23,14 @@ from .groups import all_or_reload, groups, once_or_reload, script
 
 SHARDS: Final = 1024
 MAX_READ = 5_000
-"""Channels that one call reads: a few ms of the server's time."""
+"""Channels that one call reads: a few ms of server time."""
 MAX_STEPS = 500
 MAX_INSTALLED = 2_000
 MAX_QUERIES = 500
-"""Of one channel in one call; runs of messages read apart count as well."""
+"""Queries in one call. A run of messages read apart and a mention each count as one more."""
 MAX_STAGED = 5_000
 STAGED_MS = 60_000
-"""What was put aside and never used is gone after this time."""
+"""A staged timeline that is not installed expires after this time."""
 DROPS_PER_GENERATION: Final = 2**32
 
 _SHARD = ("channel_shard",)
@@ -59,7 +59,7 @@ _TYPE_NUMBERS = {name: number for number, name in enumerate(_TYPES)}
 
 
 class _Latest(Struct, frozen=True, gc=False, array_like=True):
-    """Without a place if that is the end of the channel, as it nearly always is."""
+    """Without id, seq and time if it is the last message of the channel, as it nearly always is."""
 
     sender_id: str
     preview: str | None
@@ -69,7 +69,7 @@ class _Latest(Struct, frozen=True, gc=False, array_like=True):
 
 
 class _Rest(Struct, frozen=True, gc=False, array_like=True):
-    """What stands after the head. New fields go to the end: a version that does not know them reads past them."""
+    """The value after the head. New fields go to the end: an older version ignores them."""
 
     type: int
     name: str | None
@@ -88,7 +88,6 @@ _decode_rest = msgspec.msgpack.Decoder(_Rest).decode
 
 
 def encode_channel(channel: Channel) -> bytes:
-    """A channel as the value of its field."""
     latest, place = None, channel.latest
     if place is not None:
         at_the_end = (place.seq, place.id, place.at) == (channel.last_seq, channel.last_id, channel.last_at)
@@ -110,7 +109,6 @@ def encode_channel(channel: Channel) -> bytes:
 
 
 def decode_channel(channel_id: str, value: bytes) -> Channel:
-    """The channel that a value stands for."""
     change, flags = _HEAD.unpack_from(value)
     rest = _decode_rest(value[_HEAD.size :])
     latest, known = None, rest.latest
@@ -141,13 +139,11 @@ def decode_channel(channel_id: str, value: bytes) -> Channel:
 
 
 def shard_of(channel: str) -> int:
-    """Which hash a channel is in: the same in every process and every version."""
+    """Must be the same in every process and every version."""
     return crc32(channel.encode()) % SHARDS
 
 
 class _Keys:
-    """The names of all channels' keys under one prefix."""
-
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self.places, self.drops = f"{prefix}places", f"{prefix}channel-drops"
@@ -159,35 +155,35 @@ class _Keys:
         return self._slots[shard], self._latest[shard]
 
     def timeline(self, channel: str) -> list[str]:
-        """Messages, those of them that mention everyone, and what is known of both."""
+        """The keys of the messages, of those that mention everyone, and of the timeline's state."""
         tag = f"{{{shard_of(channel)}}}:{channel}"
         return [f"{self._prefix}{family}:{tag}" for family in ("timeline", "everyone", "timeline-state")]
 
     def staged(self, channel: str, load: str) -> list[str]:
-        """Where a timeline is put together."""
+        """The keys in which a load assembles a timeline."""
         tag = f"{{{shard_of(channel)}}}:{load}"
         return [f"{self._prefix}{family}:{tag}" for family in ("timeline-staged", "everyone-staged")]
 
 
-# ---------------------------------------------------------------- steps and counts as arguments
+# ---------------------------------------------------------------- hot updates and counts as arguments
 
 _Step = tuple[int, int, int, str, int, int]
 
 
 class _News(NamedTuple):
-    """What came for one channel."""
+    """One channel's newest state, and the hot updates of its timeline."""
 
     channel: Channel
     updates: list[_Step]
 
 
 def _member(entry: Entry) -> str:
-    """A message in a timeline: its place is told without a further look."""
+    """A message in a timeline. It contains the time, so that a position needs no lookup."""
     return f"{entry.at}:{entry.id}"
 
 
 def _fold(updates: Sequence[ChannelHotUpdate]) -> list[_News]:
-    """The newest state of each channel, and the steps of its timeline in order.
+    """Per channel, the newest state and the hot updates of the timeline, in order.
 
     A channel that is counted by ledgers has no timeline and never had one.
     """
@@ -223,7 +219,7 @@ def _query(query: CountQuery) -> _Query:
 
 
 def _runs(seqs: Iterable[int]) -> list[int]:
-    """Seqs as runs: low, high, low, high and so on. Who reads one by one mostly reads what stands side by side."""
+    """Seqs as runs: low, high, low, high and so on. Messages read one by one are mostly adjacent."""
     runs: list[int] = []
     for seq in sorted(seqs):
         if runs and runs[-1] == seq - 1:
@@ -246,7 +242,7 @@ def _count(query: CountQuery, answer: _Answer) -> Count:
 
 
 class ValkeyChannels:
-    """The hot state of channels in Valkey or Redis, single or a Cluster."""
+    """Implements `HotChannels` and `AppliedOffsets`."""
 
     def __init__(
         self,
@@ -267,13 +263,12 @@ class ValkeyChannels:
         self._clock = clock
         self._ttl = ttl * 1000
         self._position = position
-        """Where the log is applied up to, if this process alone applies it."""
+        """Up to where the log is applied, if this process alone applies it."""
         self._partitions = partitions
         self._shared = generation.shared or partitions > 1
         self._drops = 0
 
     async def channels(self, ids: Sequence[str]) -> list[Channel | None]:
-        """Channels as they stand; None: not loaded."""
         found: list[Channel | None] = [None] * len(ids)
         reading = list(groups(self._client, self._shards(ids), MAX_READ))
         calls = [
@@ -289,7 +284,7 @@ class ValkeyChannels:
         return found
 
     def _shards(self, ids: Sequence[str]) -> Iterable[tuple[int, int, tuple[str, list[int]]]]:
-        """(slot, number of channels, (key, where in the list they stand)) of each shard."""
+        """(slot, number of channels, (key, indexes of the channels in the list)) of each shard."""
         shards: dict[int, list[int]] = {}
         for index, id_ in enumerate(ids):
             shards.setdefault(shard_of(id_), []).append(index)
@@ -300,9 +295,8 @@ class ValkeyChannels:
                 yield slot, len(part), (key, part)
 
     async def apply(self, updates: Sequence[ChannelHotUpdate]) -> None:
-        """Take what happened in channels, in order. A repeat does nothing."""
         with all_or_reload(self._generation):
-            for start in range(0, len(updates), MAX_STEPS):  # one after another: a channel's steps keep their order
+            for start in range(0, len(updates), MAX_STEPS):  # sequential: a channel's updates keep their order
                 await self._apply(_fold(updates[start : start + MAX_STEPS]))
         if not self._shared:
             self._position = max([self._position, *(update.channel.position for update in updates)])
@@ -322,7 +316,6 @@ class ValkeyChannels:
         await self._client.run(APPLY, calls)
 
     async def count(self, queries: Sequence[CountQuery]) -> list[Count | None]:
-        """Count timelines; None: not loaded."""
         counts: list[Count | None] = [None] * len(queries)
         asked = list(groups(self._client, self._questions(queries), MAX_QUERIES))
         calls = []
@@ -340,7 +333,7 @@ class ValkeyChannels:
     def _questions(
         self, queries: Sequence[CountQuery]
     ) -> Iterable[tuple[int, int, tuple[str, list[int], list[_Query]]]]:
-        """(slot, weight, (channel, where in the list its queries stand, the queries)) of each channel."""
+        """(slot, weight, (channel, indexes of its queries in the list, the queries)) of each channel."""
         asked: dict[str, list[int]] = {}
         for index, query in enumerate(queries):
             asked.setdefault(query.channel_id, []).append(index)
@@ -355,16 +348,12 @@ class ValkeyChannels:
     # ------------------------------------------------------------ loading
 
     async def generation(self) -> int:
-        """Changes whenever something was dropped: a load that began before it may be too old."""
         number = await self._generation.check()
         drops = await self._run(DROP, slot_of(self._keys.drops), [self._keys.drops], 0) if self._shared else self._drops
         return number * DROPS_PER_GENERATION + int(drops)
 
     async def install(self, channels: Sequence[Channel], generation: int | None = None) -> bool:
-        """Take loaded channels; an older change number than the one known is ignored.
-
-        With the generation that was asked for before they were loaded, nothing is taken once that has passed.
-        """
+        """Reads the witnesses of the shards first, then the generation: a shard that is emptied later is noticed."""
         shards: dict[int, list[Channel]] = {}
         for channel in channels:
             shards.setdefault(shard_of(channel.channel_id), []).append(channel)
@@ -390,7 +379,7 @@ class ValkeyChannels:
         return taken == len(things)
 
     async def _announce(self, shards: Sequence[int]) -> list[str]:
-        """The witness of each shard."""
+        """Open the shards in this generation and return their witnesses."""
         things = ((self._keys.latest(shard)[0], 1, index) for index, shard in enumerate(shards))
         announced = list(groups(self._client, things, MAX_INSTALLED))
         calls = [
@@ -404,7 +393,6 @@ class ValkeyChannels:
         return witnesses
 
     async def install_timeline(self, load: TimelineLoad) -> bool:
-        """Take a loaded timeline; False if a newer change has passed: load again."""
         channel, name = load.channel_id, secrets.token_hex(8)
         left_out, entries = load.entries[: -self._cap], load.entries[-self._cap :]
         floor = left_out[-1].seq if left_out else load.floor
@@ -422,9 +410,8 @@ class ValkeyChannels:
         return bool(taken)
 
     async def forget(self, channel: str) -> None:
-        """Drop a channel; loaded again on use."""
         token = ""
-        if self._shared:  # first a number that others see, then a witness that they don't know: no load slips through
+        if self._shared:  # first the drop number, then a new witness: this order catches every load in flight
             await self._run(DROP, slot_of(self._keys.drops), [self._keys.drops], 1)
             token = secrets.token_hex(8)
         self._drops += 1
@@ -435,20 +422,18 @@ class ValkeyChannels:
     # ------------------------------------------------------------ how far the log is applied
 
     async def positions(self) -> tuple[int, ...]:
-        """Where in each part of the log everything is applied up to; 0 where that is not known."""
+        """0 for a partition whose position is not known."""
         if not self._shared:
             return (self._position,)
         places = await self._places()
         return tuple(places.get(part, (0, 0))[0] for part in range(self._partitions))
 
     async def passed(self, places: Mapping[int, tuple[int, int]]) -> None:
-        """Everything before (position, next offset) in these parts of the log is applied."""
         if places:
             arguments = [number for part, place in places.items() for number in (part, *place)]
             await self._run(PASS, slot_of(self._keys.places), [self._keys.places], *arguments)
 
     async def offsets(self) -> Mapping[int, int]:
-        """The next offset to be applied in each part of the log; a part that is not in it is not known."""
         return {part: offset for part, (_, offset) in (await self._places()).items()}
 
     async def _places(self) -> dict[int, tuple[int, int]]:

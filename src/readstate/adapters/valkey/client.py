@@ -1,7 +1,7 @@
-"""The servers behind one address: a single one, or the masters of a Cluster.
+"""The servers behind one address: a single server, or the masters of a Cluster.
 
-Calls are scripts whose keys lie in one slot. They go to the master of that slot, many in one round trip, and are
-repeated when a server moved a slot, failed over, restarted or did not answer: so they must be safe to repeat.
+A call is a script whose keys are in one slot. Calls go to the master of that slot, many in one round trip. They are
+retried when a slot moved or a server failed over, restarted or did not answer, so they must be idempotent.
 """
 
 import asyncio
@@ -39,50 +39,50 @@ from .pool import NO_CONNECTION, FairPool
 from .scripts import Script
 
 OUTDATED = "OUTDATED"
-"""How a script refuses a caller that has missed a newer generation."""
+"""The error with which a script refuses a caller that has missed a newer generation."""
 MAX_CONNECTIONS = 32
 CONNECT_SECONDS = 1.0
 ANSWER_SECONDS = 3.0
 FIRST_WAIT, LONGEST_WAIT = 0.01, 0.5
 LATE_SECONDS = 2.0
-"""So long a call is under way at most, if a late copy of it would do harm; a server that is slower refuses it."""
+"""How long a call whose late copy would do harm stays valid; a server that is slower refuses it."""
 
 
 class Guard(Protocol):
-    """Says which generation calls are made in, and looks at new connections."""
+    """Provides the generation of calls and checks new connections."""
 
     number: int
-    """Every script gets it as its first argument, as it stands when the script is sent."""
+    """The first argument of every script, as of the time when the script is sent."""
 
     @property
     def trusted(self) -> bool:
-        """False: look at the servers before the next call."""
+        """False: confirm the servers before the next call."""
 
     def deadline(self, seconds: float) -> int:
-        """The time in so many seconds, by the clock of the servers in ms; 0: calls need none."""
+        """The time `seconds` from now, by the servers' clock in ms; 0: calls need no deadline."""
 
     async def admit(self, connection: AbstractConnection) -> None:
-        """Raise ServerChanged if the server must be looked at first."""
+        """Raises ServerChanged if the servers must be confirmed first."""
 
     async def confirm(self) -> None:
-        """Look at the servers."""
+        """Check the servers and settle the generation."""
 
 
 _MOVES = (MovedError, ReadOnlyError, ClusterDownError, LostConnection, NoAnswer)
-"""After these the slots are asked for again."""
+"""Faults after which the slot map is fetched again."""
 _PASSING = (*_MOVES, TryAgainError, BusyLoadingError, NoScriptError)
 
 
 class ServerChanged(LostConnection):
-    """Raised by whoever looks at new connections: the server is not the one that is known."""
+    """A new connection leads to a server that was not confirmed."""
 
 
 class Overtaken(Exception):
-    """Another generation has begun than the one that a call was meant for."""
+    """The generation that a call was meant for is over."""
 
 
 class Call(NamedTuple):
-    """A script with its keys, which lie in one slot, and its arguments."""
+    """The keys of one script call, which are in one slot, and its arguments."""
 
     slot: int
     keys: Sequence[str | bytes]
@@ -90,15 +90,15 @@ class Call(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """What the calls answered, in order."""
+    """The answers, in the order of the calls."""
 
     values: list[Any]
     repeated: bool
-    """Some call was sent twice: what it says about having changed something may be about the second time."""
+    """A call was sent more than once: what it says about its changes may describe the second time."""
 
 
 class ValkeyClient:
-    """Knows the servers and which of them has which slot."""
+    """Knows the servers and which of them owns which slot."""
 
     def __init__(
         self, url: str, *, patience: float, answer_seconds: float | None = None, guard: Guard | None = None
@@ -113,7 +113,7 @@ class ValkeyClient:
         except ValueError as error:
             raise ConfigurationError(f"the address of the hot store is not valid: {error}") from error
         self.database = int(options[0].get("db", 0))
-        """Its number on every server."""
+        """The number of the database, the same on every server."""
         self._nodes: dict[str, Redis] = {}
         self._owners: list[str] = []
         self._first_slots: dict[str, int] = {}
@@ -122,7 +122,6 @@ class ValkeyClient:
         self._refreshing: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
-        """Close all connections."""
         if self._refreshing is not None:
             await cancel(self._refreshing)
         nodes, self._nodes = self._nodes, {}
@@ -130,7 +129,7 @@ class ValkeyClient:
             await node.aclose(close_connection_pool=True)
 
     async def disconnect(self) -> None:
-        """Let go of connections that nobody uses: the next ones are new."""
+        """Close idle connections: the next ones are new."""
         for node in list(self._nodes.values()):
             await node.connection_pool.disconnect(inuse_connections=False)
 
@@ -153,11 +152,11 @@ class ValkeyClient:
         return node
 
     def owner(self, slot: int) -> Redis:
-        """The server that has a slot, as far as is known."""
+        """As of the last refresh of the slot map."""
         return self._node(self._owners[slot])
 
     async def connection(self, slot: int, name: str) -> AbstractConnection:
-        """A connection of one's own to the server that has a slot now. One that breaks stays broken."""
+        """A dedicated connection to the server that owns the slot now. It never reconnects."""
         await self.refresh()
         pool = self.owner(slot).connection_pool
         connection: AbstractConnection = pool.make_connection()  # type: ignore[no-untyped-call]
@@ -171,7 +170,7 @@ class ValkeyClient:
         return connection
 
     async def masters(self) -> dict[int, Redis]:
-        """Every master, by the first slot that it has."""
+        """All masters, by the first slot that each owns."""
         if not self._owners:
             await self.refresh()
         return {slot: self._node(address) for address, slot in self._first_slots.items()}
@@ -181,7 +180,7 @@ class ValkeyClient:
         self._first_slots = {address: owners.index(address) for address in dict.fromkeys(owners)}
 
     async def refresh(self) -> None:
-        """Ask which server has which slot; many callers share one question."""
+        """Fetch the slot map. Concurrent callers share one request."""
         if not self.is_cluster:
             return
         if self._refreshing is None:
@@ -192,7 +191,7 @@ class ValkeyClient:
     def _refreshed(self, task: asyncio.Task[None]) -> None:
         self._refreshing = None
         if not task.cancelled():
-            task.exception()  # whoever waits gets it
+            task.exception()  # marks it as retrieved; the waiting callers receive it
 
     async def _ask_for_slots(self) -> None:
         known = list(dict.fromkeys([*self._first_slots, *self._address.seeds]))
@@ -215,17 +214,17 @@ class ValkeyClient:
         raise failure or ClusterDownError("no server of the Cluster is known")
 
     async def _let_go(self) -> None:
-        """Close connections to servers that have no slot any more: if one comes back, it must be looked at again."""
+        """Close connections to servers that own no slot any longer: if one returns, it must be checked again."""
         for address in self._nodes.keys() - self._first_slots.keys():
             await self._nodes.pop(address).aclose(close_connection_pool=True)
 
     # ------------------------------------------------------------ calls
 
     async def run(self, script: Script, calls: Sequence[Call], generation: int | None = None) -> Answers:
-        """Run a script for each call, all in one round trip a server; repeat what met a passing fault.
+        """Run a script for each call, in one round trip per server; retry calls after transient faults.
 
-        With `generation` it does nothing in any other one. Raises Overtaken if there is another one; some of the calls
-        may have been made then.
+        With `generation`, the calls do nothing in any other generation. Raises Overtaken if there is another one; some
+        of the calls may have run by then.
         """
         answers: list[Any] = [None] * len(calls)
         todo = list(range(len(calls)))
@@ -251,11 +250,11 @@ class ValkeyClient:
                 wait = min(2 * wait, LONGEST_WAIT)
             tries += 1
         if repeated and self._deadline(script) and self._guard is not None and self._guard.number == number:
-            await asyncio.sleep(began + 1.05 * LATE_SECONDS - monotonic())  # a copy may still come and be taken
+            await asyncio.sleep(began + 1.05 * LATE_SECONDS - monotonic())  # until then a copy may still run
         return Answers(answers, repeated)
 
     def _deadline(self, script: Script) -> int:
-        """When a call that is made now is too late; 0: never."""
+        """The deadline of a call that is sent now; 0: none."""
         return self._guard.deadline(LATE_SECONDS) if script.expires and self._guard is not None else 0
 
     async def _try(
@@ -266,7 +265,7 @@ class ValkeyClient:
         answers: list[Any],
         generation: int | None,
     ) -> dict[int, Exception]:
-        """Run these calls once; the errors of those that failed."""
+        """Run these calls once. Returns the errors of those that failed."""
         if self._guard is not None and not self._guard.trusted:
             await self._guard.confirm()
         if self._guard is not None and generation not in {None, self._guard.number}:
@@ -327,7 +326,7 @@ class ValkeyClient:
             values = [error]
         except (RedisError, OSError) as error:
             return [error] * len(part)
-        if any(isinstance(value, ReadOnlyError) for value in values):  # a name may lead to another master now
+        if any(isinstance(value, ReadOnlyError) for value in values):  # the name may lead to another master now
             await node.connection_pool.disconnect(inuse_connections=False)
         if any(isinstance(value, NoScriptError) for value in values):
             try:
@@ -344,7 +343,7 @@ class ValkeyClient:
         answers: list[Any],
         generation: int | None,
     ) -> None:
-        """Where a slot is on its way to another server, ask that one; where it has gone, learn where."""
+        """Retry at the new server of a slot that is migrating; refresh the slot map if a slot has moved."""
         for index, error in list(errors.items()):
             if isinstance(error, AskError) and not isinstance(error, MovedError):
                 address = server_name(error.host, error.port, self._owners[calls[index].slot])
@@ -355,24 +354,23 @@ class ValkeyClient:
                     del errors[index]
                     answers[index] = value
         if any(isinstance(error, _MOVES) for error in errors.values()):
-            with suppress(RedisError, OSError):  # the next try asks again
+            with suppress(RedisError, OSError):  # the next attempt refreshes again
                 await self.refresh()
 
     async def each(self, *command: str | bytes | int) -> list[Any]:
-        """A command to every master, at once. Raises what any of them does."""
+        """Send a command to all masters concurrently. Raises the first error."""
         masters = (await self.masters()).values()
         return list(await asyncio.gather(*(ask(node, *command) for node in masters)))
 
 
 async def ask(node: Redis, *command: str | bytes | int) -> Any:
-    """One command to one server."""
     with closed_is_lost():
         return await node.execute_command(*command)  # type: ignore[no-untyped-call]
 
 
 @contextmanager
 def closed_is_lost() -> Iterator[None]:
-    """uvloop has an error of its own for connections that were closed a moment before something is sent."""
+    """uvloop raises RuntimeError if the connection was closed just before a send: treat it as lost."""
     try:
         yield
     except RuntimeError as error:
@@ -380,19 +378,19 @@ def closed_is_lost() -> Iterator[None]:
 
 
 def _may_have_been_sent(fault: Exception) -> bool:
-    """Whether a call may be executed although it has failed; not if there was no connection to send it on."""
+    """Whether a failed call may still run. It cannot if there was no connection to send it on."""
     if isinstance(fault, ServerChanged) or not isinstance(fault, LostConnection | NoAnswer):
         return False
     return not any(words in str(fault) for words in ("connecting to", NO_CONNECTION))
 
 
 def _is_outdated(error: Exception) -> bool:
-    """Whether the servers must be looked at: they have changed, or somebody else has raised the generation."""
+    """Whether to confirm the servers: one has changed, the generation was raised, or the call arrived too late."""
     return isinstance(error, ServerChanged) or (isinstance(error, ResponseError) and str(error).startswith(OUTDATED))
 
 
 def raise_if_lasting(error: Exception) -> None:
-    """An error that no repetition helps."""
+    """Raises HotStoreUnavailable for an error that a retry cannot fix."""
     if _is_outdated(error):
         return
     if isinstance(error, AuthenticationError) or not isinstance(error, (*_PASSING, AskError, OSError)):

@@ -1,4 +1,4 @@
-"""What `readstate doctor` looks at in Valkey and Redis."""
+"""What `readstate doctor` checks in Valkey and Redis."""
 
 import asyncio
 import re
@@ -27,7 +27,7 @@ NEARLY_FULL, FULL = 0.8, 0.95
 
 
 async def valkey(name: str, setting: str, url: str) -> list[Finding]:
-    """Everything that can be told of the servers behind a URL; of those that cannot be reached, why."""
+    """Findings about the servers behind a URL, or why they cannot be reached."""
     try:
         async with asyncio.timeout(PATIENCE):
             if Address(url).is_cluster:
@@ -104,7 +104,7 @@ async def _examine(node: Redis, name: str, setting: str, url: str, in_cluster: b
 
 
 def _server(name: str, setting: str, url: str, info: Mapping[str, Any], in_cluster: bool) -> Finding:
-    """It is there, new enough, takes writes, and is of the kind that the URL says."""
+    """The server answers, is recent enough, accepts writes, and is of the kind that the URL names."""
     product, version = (
         ("Valkey", info["valkey_version"]) if "valkey_version" in info else ("Redis", info["redis_version"])
     )
@@ -124,7 +124,7 @@ def _server(name: str, setting: str, url: str, info: Mapping[str, Any], in_clust
 
 
 async def _persistence(node: Redis, name: str, info: Mapping[str, Any]) -> Finding:
-    """It saves nothing: a server that was restarted is loaded anew. But one that can't persist refuses writes."""
+    """No persistence is needed, because a restarted server is reloaded. One that fails to persist refuses writes."""
     check = f"{name} persistence"
     if info.get("aof_enabled") and info.get("aof_last_write_status", "ok") != "ok":
         detail = "the append-only file cannot be written: writes are refused until it can"
@@ -140,7 +140,7 @@ async def _persistence(node: Redis, name: str, info: Mapping[str, Any]) -> Findi
 
 
 async def _saves(node: Redis) -> bool:
-    """Whether it takes snapshots; a server that does not tell its settings is believed to."""
+    """Whether it takes snapshots; a server that hides its settings is assumed to."""
     try:
         found = await _ask(node, "CONFIG", "GET", "save")
     except RedisError:
@@ -192,7 +192,7 @@ def _encryption(name: str, setting: str, url: str) -> Finding:
 
 
 class _Cluster:
-    """All servers of a Cluster, as the first one that answers knows them."""
+    """All servers of a Cluster, as the first seed that answers knows them."""
 
     def __init__(self, name: str, setting: str, url: str) -> None:
         self._name, self._setting, self._url = name, setting, url
@@ -241,14 +241,14 @@ class _Member:
 
 
 def _lines(answer: Any) -> list[str]:
-    """The answer as text; the library makes a dictionary of some."""
+    """The answer as lines of text; the library turns some answers into a dictionary."""
     if isinstance(answer, dict):
         return [f"{key}:{value}" for key, value in answer.items()]
     return [line for line in str(answer).splitlines() if line.strip()]
 
 
 def _state(name: str, state: Mapping[str, str], members: list[_Member]) -> list[Finding]:
-    """All slots have a master, every master a replica, and everyone is there."""
+    """All slots have a master, every master has a replica, and every member is up."""
     check = f"{name} cluster"
     findings: list[Finding] = []
     assigned, well = int(state.get("cluster_slots_assigned", 0)), int(state.get("cluster_slots_ok", 0))

@@ -1,12 +1,13 @@
-"""Which generation the hot store is in: the number under which everything in it was loaded.
+"""The generation of the hot store: the number under which everything in it was loaded.
 
-Every master holds a marker with the number, the id of the durable store and its own run id. A master without one was
-emptied, one with another run id was restarted from a snapshot or is a replica that took over: it may have lost
-something. Then the durable counter is raised, and whatever was loaded under an older number counts as not loaded.
+Every master holds a marker: the number, the id of the durable store and the master's run id. A master without a marker
+was emptied. A master with another run id was restarted from a snapshot, or is a replica that took over. Either may have
+lost something. Then the durable counter is raised, and everything loaded under an older number counts as not loaded.
 
-A process that has the hot store to itself raises the number whenever it starts or does not know what has become of a
-step, and finds out by a higher one that it was replaced. Processes that share a hot store agree on a number instead:
-whoever finds one on every master takes it, and it is raised only where a marker says that something was lost.
+A process that has the hot store to itself raises the number when it starts and whenever it does not know whether a hot
+update was applied; a higher number tells it that another process has replaced it. Processes that share a hot store
+agree on a number instead: a process that finds one number on all masters adopts it, and the number is raised only where
+a marker shows a loss.
 """
 
 import asyncio
@@ -45,24 +46,22 @@ return marker"""
 
 
 class Marker(NamedTuple):
-    """What a master says."""
-
     number: int
     store: str
     run: str
 
 
 class _Found(NamedTuple):
-    """What all masters say."""
+    """The markers of all masters, taken together."""
 
     runs: tuple[str, ...]
     highest: int
     whole: bool
-    """Whether they agree on a number, and none was replaced."""
+    """All masters have one number, and none was replaced."""
 
 
 class Generation:
-    """Looks at every new connection, and at the markers when asked. Shared by all that use one hot store."""
+    """Checks every new connection, and the markers on demand. One per process and hot store."""
 
     def __init__(
         self,
@@ -85,18 +84,18 @@ class Generation:
         self._doubts, self._settled = 1, 0
         self._confirming: asyncio.Task[None] | None = None
         self._raised = 0
-        """The last number that this process has raised; perhaps not on every master yet."""
+        """The last number that this process raised; perhaps not on every master yet."""
         self._ahead: dict[str, float] = {}
-        """By run id, how far (in s) a server's clock is ahead of this process's own count of seconds."""
+        """By run id, how far (in s) a server's clock is ahead of this process's monotonic clock."""
         self.number = 0
 
     @property
     def trusted(self) -> bool:
-        """Whether nothing has made anybody doubt what the hot store holds since the servers were looked at."""
+        """Whether the servers were confirmed since the last doubt about the content of the hot store."""
         return self._settled == self._doubts
 
     async def admit(self, connection: AbstractConnection) -> None:
-        """Let a new connection be used only if it leads to a server that was confirmed."""
+        """Accept a new connection only if it leads to a confirmed server."""
         await connection.on_connect()
         await connection.send_command("INFO", "server")
         run = self._note_time(await connection.read_response())
@@ -104,37 +103,37 @@ class Generation:
             raise ServerChanged("the hot store was restarted or changed its master")
 
     def distrust(self) -> None:
-        """What the hot store holds may be wrong: all of it is loaded again."""
+        """The content of the hot store may be wrong: reload everything."""
         self._doubts += 1
 
     def deadline(self, seconds: float) -> int:
-        """The time in so many seconds, by the clock of the servers in ms; 0: calls need none.
+        """The time `seconds` from now, by the servers' clock in ms; 0: calls need no deadline.
 
-        Where the hot store is not shared, a call that was given up ends the generation that it was made in.
+        Where the hot store is not shared, an abandoned call ends the generation that it was made in.
         """
         if not self.shared or not self._ahead:
             return 0
         return int((monotonic() + seconds + max(self._ahead.values())) * 1000)
 
     def _note_time(self, info: Any) -> str:
-        """The run id of a server; what time it has is noted."""
+        """Returns the run id of a server, and notes the time of its clock."""
         told = _told(info)
         if (now := told.get("server_time_usec")) is not None:
             self._ahead[told["run_id"]] = int(now) / 1e6 - monotonic()
         return told["run_id"]
 
     def missed(self) -> None:
-        """A step may be missing in the hot store, or may come to it once more, much later.
+        """A hot update may be missing in the hot store, or a copy of it may arrive much later.
 
-        Where the hot store is shared, whoever makes steps repeats them until they are done, and a repeat does nothing;
-        what would undo something newer is refused when it comes late (`deadline`).
+        Where the hot store is shared, the caller retries a hot update until it is applied, and a replay changes
+        nothing. A call that would undo something newer is refused when it arrives late (`deadline`).
         """
         if not self.shared:
             self.distrust()
 
     async def check(self) -> int:
-        """The number, after a look at the markers: it is another one if anything was lost."""
-        for _ in range(MAX_LOOKS):  # whoever joins a look that is under way may have seen something newer
+        """The number after a look at the markers: a new one if anything was lost."""
+        for _ in range(MAX_LOOKS):  # a confirmation in flight may have begun before the caller's doubt
             if self.trusted and await self._is_marked():
                 break
             await self.confirm()
@@ -145,24 +144,24 @@ class Generation:
             masters = await self._client.masters()
             found = await asyncio.gather(*(ask(node, "GET", self._marker(slot)) for slot, node in masters.items()))
         except (RedisError, OSError):
-            return False  # gone, or somewhere else now
+            return False  # the server is down, or the slot has moved
         ours = f"{self.number} {self._store} ".encode()
         return all(marker is not None and marker.startswith(ours) for marker in found)
 
     async def confirm(self) -> None:
-        """Make sure that every master carries the number; raise it where one has lost its marker."""
+        """Ensure that every master has the number; raise it where a marker was lost. Concurrent callers share it."""
         if self._confirming is None:
             self._confirming = asyncio.create_task(self._confirm_soon())
             self._confirming.add_done_callback(_look_at)
         await asyncio.shield(self._confirming)
 
     async def _confirm_soon(self) -> None:
-        """Tries for a while: a Cluster that fails over needs some time."""
+        """Retries for `patience` seconds: a failover in a Cluster takes time."""
         end, wait = monotonic() + self._patience, 0.02
         try:
             while True:
                 try:
-                    await self._client.disconnect()  # to see where new connections lead
+                    await self._client.disconnect()  # new connections show which servers answer now
                     return await self._confirm()
                 except (RedisError, OSError) as error:
                     raise_if_lasting(error)
@@ -189,21 +188,21 @@ class Generation:
         self._settled = doubts
 
     def _must_raise(self, doubts: int, found: int) -> bool:
-        """Whether a number that is on every master is not good enough."""
+        """Whether the number must be raised although every master has it."""
         if not self.shared:
             return self._settled != doubts
-        first_look = 1  # at what others have agreed on
+        first_look = 1  # adopts the number that others agreed on
         return found < self.number or self._settled != doubts > first_look
 
     async def _raise(self, masters: dict[int, Redis], found: _Found) -> int:
-        """Put a new number on every master, or one that was taken and that nothing was loaded under yet."""
+        """Put a number on every master: a new one, or the last raised one if nothing was loaded under it yet."""
         if self.shared:
-            # Others may have loaded under any number that was on the masters, so none is used again. And one that
-            # takes no marker, because it is full, must not cost a number whenever it is asked.
+            # Other processes may have loaded under any number that was on the masters, so none is used again. Marking
+            # with 0 first fails at a full master, before a number is spent on each attempt.
             await self._mark_all(masters, found, 0)
             await self._take_number(max(found.highest, self.number))
             if (now := await self._look(masters)).whole and now.highest > max(found.highest, self.number):
-                return now.highest  # somebody else was faster
+                return now.highest  # another process was faster
         elif not self.number < self._raised >= found.highest:
             await self._take_number(found.highest)
         return await self._mark_all(masters, found, self._raised)
@@ -214,7 +213,6 @@ class Generation:
         log.warning("all hot state is loaded again", action="hot", generation=self._raised)
 
     async def _look(self, masters: dict[int, Redis]) -> _Found:
-        """The run ids of all masters, and their markers."""
         states = await asyncio.gather(*(self._ask(slot, node) for slot, node in masters.items()))
         markers = [marker for _, marker in states]
         if self.number and any(marker is not None and marker.store != self._store for marker in markers):
@@ -227,12 +225,11 @@ class Generation:
         return _Found(tuple(run for run, _ in states), max(numbers), valid and len(numbers) == 1 and min(numbers) > 0)
 
     async def _ask(self, slot: int, node: Redis) -> tuple[str, Marker | None]:
-        """The run id of a master, and its marker."""
         run = self._note_time(await ask(node, "INFO", "server"))
         return run, _parse(await ask(node, "GET", self._marker(slot)))
 
     async def _mark_all(self, masters: dict[int, Redis], found: _Found, number: int) -> int:
-        """Mark every master; the highest number that one has then."""
+        """Mark every master. Returns the highest number that any of them has then."""
         told = [self._mark(slot, masters[slot], number, run) for slot, run in zip(masters, found.runs, strict=True)]
         return max(await asyncio.gather(*told))
 
@@ -244,7 +241,7 @@ class Generation:
         return f"{self._prefix}generation:{tag_in(slot)}"
 
     async def close(self) -> None:
-        """Close its connections. A look that nobody waits for any more would open new ones."""
+        """Cancels a confirmation in flight, which would open new connections."""
         if self._confirming is not None:
             await cancel(self._confirming)
         await self._client.close()
@@ -252,7 +249,7 @@ class Generation:
 
 def _look_at(task: "asyncio.Task[None]") -> None:
     if not task.cancelled():
-        task.exception()  # whoever waits gets it
+        task.exception()  # marks it as retrieved; the waiting callers receive it
 
 
 def _parse(marker: bytes | None) -> Marker | None:

@@ -1,4 +1,4 @@
-"""What scripts of several kinds share: their text, what goes into one call, and what to do when one fails."""
+"""Shared by the scripts of the hot state: their text, grouping into calls, and what happens when one fails."""
 
 from collections.abc import Awaitable, Iterable, Iterator
 from contextlib import contextmanager
@@ -10,12 +10,12 @@ T = TypeVar("T")
 
 
 def script(*names: str) -> Script:
-    """A script of the hot state, after what all of them share."""
+    """A script of the hot state, with the part that all of them share in front."""
     return Script.load("readstate.adapters.valkey.lua", "shared", *names)
 
 
 class Group(NamedTuple, Generic[T]):
-    """What one call is about: things of one server, or of one slot in a Cluster."""
+    """The content of one call: things of one server, or of one slot in a Cluster."""
 
     slot: int
     things: list[T]
@@ -38,19 +38,19 @@ def groups(client: ValkeyClient, things: Iterable[tuple[int, int, T]], most: int
 
 @contextmanager
 def all_or_reload(generation: Generation) -> Iterator[None]:
-    """The durable store has taken it already: if the hot store may have missed it, everything is loaded again.
+    """For changes that the durable store already has: if the hot store may have missed one, everything is reloaded.
 
-    Where the hot store is shared, the caller repeats it instead.
+    Where the hot store is shared, the caller retries instead.
     """
     try:
         yield
-    except BaseException:  # whoever is cancelled does not know either
+    except BaseException:  # also on cancellation: the outcome is unknown
         generation.missed()
         raise
 
 
 async def once_or_reload(generation: Generation, answer: Awaitable[tuple[T, bool]]) -> tuple[T, bool]:
-    """For what would undo something newer if it came late: one that was sent twice may still arrive."""
+    """For calls whose late copy would undo something newer: if one was sent twice, a copy may still arrive."""
     with all_or_reload(generation):
         value, repeated = await answer
     if repeated:

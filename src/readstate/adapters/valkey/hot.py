@@ -15,11 +15,11 @@ from .users import ValkeyUsers
 from .write_replica import ReplicatedBadges, WriteReplica
 
 PATIENCE = 5.0
-"""Seconds in which a fault of the hot store should pass; then callers are told to come back."""
+"""Seconds of retries after a fault of the hot store; then callers get HotStoreUnavailable."""
 
 
 class ValkeyHot:
-    """Users, channels and badges in Valkey. Devices are those of this process, or of all that share it."""
+    """Implements `Hot`. Presence covers the devices of this process or, if shared, of all processes."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class ValkeyHot:
         instance_id: str = "",
         replica_url: str = "",
     ) -> None:
-        """`shared`: any number of processes use it at once, each with an instance id of its own."""
+        """`shared`: several processes use the hot store at once, each with an instance id of its own."""
         self._generation = Generation(url, prefix, PATIENCE, store, next_generation, shared=shared)
         self._client = ValkeyClient(url, patience=PATIENCE, guard=self._generation)
         calls = UserCalls(self._client, prefix, unread_cap, clock, ledger_ttl)
@@ -64,22 +64,20 @@ class ValkeyHot:
         self.presence: HotPresence = self._shared_presence or MemoryPresence(clock)
 
     async def loaded(self, items: int) -> None:
-        """So many were loaded; the server has its own bound, and what users have expires."""
+        """Nothing to do: the server has its own memory limit, and the keys of users expire."""
 
     async def bound(self) -> None:
-        """Nothing to do here."""
+        """Nothing to do, as in `loaded`."""
 
     async def clear(self) -> None:
-        """Drop everything; it is loaded again on use."""
         self._generation.distrust()
         await self._generation.confirm()
 
     async def ping(self) -> None:
-        """Raise Unavailable if a server does not answer."""
+        """Raises Unavailable if a server does not answer."""
         await self._generation.check()
 
     async def close(self) -> None:
-        """Close all connections."""
         if self._shared_presence is not None:
             await self._shared_presence.close()
         if self._replica is not None:

@@ -1,7 +1,7 @@
-"""Which processes share the hot store: each has a lease there, under a name that nobody ever had before.
+"""Leases of the processes that share the hot store, each under a name that was never used before.
 
-Whoever misses its lease (it was paused for too long, or the hot store was lost) takes another one under a new name, and
-says anew who is connected to it. So a name that is gone stays gone, and whoever reads it can remember that.
+A process that loses its lease, because it was paused for too long or the hot store was lost, takes another one under a
+new name and writes its connected users again. So a name that is gone stays gone, and readers may cache that.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ from . import Call, Generation, ValkeyClient, slot_of
 from .groups import script
 
 LEASE_MS = 10_000
-"""A process that says nothing for so long is gone."""
+"""A process that does not renew its lease for this long is gone."""
 SETTLE_MS = 3_000
-"""So long after a loss of the hot store all processes have said who is connected to them."""
+"""After a loss of the hot store, all processes write their connected users again within this time."""
 LOOK_SECONDS = 1.0
-"""What is known of leases is believed for so long."""
+"""How long the leases are cached."""
 MAX_GONE = 1_000
-"""So many names of those who are gone are remembered."""
+"""How many names of gone processes are cached."""
 
 LEASE = script("instance_lease")
 
@@ -33,8 +33,6 @@ class _Lease(NamedTuple):
 
 
 class Instances:
-    """The leases of all processes, and this one's own."""
-
     def __init__(
         self, client: ValkeyClient, generation: Generation, prefix: str, instance_id: str, lease_ms: int, settle_ms: int
     ) -> None:
@@ -47,12 +45,12 @@ class Instances:
         self._settled = 0
         self._looked_at = 0.0
         self.name = ""
-        """Under which this process has a lease; empty: under none yet."""
+        """The name of this process's lease; empty: none yet."""
         self.live: Collection[str] = ()
         self.gone: dict[str, None] = {}
 
     async def settled(self) -> int:
-        """The generation, once all had the time to say in it who is connected to them."""
+        """Returns the generation once every process had the time to write its connected users in it."""
         while self._settled != self._generation.number or not self._settled:
             number = await self._generation.check()
             missing = self._settle_ms - (await self._ask()).age
@@ -67,16 +65,16 @@ class Instances:
         return self._settled
 
     async def learn(self, names: Iterable[str]) -> None:
-        """Whether these live: a lease is there before anything that is written under its name."""
+        """Find out which of these are gone. A lease is written before anything under its name."""
         await self._ask()
         self._bear_in_mind(set(names).difference(self.live))
 
     async def over(self) -> set[str]:
-        """Those whose lease is over, and whose users nobody has looked after yet."""
+        """The processes whose lease is over and whose users were not expired yet."""
         return (await self._ask()).gone
 
     async def renew(self) -> bool:
-        """Renew the lease of this process. False: it has another name now, and nothing is known of its users."""
+        """Renew this process's lease. False: it has a new name, under which none of its users is written yet."""
         if self.name and (await self._ask(self.name, self._lease_ms)).is_mine:
             return True
         name = f"{self._id}:{secrets.token_hex(6)}"
@@ -85,7 +83,7 @@ class Instances:
         return False
 
     async def leave(self) -> None:
-        """This process is about to end: others look after what it leaves behind."""
+        """End the lease at shutdown: other processes expire its users at once."""
         if self.name:
             await self._ask(self.name, 0)
 

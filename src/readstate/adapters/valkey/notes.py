@@ -1,11 +1,11 @@
-"""What processes note for each other in the hot store: which generation is fresh, and who has reads in a spool."""
+"""Notes that processes share in the hot store: which generation is fresh, and how many reads wait in spools."""
 
 from readstate.ports import Clock
 
 from . import Call, Generation, Script, ValkeyClient, slot_of
 
 SPOOL_MS = 10_000
-"""So long a note about a spool counts; it is renewed every second or so."""
+"""How long a note about a spool counts; it is renewed about every second."""
 
 NOTE_FRESH = Script(
     """-- KEYS[1]: the notes; ARGV: generation, the number of one that is fresh; a higher one stays.
@@ -43,7 +43,7 @@ return sum"""
 
 
 class ValkeyNotes:
-    """One small hash, lost with everything else."""
+    """One small hash, lost with the rest of the hot store."""
 
     def __init__(self, client: ValkeyClient, generation: Generation, prefix: str, clock: Clock) -> None:
         self._client = client
@@ -52,11 +52,11 @@ class ValkeyNotes:
         self._clock = clock
 
     async def generation(self) -> int:
-        """The number of the hot store's generation, after a look at it."""
+        """Looks at the markers first."""
         return await self._generation.check()
 
     def seen(self) -> int:
-        """The number as it was seen last."""
+        """The generation as of the last look, without a call."""
         return self._generation.number
 
     async def fresh(self) -> int:
@@ -64,15 +64,12 @@ class ValkeyNotes:
         return await self._run(FRESH)
 
     async def note_fresh(self, generation: int) -> None:
-        """This generation is fresh."""
         await self._run(NOTE_FRESH, generation)
 
     async def spooled(self) -> int:
-        """Reads that wait in the spools of all instances."""
         return await self._run(SPOOLED, self._clock())
 
     async def note_spool(self, instance: str, depth: int) -> None:
-        """So many reads wait in the spool of an instance."""
         await self._run(NOTE_SPOOL, instance, depth, self._clock() + SPOOL_MS)
 
     async def _run(self, script: Script, *arguments: str | int) -> int:

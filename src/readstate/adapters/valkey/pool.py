@@ -1,7 +1,7 @@
-"""Connections to one server, handed out in the order in which they were asked for.
+"""Connections to one server, handed out in the order of the requests.
 
-The pool of the library that waits does so without an order: whoever comes may overtake those who wait, again and again.
-And whoever is cancelled while giving a connection back, as a device that is cut, keeps its place in the pool for ever.
+The library's blocking pool has no order: new requests may overtake waiting ones again and again. And a task that is
+cancelled while it returns a connection, as when a device is cut off, occupies that pool's slot forever.
 """
 
 import asyncio
@@ -16,15 +16,14 @@ NO_CONNECTION = "No connection available"
 
 
 class _Packing:
-    """Of a connection that leaves packing to hiredis: a script call has thousands of words."""
+    """Packs commands with hiredis: a script call has thousands of words."""
 
     def pack_command(self, *words: str | bytes | int) -> list[bytes]:
-        """A command as it is sent."""
         return [hiredis.pack_command(words)]  # type: ignore[arg-type]  # its stub knows one word only
 
 
 class FairPool(ConnectionPool):
-    """At most so many connections; who comes when all are in use waits for one, but not for longer than `patience`."""
+    """Opens at most `max_connections`. A request that finds all in use waits for one, up to `patience` seconds."""
 
     def __init__(self, *, max_connections: int, patience: float, **options: Any) -> None:
         super().__init__(max_connections=max_connections, **options)
@@ -34,7 +33,7 @@ class FairPool(ConnectionPool):
         self._given: set[AbstractConnection] = set()
 
     async def get_connection(self, command_name: Any = None, *keys: Any, **options: Any) -> AbstractConnection:
-        """One that is connected. Raises the library's ConnectionError if there is none in time."""
+        """Raises the library's ConnectionError if no connection is free in time."""
         await self._take_place()
         try:
             connection: AbstractConnection = await super().get_connection()  # type: ignore[no-untyped-call]
@@ -45,11 +44,11 @@ class FairPool(ConnectionPool):
         return connection
 
     async def release(self, connection: AbstractConnection) -> None:
-        """Give it back: the next one in the row gets its place, whatever happens here."""
+        """The next waiting request gets the free slot, even if this call fails."""
         try:
             await super().release(connection)
         finally:
-            if connection in self._given:  # else it is one that could not be connected
+            if connection in self._given:  # otherwise it was never connected
                 self._given.remove(connection)
                 self._free.release()
 

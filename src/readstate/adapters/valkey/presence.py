@@ -1,12 +1,13 @@
-"""Presence over any number of processes: devices in the hot store, with the lease of the process that they belong to.
+"""Presence across processes: devices in the hot store, each with the lease of the process that holds its connection.
 
-Each process keeps in mind what it has said itself: after a loss of the hot store it says it again, within a heartbeat.
-So nobody is decided to be away in a generation that is younger than that. What only another process knew of (that a
-channel was marked unread while a device had it open) is not known then: such a channel is read at once again.
+Each process remembers what it has written itself. After a loss of the hot store it writes all of it again, within a
+heartbeat. So no user is declared away in a generation that is younger than `SETTLE_MS`. What only another process knew
+is lost: if a channel was marked unread while a device had it open, messages in it are read at once again.
 
-A process that dies leaves its entries behind, and a list of its users. Any other one looks after them when the lease is
-over; the script that removes a user's last entry hands the departure, and what is unproven, to the one who ran it. What
-is unproven stays in the hot store, and the user on the list of that process, until the durable store has it.
+A process that dies leaves its entries behind, and a list of its users. When its lease is over, any other process
+expires them. The script that removes a user's last entry returns the departure, with the unproven messages, to the
+process that ran it. Unproven messages were sent to a device and may not have arrived. They stay in the hot store, and
+the user stays on the list of the process that ran the script, until the durable store has them.
 """
 
 import asyncio
@@ -36,11 +37,11 @@ log = structlog.get_logger()
 
 HEARTBEAT_SECONDS = 1.0
 GATHER_SECONDS = 0.02
-"""So long signs of life are gathered before what they prove is removed."""
+"""Signs of life are collected for this long before the messages that they prove are removed."""
 MAX_USERS = 500
-"""In one call."""
+"""Users in one call."""
 FOCUS_MS = 3 * 3600 * 1000
-"""So long a list of who has a channel open is kept; whoever still has it says so again in time."""
+"""How long the list of users who have a channel open is kept; those who still have it open are added again in time."""
 FOCUS_AGAIN_SECONDS = 3600.0
 OPENING_MS = 60_000
 CLOSE_SECONDS = 2.0
@@ -55,48 +56,47 @@ _encode_text = msgspec.json.Encoder().encode
 _decode_message = msgspec.json.Decoder(tuple[int, str, str, str]).decode
 
 Key = tuple[str, str]
-"""Device, connection."""
+"""(device, connection)."""
 
 
 class _Own(Struct):
-    """What this process has said of a device."""
+    """What this process has written about a device."""
 
     until: int
     reported: str
     focus: str
     said: int = 0
-    """The generation in which the hot store has taken it."""
+    """The generation in which the hot store accepted it."""
 
 
 class _Left(NamedTuple):
-    """A connection that is gone."""
+    """A connection that has ended."""
 
     user: str
     key: Key
     said: int
-    """The generation in which the hot store was told of it; 0: never."""
+    """The generation in which the hot store accepted the connection; 0: never."""
     sent: tuple[Undelivered, ...] = ()
-    """What was sent on it and is not proven, if it was the user's last one here."""
+    """Unproven messages that were sent on it, if it was the user's last connection here."""
     unsaid: bool = False
-    """Whether the hot store did not know yet of all that this process has in mind."""
+    """Whether the hot store lacked some of this process's state then."""
     proven: frozenset[Undelivered] = frozenset()
-    """What the hot store may not know yet to have got through."""
+    """Proven messages that the hot store may still list as unproven."""
 
 
 UNPROVEN, LEFT = 1, 2
-"""Which of a user's keys: what is unproven, and that once the user has left."""
+"""Indexes of a user's keys: unproven messages, and those kept after the user left."""
 
 
 class _Present(dict[str, bytes]):
-    """Who is online, and how."""
+    """Users who are online: each is `connected` or only `reported`."""
 
     def is_connected(self, user: str) -> bool:
-        """Whether by a connection, and not only because a device was reported."""
         return self.get(user) == b"connected"
 
 
 class ValkeyPresence:
-    """A user is online while at least one device is connected and not overdue, on an instance that lives."""
+    """Implements `HotPresence`. A user is online while a device is connected and not overdue, on a live instance."""
 
     def __init__(
         self,
@@ -121,21 +121,21 @@ class ValkeyPresence:
         self._sent: dict[str, dict[Undelivered, None]] = {}
         self._proven: dict[str, list[Undelivered]] = {}
         self._removing: dict[str, list[Undelivered]] = {}
-        """What is proven and about to be removed from the hot store."""
+        """Proven messages that are being removed from the hot store."""
         self._listed: set[str] = set()
-        """The users on the list that this process leaves behind."""
+        """Users on the list that this process leaves behind."""
         self._unlisted: set[str] = set()
-        """Those who may have to be put on it, or taken off."""
+        """Users who may have to be added to that list, or removed."""
         self._leaving: Counter[str] = Counter()
-        """Whose connections are about to be told to be gone, and how many."""
+        """Per user, how many disconnects are in flight."""
         self._left: list[_Left] = []
-        """Connections that are gone, which could not be told yet."""
+        """Ended connections that could not be reported to the hot store yet."""
         self._departed: list[Departure] = []
-        """Departures that were taken and must be told."""
+        """Departures that the hot store has handed over and `expire` has not returned yet."""
         self._unnoted: dict[str, dict[Undelivered, None]] = {}
-        """What departures have told as unproven, until the durable store has it."""
+        """Unproven messages of departures, until the durable store has them."""
         self._must_say = False
-        """Whether the hot store does not know yet what this process has in mind."""
+        """Whether the hot store lacks some of this process's state."""
         self._wake = asyncio.Event()
         self._joining = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
@@ -143,15 +143,12 @@ class ValkeyPresence:
     # ------------------------------------------------------------ who is there
 
     async def online(self, users: Collection[str]) -> Present:
-        """Those of them who are online, decided now."""
         return _Present((user, how[0]) for user, how in (await self._ask(users, "online")).items() if how)
 
     async def devices(self, user: str) -> list[str]:
-        """The devices of a user that are connected."""
         return sorted({device.decode() for device in (await self._ask([user], "devices"))[user]})
 
     async def focused(self, channels: Collection[str]) -> Mapping[str, Sequence[str]]:
-        """Who has each channel open on a device."""
         names = list(channels)
         things = ((self._focus_slot(name), 1, name) for name in names)
         parts = list(groups(self._client, things, MAX_USERS))
@@ -178,7 +175,7 @@ class ValkeyPresence:
         await self._client.run(FOCUS_CLOSE, [Call(self._focus_slot(channel), [self._focus_key(channel)], arguments)])
 
     async def _ask(self, users: Collection[str], what: str) -> dict[str, list[bytes]]:
-        """What is wanted of each user. If something is missing, it is made sure that it is not because of a loss."""
+        """One answer per user. An empty answer counts only if the generation still stands: it may be due to a loss."""
         found: dict[str, list[bytes]] = {}
         todo = list(users)
         while todo:
@@ -192,7 +189,6 @@ class ValkeyPresence:
     # ------------------------------------------------------------ devices
 
     async def connect(self, user: str, device: str, until: int, focus: str | None, connection: str = "") -> None:
-        """A device is connected, until then at least."""
         own = self._own.setdefault(user, {})
         known, reported = own.get((device, connection)), focus or ""
         if known is not None and known.reported == reported:
@@ -208,7 +204,6 @@ class ValkeyPresence:
         await self._put({user: [((device, connection), known)]})
 
     async def disconnect(self, user: str, device: str, connection: str = "") -> Departure | None:
-        """A connection of a device is gone; the departure if it was the user's last one anywhere."""
         sent = self._sent.get(user, ())
         own = self._disown(user, (device, connection))
         is_last = not self._is_connected(user)
@@ -219,7 +214,7 @@ class ValkeyPresence:
         try:
             return await self._disconnect(left)
         except BaseException as error:
-            if connection:  # nobody will say it again: it is told when the hot store is back
+            if connection:  # it is reported only here: retry when the hot store is back
                 self._left.append(left)
                 if isinstance(error, Unavailable):
                     return None
@@ -242,14 +237,15 @@ class ValkeyPresence:
                 sent = () if left.said == number and not left.unsaid else left.sent
                 return self._keep(left.user, gone.since, [*gone.unproven, *sent])
             if await self._generation.check() == number:
-                # Nobody has said in this generation that the user is there. If it was said before, that was lost, and
-                # this was the last one; else somebody has told the departure already, or this process was not answered.
+                # The hot store knows no device of the user in this generation. If this connection was written in an
+                # earlier one, that was lost, and it was the last one. Otherwise the departure was already handed to a
+                # caller, or the answer to this process was lost.
                 if left.said not in {0, number}:
                     return self._keep(left.user, self._clock(), left.sent)
                 return next(iter(await self._leave([left.user])), None)
 
     def _keep(self, user: str, since: int, unproven: Iterable[Undelivered]) -> Departure:
-        """A departure, whose unproven messages are kept until the durable store has them."""
+        """Remember the unproven messages of a departure until the durable store has them."""
         gone = Departure(user, since, tuple(dict.fromkeys(unproven)))
         if gone.unproven:
             self._unnoted.setdefault(user, {}).update(dict.fromkeys(gone.unproven))
@@ -257,7 +253,6 @@ class ValkeyPresence:
         return gone
 
     async def noted(self, noted: Sequence[Undelivered]) -> None:
-        """The durable store has these: they are kept no more."""
         by_user: dict[str, list[Undelivered]] = {}
         for one in noted:
             by_user.setdefault(one.receiver_id, []).append(one)
@@ -269,7 +264,6 @@ class ValkeyPresence:
                 self._list_anew(one.receiver_id)
 
     async def drop(self, user: str) -> None:
-        """All devices of a user are gone, and what was sent to them is no longer of interest."""
         self._own.pop(user, None)
         self._unnoted.pop(user, None)
         self._forget(user)
@@ -277,14 +271,12 @@ class ValkeyPresence:
         await self._client.run(COMMAND, [Call(slot, [key], ["UNLINK"]) for key in keys])
 
     async def blur(self, user: str, channel: str) -> None:
-        """What arrives in the channel is read at once no more, until a device opens it again."""
         for one in self._own.get(user, {}).values():
             if one.focus == channel:
                 one.focus = ""
         await self._run(BLUR, {user: channel})
 
     async def expire(self, user: str | None = None) -> list[Departure]:
-        """Drop devices (of one user) that are overdue, and those of instances that are gone."""
         if user is not None:
             return await self._leave([user])
         while self._left:
@@ -308,7 +300,6 @@ class ValkeyPresence:
         return [*departed, *(Departure(user, 0, tuple(kept)) for user, kept in again.items())]
 
     async def _expire_instance(self, instance: str) -> None:
-        """Look after the users of an instance that is gone."""
         key = self._list_of(instance)
         while users := await self._command(key, "SRANDMEMBER", MAX_USERS):
             names = [user.decode() for user in users]
@@ -318,19 +309,19 @@ class ValkeyPresence:
         await self._command(f"{self._prefix}instances", "HDEL", instance)
 
     async def _adopt(self, users: Sequence[str]) -> None:
-        """What they may have missed is not noted yet: should this process die too, others find them on its list."""
+        """Put users on this process's list: their unproven messages are not durable, and this process may die too."""
         if users:
             await self._join()
             await self._command(self._list_of(self._instances.name), "SADD", *users)
             self._listed.update(users)
 
     async def _take_leave(self, users: Iterable[str]) -> None:
-        """The same, to be told when all is done."""
+        """Like `_leave`, for `expire`: the departures survive an error in a later step."""
         gone = await self._leave(users)
         self._departed.extend(gone)
 
     async def _leave(self, users: Iterable[str]) -> list[Departure]:
-        """Drop what is overdue of these, or of instances that are gone."""
+        """Drop entries of these users that are overdue or belong to instances that are gone."""
         number = await self._instances.settled()
         answers = await self._decide(LEAVE, {user: [""] for user in users}, number)
         gone = [one for user, answer in answers.items() if (one := _departure(user, answer)) is not None]
@@ -350,25 +341,24 @@ class ValkeyPresence:
         return any(connection for _, connection in self._own.get(user, ()))
 
     def _forget(self, user: str) -> None:
-        """No device of this process will prove anything any more."""
+        """No device of this process can prove messages to this user any longer."""
         self._sent.pop(user, None)
         if user in self._listed:
             self._list_anew(user)
 
     def _list_anew(self, user: str) -> None:
-        """Whether a user is on the list that this process leaves behind must be looked at."""
+        """Let the next flush decide whether the user is on the list that this process leaves behind."""
         self._unlisted.add(user)
         self._wake.set()
 
     def _is_to_be_listed(self, user: str) -> bool:
-        """Whether somebody must look after a user, should this process die."""
+        """Whether another process must expire the user if this one dies."""
         is_leaving = user in self._leaving or any(left.user == user for left in self._left)
         return is_leaving or user in self._unnoted or self._is_connected(user)
 
-    # ------------------------------------------------------------ what got through
+    # ------------------------------------------------------------ delivery
 
     async def reached(self, noted: Sequence[Undelivered]) -> list[Undelivered]:
-        """These go to people who are online; returns those whose receiver is online no more."""
         todo: dict[str, list[Undelivered]] = {}
         for one in noted:
             todo.setdefault(one.receiver_id, []).append(one)
@@ -382,11 +372,9 @@ class ValkeyPresence:
         return [one for some in todo.values() for one in some]
 
     async def unproven(self, user: str) -> list[Undelivered]:
-        """What is kept for a user now."""
         return [_undelivered(user, one) for one in await self._command(self._of(user)[1][1], "ZRANGE", 0, -1)]
 
     def sent(self, noted: Sequence[Undelivered]) -> None:
-        """These were sent: the next sign of life proves them."""
         for one in noted:
             if self._is_connected(one.receiver_id):
                 sent = self._sent.setdefault(one.receiver_id, {})
@@ -395,7 +383,6 @@ class ValkeyPresence:
                     del sent[next(iter(sent))]
 
     def proven(self, user: str) -> None:
-        """A device has given a sign of life: what was sent before it has got through."""
         if (sent := self._sent.pop(user, None)) is not None:
             self._proven.setdefault(user, []).extend(sent)
             self._wake.set()
@@ -403,7 +390,7 @@ class ValkeyPresence:
     # ------------------------------------------------------------ in the background
 
     async def _join(self) -> None:
-        """Take a lease before the first device is written down."""
+        """Take a lease before the first device is written, and start the background task."""
         if not self._instances.name:
             async with self._joining:
                 if not self._instances.name:
@@ -436,7 +423,7 @@ class ValkeyPresence:
                 await asyncio.sleep(self._heartbeat)
 
     async def _beat(self) -> None:
-        """Renew the lease. If it was lost, everything is said again."""
+        """Renew the lease. If it was lost, write everything again."""
         await self._generation.check()
         if not await self._instances.renew():
             self._must_say = True
@@ -451,7 +438,7 @@ class ValkeyPresence:
             await self._command(self._list_of(self._instances.name), "PEXPIRE", FOCUS_MS)
 
     async def _flush(self) -> None:
-        """Bring the list of users up to date, and remove what is proven."""
+        """Update the list of users, and remove proven messages from the hot store."""
         key = self._list_of(self._instances.name)
         changed, self._unlisted = self._unlisted, set()
         there = {user for user in changed if self._is_to_be_listed(user)}
@@ -474,7 +461,7 @@ class ValkeyPresence:
             self._removing = {}
 
     async def _take_out(self, family: int, messages: Mapping[str, Sequence[Undelivered]]) -> None:
-        """Remove messages of users from one of their keys."""
+        """Remove messages from one of the users' keys, `UNPROVEN` or `LEFT`."""
         calls = []
         for user, some in messages.items():
             slot, keys = self._of(user)
@@ -483,7 +470,7 @@ class ValkeyPresence:
             await self._client.run(COMMAND, part)
 
     async def close(self) -> None:
-        """Stop. What devices are still connected here is looked after by others, at once."""
+        """Stop. Other processes expire the devices that are still connected here, at once."""
         if self._task is not None:
             await cancel(self._task)
             with suppress(ReadstateError, TimeoutError):
@@ -502,18 +489,18 @@ class ValkeyPresence:
         for user, some in devices.items():
             for key, one in some:
                 one.said = self._generation.number
-                if key[1] and key not in self._own.get(user, ()):  # gone meanwhile
+                if key[1] and key not in self._own.get(user, ()):  # it ended meanwhile
                     self._left.append(_Left(user, key, one.said))
 
     def _entry(self, key: Key) -> str:
         return _encode_text((self._instances.name if key[1] else "", *key)).decode()
 
     def _opened(self) -> list[tuple[str, str]]:
-        """What devices of this process have open."""
+        """(user, channel) for each channel that a device of this process has open."""
         return [(user, one.focus) for user, own in self._own.items() for one in own.values() if one.focus]
 
     async def _open(self, opened: Sequence[tuple[str, str]]) -> None:
-        """Put users on the lists of the channels that they have open; first, so that no list lacks anybody."""
+        """Add users to the lists of the channels that they have open. Runs before `_put`: no list lacks a user."""
         calls = []
         for user, channel in opened:
             slot, key = self._focus_slot(channel), self._focus_key(channel)
@@ -523,9 +510,9 @@ class ValkeyPresence:
             await self._client.run(COMMAND, some)
 
     async def _decide(self, script: Script, items: Mapping[str, Any], number: int, *more: int) -> dict[str, Any]:
-        """What a script says of each user, once it is known of every instance concerned whether it lives.
+        """Run a script until it answers for every user: it needs to know of each instance involved whether it lives.
 
-        In another generation than `number` it says that nothing is known.
+        In a generation other than `number` (0: any), the script answers that nothing is known.
         """
         found: dict[str, Any] = {}
         todo = dict(items)
@@ -542,7 +529,7 @@ class ValkeyPresence:
     async def _run(
         self, script: Script, items: Mapping[str, Any], number: int = 0, *more: int
     ) -> list[tuple[list[str], Any]]:
-        """A script for many users: who was in each call, and what it answered."""
+        """Run a script for many users. Returns the users of each call, and its answer."""
         things = ((self._of(user)[0], 1, user) for user in items)
         parts = list(groups(self._client, things, MAX_USERS))
         head = (self._clock(), _encode(list(self._instances.live)), _encode(list(self._instances.gone)))
@@ -557,7 +544,7 @@ class ValkeyPresence:
         return (await self._client.run(COMMAND, [Call(slot_of(key), [key], command)])).values[0]
 
     def _place(self, user: str) -> tuple[int, tuple[str, str, str]]:
-        """The slot of a user, and the keys: of the devices, of what is unproven, and of that once the user has left."""
+        """The user's slot, and the keys of devices, of unproven messages, and of those kept after the user left."""
         devices, unproven, left = (f"{self._prefix}{name}:{tag_of(user)}" for name in ("presence", "unproven", "left"))
         return slot_of(devices), (devices, unproven, left)
 

@@ -1,4 +1,4 @@
-"""Lua scripts: one file each, with the shared part before it."""
+"""Lua scripts. Each is composed of files, the shared ones first."""
 
 from hashlib import sha1
 from importlib.resources import files
@@ -6,10 +6,10 @@ from typing import Self
 
 
 class Script:
-    """A script, known to the server by the hash of its text."""
+    """The server knows a script by the hash of its text."""
 
     expires = False
-    """Whether a copy that arrives late must do nothing: then its last argument is a deadline."""
+    """Whether a copy that arrives late must do nothing. If so, the last argument is a deadline."""
 
     def __init__(self, *texts: str) -> None:
         self.text = "\n".join(texts)
@@ -17,5 +17,5 @@ class Script:
 
     @classmethod
     def load(cls, package: str, *names: str) -> Self:
-        """From files beside a package; the first ones are shared by several."""
+        """Join the files `names` of a package."""
         return cls(*[(files(package) / f"{name}.lua").read_text("utf-8") for name in names])

@@ -1,4 +1,4 @@
-"""How a user's state lies in Valkey: packed rows, the same as in `lua/user.lua`, and the keys they are in."""
+"""The state of a user in Valkey: packed rows, the same as in `lua/user.lua`, and key names."""
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -26,9 +26,9 @@ MOVED = Packing(">QIQ")
 FAMILIES = (
     "read-pointer", "read-apart", "unread-counts", "preferences", "inbox", "timelines", "loading", "read-at",
 )  # fmt: skip
-"""The keys of a user, in the order in which scripts get them."""
+"""The keys of a user, in the order in which scripts receive them."""
 LOADED = FAMILIES[:6]
-"""Those that a load brings."""
+"""Those that a load writes."""
 
 _EMPTY = LedgerView()
 _NOTHING: frozenset[int] = frozenset()
@@ -37,46 +37,42 @@ encode = msgspec.msgpack.Encoder().encode
 
 
 class UserScript(Script):
-    """A script of users; it gets the first `width` keys of each. If it is `timed`, `read-at` stands for the last."""
+    """A script over users. It receives the first `width` keys of each; if `timed`, `read-at` replaces the last."""
 
     width = len(FAMILIES)
     timed = False
 
     @classmethod
     def named(cls, name: str, *shared: str, width: int = len(FAMILIES), timed: bool = False) -> "UserScript":
-        """With what all of them share, and more that some do."""
+        """`shared`: further parts that the script needs. With `late`, it takes a deadline."""
         named = cls(f"local WIDTH = {width}", script("user", *shared, f"user_{name}").text)
         named.width, named.timed = width, timed
         named.expires = "late" in shared
         return named
 
     def keys(self, keys: Sequence[bytes]) -> Sequence[bytes]:
-        """Those of a user's keys that it gets."""
         return [*keys[: self.width - 1], keys[-1]] if self.timed else keys[: self.width]
 
 
 class UserKeys:
-    """The names of all users' keys under one prefix."""
-
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self.of = lru_cache(maxsize=100_000)(self._of)
         self._ledgers = lru_cache(maxsize=100_000)(self._ledgers_of)
 
     def _of(self, user: str) -> tuple[int, tuple[bytes, ...]]:
-        """The slot of a user, and the keys."""
+        """The slot and the keys of a user."""
         keys = tuple(f"{self._prefix}{family}:{tag_of(user)}".encode() for family in FAMILIES)
         return slot_of(keys[0]), keys
 
     def ledger(self, user: str, room: str) -> bytes:
-        """The ledger of a user in a room."""
         return self._ledgers(user) + room.encode()
 
     def _ledgers_of(self, user: str) -> bytes:
         return f"{self._prefix}unread:{tag_of(user)}:".encode()
 
     def staged(self, user: str, load: str) -> list[bytes]:
-        """Where a load is put together: one key for each of the families that it brings."""
+        """The keys in which a load is assembled, one per family in `LOADED`."""
         return [f"{self._prefix}staged:{tag_of(user)}:{load}:{family}".encode() for family in LOADED]
 
 
@@ -84,13 +80,12 @@ class UserKeys:
 
 
 def pack_seqs(seqs: Iterable[int]) -> bytes:
-    """Seqs as scripts compare them."""
+    """Sorted, 4 bytes each, big-endian: scripts compare them as strings."""
     ordered = sorted(seqs)
     return pack(f">{len(ordered)}I", *ordered)
 
 
 def pack_user_room(pointer: Pointer, change: int, flags: int) -> bytes:
-    """A seat that was loaded."""
     head = SEAT.pack(flags, pointer.epoch, pointer.seq, pointer.at or 0, change, pointer.change)
     return head + (pointer.id or "").encode()
 
@@ -101,7 +96,7 @@ def pack_missing(flags: int) -> bytes:
 
 
 def pack_preferences(preferences: Preferences) -> bytes:
-    """Preferences; nothing for the default."""
+    """Empty for the default."""
     return b"" if preferences == NO_PREFERENCES else encode(preferences)
 
 
@@ -109,29 +104,27 @@ def pack_preferences(preferences: Preferences) -> bytes:
 
 
 def seqs_of(packed: bytes) -> frozenset[int]:
-    """What `pack_seqs` made."""
     return frozenset(unpack_all(f">{len(packed) // 4}I", packed)) if packed else _NOTHING
 
 
 def pairs(flat: Sequence[bytes]) -> dict[str, bytes]:
-    """A hash, as a server tells it."""
+    """A hash, from the server's flat list of fields and values."""
     values = iter(flat)
     return {key.decode(): value for key, value in zip(values, values, strict=True)}
 
 
 def preferences_of(packed: bytes | None) -> Preferences:
-    """What `pack_preferences` made."""
     return _decode_preferences(packed) if packed else NO_PREFERENCES
 
 
 def pointer_of(raw: bytes, apart: bytes, read_at: int = 0) -> Pointer:
-    """The pointer of a packed seat."""
+    """The pointer in the row of a user room."""
     _, epoch, seq, at, _, number = SEAT.unpack_from(raw)
     return Pointer(epoch, seq, seqs_of(apart), raw[SEAT.size :].decode() or None, at or None, read_at, number)
 
 
 def read_at_of(pointer: Pointer, moved: bytes) -> Pointer:
-    """With the time of its last move, if that is noted of this place."""
+    """With the time of its last move, if that is noted for this position."""
     epoch, seq, at = MOVED.unpack(moved) if moved else (0, 0, 0)
     return replace(pointer, read_at=at) if (epoch, seq) == (pointer.epoch, pointer.seq) else pointer
 
@@ -139,7 +132,7 @@ def read_at_of(pointer: Pointer, moved: bytes) -> Pointer:
 def user_room_of(
     room: str, raw: bytes, apart: bytes, row: bytes | None, preferences: Preferences, oldest: int
 ) -> UserRoom:
-    """A seat with what its ledger holds; one that was last touched before `oldest` (in s) must be loaded."""
+    """A user room with its ledger. A ledger that was last used before `oldest` (in s) must be loaded."""
     flags = raw[0]
     return UserRoom(
         channel_id=room,
@@ -152,7 +145,7 @@ def user_room_of(
 
 
 def ledger_of(row: bytes | None, oldest: int) -> LedgerView | None:
-    """What a packed row says; None: it must be loaded."""
+    """None: the ledger must be loaded."""
     if not row:
         return None
     flags, count, touched, _, floor, floor_at, _, first_seq, first_at, length = COUNT.unpack_from(row)

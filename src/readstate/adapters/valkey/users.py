@@ -1,4 +1,4 @@
-"""Users in Valkey: reads, what happens in channels, and loading. Every script is atomic, and touches one slot."""
+"""Users in Valkey: reads, hot updates and loads. Every script is atomic and touches one slot."""
 
 import random
 import secrets
@@ -37,9 +37,9 @@ from .views import ValkeyViews
 LOAD_MS = 60_000
 """How long a load may take."""
 STAGE = 1_000
-"""Fields that go into a staged key at once."""
+"""Fields that one call writes to a staged key."""
 MAX_ENTRIES = 5_000
-"""Messages of ledgers that go in one call."""
+"""Messages of loaded ledgers in one call."""
 
 _KINDS = {Left: 4, Switched: 5, Gone: 6}
 _ABSENT = (Absent.NOT_LOADED, Absent.NOT_A_MEMBER)
@@ -55,7 +55,7 @@ _HEAD = Packing(">iB")
 
 
 class ValkeyUsers(ValkeyViews):
-    """The hot state of users, as `MemoryUsers` states it."""
+    """Implements `HotUsers`, for which `MemoryUsers` is the reference."""
 
     def __init__(self, calls: UserCalls, generation: Generation) -> None:
         super().__init__(calls)
@@ -65,7 +65,6 @@ class ValkeyUsers(ValkeyViews):
     # ------------------------------------------------------------ reads
 
     async def move(self, moves: Sequence[Move], generation: int | None = None) -> list[Moved | Absent]:
-        """Apply reads of members; each sees the ones before it. With `generation`, only in that one."""
         packets = self._calls.packets()
         for index, move in enumerate(moves):
             packet = packets.of(move.user_id)
@@ -75,7 +74,7 @@ class ValkeyUsers(ValkeyViews):
         number = None if generation is None else generation >> 32
         try:
             found, repeated = await once_or_reload(self._generation, self._calls.many(MOVE, packets, generation=number))
-        except Overtaken:  # what some of them did is gone with the generation
+        except Overtaken:  # moves that were applied are lost with the generation
             return answers
         now = self._calls.clock()
         for packet, values in found:
@@ -83,10 +82,9 @@ class ValkeyUsers(ValkeyViews):
                 answers[index] = _moved(moves[index], value, now, repeated)
         return answers
 
-    # ------------------------------------------------------------ what happened in channels
+    # ------------------------------------------------------------ hot updates
 
     async def apply(self, updates: Sequence[UserHotUpdate]) -> list[Moved]:
-        """Take what happened in channels, in order. Returns the pointers that moved. A repeat does nothing."""
         packets = self._calls.packets()
         for number, update in enumerate(updates):
             for user, item in _items(update):
@@ -108,33 +106,30 @@ class ValkeyUsers(ValkeyViews):
         return Moved(user, update.channel_id, pointer_of(was, was_apart), pointer_of(raw, apart, now), True)
 
     async def prefer(self, user: str, channel: str, preferences: Preferences, known: int | None = None) -> int | None:
-        """Set a member's preferences; returns the user's change number."""
         call = self._calls.once(PREFER, user, channel, encode(preferences), -1 if known is None else known)
         number, _ = await once_or_reload(self._generation, call)
         return None if number < 0 else int(number)
 
     async def take_number(self, user: str) -> int | None:
-        """Raise the user's change number and return it; None: not loaded."""
         number = await self._calls.one(NUMBER, user)
         return None if number < 0 else int(number)
 
     # ------------------------------------------------------------ loading
 
     async def generation(self) -> int:
-        """A moment, for `dropped`."""
+        """The generation of the hot store, and in the lower 32 bits this process's drop number."""
         return (await self._generation.check() << 32) + self._drops.count
 
     async def dropped(self, generation: int, users: Collection[str]) -> set[str]:
-        """Those of these users who may have been dropped since."""
         if await self._generation.check() != generation >> 32:
             return set(users)
         return self._drops.since(generation & 0xFFFFFFFF, users)
 
     async def begin(self, user: str) -> int:
-        """Announce a load. Whatever changes for the user until `install` makes that one fail, but messages.
+        """A change for the user before `install` makes the install fail; messages are kept for it instead.
 
-        First the ticket, then a look at the servers: one that was emptied before has no marker now, one that is
-        emptied later has no ticket then.
+        The ticket is written first, then the markers are checked: a server that was emptied before the check has no
+        marker, one that is emptied later has no ticket.
         """
         for _ in range(3):
             number = self._generation.number
@@ -144,12 +139,11 @@ class ValkeyUsers(ValkeyViews):
         return ticket
 
     async def install(self, user: str, ticket: int, user_rooms: Sequence[LoadedUserRoom]) -> bool:
-        """Take a loaded user; False if something has happened since `begin`: load again."""
         staged = self._calls.keys.staged(user, secrets.token_hex(8))
         missing = 0
         flat: list[list[str | bytes | int]] = [[] for _ in staged]
         rows, aparts, counts, preferences, inbox, timelines = flat
-        rows += ("", b"")  # what is loaded comes first: a small hash is looked through from the beginning
+        rows += ("", b"")  # the user's marker comes first: a small hash is searched from the beginning
         for load in user_rooms:
             room, flags = load.channel_id, _flags(load)
             rows += (room, pack_user_room(load.pointer, load.change, flags))
@@ -171,7 +165,6 @@ class ValkeyUsers(ValkeyViews):
         return bool(await self._calls.one(INSTALL, user, ticket, missing, more=staged))
 
     async def install_ledgers(self, loads: Sequence[LedgerLoad]) -> list[bool]:
-        """Take loaded ledgers; False where a newer change or another epoch has passed: load again."""
         answers = [False] * len(loads)
         for start, end in _parts(loads):
             packets = self._calls.packets()
@@ -191,7 +184,7 @@ class ValkeyUsers(ValkeyViews):
         return answers
 
     async def erase(self, user: str, rooms: Collection[str]) -> None:
-        """Drop a user, with the ledgers in these rooms and in those that the hot state knows."""
+        """Includes the ledgers in rooms that only the hot state knows."""
         every = sorted({*rooms, *(await self.pointers(user) or ())})
         ledgers = [self._calls.keys.ledger(user, room) for room in every]
         self._drops.user(user)
@@ -200,7 +193,6 @@ class ValkeyUsers(ValkeyViews):
             await once_or_reload(self._generation, call)
 
     async def forget(self, user: str, channel: str | None = None) -> None:
-        """Drop a user, also one that is being loaded, or one ledger; loaded again on use."""
         if channel == "":
             return
         if channel is None:
@@ -293,7 +285,7 @@ def _step(update: UserHotUpdate) -> list[object]:
 
 
 def _items(update: UserHotUpdate) -> Iterator[tuple[str, tuple[object, ...]]]:
-    """To whom a step goes, and what it says to each."""
+    """Each user that a hot update goes to, and what it says only to that user."""
     match update:
         case FanOut():
             for user in update.users:
@@ -323,7 +315,7 @@ def _flags(load: LoadedUserRoom) -> int:
 
 
 def _parts(loads: Sequence[LedgerLoad]) -> Iterator[tuple[int, int]]:
-    """Ranges of loads with not too many messages in each."""
+    """Ranges of loads with up to `MAX_ENTRIES` messages each, unless a single load has more."""
     start = size = 0
     for index, load in enumerate(loads):
         if size and size + len(load.entries) > MAX_ENTRIES:

@@ -1,4 +1,4 @@
-"""What the hot state of users in Valkey shows, at one moment."""
+"""Reads of the hot state of users in Valkey. Each read shows one consistent state of a user."""
 
 from collections.abc import Sequence
 from struct import pack
@@ -31,20 +31,20 @@ STANDING, CHANGES = UserScript.named("standing", width=4), UserScript.named("cha
 POINTERS, PLACES = UserScript.named("pointers", width=2), UserScript.named("places", width=3, timed=True)
 
 PART = 1_000
-"""Rooms that one call looks at."""
+"""Rooms that one call reads."""
 MANY = 20_000
-"""From so many rooms on, it is cheaper to look at all."""
+"""From this many rooms on, it is cheaper to read all."""
 MAX_LOOKS = 100
 
 
 class ValkeyViews:
-    """Looks at users."""
+    """The part of `HotUsers` that only reads."""
 
     def __init__(self, calls: UserCalls) -> None:
         self._calls = calls
 
     async def view(self, user: str, which: Which) -> UserView | None:
-        """The user's seats at one moment, also those left."""
+        """More than `PART` rooms take several calls, which are repeated until the user does not change in between."""
         if which == "all" or isinstance(which, int):
             kind, since = ("all", 0) if which == "all" else ("since", which)
             found = await self._calls.one(VIEW, user, kind, pack(">Q", since))
@@ -58,7 +58,7 @@ class ValkeyViews:
                 return None
             rest = [encode(names[start : start + PART]) for start in range(PART, len(names), PART)]
             parts = await self._calls.parts(SEATS, user, rest)
-            if all(part[0] == found[0] for part in parts):  # the same moment
+            if all(part[0] == found[0] for part in parts):  # the user's marker is the same
                 break
         else:
             return await self._view_of_many(user, names)
@@ -70,7 +70,7 @@ class ValkeyViews:
         return self._view(found, user_rooms, aparts, counts)
 
     async def _view_of_many(self, user: str, names: Sequence[str]) -> UserView | None:
-        """Everything, without what was not asked for: cheaper than asking for so much by name."""
+        """Read all rooms and keep those asked for: cheaper than naming this many."""
         found = await self._calls.one(VIEW, user, "all", b"")
         if found is None:
             return None
@@ -80,7 +80,7 @@ class ValkeyViews:
         return self._view(found, wanted, pairs(found[5]), counts)
 
     async def _tend(self, user: str, counts: dict[str, bytes]) -> None:
-        """Note now and then that ledgers are used."""
+        """Note the use of ledgers, if the last use that was noted is older than ttl / 16."""
         due = (self._calls.clock() - self._calls.ttl // 16) // 1000
         names = [name for name, row in counts.items() if row[0] & MISSING == 0 and COUNT.unpack_from(row)[2] <= due]
         for start in range(0, len(names), PART):
@@ -110,7 +110,6 @@ class ValkeyViews:
         )
 
     async def unread_summary(self, user: str) -> UnreadSummary | None:
-        """What is unread in the ledgers that are loaded, at one moment."""
         found = await self._calls.one(SURVEY, user)
         if found is None:
             return None
@@ -138,7 +137,6 @@ class ValkeyViews:
     async def inbox(
         self, user: str, after: tuple[int, str] | None, limit: int, only_unread: bool = False
     ) -> list[tuple[int, str]] | None:
-        """The user's ledger channels by latest activity, as (minus the time, channel), after such a pair."""
         if only_unread:
             found = await self._calls.one(SURVEY, user)
             rows = iter(() if found is None else found[0])
@@ -153,12 +151,10 @@ class ValkeyViews:
         return [key for key in ordered if after is None or key > after][:limit]
 
     async def rooms(self, user: str) -> list[str] | None:
-        """The channels that a user is in, and the threads that the user follows."""
         found = await self._calls.one(ROOMS, user)
         return None if found is None else [room.decode() for room in found]
 
     async def pointers(self, user: str) -> dict[str, Pointer] | None:
-        """All pointers of a user. No use of it: what nobody else uses expires all the same."""
         found = await self._calls.one(POINTERS, user)
         if found is None:
             return None
@@ -166,7 +162,6 @@ class ValkeyViews:
         return {room: pointer_of(raw, aparts.get(room, b"")) for room, raw in pairs(found[0]).items() if room}
 
     async def pointers_in(self, channel: str, users: Sequence[str]) -> list[Pointer | None]:
-        """The pointers of these users in one channel; None: not loaded."""
         found = await self._calls.each(PLACES, users, None, channel)
         return [
             None if raw is None else read_at_of(pointer_of(raw, apart), moved) if raw else Pointer()
@@ -174,14 +169,12 @@ class ValkeyViews:
         ]
 
     async def changes(self, users: Sequence[str]) -> list[int | None]:
-        """The change numbers of users; None: not loaded."""
         found = await self._calls.each(CHANGES, users, None)
         return [None if number < 0 else number for (number,) in found]
 
     async def count_delta(
         self, channel: str, place: Position, named: frozenset[str] | None, users: Sequence[str]
     ) -> list[tuple[CountDelta, int]]:
-        """What a message that has just come does to the counts of these users, and the epoch that each is in."""
         found = await self._calls.each(STANDING, users, channel, channel, place.seq, place.id or "")
         return [
             (self._count_delta(code, preferences, named is None or user in named), epoch)
@@ -199,7 +192,7 @@ class ValkeyViews:
 
 
 def _by_name(names: Sequence[str], parts: Sequence[Sequence[bytes | None]]) -> dict[str, bytes]:
-    """What is there, by name; a part of a user who has nothing of the kind is empty."""
+    """The values that exist, by name. A part is empty if the user has nothing of that kind."""
     found: dict[str, bytes] = {}
     for start, values in enumerate(parts):
         some = names[start * PART : (start + 1) * PART]
@@ -208,5 +201,5 @@ def _by_name(names: Sequence[str], parts: Sequence[Sequence[bytes | None]]) -> d
 
 
 def _is_unread(row: bytes) -> bool:
-    """Whether a row is that of a channel whose ledger holds something."""
+    """Whether this is the row of a channel with unread messages, counted by ledger."""
     return not row[0] & (MISSING | TIMELINE | THREAD) and COUNT.unpack_from(row)[1] > 0

@@ -1,13 +1,13 @@
-"""The write replica: a second hot store that is asked first. Senders that it knows cause no write to the main one.
+"""The write replica: a second hot store that is asked first. Senders that it knows cause no write to the main store.
 
-It is believed only where its set of a badge is exactly the main store's: the batch begins with the name, size and sum
-of the badges there, and the replica answers for a set only if its own has the same name and size, and the same sum,
-which it computes from what it holds at that moment. The name is that of a load, and every tap ends in another load: so
-a set from before a tap answers for nothing. Whoever was on a badge stays on it as long as it has that name, and when it
-is loaded again the durable store tells of the message that was not written: so what is left out here is never missed.
+Its answer counts only where its set for a badge equals the main store's. A batch begins by reading the name, size and
+sum of each badge from the main store. The replica answers for a set only if its own has the same name and size, and the
+same sum, which it computes from what it holds at that time. The name is that of a load, and every tap leads to another
+load, so a set from before a tap answers for nothing. A sender stays on a badge as long as the badge keeps its name, and
+a reload of the badge finds the message in the durable store. So a write that is skipped here is never missing.
 
-Everything else (down, slow, resting, emptied, of the wrong type, not the same) means that the main store is written,
-and that the replica is filled again from it.
+In every other case (the replica is down, slow, paused, emptied, of the wrong type, or different) the main store is
+written, and the replica is filled from it again.
 """
 
 import asyncio
@@ -28,14 +28,14 @@ from .badges import LOADING, BadgeState, Taken, ValkeyBadges, newest
 from .groups import groups, script
 
 ANSWER_SECONDS = 0.5
-"""So long the questions of a batch may take; then the replica rests."""
+"""Time for the calls of one batch; then the replica is paused."""
 REST_SECONDS = 5.0
 TTL_MS = 24 * 3600 * 1000
-"""A set in which nobody was new for a day is dropped; it is filled again on use."""
+"""A set without a new sender for a day expires; it is filled again on use."""
 MAX_SIZE = 1_000
-"""Larger badges are written to the main store alone: to compare them would take too long."""
+"""Larger badges are written to the main store alone: comparing them would take too long."""
 MAX_SENDERS = 1_000
-"""In one call."""
+"""Senders in one call, including those that are compared."""
 
 KNOWN = script("badge_state", "replica_known")
 WRITE = script("replica_write")
@@ -46,7 +46,7 @@ log = structlog.get_logger()
 
 
 class Question(NamedTuple):
-    """Whether the replica knows these senders of a badge that stands like this."""
+    """Does the replica know these senders of a badge in this state?"""
 
     user: str
     badge_state: BadgeState
@@ -54,7 +54,7 @@ class Question(NamedTuple):
 
 
 class Update(NamedTuple):
-    """What the replica should know of a badge: these senders too, or exactly these."""
+    """Senders to add to the replica's set of a badge or, with `all`, to replace it."""
 
     user: str
     name: str
@@ -63,7 +63,7 @@ class Update(NamedTuple):
 
 
 class WriteReplica:
-    """A store that may fail, forget and be wrong at any time. Never raises because of it, and never waits for long."""
+    """A store that may fail, forget or be wrong at any time. No method raises because of that, or waits for long."""
 
     def __init__(
         self,
@@ -82,11 +82,11 @@ class WriteReplica:
 
     @property
     def rests(self) -> bool:
-        """Whether it did not answer a moment ago."""
+        """Whether it is paused because it failed a few seconds ago."""
         return monotonic() < self._rests_until
 
     async def known(self, questions: Sequence[Question]) -> dict[str, list[int]]:
-        """For each user, 0 or 1 for each sender asked about; users for whom it can't be believed are left out."""
+        """Per user, 0 or 1 for each sender asked about. Users whose set differs are left out."""
         asked = {one.user: one for one in questions}
         found: dict[str, list[int]] = {}
         with self._resting():
@@ -100,7 +100,6 @@ class WriteReplica:
         return found
 
     async def write(self, updates: Sequence[Update]) -> None:
-        """Take what the main store has taken."""
         told = {one.user: one for one in updates}
         with self._resting():
             parts = self._parts((one.user, len(one.senders)) for one in updates)
@@ -111,17 +110,15 @@ class WriteReplica:
             await self._run(WRITE, parts, packed, TTL_MS)
 
     async def forget(self, user: str) -> None:
-        """Nobody asks for this set any more."""
         if not self.rests:
             with self._resting():
                 await self._run(FORGET, self._parts([(user, 1)]), [[]])
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._client.close()
 
     def _parts(self, users: Iterable[tuple[str, int]]) -> dict[tuple[int, int], list[str]]:
-        """Users by call: (slot, number)."""
+        """The users of each call, by (slot, number of the call)."""
         things = ((slot_of(self._key(user)), weight, user) for user, weight in users)
         return {(slot, n): part for n, (slot, part) in enumerate(groups(self._client, things, MAX_SENDERS))}
 
@@ -140,7 +137,7 @@ class WriteReplica:
 
     @contextmanager
     def _resting(self) -> Iterator[None]:
-        """Whatever goes wrong here costs a rest, and nothing else."""
+        """A failure pauses the replica and has no other effect."""
         try:
             yield
         except (HotStoreUnavailable, TimeoutError, OSError) as error:
@@ -157,7 +154,7 @@ class WriteReplica:
 
 
 class ReplicatedBadges:
-    """Badges in Valkey with a write replica before them. The same promises, and the same answers."""
+    """`ValkeyBadges` behind a write replica: the same guarantees and the same answers."""
 
     def __init__(self, main: ValkeyBadges, replica: WriteReplica) -> None:
         self._main = main
@@ -169,17 +166,14 @@ class ReplicatedBadges:
         self.install = main.install
 
     async def release(self, user: str, token: int) -> None:
-        """The tap is over, done or not: the badge is loaded again on use."""
         await self._main.release(user, token)
         await self._replica.forget(user)
 
     async def forget(self, user: str) -> None:
-        """Drop a badge; loaded again on use."""
         await self._main.forget(user)
         await self._replica.forget(user)
 
     async def add(self, undelivered: Sequence[Undelivered], *, or_reload: bool = True) -> dict[str, bool]:
-        """Take them in, unless they were accepted before the last tap; the receivers whose badge may be another now."""
         if not undelivered:
             return {}
         if self._replica.rests:
@@ -193,7 +187,7 @@ class ReplicatedBadges:
         for user, badge_state in loaded.items():
             wrote[user] = {sender: at for sender, at in wrote[user].items() if at > badge_state.tap}
         believed = await self._leave_out_known(loaded, wrote)
-        # Whoever is not in `standings` is loaded after this, and the durable store tells of the message then.
+        # A badge that is not in `badge_states` is loaded later, and that load finds the message in the durable store.
         new = {user: wrote[user] for user in badge_states if wrote[user]}
         taken = await self._main.take(new) if new else {}
         await self._tell_replica(loaded, believed, taken, new)
@@ -203,7 +197,7 @@ class ReplicatedBadges:
     async def _leave_out_known(
         self, loaded: dict[str, BadgeState], wrote: dict[str, dict[str, int]]
     ) -> Collection[str]:
-        """Take senders out that the replica knows; the users for whom it was believed."""
+        """Remove senders that the replica knows. Returns the users for whom its answer counts."""
         questions = [
             Question(user, badge_state, list(wrote[user]))
             for user, badge_state in loaded.items()
@@ -224,7 +218,7 @@ class ReplicatedBadges:
         taken: dict[str, Taken],
         new: dict[str, dict[str, int]],
     ) -> None:
-        """What the main store has taken, or where the replica has another set, all that is there."""
+        """Send the replica what the main store has added or, where its set differs, the whole set."""
         if self._replica.rests:
             return
         same = {user for user, one in taken.items() if user in before and one.name == before[user].name}
@@ -236,7 +230,7 @@ class ReplicatedBadges:
         ]
         other = [user for user in same if user not in empty and user not in believed and before[user].size <= MAX_SIZE]
         found: dict[str, tuple[bytes, list[bytes]]] = {}
-        with suppress(HotStoreUnavailable):  # the main store has everything; this can wait
+        with suppress(HotStoreUnavailable):  # the main store has everything; the replica can wait
             found = await self._main.members(other) if other else {}
         updates += [Update(user, name.decode(), _texts(members), all=True) for user, (name, members) in found.items()]
         if updates:
@@ -248,5 +242,5 @@ def _told(badge_state: BadgeState) -> tuple[str, int, int]:
 
 
 def _texts(members: Sequence[bytes]) -> list[str]:
-    """As scripts can unpack them. What is no text was not written by us: the set is not believed then."""
+    """As scripts can unpack them. Bytes that are not text are not ours: the set then differs and does not count."""
     return [member.decode(errors="replace") for member in members]

@@ -1,7 +1,7 @@
 """The bus of the cluster profile: Valkey's publish and subscribe, sharded where the server is a Cluster.
 
-There are two channels, `read-pointer:changes` for reads, and one for everything else; what one instance says on
-both stays in its order, so in a Cluster both have the same slot. For now every instance hears everything.
+Reads go to the channel `read-pointer:changes`, everything else to a second channel. Batches of one publisher keep their
+order across both, so in a Cluster both channels have the same slot. For now, every instance receives every batch.
 """
 
 import asyncio
@@ -24,14 +24,14 @@ CLOSE_SECONDS = 2.0
 
 
 class Channels(NamedTuple):
-    """The names of the channels."""
+    """The names of the two pub/sub channels."""
 
     reads: str
     others: str
 
     @classmethod
     def named(cls, prefix: str, database: int = 0) -> "Channels":
-        """Databases of one server share its channels, so the name says which one, unless it is the first."""
+        """Databases of one server share its pub/sub channels, so names contain the database, except for the first."""
         reads = f"{prefix}{READS}" + (f"@{database}" if database else "")
         others = f"{prefix}announcements:{{{reads}}}"
         if key_slot(reads.encode()) != key_slot(others.encode()):
@@ -42,10 +42,10 @@ class Channels(NamedTuple):
 
 
 class ValkeyBus:
-    """Tells the other instances, and hears them.
+    """Publishes to the other instances and receives what they publish.
 
-    Own announcements are handed on at once and don't wait for the server. Nothing fails and nothing blocks when the
-    server is gone: what the others miss by that, and what this instance misses, is noticed, and `missed` is called.
+    An instance handles its own announcements at once, without a round trip to the server. Nothing fails or blocks while
+    the server is down: each subscriber notices what it missed, and calls `missed`.
     """
 
     def __init__(self, lines: Lines, channels: Channels, instance_id: str) -> None:
@@ -59,15 +59,15 @@ class ValkeyBus:
 
     @classmethod
     async def open(cls, url: str, *, prefix: str = "", instance_id: str) -> "ValkeyBus":
-        """A bus on the server or Cluster of the hot store. It need not be there yet."""
+        """Use the server or Cluster of the hot store, which may still be down."""
         lines = Lines(url)
         return cls(lines, Channels.named(prefix, lines.database), instance_id)
 
     def subscribe(self, on_announcements: OnAnnouncements, missed: OnGap, is_idle: Callable[[], bool]) -> None:
-        """Who hears from now on what is announced, and is told when something may have been missed.
+        """Deliver announcements from now on, and call `missed` when some may have been lost.
 
-        `missed` is called at the start too: something may have happened while the connection was made. While it has
-        nobody to tell (`is_idle`), as in a worker, the reads of others are not taken apart.
+        `missed` is also called at the start, because something may have happened while the connection was made. While
+        this process holds no devices (`is_idle`), as in a worker, the reads of others are not decoded.
         """
         self._listener = Listener(
             self._lines,
@@ -82,16 +82,15 @@ class ValkeyBus:
 
     @property
     def idle(self) -> bool:
-        """Never: others may have somebody connected, and outside subscribers listen."""
+        """Always False: other instances may hold devices, and outside subscribers listen."""
         return False
 
     @property
     def connected(self) -> bool:
-        """Whether this instance reaches the others, and hears them if it wants to."""
+        """Whether this instance can publish and, if it has subscribed, receives batches."""
         return self._sender.connected and (self._listener is None or self._listener.connected)
 
     async def publish(self, announcements: Sequence[Announcement]) -> None:
-        """Tell what is durable. Never fails, and waits for no server."""
         if not announcements:
             return
         self._sender.put(announcements)
@@ -99,7 +98,7 @@ class ValkeyBus:
             await self._listener.hand_on(announcements)
 
     async def close(self) -> None:
-        """Tell what is still to be told, if that can be done soon, and say farewell."""
+        """Publish what is queued and a closing batch, within `CLOSE_SECONDS`."""
         if self._listening is not None:
             await cancel(self._listening)
         self._sender.finish()

@@ -1,7 +1,7 @@
-"""Hears what the other instances announce, and knows when something was missed.
+"""Receives the batches of other instances and detects lost ones.
 
-Every instance hears itself too, to know that it can hear: its own signs of life that the server has taken must
-come back. A connection that answers, but to a node that has lost the channels, is found out by that.
+An instance also receives its own batches, as a probe: heartbeats that the server accepted must come back. This detects
+a connection that still answers but leads to a node that no longer owns the channels.
 """
 
 import time
@@ -27,7 +27,7 @@ NAME = "readstate-bus-listener"
 
 
 class Listener:
-    """One subscription, made again whenever it breaks."""
+    """One subscription, renewed whenever it breaks."""
 
     def __init__(
         self,
@@ -44,31 +44,31 @@ class Listener:
         self._reads = channels[0].encode()
         self._myself = myself
         self._answered_at = answered_at
-        """When the server last took something of this instance."""
+        """When the server last accepted a batch of this instance."""
         self._on_announcements = on_announcements
         self._missed = missed
         self._is_idle = is_idle
         self._numbers = Numbers()
         self._answer_at = self._news_at = self._echo_at = self._looked_at = time.monotonic()
-        """When the server last sent anything; something that was said; something that this instance said."""
+        """When the server last sent anything, any batch, a batch of this instance; when silence was last checked."""
         self._listened = False
         self._failures = 0
-        """In a row; a connection that broke at once is one."""
+        """Consecutive failures. A connection that breaks at once counts as one."""
         self.connected = False
 
     async def hand_on(self, announcements: Sequence[Announcement]) -> None:
-        """Give on what was announced, whoever said it. Never fails: what could not be told counts as missed."""
+        """Deliver announcements of any instance. Never fails: what cannot be delivered counts as missed."""
         try:
             await self._on_announcements(announcements)
             return
-        except ReadstateError as error:  # a store is away: devices are told when it is back
+        except ReadstateError as error:  # a store is down: devices catch up when it is back
             log.warning("devices were not told yet", action="live", code=error.code)
         except Exception:
             log.error("devices were not told", action="live", traceback=traceback.format_exc())
         await self._missed(0.0)
 
     async def run(self) -> None:
-        """Listen, and come again when the connection breaks."""
+        """Listen until cancelled; reconnect when the connection breaks."""
         while True:
             try:
                 async with self._lines.open(self._channels[0], NAME) as line:
@@ -90,7 +90,7 @@ class Listener:
         self._numbers.listen(now)
         if self._listened:
             await self._tell_missed("connection", now - self._news_at)
-        else:  # nobody was told anything before; but somebody may have connected while the connection was made
+        else:  # nothing was delivered before, but a device may have connected meanwhile
             await self._catch_up(now - self._news_at)
         self._listened = True
         self._answer_at = self._news_at = self._echo_at = self._looked_at = now
@@ -114,7 +114,7 @@ class Listener:
                     await self._tell_missed("silence", now - since)
 
     async def _make_sure(self, line: Line, now: float) -> None:
-        """Nothing comes: is anybody there, and would it be heard?"""
+        """Nothing arrived: check that the server answers and that this instance receives its own batches."""
         if now - self._answer_at > DEAF_SECONDS:
             raise ConnectionError("the server does not answer")
         if self._answered_at() - self._echo_at > DEAF_SECONDS:

@@ -1,9 +1,9 @@
-"""Whether everything was heard: the numbers of every publisher, as one subscriber hears them.
+"""Detects lost batches: the batch numbers of every publisher, as one subscriber receives them.
 
-A publisher numbers its batches, and says its last number when it has nothing to say. So a number that jumps tells
-of batches that were lost on the way. A publisher that was never heard before has nothing to compare with; there
-`after` tells: what it has handed over since this subscriber listens has come, so only what it could not hand over
-is lost. A publisher that falls silent without a farewell may have died with something on its lips.
+A publisher numbers its batches, and its heartbeats repeat the last number. A jump in the numbers means that batches
+were lost. For a publisher that is new to the subscriber, `after` decides: batches up to `after` have reached the
+server, so those sent since the subscriber listens have arrived, and only batches beyond `after` can be lost. A
+publisher that falls silent without a closing batch may have died before it sent everything.
 """
 
 from msgspec import Struct
@@ -15,31 +15,31 @@ SILENT_SECONDS = 5.0
 
 class _Publisher(Struct):
     number: int | None
-    """The last that was heard; None: not since the subscriber listens anew."""
+    """The last one received; None: none since the current subscription began."""
     at: float
 
 
 class Numbers:
-    """What was heard of whom. Times are those of one monotonic clock."""
+    """All publishers. Times are seconds of one monotonic clock."""
 
     def __init__(self) -> None:
         self._publishers: dict[str, _Publisher] = {}
         self._since = 0.0
         self._excused = 0.0
-        """Who was silent before may have spoken: it was not listened to."""
+        """Silence before this time does not count: the subscriber was not reading."""
 
     def listen(self, now: float) -> None:
-        """The subscriber listens (again): what was said before is not compared with."""
+        """A subscription begins (again): earlier numbers are not compared."""
         self._since = now
         for publisher in self._publishers.values():
             publisher.number, publisher.at = None, now
 
     def take(self, received: Received, now: float) -> tuple[bool, float | None]:
-        """Whether a batch is new, and since when something before it may have been missed; None: nothing was."""
+        """Returns whether a batch is new, and since when batches before it may be missing (None: none are)."""
         batch = received.batch
         known = self._publishers.get(batch.publisher)
+        # The number that must have been received before this batch.
         before = batch.number if received.said_nothing else batch.number - 1
-        """What must have been heard before it."""
         if known is None or known.number is None:
             fresh, missed = True, self._since if batch.after < before else None
         else:
@@ -53,11 +53,11 @@ class Numbers:
         return fresh, missed
 
     def excuse(self, now: float) -> None:
-        """The subscriber was busy with something else until now: nobody was silent."""
+        """The subscriber was busy until now, so no publisher was silent."""
         self._excused = now
 
     def silent(self, now: float) -> float | None:
-        """Since when those have not been heard who have fallen silent; they are forgotten. None: nobody has."""
+        """Forget publishers that fell silent. Returns when the first of them was last received; None: none did."""
         limit = now - SILENT_SECONDS
         gone = {name: one.at for name, one in self._publishers.items() if max(one.at, self._excused) < limit}
         for name in gone:

@@ -1,8 +1,8 @@
-"""Says what one instance announces, in order, without keeping anybody waiting.
+"""Publishes the announcements of one instance in order, without making callers wait.
 
-What is announced waits in a bounded queue, and goes in packs. A pack whose answer does not come is sent again with
-the same numbers, so that those who have heard it skip it. What is given up leaves a gap in the numbers: those who
-see it look for themselves what has happened.
+Announcements wait in a bounded queue and are sent in packs. A pack whose answer is missing is sent again with the same
+numbers, so that subscribers skip what they have. Announcements that are given up leave a gap in the numbers, and
+subscribers that notice the gap look up what has happened.
 """
 
 import asyncio
@@ -26,18 +26,18 @@ log = structlog.get_logger()
 MAX_QUEUED = 10_000
 MAX_PACK = 500
 MAX_TRIES = 5
-"""A pack that was refused so often never gets through."""
+"""Attempts before a pack is given up."""
 SIGN_OF_LIFE_SECONDS = 1.0
 NAME = "readstate-bus-sender"
 
 
 class _Pack(Struct):
-    """What is sent at once."""
+    """Batches that are sent in one round trip."""
 
     commands: list[tuple[str, str, bytes]] = []
     announcements: int = 0
     up_to: int = 0
-    """The last number that was given when it was made."""
+    """The last number assigned when the pack was made."""
     is_last: bool = False
     tries: int = 0
 
@@ -55,16 +55,16 @@ class Sender:
         self._closing = False
         self._number = 0
         self._handed_over = 0
-        """All up to this number have reached the server; or those who listen were told that they have not."""
+        """Batches up to this number have reached the server, or subscribers can see that they did not."""
         self._pack = _Pack()
         self._failures = 0
-        """In a row."""
+        """Consecutive failures."""
         self.connected = False
         self.answered_at = 0.0
-        """When the server last took something."""
+        """When the server last accepted a pack (monotonic)."""
 
     def put(self, announcements: Sequence[Announcement]) -> None:
-        """To be told soon; or never, if too much waits already."""
+        """Queue announcements. A full queue drops them and skips a number, so that subscribers notice."""
         if len(self._queue) + len(announcements) > MAX_QUEUED:
             self._number += 1
             BUS_LOST.labels("overflow").inc(len(announcements))
@@ -73,12 +73,12 @@ class Sender:
         self._news.set()
 
     def finish(self) -> None:
-        """`run` returns when what waits is told, and a farewell."""
+        """Make `run` return once the queue and a closing batch are published."""
         self._closing = True
         self._news.set()
 
     async def run(self) -> None:
-        """Tell what is put, and come again when the connection breaks."""
+        """Publish until `finish`; reconnect when the connection breaks."""
         while True:
             try:
                 async with self._lines.open(self._reads, NAME) as line:
@@ -96,7 +96,7 @@ class Sender:
             await pause(self._failures)
 
     async def _talk(self, line: Line) -> None:
-        """Until the farewell. The first word on a new connection is not waited for."""
+        """Send packs until the closing batch. On a new connection, the first pack is sent at once."""
         while True:
             if not self._pack.commands:
                 if self.connected:
@@ -112,7 +112,6 @@ class Sender:
                 return
 
     async def _wait(self) -> None:
-        """Until there is something to say, or it is time for a sign of life."""
         if not self._queue and not self._closing:
             self._news.clear()
             with contextlib.suppress(TimeoutError):
@@ -120,7 +119,7 @@ class Sender:
                     await self._news.wait()
 
     def _fill(self) -> "_Pack":
-        """The next pack: what waits, or a sign of life."""
+        """What is queued, or a heartbeat."""
         some = [self._queue.popleft() for _ in range(min(len(self._queue), MAX_PACK))]
         commands = []
         for reads, said in runs(some):
@@ -135,7 +134,7 @@ class Sender:
         return self._command, channel, encode(self._publisher, self._number, self._handed_over, said, bye)
 
     def _give_up_in_time(self) -> None:
-        """What was under way is sent again, but not for ever; a sign of life is not."""
+        """Retry an unacknowledged pack up to `MAX_TRIES` times. A heartbeat is not retried."""
         if not self._pack.announcements:
             self._pack = _Pack()
         elif self._pack.tries >= MAX_TRIES:

@@ -1,11 +1,11 @@
-"""How announcements travel between instances: numbered batches, as JSON.
+"""The wire format of the bus: numbered batches, as JSON.
 
-Reads go on a channel of their own that outside subscribers may read too, so they look like this:
+Reads go to a channel of their own, which outside subscribers may read too. Their batches look like this:
 
     {"v": 1, "publisher": "i1:5f0c", "number": 7, "after": 6, "changes": [{"user_id": "bob", "channel_id": "general",
      "last_read_seq": 12, "last_read_id": "m12", "epoch": 0, "instance_id": "i1", …}]}
 
-Everything else has `announcements` in place of `changes`. A batch with neither says that its publisher lives.
+All other batches have `announcements` in place of `changes`. A batch with neither is a heartbeat of its publisher.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ from readstate.domain.model import Pointer
 from readstate.domain.rooms import channel_and_thread, is_thread, thread_room
 
 VERSION = 1
-"""Raised only when those who know the older one could not read a batch at all."""
+"""To be raised only if readers of the older version could not read a batch at all."""
 
 Other = (
     MessageCame
@@ -45,14 +45,14 @@ Other = (
 
 
 class Before(Struct, frozen=True, gc=False):
-    """Where a pointer was."""
+    """The pointer before the change."""
 
     epoch: int = 0
     last_read_seq: int = 0
 
 
 class PointerChange(Struct, frozen=True, gc=False, omit_defaults=True):
-    """A user has read, or marked unread. These names are documented: they stay."""
+    """A user has read or marked unread. The field names are documented and must not change."""
 
     user_id: str
     channel_id: str
@@ -60,9 +60,9 @@ class PointerChange(Struct, frozen=True, gc=False, omit_defaults=True):
     last_read_id: str | None
     epoch: int
     instance_id: str
-    """Where it was done."""
+    """The instance that made the change."""
     thread_id: str | None = None
-    """The pointer is that of a thread in the channel."""
+    """If set, the pointer is that of this thread in the channel."""
     last_read_at: int | None = None
     read_at: int = 0
     apart: tuple[int, ...] = ()
@@ -72,23 +72,23 @@ class PointerChange(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Batch(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What a publisher says at once."""
+    """One message on a pub/sub channel."""
 
     v: int
     publisher: str
-    """An instance, since its start."""
+    """One run of an instance: a restart makes a new publisher."""
     number: int
-    """Of this batch, from 1; if it says nothing: of the last one."""
+    """Counted from 1; a heartbeat repeats the number of the last batch."""
     after: int
-    """All up to this number were handed over for sure when this one was sent; others may be lost."""
+    """Batches up to this number had certainly reached the server when this one was sent; later ones may be lost."""
     changes: tuple[PointerChange, ...] = ()
     announcements: tuple[Other, ...] = ()
     bye: bool = False
-    """It was the last one, and nothing is lost."""
+    """The publisher's last batch: none of its batches is lost."""
 
 
 class _Loose(Struct, frozen=True, kw_only=True):
-    """A batch of another version: what is in it may be unknown."""
+    """A batch that may have entries this version does not know: they are decoded one by one."""
 
     v: int
     publisher: str
@@ -100,7 +100,7 @@ class _Loose(Struct, frozen=True, kw_only=True):
 
 
 class _Skimmed(Struct, frozen=True, kw_only=True):
-    """A batch of which only the outside is looked at."""
+    """A batch whose entries are not decoded."""
 
     v: int
     publisher: str
@@ -112,13 +112,11 @@ class _Skimmed(Struct, frozen=True, kw_only=True):
 
 
 class Received(NamedTuple):
-    """A batch as it came."""
-
     batch: Batch
     skipped: int
-    """Announcements of another version that this one doesn't know."""
+    """Entries that this version does not know."""
     said_nothing: bool
-    """It is a sign of life."""
+    """The batch is a heartbeat."""
 
 
 _encode = json.Encoder().encode
@@ -130,20 +128,20 @@ _decode_other: "json.Decoder[Other]" = json.Decoder(Other)
 
 
 def runs(announcements: Sequence[Announcement]) -> Iterator[tuple[bool, tuple[Announcement, ...]]]:
-    """Announcements in their order, cut where they change the channel: (whether these are reads, they)."""
+    """Split announcements, in order, where the channel changes: (whether these are reads, the announcements)."""
     for reads, some in groupby(announcements, lambda one: isinstance(one, PointerMoved)):
         yield reads, tuple(some)
 
 
 def without_text(one: Announcement) -> Announcement:
-    """As others need it: devices are told the preview, so the whole text need not travel."""
+    """Devices receive only the preview, so the full text is not published."""
     if isinstance(one, MessageCame) and one.message.text is not None:
         return structs.replace(one, message=structs.replace(one.message, text=None))
     return one
 
 
 def encode(publisher: str, number: int, after: int, said: Sequence[Announcement] = (), bye: bool = False) -> bytes:
-    """A batch of reads, of anything else, or of nothing."""
+    """A batch of reads, a batch of other announcements, or a heartbeat."""
     changes = tuple(_to_wire(one) for one in said if isinstance(one, PointerMoved))
     others = tuple(one for one in said if not isinstance(one, PointerMoved))
     return _encode(
@@ -154,20 +152,20 @@ def encode(publisher: str, number: int, after: int, said: Sequence[Announcement]
 
 
 def decode(data: bytes) -> Received | None:
-    """A batch with what is known of it; None if it is none."""
+    """Decode the entries that this version knows and count the others. None: not a batch."""
     try:
         batch = _decode(data)
         if batch.v <= VERSION:
             return Received(batch, 0, not batch.changes and not batch.announcements)
     except ValidationError:
-        pass  # of another version, or by somebody else
+        pass  # of another version, or of another program
     except (MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     return _decode_one_by_one(data)
 
 
 def skim(data: bytes) -> Received | None:
-    """A batch that is not looked into: who says it, and whether it says anything; None if it is none."""
+    """Decode only the publisher, the numbers, and whether there are entries. None: not a batch."""
     try:
         found = _skim(data)
     except (MsgspecError, UnicodeDecodeError, RecursionError):
@@ -177,7 +175,6 @@ def skim(data: bytes) -> Received | None:
 
 
 def said(batch: Batch) -> list[Announcement]:
-    """What a batch announces."""
     return [*map(_from_wire, batch.changes), *batch.announcements]
 
 

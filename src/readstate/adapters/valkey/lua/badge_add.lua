@@ -1,10 +1,10 @@
--- Takes in who wrote to users who are away. After badge_state.
+-- Adds senders who wrote to users who were away. Appended to badge_state.
 -- KEYS  for each user badge:{user}, senders:{user}
 -- ARGV  1 generation   2 now (ms)   3 ttl (ms)   4 for each user, packed: {time of acceptance, sender, …}
--- Returns for each user how many were new (-1: the badge is not loaded), and the name of the badge
+-- Returns for each user how many senders were new (-1: the badge is not loaded), and the name of the badge
 local generation, now, ttl = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
--- The members of a badge and their sum, and how many of these messages brought a new one.
+-- Returns how many senders were new, and the sum of the set then.
 local function take(senders, known, messages)
   local added, sum = 0, known.sum
   for place = 1, #messages, 2 do
@@ -19,7 +19,7 @@ local answer = {}
 for index, messages in ipairs(cmsgpack.unpack(ARGV[4])) do
   local badge, senders = KEYS[2 * index - 1], KEYS[2 * index]
   local known = standing(badge, senders, generation, now, ttl)
-  -- A load that is under way may have missed them.
+  -- A load in flight may have missed these messages.
   if known.ticket then redis.call('HDEL', badge, 'ticket') end
   local added = -1
   if known.tap then

@@ -1,7 +1,7 @@
--- Counts badges. After badge_state.
+-- Counts badges. Appended to badge_state.
 -- KEYS  for each user badge:{user}, senders:{user}
 -- ARGV  1 generation   2 now (ms)   3 ttl (ms)
--- Returns for each user how many have written; -1 if it is not loaded
+-- Returns for each user the number of senders; -1 if the badge is not loaded
 local generation, now, ttl = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local answer = {}

@@ -1,5 +1,5 @@
--- Drops a badge, and the ticket of a load that is under way.
+-- Drops a badge, and the ticket of a load in flight.
 -- KEYS  1 badge:{user}   2 senders:{user}
 -- ARGV  1 generation
--- Returns how many keys there were
+-- Returns how many of the keys existed
 return redis.call('UNLINK', KEYS[1], KEYS[2])

@@ -1,7 +1,7 @@
--- Takes a loaded badge, if nothing has happened since its ticket was given. After badge_state.
+-- Installs a loaded badge, unless something happened since its ticket was issued. Appended to badge_state.
 -- KEYS  1 badge:{user}   2 senders:{user}
 -- ARGV  1 generation   2 now (ms)   3 ttl (ms)   4 ticket   5 time of the last tap (ms)   6 senders, packed
--- Returns whether it was taken (0 or 1)
+-- Returns whether it was installed (0 or 1)
 local badge, senders, now, ttl = KEYS[1], KEYS[2], tonumber(ARGV[2]), tonumber(ARGV[3])
 local known = standing(badge, senders, tonumber(ARGV[1]), now, ttl)
 redis.call('HDEL', badge, 'ticket')

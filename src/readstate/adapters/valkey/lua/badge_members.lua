@@ -1,7 +1,7 @@
--- Who is on badges. After badge_state.
+-- The senders on badges. Appended to badge_state.
 -- KEYS  for each user badge:{user}, senders:{user}
 -- ARGV  1 generation   2 now (ms)   3 ttl (ms)
--- Returns for each user its name and its members; {} if it is not loaded
+-- Returns for each user the name and the members of the badge; {} if it is not loaded
 local generation, now, ttl = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local answer = {}

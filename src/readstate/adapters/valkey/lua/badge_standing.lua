@@ -1,7 +1,7 @@
--- How badges stand. After badge_state.
+-- The states of badges. Appended to badge_state.
 -- KEYS  for each user badge:{user}, senders:{user}
 -- ARGV  1 generation   2 now (ms)   3 ttl (ms)
--- Returns for each user: {} if it is not loaded, {''} if a load is under way, else name, time of the last tap, size, sum
+-- Returns for each user {} if it is not loaded, {''} if a load is in flight, else name, time of the last tap, size, sum
 local generation, now, ttl = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local answer = {}

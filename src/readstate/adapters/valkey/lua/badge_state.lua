@@ -1,13 +1,13 @@
--- Shared: a badge is two keys. `senders` is the set of who wrote; `badge` says what is known of it: generation, ticket
--- (of a load that is under way) and, once it is loaded: tap (time of the last one), name (of this load), size and sum
--- (of the set), used (when). `hold` is there while somebody taps; the badge is not loaded then.
+-- Shared. A badge is two keys: `senders` is the set of senders, and `badge` is a hash that describes the set:
+-- generation, ticket (of a load in flight) and, once loaded: tap (time of the last tap), name (of this load), size and
+-- sum (of the set), used (time of the last use). `hold` exists during a tap; the badge is not loaded then.
 
--- Adds a member to the sum of a set: in any order the same, and another one for any other set.
+-- Adds a member to the sum of a set. The sum does not depend on the order, and differs between sets.
 local function plus(sum, member)
   return (sum + tonumber(string.sub(redis.sha1hex(member), 1, 12), 16)) % 281474976710656
 end
 
--- What is known of a badge: its ticket, and the rest if it is loaded and whole and was used in `ttl`.
+-- The state of a badge: its ticket, and the rest if it is loaded, complete, and was used within `ttl`.
 local function standing(badge, senders, generation, now, ttl)
   local known = redis.call('HMGET', badge, 'generation', 'ticket', 'tap', 'name', 'size', 'sum', 'used')
   if not known[1] or not is_current(known[1], generation) then return {} end
@@ -20,13 +20,13 @@ local function standing(badge, senders, generation, now, ttl)
   return found
 end
 
--- Notes that a badge is used now. The server frees it some time after it counts as unused.
+-- Notes a use. The keys expire some time after the badge counts as unused.
 local function use(badge, senders, now, ttl)
   redis.call('HSET', badge, 'used', text(now))
   for _, key in ipairs({badge, senders}) do redis.call('PEXPIRE', key, text(ttl + ttl / 8 + 60000)) end
 end
 
--- The same, where to note every use would make every question a write.
+-- The same, but not for every use: otherwise every read of a badge would be a write.
 local function use_now_and_then(badge, senders, known, now, ttl)
   if now - known.used >= ttl / 100 then use(badge, senders, now, ttl) end
 end

@@ -1,9 +1,9 @@
--- Takes what happened in channels. After channel_shard and timeline_state.
--- KEYS  channel-latest:{shard} of each channel; then for each channel with steps its timeline, everyone, state
--- ARGV  1 generation   2 now (ms)   3 ttl (ms)   4 most messages of a timeline   5 token for a shard without witness
---       6 the channels, packed: {channel, change, {step, …}}, where a step is {change, drop (0 or 1), seq to put
+-- Applies hot updates (`step` in the code) to channels. Appended to channel_shard and timeline_state.
+-- KEYS  channel-latest:{shard} of each channel; then for each channel with updates its timeline, everyone, state
+-- ARGV  1 generation   2 now (ms)   3 ttl (ms)   4 most messages in a timeline   5 token for a shard without witness
+--       6 the channels, packed: {channel, change, {update, …}}, where an update is {change, drop (0 or 1), seq to put
 --         or 0, its member, whether it mentions everyone (0 or 1), seq to remove or 0}   7.. the value of each channel
--- Returns how many steps changed a timeline that is loaded
+-- Returns how many updates changed a loaded timeline
 local generation, now, ttl, cap = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
 local function mention(everyone, known, seq, meant)

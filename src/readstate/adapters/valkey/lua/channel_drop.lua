@@ -1,7 +1,7 @@
--- Counts that a channel is about to be dropped by any process, or tells how many were.
+-- Reads the drop number that all processes share, or raises it before a channel is dropped.
 -- KEYS  1 drops
--- ARGV  1 generation   2 how many more (0 or 1)
--- Returns how many were in this generation
+-- ARGV  1 generation   2 how much to add (0 or 1)
+-- Returns the number of drops in this generation
 local known, count = string.match(redis.call('GET', KEYS[1]) or '0 0', '^(%d+) (%d+)$')
 count = is_current(known, ARGV[1]) and tonumber(count) or 0
 if ARGV[2] == '0' then return count end

@@ -1,7 +1,7 @@
 -- Drops a channel.
 -- KEYS  1 channel-latest:{shard}   2 timeline   3 everyone   4 state
--- ARGV  1 generation   2 channel   3 token for a new witness: what was announced before is refused; '': it is taken
--- Returns whether there was anything (0 or 1)
+-- ARGV  1 generation   2 channel   3 token for a new witness, so that loads announced before are refused; '': keep it
+-- Returns whether there was anything to drop (0 or 1)
 local known = redis.call('HDEL', KEYS[1], ARGV[2]) + redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4])
 local witness = redis.call('HGET', KEYS[1], '')
 if witness and ARGV[3] ~= '' then

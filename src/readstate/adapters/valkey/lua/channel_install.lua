@@ -1,8 +1,8 @@
--- Takes loaded channels into shards that were not emptied since they were announced. After channel_shard.
+-- Installs loaded channels into shards that were not emptied since they were announced. Appended to channel_shard.
 -- KEYS  channel-latest:{shard}, one or several
 -- ARGV  1 generation   2 for each key, packed: {witness, channel, change, channel, change, …}   3.. the value of each
 --       channel
--- Returns how many shards took theirs
+-- Returns how many shards accepted their channels
 local taken, value = 0, 2
 for index, load in ipairs(cmsgpack.unpack(ARGV[2])) do
   local is_same = redis.call('HGET', KEYS[index], '') == load[1]

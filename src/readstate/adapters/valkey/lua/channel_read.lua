@@ -1,8 +1,8 @@
 -- Reads channels.
 -- KEYS  channel-latest:{shard}, one or several
 -- ARGV  1 generation   2.. for each key the ids of its channels, packed
--- Returns for each key a list with the value of each id; false for what is not loaded, and for a whole shard of
--- which nothing is
+-- Returns for each key a list with the value of each id, false if it is not loaded; false for a shard of which nothing
+-- is loaded in this generation
 local generation, found = tonumber(ARGV[1]), {}
 for index, latest in ipairs(KEYS) do
   local values = redis.call('HMGET', latest, '', unpack(cmsgpack.unpack(ARGV[index + 1])))

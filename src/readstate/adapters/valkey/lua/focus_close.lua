@@ -1,6 +1,6 @@
--- Users don't have a channel open. One who has opened it lately stays: that may be about to be written down.
+-- Removes users who don't have a channel open. A user who opened it recently stays: the device may not be written yet.
 -- KEYS  1 focus:{shard}:channel
--- ARGV  1 generation   2 whoever opened it before (ms)   3 users, packed
+-- ARGV  1 generation   2 time (ms): users who opened it later stay   3 users, packed
 -- Returns how many were removed
 local count = 0
 for _, user in ipairs(cmsgpack.unpack(ARGV[3])) do

@@ -1,7 +1,7 @@
--- Who may have channels open: whoever opened one and has perhaps left it since.
+-- Users who may have channels open: they opened one, and may have left it since.
 -- KEYS  focus:{shard}:channel, one or several
 -- ARGV  1 generation
--- Returns the users of each
+-- Returns the users of each channel
 local found = {}
 for index, focus in ipairs(KEYS) do found[index] = redis.call('ZRANGE', focus, 0, -1) end
 return found

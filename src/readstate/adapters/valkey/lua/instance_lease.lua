@@ -1,8 +1,8 @@
--- Which processes live. `instances` is a hash: '' -> generation and when it began; instance -> when its lease ends (both
--- by the clock of the server).
+-- The leases of processes. `instances` is a hash: '' -> generation and when it began; instance -> when its lease ends
+-- (both by the server's clock).
 -- KEYS  1 instances
--- ARGV  1 generation   2 the caller, '' for none   3 how long its lease is (ms)   4 whether it takes one (1) or renews it
--- Returns how old the generation is (ms), whether the caller has a lease, who lives, whose lease is over
+-- ARGV  1 generation   2 the caller, '' for none   3 length of its lease (ms)   4 1: take a lease, else renew it
+-- Returns the age of the generation (ms), whether the caller has a lease, who lives, whose lease is over
 local instances, me = KEYS[1], ARGV[2]
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
@@ -17,7 +17,7 @@ end
 local is_mine = 0
 if me ~= '' then
   local ends = redis.call('HGET', instances, me)
-  if ARGV[4] == '1' or (ends and tonumber(ends) > now) then -- one that is over is never taken up again
+  if ARGV[4] == '1' or (ends and tonumber(ends) > now) then -- a lease that is over is never renewed
     redis.call('HSET', instances, me, text(now + tonumber(ARGV[3])))
     is_mine = 1
   end

@@ -1,5 +1,5 @@
--- Shared by scripts whose late copy would undo something newer: one that arrives when its sender has given it up is
--- refused. The last argument says when that is (ms, by the clock of the server); 0: never.
+-- Shared by scripts whose late copy would undo something newer: refuses a call that its sender has given up.
+-- The last argument is the deadline (ms, by the server's clock); 0: none.
 local deadline = tonumber(ARGV[#ARGV])
 if deadline > 0 then
   local time = redis.call('TIME')

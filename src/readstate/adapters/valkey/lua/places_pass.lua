@@ -1,11 +1,11 @@
--- Notes up to where each part of the log is applied. A place before the known one is ignored. Offsets follow positions: they
--- fall where a log was made anew or has lost its end.
+-- Notes up to where each partition of the log is applied. A position below the known one is ignored. Offsets follow
+-- positions: they fall where a topic was recreated or lost its tail.
 -- KEYS  1 places
--- ARGV  1 generation   2.. for each part: its number, position, next offset
+-- ARGV  1 generation   2.. for each partition: its number, position, next offset
 -- Returns how many were new
 local places, taken = KEYS[1], 0
 local known = redis.call('HGET', places, 'generation')
-if not known or not is_current(known, ARGV[1]) then -- what an older one has left says nothing of what is loaded now
+if not known or not is_current(known, ARGV[1]) then -- older positions say nothing about what is loaded now
   redis.call('UNLINK', places)
   redis.call('HSET', places, 'generation', ARGV[1])
 end

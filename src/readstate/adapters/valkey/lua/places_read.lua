@@ -1,7 +1,7 @@
--- Up to where each part of the log is applied.
+-- Up to where each partition of the log is applied.
 -- KEYS  1 places
 -- ARGV  1 generation
--- Returns for each part that is known: its number, "<position> <next offset>"
+-- Returns for each known partition: its number, "<position> <next offset>"
 local known = redis.call('HGET', KEYS[1], 'generation')
 if not known or not is_current(known, ARGV[1]) then return {} end
 local all, found = redis.call('HGETALL', KEYS[1]), {}

@@ -1,4 +1,4 @@
--- What comes into a channel is read at once no more. After presence_state.
+-- Messages in a channel are no longer read at once. Appended to presence_state.
 -- KEYS  1 presence:{user}   2 unproven:{user}
 -- ARGV  6 for the user, packed: {channel}
 -- Returns how many devices had it open

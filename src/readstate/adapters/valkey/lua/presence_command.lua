@@ -1,5 +1,5 @@
--- One command for one key.
+-- Runs one command on one key.
 -- KEYS  1 the key
 -- ARGV  1 generation   2 command   3.. its arguments
--- Returns what it answers
+-- Returns the answer of the command
 return redis.call(ARGV[2], KEYS[1], unpack(ARGV, 3))

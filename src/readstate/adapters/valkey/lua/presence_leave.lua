@@ -1,9 +1,10 @@
--- Devices are gone, and with them all that are overdue or of an instance that is gone. After presence_state.
+-- Removes the entry of a device, and all entries that are overdue or of an instance that is gone. Appended to
+-- presence_state.
 -- KEYS  for each user presence:{user}, unproven:{user}, left:{user}
--- ARGV  6 for each user, packed: {the entry that leaves; '' if only the others are meant, what is proven, …}
--- Returns for each user {'lost'} if nothing is known of this one, {'stays'}, or {'gone', since when, what is unproven, …}
--- if the last one went: the user is told to be gone once, to this caller. What is unproven is kept in `left` until the
--- database has it, and told again (since when = 0) to whoever looks after the user. See `told`
+-- ARGV  6 for each user, packed: {the entry that leaves, '' for only the others; proven messages, …}
+-- Returns for each user {'lost'} if nothing is known of the user in this generation, {'stays'}, or {'gone', since when,
+-- unproven messages, …} if the last entry was removed; only one caller gets this. Unproven messages are kept in `left`
+-- until the durable store has them, and are returned again (since when = 0) to a caller that passes ''. See `told`
 local answers = {}
 
 local function gone_since(left, since)
@@ -29,7 +30,7 @@ local function leave(presence, unproven, left, leaving)
     call('HDEL', presence, entry.field)
   end
   if #alive == 0 and since > 0 then return depart(presence, unproven, left, since) end
-  -- What was sent to a user who is still there somewhere else is not looked after.
+  -- Delivery is not tracked while a user is online only through reported devices.
   if since > 0 and not is_connected(alive) then call('UNLINK', unproven) end
   return {'stays'}
 end

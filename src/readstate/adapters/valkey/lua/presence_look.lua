@@ -1,7 +1,8 @@
--- Who is connected, and with what. After presence_state.
+-- Who is online, and with what. Appended to presence_state.
 -- KEYS  for each user presence:{user}, unproven:{user}
 -- ARGV  6 what is wanted, for each user, packed: 'online', 'devices' or 'focus'
--- Returns for each user a list: {'connected'}, {'reported'} or {} (online), devices, channels that are read at once; see `told`
+-- Returns for each user a list: {'connected'}, {'reported'} or {} for 'online'; the devices; or the channels that are
+-- read at once. See `told`
 local answers = {}
 for index, what in ipairs(unpacked(ARGV[6])) do
   local presence, found = KEYS[2 * index - 1], {}

@@ -1,7 +1,7 @@
--- Devices are connected. After presence_state.
+-- Writes connected devices. Appended to presence_state.
 -- KEYS  for each user presence:{user}, unproven:{user}
 -- ARGV  6 for each user, packed: {{entry, until, channel that is open, channel that is read at once}, …}
--- Returns how many there were
+-- Returns how many were written
 local count = 0
 for index, items in ipairs(unpacked(ARGV[6])) do
   local presence, unproven = KEYS[2 * index - 1], KEYS[2 * index]
@@ -13,7 +13,7 @@ for index, items in ipairs(unpacked(ARGV[6])) do
     local entry, til, reported, focus = unpack(item)
     local known = call('HGET', presence, entry)
     known = known and unpacked(known)
-    if known and known[2] == reported then focus = known[3] end -- nothing was opened anew
+    if known and known[2] == reported then focus = known[3] end -- the channel was not opened again, so a blur stays
     call('HSET', presence, entry, pack({til, reported, focus}))
     count = count + 1
   end

@@ -1,7 +1,7 @@
--- Messages go to users who are online: they are kept until it is proven that they got through. After presence_state.
+-- Keeps messages to users who are online until they are proven to have arrived. Appended to presence_state.
 -- KEYS  for each user presence:{user}, unproven:{user}
--- ARGV  6 for each user, packed: {accepted at, message, …}   7 how many are kept at most: the newest
--- Returns for each user whether it is online (0 or 1); see `told`
+-- ARGV  6 for each user, packed: {accepted at, message, …}   7 how many are kept per user at most: the newest
+-- Returns for each user whether it is online (0 or 1). See `told`
 local answers, most = {}, tonumber(ARGV[7])
 
 local function keep(unproven, messages)

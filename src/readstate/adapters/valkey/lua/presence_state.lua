@@ -1,10 +1,10 @@
--- Shared: the devices of a user. `presence` is a hash:
---   ''                                        -> the generation that everything in it was written in
+-- Shared. The devices of a user. `presence` is a hash:
+--   ''                                        -> the generation in which everything in it was written
 --   [instance, device, connection] as JSON    -> {until, channel that is open, channel that is read at once}, packed
--- A device that was only reported is of no instance and has no connection; both are '' then, and so is no channel.
--- `unproven` is a sorted set: messages that were sent and may not have got through, score = when they were accepted.
+-- A device that was only reported has no instance and no connection; both are '' then. '' also stands for no channel.
+-- `unproven` is a sorted set: messages that were sent and may not have arrived, score = time of acceptance.
 -- ARGV begins with  1 generation   2 now (ms)   3 instances that live   4 instances that are gone, both packed
---   5 the only generation that something can be decided in; 0: any
+--   5 the only generation in which the script may decide; 0: any
 
 local call, pack, unpacked = redis.call, cmsgpack.pack, cmsgpack.unpack
 local generation, now = ARGV[1], tonumber(ARGV[2])
@@ -19,13 +19,13 @@ local live, gone, doubted = set_of(unpacked(ARGV[3])), set_of(unpacked(ARGV[4]))
 
 -- Whether anything is known of a user in this generation.
 local function is_known(presence)
-  if ARGV[5] ~= '0' and ARGV[5] ~= generation then return false end -- it is too young
+  if ARGV[5] ~= '0' and ARGV[5] ~= generation then return false end -- the generation is too young
   local known = call('HGET', presence, '')
   return known and is_current(known, generation)
 end
 
--- Sorts the entries of a user into those that count and those that don't. `sure` is false if one is of an instance that
--- the caller has never heard of: then it must look first. The entry `leaving` is in neither.
+-- Sorts the entries of a user into live and dead ones. `sure` is false if an entry is of an instance that the caller
+-- does not know: the caller must look it up first. The entry `leaving` is in neither list.
 local function sorted(presence, leaving)
   local flat, alive, dead, sure, found = call('HGETALL', presence), {}, {}, true, nil
   for at = 1, #flat, 2 do
@@ -51,7 +51,7 @@ local function sorted(presence, leaving)
   return alive, dead, sure, found
 end
 
--- Whether any of these is more than reported: only those give signs of life.
+-- Whether any entry has a connection. Devices that are only reported give no signs of life.
 local function is_connected(entries)
   for _, entry in ipairs(entries) do
     if entry.connection ~= '' then return true end
@@ -59,7 +59,7 @@ local function is_connected(entries)
   return false
 end
 
--- What a script answers: for each user, false where it is not sure, and the instances to be looked for.
+-- The result of a script: an answer for each user, false where it is not sure; and the instances to look up.
 local function told(answers)
   local names = {}
   for name in pairs(doubted) do names[#names + 1] = name end

@@ -1,5 +1,5 @@
--- Which senders the write replica knows of. After badge_state. It is believed only where its set is the hot store's.
--- A set is a hash here: its members are the fields, and the empty field, which is nobody's id, has its name.
+-- Which senders the write replica knows. Its answer counts only where its set equals the hot store's. Appended to
+-- badge_state. A set is a hash here: its members are the fields. The empty field, which is no user's id, has its name.
 -- KEYS  for each user known:{user}
 -- ARGV  1 generation   2 for each user, packed: {name, size, sum, senders}
 -- Returns for each user 0 or 1 for each of these senders; {} if its set has another name, size or sum

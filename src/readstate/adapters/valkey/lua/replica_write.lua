@@ -1,7 +1,7 @@
--- Brings sets of the write replica to where the hot store's are.
+-- Brings sets of the write replica up to date with the hot store's.
 -- KEYS  for each user known:{user}
--- ARGV  1 generation   2 ttl (ms)   3 for each user, packed: {whether these are all (0 or 1), name, senders}
--- Returns how many sets were written: those of another name are left alone, unless all is told
+-- ARGV  1 generation   2 ttl (ms)   3 for each user, packed: {whether these are all senders (0 or 1), name, senders}
+-- Returns how many sets were written; a set with another name is left alone, unless these are all senders
 local written = 0
 for index, told in ipairs(cmsgpack.unpack(ARGV[3])) do
   local key, name = KEYS[index], told[2]

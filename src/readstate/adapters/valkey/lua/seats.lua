@@ -1,5 +1,5 @@
--- The first user's seats in some rooms: what `user_view` and `user_seats` share.
--- Returns seats, counts, apart: each a value or false for each room; apart is empty if there is none.
+-- The first user's rooms; shared by `user_view` and `user_seats`.
+-- Returns user rooms, counts, apart: each has a value or false for each room; apart is empty if the user has none.
 local function seats_in(rooms)
   if #rooms == 0 then return {}, {}, {} end
   local apart = {}

@@ -1,6 +1,6 @@
--- What steps do to seats; shared by `user_steps` and `user_install`.
+-- Applies hot updates (`step` in the code) to user rooms (`seat`); shared by `user_steps` and `user_install`.
 
--- Changes what kind of seat it is; its ledger is known to be empty then.
+-- Sets the flags of a user room; its ledger counts as empty then.
 local function set_flags(user, room, seat, flags)
   drop_row(user, room, seat)
   local was = band(seat.flags, TIMELINE + MEMBER) == TIMELINE + MEMBER
@@ -14,7 +14,7 @@ local function set_flags(user, room, seat, flags)
   seat.flags = bor(band(flags, MEMBER + TIMELINE + THREAD + ARCHIVED), kept)
 end
 
--- Moves a channel in the inbox; one that is counted by timeline is not in it.
+-- Moves a channel in the inbox; a channel that is counted by timeline is not in it.
 local function reorder(user, room, flags, latest)
   if band(flags, THREAD) ~= 0 then return end
   if band(flags, TIMELINE) ~= 0 then
@@ -24,7 +24,7 @@ local function reorder(user, room, flags, latest)
   end
 end
 
--- A message came, changed or went. `ledger` is nil after a load: then the ledger must be loaded, too.
+-- A message was added, edited or removed. `ledger` is nil right after a load: the ledger must then be loaded too.
 local function fan(user, step, own, mention, ledger)
   local room, change = step[2], step[4]
   if not loaded[user] then
@@ -36,7 +36,7 @@ local function fan(user, step, own, mention, ledger)
   local row = row_of(user, room, seat)
   local put, remove = step[7] ~= '', step[8] > 0
   local timeline = band(seat.flags, TIMELINE) ~= 0
-  if change > seat.change and change > (row and row.filled or 0) then -- a ledger that was loaded later holds it
+  if change > seat.change and change > (row and row.filled or 0) then -- else the loaded ledger includes it
     if put and not own then
       if step[5] > seat.seq and not has(apart_of(user, room, seat), packed(step[5]), 4) and not (row and row.missing) then
         if not ledger then

@@ -1,4 +1,4 @@
--- Counts what is unread in timelines. After timeline_state.
+-- Counts unread messages in timelines. Appended to timeline_state.
 -- KEYS  for each channel its timeline, everyone, state
 -- ARGV  1 generation   2 now (ms)   3 ttl (ms)   4 for each channel, packed: {query, …}, where a query is {seq of the
 --       pointer, runs of seqs read apart beyond it as {low, high, low, high, …} in order, {seq that names the user, …}}
@@ -6,7 +6,7 @@
 -- of the first unread or 0, its member}
 local generation, now, ttl = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
--- How many of some seqs, in order, lie in a run.
+-- How many of these seqs, which are sorted, are in a run.
 local function within(runs, seqs)
   local count, index = 0, 1
   for _, seq in ipairs(seqs) do
@@ -17,14 +17,14 @@ local function within(runs, seqs)
   return count
 end
 
--- How many seqs mention everyone, come after a seq and lie in no run.
+-- How many messages mention everyone, come after a seq and are in no run.
 local function everyone_beyond(everyone, seq, runs)
   if #runs == 0 then return redis.call('ZCOUNT', everyone, '(' .. text(seq), '+inf') end
   local seqs = redis.call('ZRANGEBYSCORE', everyone, '(' .. text(seq), '+inf')
   return #seqs - within(runs, seqs)
 end
 
--- How many messages come after a seq and lie in no run.
+-- How many messages come after a seq and are in no run.
 local function beyond(timeline, seq, runs)
   local count = redis.call('ZCOUNT', timeline, '(' .. text(seq), '+inf')
   for index = 1, #runs, 2 do
@@ -34,7 +34,7 @@ local function beyond(timeline, seq, runs)
   return count
 end
 
--- The first message after a seq that lies in no run. Each look either finds it or passes a run.
+-- The first message after a seq that is in no run. Each lookup either finds it or skips a run.
 local function first_beyond(timeline, seq, runs)
   local index = 1
   while true do
@@ -46,7 +46,7 @@ local function first_beyond(timeline, seq, runs)
   end
 end
 
--- The messages that name the user, but for those that were counted because they mention everyone.
+-- How many messages name the user, except those that are counted because they mention everyone.
 local function named_alone(timeline, everyone, seq, named, any)
   local count = 0
   for _, one in ipairs(named) do
@@ -72,7 +72,7 @@ for index, queries in ipairs(cmsgpack.unpack(ARGV[4])) do
   for place, query in ipairs(known and queries or {}) do
     answers[index][place] = answer(timeline, everyone, known, unpack(query))
   end
-  -- To note every use would make every count a write.
+  -- Noting every use would make every count a write.
   if known and now - known.used >= ttl / 100 then use(timeline, everyone, state, now, ttl) end
 end
 return cmsgpack.pack(answers)

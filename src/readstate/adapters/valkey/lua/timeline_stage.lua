@@ -1,7 +1,7 @@
--- Puts a part of a loaded timeline aside. After timeline_state.
+-- Stages a part of a loaded timeline. Appended to timeline_state.
 -- KEYS  1 messages   2 seqs that mention everyone
--- ARGV  1 generation   2 how long to keep them (ms)   3 packed: {seq, member, whether it mentions everyone (0 or 1)}, …
--- Returns how many messages are there now
+-- ARGV  1 generation   2 expiry (ms)   3 packed: {seq, member, whether it mentions everyone (0 or 1)}, …
+-- Returns how many messages are staged now
 for _, entry in ipairs(cmsgpack.unpack(ARGV[3])) do
   redis.call('ZADD', KEYS[1], text(entry[1]), entry[2])
   if entry[3] == 1 then redis.call('ZADD', KEYS[2], text(entry[1]), text(entry[1])) end

@@ -1,18 +1,19 @@
--- How a user's state lies in one slot. Shared by all scripts of users, which come after it.
+-- The layout of a user's state in one slot. All scripts of users are appended to this text.
+-- In the code, a `seat` is a packed user room, and a `row` is the summary of a ledger.
 --
 -- KEYS begin with WIDTH keys for each user, the first ones of these (WIDTH is set before this text):
---   1 read-pointer  hash: room -> seat (flags, epoch, seq, at, change of the room, change number, id of the message);
---                   '' -> what is loaded (generation, change number, complete since, missing ledgers, last used)
+--   1 read-pointer  hash: room -> user room (flags, epoch, seq, at, change of the room, change number, message id);
+--                   '' -> marker (generation, change number, complete since, missing ledgers, last used)
 --   2 read-apart    hash: room -> seqs read one by one beyond the pointer (sorted, 4 bytes each)
---   3 unread-counts hash: room -> what its ledger holds in brief; a room that is not in it has nothing unread
---   4 preferences   hash: room -> preferences (scripts only hand them on)
+--   3 unread-counts hash: room -> row; a room without one has nothing unread
+--   4 preferences   hash: room -> preferences (scripts use only their change number)
 --   5 inbox         sorted set: channels counted by ledger, score = time of the latest message
 --   6 timelines     set: channels counted by timeline
---   7 loading       list: the ticket of a load under way, its generation, and the messages that have come meanwhile
---   8 read-at       hash: room -> when the pointer last moved (epoch, seq, ms). Kept until the durable store has it, at
---                   most an hour. Where a script gets it, it is the last of a user's keys
+--   7 loading       list: the ticket of a load in flight, its generation, and the messages that arrived meanwhile
+--   8 read-at       hash: room -> when the pointer last moved (epoch, seq, ms). Expires an hour after it was made: the
+--                   durable store has the times by then. A script that gets this key gets it as the user's last key
 -- Then come ledgers (unread:{user}:room), sorted sets: id of the message, score = its time.
--- ARGV[1] generation, [2] now in ms, [3] time to live in ms, [4] most ids in a ledger, [5] how many users.
+-- ARGV[1] generation, [2] now (ms), [3] ttl (ms), [4] most ids in a ledger, [5] how many users.
 
 local call, sub, byte = redis.call, string.sub, string.byte
 local pack, unpacked = struct.pack, struct.unpack
@@ -30,13 +31,13 @@ local MOVED_MS = 3600000
 local generation, now, ttl = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local cap, user_count = tonumber(ARGV[4]), tonumber(ARGV[5])
 local seconds = floor(now / 1000)
-local due = ttl / 16000 -- seconds after which a new time of use is noted
+local due = ttl / 16000 -- seconds after which a use is noted again
 
 -- ------------------------------------------------------------ sorted lists of numbers in a string
 
 local function packed(seq) return pack('>I4', seq) end
 
--- A list from sorted numbers.
+-- Packs sorted numbers into a list.
 local function packed_all(seqs)
   if #seqs == 0 then return '' end
   local parts = {}
@@ -44,7 +45,7 @@ local function packed_all(seqs)
   return table.concat(parts)
 end
 
--- How many items of a list are before a key. Items are `width` long and begin with the key.
+-- How many items of a list are before a key. Items are `width` bytes long and begin with their key.
 local function before(list, key, width)
   local low, high = 0, #list / width
   while low < high do
@@ -74,7 +75,7 @@ local function without(list, key, width)
   return sub(list, 1, at) .. sub(list, at + width + 1)
 end
 
--- What of a list comes after a seq.
+-- The part of a list after a seq.
 local function beyond(list, seq, width)
   if list == '' then return list end
   return sub(list, before(list, packed(seq + 1), width) * width + 1)
@@ -91,7 +92,7 @@ end
 
 -- ------------------------------------------------------------ users
 
--- A user is its number among those of the call. What is known of it is in these, so that nothing is made for each.
+-- A user is an index within the call. These parallel tables hold the state, so that none is allocated per user.
 local loaded, number, since, missing, used = {}, {}, {}, {}, {}
 local room_at_hand, seat_at_hand, unsaved, dirty = {}, {}, {}, {}
 
@@ -111,7 +112,7 @@ local function take_marker(user, raw)
   loaded[user] = is_current(known, generation)
 end
 
--- Looks at a user, and at once at the seat in a room: one call for both. Says whether the user is loaded.
+-- Reads a user's marker and the state in a room, in one call. Returns whether the user is loaded.
 local function open(user, room)
   if loaded[user] ~= nil then return loaded[user] end
   if room and room ~= '' then -- no room has an empty name
@@ -124,7 +125,7 @@ local function open(user, room)
   return loaded[user]
 end
 
--- Everything of a user expires together without activity, and what says that it is loaded goes first.
+-- Without activity, all keys of a user expire together; the one with the marker expires first.
 local LATER = 1000
 
 local function renew(user)
@@ -133,12 +134,12 @@ local function renew(user)
   for family = ASIDE, TIMELINES do call('PEXPIRE', key_of(user, family), ttl + LATER) end
 end
 
--- A key that may have just been made gets the expiry of the others.
+-- Gives a key that may be new the expiry of the others.
 local function expire_with(user, key)
   if call('PTTL', key) == -1 then call('PEXPIRE', key, call('PTTL', key_of(user, SEATS)) + LATER) end
 end
 
--- To be called last: writes down what changed for the users that were looked at.
+-- Must be called last: writes what changed for the users that were opened.
 local function close()
   for user = 1, user_count do
     if loaded[user] then
@@ -163,9 +164,9 @@ local function put_field(user, family, field, value)
   if call('HSET', hash, field, value) == 1 then expire_with(user, hash) end
 end
 
--- ------------------------------------------------------------ seats
+-- ------------------------------------------------------------ user rooms
 
--- The last seat of a user that was looked at is at hand, and is written when another one is, or at the end.
+-- The user room that was read last is cached. It is written when another one is read, or in `close`.
 local function look_at(user, room)
   if room_at_hand[user] == room then return seat_at_hand[user] end
   if unsaved[user] then
@@ -197,12 +198,12 @@ local function new_seat(flags)
   return seat
 end
 
--- Keep the seat that was looked at last; it is the same to its user, but for what its flags say about other keys.
+-- Keeps the cached user room. It has not changed for the user: only its flags about other keys may differ.
 local function keep_seat(user, seat)
   seat_at_hand[user], unsaved[user] = pack_seat(seat), true
 end
 
--- Keep the seat that was looked at last; it has changed.
+-- Keeps the cached user room, which has changed, under a new change number.
 local function put_seat(user, seat)
   number[user] = number[user] + 1
   dirty[user] = true
@@ -225,10 +226,11 @@ local function put_apart(user, room, seat, list)
   end
 end
 
--- ------------------------------------------------------------ what ledgers hold, in brief
+-- ------------------------------------------------------------ summaries of ledgers
 
--- `filled`: the change of the room that the ledger has passed, if it was loaded ahead of its seat. `floor`, `floor_at`:
--- the newest seq, or time, that was let go. `first_seq` is 0 where it isn't known. `named`: mentions, by seq.
+-- `filled`: the change of the room that the ledger includes, if it was loaded ahead of its user room. `floor`,
+-- `floor_at`: the newest seq, or time, that was dropped at the cap. `first_seq` is 0 where it is not known. `named`:
+-- mentions, by seq.
 local function new_row()
   return {
     count = 0, touched = seconds, filled = 0, floor = 0, floor_at = 0, latest = 0, first_seq = 0, first_at = 0,
@@ -253,7 +255,7 @@ local function row_of(user, room, seat)
   }
 end
 
--- Keep or remove a row; the seat must be kept after it.
+-- Keeps or removes a row. The caller must keep the user room afterwards.
 local function put_row(user, room, seat, row)
   local timeline = band(seat.flags, TIMELINE) ~= 0
   if timeline then row.count = #row.named / NAMED end
@@ -277,14 +279,14 @@ local function put_row(user, room, seat, row)
   end
 end
 
--- From now on the ledger must be loaded.
+-- Marks the ledger as not loaded.
 local function unload(user, room, seat)
   local row = row_of(user, room, seat) or new_row()
   row.missing = true
   put_row(user, room, seat, row)
 end
 
--- From now on the ledger is known to be empty.
+-- Marks the ledger as empty.
 local function drop_row(user, room, seat)
   local row = row_of(user, room, seat)
   if row then
@@ -306,19 +308,19 @@ local function find_first(row, ledger)
   end
   local first = call('ZRANGE', ledger, 0, 0, 'WITHSCORES')
   if not first[1] then
-    row.missing = true -- it was taken away behind our back
+    row.missing = true -- the server has lost the ledger
   elseif first[1] ~= row.first_id then
     row.first_seq, row.first_at, row.first_id = 0, tonumber(first[2]), first[1]
   end
 end
 
--- The pointer has come to a place: nothing up to it counts, nor was anything let go that would.
+-- The pointer moves to a position: drops what is up to it, and a floor that it has passed.
 local function read_to(seat, row, ledger, seq, at)
   row.named = beyond(row.named, seq, NAMED)
   if seq >= row.floor then row.floor = 0 end
   if band(seat.flags, TIMELINE) ~= 0 then return end
   if at == 0 then
-    row.missing = true -- nobody knows when that was
+    row.missing = true -- the time of the position is not known
     return
   end
   if at >= row.floor_at then row.floor_at = 0 end
@@ -328,7 +330,7 @@ local function read_to(seat, row, ledger, seq, at)
   end
 end
 
--- Takes single messages out: their seqs (packed), and their ids if these are known.
+-- Removes single messages, by their seqs (packed) and, if known, their ids.
 local function take_out(seat, row, ledger, seqs, ids)
   for at = 1, #seqs, 4 do row.named = without(row.named, sub(seqs, at, at + 3), NAMED) end
   if band(seat.flags, TIMELINE) ~= 0 or row.count == 0 then return end
@@ -345,7 +347,7 @@ local function touch(row, ledger)
   call('PEXPIRE', ledger, 2 * ttl)
 end
 
--- A message that is unread comes in.
+-- Adds an unread message.
 local function put_in(seat, row, ledger, seq, at, id, mention)
   local key = packed(seq)
   local item = key .. pack('>I8', at)
@@ -358,10 +360,10 @@ local function put_in(seat, row, ledger, seq, at, id, mention)
     row.touched = seconds
     return
   end
-  if row.count == 0 then call('DEL', ledger) end -- whatever an earlier life has left there
+  if row.count == 0 then call('DEL', ledger) end -- remains of an earlier ledger
   local size = row.count + call('ZADD', ledger, at, id)
   if size > 1 and call('ZCARD', ledger) ~= size then
-    row.missing = true -- it was taken away behind our back
+    row.missing = true -- the server has lost the ledger
     return
   end
   row.count = size
@@ -379,7 +381,7 @@ end
 
 -- ------------------------------------------------------------ read states
 
--- Notes when a pointer has moved.
+-- Notes when a pointer moved.
 local function note_move(user, room, epoch, seq)
   local times = KEYS[user * WIDTH]
   if call('HSET', times, room, pack(MOVED, epoch, seq, now)) == 1 and call('PTTL', times) == -1 then
@@ -387,9 +389,9 @@ local function note_move(user, room, epoch, seq)
   end
 end
 
--- Sets what is read. `ids`: of the messages read one by one by this, if they are known.
+-- Sets the read state. `ids`: the ids of the messages that this reads one by one, if known.
 local function set_state(user, room, seat, ledger, was_apart, epoch, seq, apart, at, id, ids)
-  if band(seat.flags, MEMBER) ~= 0 then -- whoever has left has no ledger
+  if band(seat.flags, MEMBER) ~= 0 then -- a user who left has no ledger
     if epoch ~= seat.epoch then
       unload(user, room, seat)
     else
@@ -412,7 +414,7 @@ local function set_state(user, room, seat, ledger, was_apart, epoch, seq, apart,
   put_seat(user, seat)
 end
 
--- What a ledger holds then; -1: it must be loaded, or holds only the newest.
+-- The size of a ledger; -1: it must be loaded, or holds only the newest messages.
 local function size_of(user, room, seat)
   local row = row_of(user, room, seat)
   if not row then return 0 end

@@ -1,5 +1,5 @@
--- Announces a load of one user. ARGV[6]: a new ticket, ARGV[7]: how long it holds, in ms.
--- Returns the ticket of the load that is under way.
+-- Announces a load of one user. ARGV[6]: a new ticket, ARGV[7]: how long it is valid (ms).
+-- Returns the ticket of the load in flight, which may be an earlier one.
 local loading = KEYS[7]
 local known = call('LRANGE', loading, 0, 1)
 if known[2] == ARGV[1] then return known[1] end

@@ -1,4 +1,4 @@
--- The change numbers of users; -1: not loaded.
+-- Returns the change numbers of users; -1: not loaded.
 local answers = {}
 for index = 1, user_count do
   answers[index] = open(index) and number[index] or -1

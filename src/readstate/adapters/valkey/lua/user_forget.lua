@@ -1,6 +1,6 @@
--- Drops one user (also one that is being loaded), or one ledger. ARGV[6]: room, '' for the user. After the user's keys
--- come ledgers that go with it.
--- The change number stays, so that it never goes back.
+-- Drops one user, also one that is being loaded, or one ledger. ARGV[6]: room, '' for the user. After the user's keys
+-- come ledgers to drop with the user. The change number stays, so that it never falls.
+-- Returns 1.
 local user = 1
 open(user)
 if ARGV[6] == '' then

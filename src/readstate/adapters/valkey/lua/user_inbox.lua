@@ -1,6 +1,7 @@
--- A page of one user's inbox, the latest first. ARGV[6]: the time to go on from, or '' for the beginning;
--- ARGV[7]: how many. Returns {channel, time, ...}: all of that time, so many of earlier ones, and all of the earliest
--- of these, because order among equals is not the server's; false: not loaded.
+-- A page of one user's inbox, the latest first. ARGV[6]: the time to continue from, or '' for the beginning;
+-- ARGV[7]: page size.
+-- Returns {channel, time, ...}: all entries of that time, a page of earlier ones, and all entries of the earliest time
+-- among these, because the server does not order entries of one time as the caller does; false: not loaded.
 local user = 1
 if not open(user) then return false end
 close()

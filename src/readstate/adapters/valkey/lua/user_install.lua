@@ -1,6 +1,6 @@
--- Takes a loaded user. After the user's keys come six that were staged: one for each of
--- the first six. ARGV[6]: ticket, ARGV[7]: how many ledgers must be loaded.
--- Returns 1, or 0 if something has happened since the ticket was given: load again.
+-- Installs a loaded user. After the user's keys come six staged keys, one for each of the first six.
+-- ARGV[6]: ticket, ARGV[7]: how many ledgers must be loaded.
+-- Returns 1, or 0 if something happened since the ticket was issued: load again.
 local user = 1
 open(user)
 local staged = {}
@@ -11,7 +11,7 @@ if waiting[1] ~= ARGV[6] or waiting[2] ~= ARGV[1] then
   return 0
 end
 call('DEL', key_of(user, LOADING))
-if loaded[user] then -- by somebody else, and what has come since is in it
+if loaded[user] then -- by another load, and later changes are in it
   call('UNLINK', unpack(staged))
   return 1
 end
@@ -20,7 +20,7 @@ for index = 1, 6 do
   call('UNLINK', key)
   if call('EXISTS', staged[index]) == 1 then call('RENAME', staged[index], key) end
 end
--- Larger than any number that was given before: in an older generation, or to a user who has expired since.
+-- Larger than any number issued before, in an older generation or before the user expired.
 number[user] = math.max(number[user] + 1, generation * 4294967296 + 8 * math.max(0, seconds - 1700000000) + 1)
 since[user], missing[user], used[user], loaded[user] = number[user], tonumber(ARGV[7]), 0, true
 for index = 3, #waiting do

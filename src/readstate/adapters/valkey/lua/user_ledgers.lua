@@ -1,8 +1,8 @@
--- Takes loaded ledgers. ARGV[6]: loads (MessagePack), each {user, ledger, room, epoch, change, floor, entries, seq,
--- apart (sorted)}, an entry being {seq, at, id, mention}; oldest first. Epoch, seq and apart are what it was looked up
--- with.
--- Returns for each load 1, or 0 if a newer change or another epoch has passed, or if something counts as unread again
--- that was read when it was looked up: load again.
+-- Installs loaded ledgers. ARGV[6]: loads (MessagePack), each {user, ledger, room, epoch, change, floor, entries, seq,
+-- apart (sorted)}, an entry being {seq, at, id, mention}; oldest first. Epoch, seq and apart are the read state of the
+-- query to the durable store.
+-- Returns for each load 1, or 0 (load again) if a newer change or another epoch has passed, or if a message is unread
+-- again that was read at the time of the query.
 
 local CHUNK = 2000
 local answers = {}

@@ -1,10 +1,10 @@
 -- Applies reads of members, in order.
 -- ARGV[6]: moves (MessagePack), each {kind, user, ledger, room, ...}:
---   {1, ..., seq, at, id, epoch or -1, apart (sorted) and ids, or neither}   read up to a place, and these one by one
---   {2, ..., seq, at, id of the place before it, epoch or -1, own (sorted)}   mark unread from seq on
---   {3, ..., seq, at, id, apart before (sorted), epoch after, seq after, apart after (sorted)}   give back
--- Returns for each move 0 (user not loaded), 1 (not a member), or a string: unread or -1 (4 bytes), length of the seat
--- before (1 byte), the seat before, the seat after or nothing; where there is more to tell,
+--   {1, ..., seq, at, id, epoch or -1, apart (sorted) and ids, or neither}   read up to a position, and apart seqs
+--   {2, ..., seq, at, id of the position before it, epoch or -1, own (sorted)}   mark unread from seq on
+--   {3, ..., seq, at, id, apart before (sorted), epoch after, seq after, apart after (sorted)}   undo
+-- Returns for each move 0 (user not loaded), 1 (not a member), or a string: unread or -1 (4 bytes), length of the user
+-- room before (1 byte), the user room before, the user room after or nothing. Where apart or preferences are set, it is
 -- {that string, apart before, apart after, preferences or ''}.
 
 local answers = {}
@@ -30,7 +30,7 @@ local function target(move, seat, apart)
   else
     if seat.epoch ~= move[9] or seat.seq ~= move[10] then return nil end
     local list, after = packed_all(move[8]), packed_all(move[11])
-    for at = 1, #apart, 4 do -- what was read one by one since stays read
+    for at = 1, #apart, 4 do -- messages read one by one since then stay read
       local key = sub(apart, at, at + 3)
       if not has(after, key, 4) then list = with(list, key, key, 4) end
     end
@@ -58,9 +58,9 @@ local function apply(move)
   return {head .. is, apart, now_apart, preferences}
 end
 
--- ------------------------------------------------------------ the short way
+-- ------------------------------------------------------------ the fast path
 
--- What a read up to a place leaves in a ledger; nil: that needs a closer look.
+-- Cuts a ledger at a position. Returns how many messages are left; nil: `apply` must handle the read.
 local function cut(user, room, ledger, change, seq, at)
   local counts = key_of(user, COUNTS)
   local raw = call('HGET', counts, room)
@@ -78,7 +78,7 @@ local function cut(user, room, ledger, change, seq, at)
   if not first[1] then return nil end
   local gone = call('ZREMRANGEBYSCORE', ledger, '-inf', at)
   if gone == 0 then return count end
-  if gone >= count then -- it was changed behind our back
+  if gone >= count then -- the ledger was changed by something else
     unload(user, room, seat_of(user, room))
     return nil
   end
@@ -87,8 +87,8 @@ local function cut(user, room, ledger, change, seq, at)
   return count - gone
 end
 
--- Most reads by far: up to a place, by a member who has nothing apart, no mentions and no preferences there. Returns
--- nil if this is not one of them.
+-- By far the most reads: up to a position, by a member with nothing apart, no mentions and no preferences in the room.
+-- Returns nil for any other read.
 local function plain(move)
   local user, room = move[2], move[4]
   if not open(user, room) then return 0 end

@@ -1,4 +1,4 @@
--- Raises a user's change number. Returns it; -1: not loaded.
+-- Raises a user's change number and returns it; -1: not loaded.
 local user = 1
 if not open(user) then return -1 end
 number[user], dirty[user] = number[user] + 1, true

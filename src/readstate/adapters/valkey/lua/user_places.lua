@@ -1,5 +1,5 @@
 -- The pointers of users in one room, without noting a use. ARGV[6]: room.
--- Returns {seat, apart, read-at, ...}: empty where a user has none there, false where a user is not loaded.
+-- Returns {user room, apart, read-at, ...}: empty where a user has none there, false where a user is not loaded.
 local answers, room = {}, ARGV[6]
 for user = 1, user_count do
   local seat, apart, moved = false, false, false

@@ -1,5 +1,5 @@
--- All seats of one user, without noting a use: what nobody else uses expires as if nobody had looked.
--- Returns {seats, apart}, each {room, value, ...}, the seats with what is loaded under the empty name; false: not loaded.
+-- All of one user's rooms, without noting a use: this read does not delay expiry.
+-- Returns {user rooms, apart}, each {room, value, ...}, with the marker under the empty name; false: not loaded.
 local user = 1
 if not open(user) then return false end
 return {call('HGETALL', key_of(user, SEATS)), call('HGETALL', key_of(user, ASIDE))}

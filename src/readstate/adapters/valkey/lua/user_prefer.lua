@@ -1,10 +1,11 @@
--- Sets a member's preferences for a room. ARGV[6]: room, ARGV[7]: preferences (MessagePack; the sixth is the change number
--- that set them), ARGV[8]: only if those that stand are not newer than this change number; -1: in any case.
--- Returns the user's change number; -1: newer ones stand, the user is not loaded, or is not a member.
+-- Sets a member's preferences for a room. ARGV[6]: room, ARGV[7]: preferences (MessagePack; the sixth field is the
+-- change number that set them), ARGV[8]: set them only if the current ones are not newer than this change number;
+-- -1: always.
+-- Returns the user's change number; -1: newer ones exist, or the user is not loaded or not a member.
 local room, known = ARGV[6], tonumber(ARGV[8])
 local user = 1
 if not open(user, room) then
-  call('DEL', key_of(user, LOADING)) -- a load that is under way is too old
+  call('DEL', key_of(user, LOADING)) -- a load in flight is too old
   return -1
 end
 local seat = seat_of(user, room)

@@ -1,4 +1,4 @@
--- The rooms that one user is a member of; false: not loaded.
+-- Returns the rooms that one user is a member of; false: not loaded.
 local user = 1
 if not open(user) then return false end
 local rooms, all = {}, call('HGETALL', key_of(user, SEATS))

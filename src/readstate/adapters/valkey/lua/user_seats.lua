@@ -1,3 +1,3 @@
--- One user's seats in some rooms. ARGV[6]: rooms (MessagePack).
--- Returns {what is loaded, seats, counts, apart}, the last three as seats.lua says.
+-- One user's state in some rooms. ARGV[6]: rooms (MessagePack).
+-- Returns {marker, user rooms, counts, apart}, the last three as in seats.lua.
 return {call('HGET', key_of(1, SEATS), ''), seats_in(cmsgpack.unpack(ARGV[6]))}

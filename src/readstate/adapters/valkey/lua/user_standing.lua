@@ -1,6 +1,6 @@
--- What a message that has just come does to users' counts. Each user has one ledger, in the same order.
+-- What a new message does to users' counts. Each user has one ledger, in the same order.
 -- ARGV[6]: channel, ARGV[7]: seq, ARGV[8]: id of the message.
--- Returns {code, epoch, preferences or '', ...}: code 0 nothing, 1 one more, 3 look (see ports.Standing).
+-- Returns {code, epoch, preferences or '', ...}: code 0 nothing, 1 one more, 3 look (see ports.CountDelta).
 local answers, room, seq = {}, ARGV[6], tonumber(ARGV[7])
 
 local function code(user, seat, ledger)

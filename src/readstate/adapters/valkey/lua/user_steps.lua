@@ -1,13 +1,14 @@
--- Takes what happened in channels, in order.
--- ARGV[6]: steps, ARGV[7]: to whom (both MessagePack). A step is {kind, room, flags of a new seat, ...}:
---   {1, ..., change, seq, at, id ('': nothing is put), seq, id of what is removed (seq 0: nothing), edit, latest, archived}
+-- Applies hot updates (`step` in the code), in order. Follows `steps.lua`, which `user_install` shares.
+-- ARGV[6]: updates, ARGV[7]: items, one per user that an update goes to (both MessagePack).
+-- An update is {kind, room, flags of a new user room, ...}:
+--   {1, ..., change, seq, at, id ('': nothing to put), seq, id to remove (seq 0: nothing), edit, latest, archived}
 --   {2, ..., seq}                                           the user's own message; without seq: a state to merge
---   {3, ..., change, last seq, latest, seq, at, id up to where joining reads}      joined
+--   {3, ..., change, last seq, latest, seq, at, id up to which joining reads}      joined
 --   {4, ..., change} left   {5, ..., change} counted by timeline now   {6, ..., change} the channel is gone
--- To whom: {step, user, ledger, own, mention} for 1; {step, user, ledger, epoch, seq, apart (sorted), at, id} for 2 and 3;
--- {step, user, ledger} for the others. `steps.lua` is the shared part of this script and of `install`.
--- Returns {index of the item in ARGV[7], seat before, apart before, seat after, apart after} of the pointers that
--- moved to something that the durable store doesn't have.
+-- An item is {update, user, ledger, own, mention} for 1; {update, user, ledger, epoch, seq, apart (sorted), at, id} for
+-- 2 and 3; {update, user, ledger} for the others.
+-- Returns {index of the item in ARGV[7], user room before, apart before, user room after, apart after} for each pointer
+-- that moved to a state that the durable store doesn't have.
 
 local steps, moved = cmsgpack.unpack(ARGV[6]), {}
 
@@ -31,7 +32,7 @@ local function merged(index, item, user, room, seat, ledger, own, reach)
     if own > s then
       local key = packed(own)
       local more = with(a, key, key, 4)
-      if a == was_apart then ids = {} end -- one's own message is in no ledger
+      if a == was_apart then ids = {} end -- the user's own message is in no ledger
       a = more
     elseif a == was_apart then
       ids = {}
@@ -91,7 +92,7 @@ for index, item in ipairs(cmsgpack.unpack(ARGV[7])) do
   if kind == 1 then
     fan(user, step, item[4], item[5], item[3])
   elseif not loaded[user] then
-    call('DEL', key_of(user, LOADING)) -- a load that is under way is too old
+    call('DEL', key_of(user, LOADING)) -- a load in flight is too old
   elseif kind == 2 then
     local room = step[2]
     local seat = seat_of(user, room) or new_seat(band(step[3], THREAD))

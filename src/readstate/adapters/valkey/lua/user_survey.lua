@@ -1,4 +1,4 @@
--- What may be unread for one user: returns {counts, preferences}, each {room, value, ...}; false: not loaded.
+-- What may be unread for one user. Returns {counts, preferences}, each {room, value, ...}; false: not loaded.
 local user = 1
 if not open(user) then return false end
 close()

@@ -1,5 +1,6 @@
--- Notes that ledgers are used; one that nobody has touched for long must be loaded again.
+-- Notes that ledgers are used; a ledger that was not used for too long must be reloaded.
 -- After the user's keys come the ledgers of the rooms in ARGV[6] (MessagePack), in their order.
+-- Returns 1, or 0 if the user is not loaded.
 local user = 1
 if not open(user) then return 0 end
 for index, room in ipairs(cmsgpack.unpack(ARGV[6])) do

@@ -1,8 +1,8 @@
--- One user as a whole, and the seats in some rooms, those that have changed, or all.
--- ARGV[6]: which seats: 'rooms', 'since' or 'all'; ARGV[7]: rooms (MessagePack), or a change number (8 bytes).
--- Returns false if the user is not loaded, else {what is loaded, rooms whose ledger must be loaded, timeline channels,
--- preferences, seats, apart, counts}; the last four as {room, value, ...}, but for 'rooms' seats, apart and counts as
--- in user_seats.
+-- One user as a whole, with the state in some rooms, in those that have changed, or in all.
+-- ARGV[6]: which: 'rooms', 'since' or 'all'; ARGV[7]: rooms (MessagePack), or a change number (8 bytes).
+-- Returns false if the user is not loaded, else {marker, rooms whose ledger must be loaded, timeline channels,
+-- preferences, user rooms, apart, counts}; the last four as {room, value, ...}, but for 'rooms' the last three as in
+-- seats.lua.
 
 local user = 1
 if not open(user) then return false end
@@ -32,7 +32,7 @@ elseif ARGV[6] == 'since' then
       add(all[index], all[index + 1])
     end
   end
-elseif ARGV[6] == 'all' then -- with what is loaded, under the empty name
+elseif ARGV[6] == 'all' then -- with the marker, under the empty name
   seats, apart = call('HGETALL', key_of(user, SEATS)), call('HGETALL', key_of(user, ASIDE))
   counts = call('HGETALL', key_of(user, COUNTS))
 end
