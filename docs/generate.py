@@ -375,9 +375,9 @@ figures are still to come, so that something may come twice after a fault, but n
 a `seq` that is not beyond the newest of its channel is such a repeat.
 
 **Every figure is exact at its place among the frames**: the numbers of an event replace those that a device has, and
-each later `message.new` with `counts` adds one to them. What a device missed comes per channel: the messages (with
-`counts: false`), `channel.updated` and `unread.updated`; then threads and receipts. Up to 1,000 such events are given
-whole."""
+each later `message.new` with `counts` adds one to them. What a device missed comes in this order: the messages
+(with `counts: false`), channel by channel; `channel.updated` and `unread.updated` of each channel; threads; receipts.
+Up to 1,000 such events are given whole."""
 LIVE_END = """
 ## Limits
 

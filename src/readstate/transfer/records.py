@@ -1,6 +1,6 @@
-"""Records of an export: JSON Lines, one record per line, distinguished by `type`.
+"""The lines of an export, as they are written and read: JSON Lines, one record in each, told apart by `type`.
 
-Also the checked values that an import makes of them, which any store can take.
+And what becomes of them on the way in: checked values that any store can take.
 """
 
 from collections.abc import Sequence
@@ -22,13 +22,13 @@ from readstate.domain.model import (
 VERSION = 1
 
 Seq = Annotated[int, Meta(ge=0)]
-"""Not bounded here, because an export writes whatever is stored; `lines.py` bounds it on import."""
+"""Bounded where it comes in (`services.transfer_lines`): an export tells whatever is stored."""
 MAX_SEQ = 2**31
-"""The largest seq of an import, so that as many can follow: Valkey keeps seqs in 32 bits."""
+"""The largest seq that an import may bring: as many may follow. The hot state in Valkey keeps seqs in 32 bits."""
 MAX_EPOCH = 2**46
-"""The largest epoch: Valkey scripts write numbers below 10^14 exactly, JSON readers read those below 2^53."""
+"""The largest epoch: scripts in Valkey write numbers below 10^14 exactly, JSON readers those below 2^53."""
 Skipped = tuple[tuple[Seq, Seq], ...]
-"""(after, up to): ranges of seqs that only joins marked as read."""
+"""(after, up to): seqs that joins alone marked as read."""
 
 
 # ---------------------------------------------------------------- lines
@@ -41,7 +41,7 @@ class Line(
 
 
 class Header(Line, tag="readstate", forbid_unknown_fields=False, kw_only=True, frozen=True):
-    """The first line. Unknown fields are ignored."""
+    """The first line."""
 
     version: int
     exported_at: int | None = None
@@ -54,12 +54,12 @@ class LatestLine(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only
     at: Time
     sender_id: Id
     seq: Seq | None = None
-    """None: the room's `last_seq`."""
+    """Left out, it is the last one."""
     preview: str | None = None
 
 
 class ChannelLine(Line, tag="channel", kw_only=True, frozen=True):
-    """`last_*` and `latest` say where the history ended, for a file without messages."""
+    """A channel. Without its history it says where that ended."""
 
     channel_id: Id
     kind: ChannelType
@@ -74,7 +74,7 @@ class ChannelLine(Line, tag="channel", kw_only=True, frozen=True):
 
 
 class ThreadLine(Line, tag="thread", kw_only=True, frozen=True):
-    """`last_*` and `latest` say where the replies ended."""
+    """A thread: where its replies ended."""
 
     channel_id: Id
     thread_id: Id
@@ -86,13 +86,13 @@ class ThreadLine(Line, tag="thread", kw_only=True, frozen=True):
 
 
 class MessageLine(Line, tag="message", kw_only=True, frozen=True):
-    """Without a seq, a message takes the next one of its channel (a reply: of its thread)."""
+    """A message. Without a seq it takes the next one of its channel (a reply: of its thread)."""
 
     channel_id: Id
     id: Id
     at: Time
     sender_id: Id | None = None
-    """None: all that is known is that this id is deleted."""
+    """Null: only that this id is deleted is known."""
     seq: Seq | None = None
     sent_at: Time | None = None
     text: str | None = None
@@ -106,7 +106,7 @@ class MessageLine(Line, tag="message", kw_only=True, frozen=True):
 
 
 class LastReadLine(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=True, frozen=True, gc=False):
-    """How far a user has read: by `seq`, else by the message's `id`, else everything up to the time `at`."""
+    """How far somebody has read: by `seq`, else by the message's `id`, else everything up to the time `at`."""
 
     epoch: Seq = 0
     seq: Seq | None = None
@@ -117,16 +117,18 @@ class LastReadLine(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_on
 
 
 class PreferencesLine(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=True, frozen=True, gc=False):
+    """What a member wants of a channel."""
+
     muted: bool | Time = False
     count: CountPreference = "all"
     receipts: ReceiptsPreference = "public"
     pinned: bool = False
     archived: bool | Seq = False
-    """A number: archived until another user writes after this seq."""
+    """A number: until somebody else writes after this seq."""
 
 
 class MemberLine(Line, tag="member", kw_only=True, frozen=True):
-    """A member of a channel, or one who has left it (`active` false)."""
+    """A member of a channel, or one who has left it."""
 
     channel_id: Id
     user_id: Id
@@ -139,7 +141,7 @@ class MemberLine(Line, tag="member", kw_only=True, frozen=True):
 
 
 class FollowLine(Line, tag="follow", kw_only=True, frozen=True):
-    """A follower of a thread, or one who no longer follows it (`active` false)."""
+    """A follower of a thread, or one who follows it no more."""
 
     channel_id: Id
     thread_id: Id
@@ -152,7 +154,7 @@ class FollowLine(Line, tag="follow", kw_only=True, frozen=True):
 
 
 class PointerLine(Line, tag="pointer", kw_only=True, frozen=True):
-    """The read pointer of a user who was never a member, but wrote from outside."""
+    """The read pointer of somebody who was never a member (who wrote from outside)."""
 
     channel_id: Id
     user_id: Id
@@ -161,7 +163,7 @@ class PointerLine(Line, tag="pointer", kw_only=True, frozen=True):
 
 
 class UserLine(Line, tag="user", kw_only=True, frozen=True):
-    """State of a user that belongs to no channel."""
+    """What is kept of a user besides channels."""
 
     user_id: Id
     receipts: ReceiptsPreference = "public"
@@ -176,7 +178,7 @@ Record = ChannelLine | ThreadLine | MessageLine | MemberLine | FollowLine | Poin
 
 
 class GivenRead(Struct, frozen=True, gc=False):
-    """A read pointer, given by seq, by id, or by time."""
+    """A read pointer as a record gives it: by seq, by id, or by time."""
 
     epoch: int = 0
     seq: int | None = None
@@ -187,7 +189,7 @@ class GivenRead(Struct, frozen=True, gc=False):
 
 
 class GivenUserRoom(Struct, frozen=True, gc=False):
-    """A user in a room: membership (None for a pointer alone), preferences and pointer."""
+    """A user in a room: a membership (none for a pointer alone), preferences, a pointer."""
 
     room: str
     user_id: str
@@ -195,10 +197,12 @@ class GivenUserRoom(Struct, frozen=True, gc=False):
     preferences: Preferences
     read: GivenRead | None
     presumed: bool = False
-    """Derived from messages of a thread, not from a record."""
+    """Comes of what the user wrote in a thread, not of a record."""
 
 
 class GivenUser(Struct, frozen=True, gc=False):
+    """What is kept of a user."""
+
     user_id: str
     last_tap: int
     last_seen: int
@@ -206,10 +210,12 @@ class GivenUser(Struct, frozen=True, gc=False):
 
 
 Given = Channel | Message | GivenUserRoom | GivenUser
-"""A record that is valid in itself. The fold decides whether it fits the store."""
+"""A record that is right in itself. Whether it fits what the store has, the store's fold decides."""
 
 
 class Numbered(Struct, frozen=True, gc=False):
+    """A record and the line that it stands on."""
+
     line: int
     given: Given
 
@@ -218,7 +224,7 @@ class Numbered(Struct, frozen=True, gc=False):
 
 
 class Taken(Struct, frozen=True, gc=False):
-    """What the durable store did with a batch of records, and whose hot state is stale now."""
+    """What the durable store made of a batch of records, and whose hot state is no longer right."""
 
     refused: list[Refused]
     rooms: dict[str, int] = field(default_factory=dict)
@@ -227,10 +233,10 @@ class Taken(Struct, frozen=True, gc=False):
 
 
 class ErasedRows(Struct, frozen=True, gc=False):
-    """What an erase removed, and whose hot state is stale now."""
+    """What an erase removed, and whose hot state is no longer right."""
 
     erased: Erased
     rooms: dict[str, Channel]
-    """The channels and threads that the user was in, as they are now."""
+    """The channels and threads that the user was in, as they stand now."""
     receivers: list[str]
-    """Users whose badges counted the erased user."""
+    """Whose badges counted the user."""
