@@ -144,7 +144,7 @@ async def turned_away(options: Options) -> str:
     with pytest.raises(LogUnavailable) as refused:
         await producer.send(TOPIC, [Record(b"k", b"v")])
     await producer.close()
-    return f"{caught.value.detail}\n{refused.value.detail}"
+    return f"{caught.value.explained}\n{refused.value.explained}"
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
