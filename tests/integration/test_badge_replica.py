@@ -336,7 +336,7 @@ class Turns:
 
 STEPS = {
     "update": [
-        ("main", "standings"),
+        ("main", "badge_states"),
         ("replica", "known"),
         ("main", "take"),
         ("main", "members"),

@@ -297,7 +297,7 @@ async def test_what_is_not_allowed_is_told_plainly(shell: Shell, server: Server)
 
     assert "(unauthenticated)" in await shell.refuses("bob", "--key", "wrong")
     assert "the token is bob's, not alice's (forbidden)" in await shell.refuses("alice", "--key", bobs)
-    assert "a service key has no 'me'" in await shell.refuses("me")
+    assert "service key has no 'me'" in await shell.refuses("me")
     assert "(invalid_id)" in await shell.refuses("@everyone")
 
 

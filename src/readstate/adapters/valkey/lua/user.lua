@@ -10,8 +10,9 @@
 --   5 inbox         sorted set: channels counted by ledger, score = time of the latest message
 --   6 timelines     set: channels counted by timeline
 --   7 loading       list: the ticket of a load in flight, its generation, and the messages that arrived meanwhile
---   8 read-at       hash: room -> when the pointer last moved (epoch, seq, ms). Expires an hour after it was made: the
---                   durable store has the times by then. A script that gets this key gets it as the user's last key
+--   8 read-at       hash: room -> when the pointer last moved (epoch, seq, ms). Expires an hour after it was made, or
+--                   with the user: the durable store has the times by then. A script that gets this
+--                   key gets it as the user's last key
 -- Then come ledgers (unread:{user}:room), sorted sets: id of the message, score = its time.
 -- ARGV[1] generation, [2] now (ms), [3] ttl (ms), [4] most ids in a ledger, [5] how many users.
 
@@ -385,7 +386,7 @@ end
 local function note_move(user, room, epoch, seq)
   local times = KEYS[user * WIDTH]
   if call('HSET', times, room, pack(MOVED, epoch, seq, now)) == 1 and call('PTTL', times) == -1 then
-    call('PEXPIRE', times, MOVED_MS)
+    call('PEXPIRE', times, math.min(MOVED_MS, ttl))
   end
 end
 
