@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import OFFSET_INVALID, TopicPartition
+from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo  # type: ignore[attr-defined]
 
 from readstate.adapters.kafka import watcher as module
 from readstate.adapters.kafka.consumer import Consumed, KafkaConsumer
@@ -55,6 +57,32 @@ async def consume(options: Options, topic: str, group: str, count: int) -> list[
     await consumer.commit([record for record in found if record.offset == 0])
     await consumer.close()
     return found
+
+
+async def test_an_offset_that_the_broker_does_not_know_yet_is_asked_for_again(
+    options: Options, topic: str, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """librdkafka answers -1001 then, and no error: taken as an end, nothing would wait and nothing be left."""
+    await write(options, topic, 0, 0)
+    asked = 0
+    list_offsets = AdminClient.list_offsets
+
+    def unknown_at_first(self: AdminClient, *args: Any, **kwargs: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        answers = list_offsets(self, *args, **kwargs)
+        if asked > 2:
+            return answers
+        unknown: Future[Any] = Future()
+        unknown.set_result(ListOffsetsResultInfo(OFFSET_INVALID, -1, -1))
+        return dict.fromkeys(answers, unknown)
+
+    monkeypatch.setattr(AdminClient, "list_offsets", unknown_at_first)
+
+    assert await watcher.ends(topic) == {0: 2, 1: 0, 2: 0}
+    assert asked == 3
+    asked = 0
+    assert await watcher.lag(kafka.topic(), topic) == 2
 
 
 async def test_ends_and_lag_are_told_to_whoever_is_no_member(options: Options, topic: str, watcher: Watcher) -> None:

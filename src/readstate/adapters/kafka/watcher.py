@@ -194,4 +194,9 @@ async def _offsets(admin: AdminClient, places: Sequence[TopicPartition], spec: A
         dict.fromkeys(places, spec), isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=ANSWER_SECONDS
     )
     found = await asyncio.gather(*(asyncio.wrap_future(answer) for answer in answers.values()))
-    return {place: result.offset for place, result in zip(answers, found, strict=True)}
+    offsets = {place: result.offset for place, result in zip(answers, found, strict=True)}
+    if spec in {_OLDEST, _NEXT} and min(offsets.values(), default=0) < 0:
+        # Just after a broker started, librdkafka answers -1001 without an error. As an end it would say that
+        # everything is done; as an end before the applied offset, that the log has lost its tail.
+        raise KafkaException(KafkaError(KafkaError.OFFSET_NOT_AVAILABLE))
+    return offsets
