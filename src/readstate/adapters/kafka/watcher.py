@@ -166,9 +166,7 @@ class Watcher:
         for place in found:
             if place.error is not None:
                 raise KafkaException(place.error)
-            if (
-                place.offset <= ends[place.partition]
-            ):  # else the log has lost its tail and is read from its oldest record again
+            if place.offset <= ends[place.partition]:  # else the log has lost its tail: all of it is read again
                 oldest[place.partition] = max(oldest[place.partition], place.offset)  # negative: nothing committed
         return oldest
 
