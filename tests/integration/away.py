@@ -23,12 +23,14 @@ from readstate.api import NewMessage, PutChannel, PutPreferences, PutPresence, T
 from readstate.domain.announcements import Announcement, BadgeChanged
 from readstate.domain.events import AnyChannelEvent, Delivery, MessageEvent, ReadEvent, UnsentEvent
 from readstate.domain.facts import Effect
+from readstate.profiles.consistency import Shared
 from readstate.profiles.wiring import Parts, Services
 from readstate.services.cursors import Cursors
 from readstate.services.freshness import AlwaysFresh
 from readstate.services.pending_writes import UnannouncedWrites
 from readstate.settings import make_settings
 from readstate.stack import Valkey
+from readstate.timings import Timings
 from readstate.workers.message_writer import MessageWriter
 from readstate.workers.receipt_persister import ReceiptPersister
 from readstate.workers.status_update import StatusUpdate
@@ -134,6 +136,8 @@ class Cluster:
             Cursors(b"a key", store_id),
             f"instance {number}",
             alone=False,
+            consistency=Shared(),
+            timings=Timings(),
         )
         services.assemble(make_settings(fanout_max_members=FANOUT, max_page=PAGE), self.clock, parts)
         return services

@@ -31,11 +31,13 @@ from readstate.domain.events import (
 )
 from readstate.domain.facts import Effect
 from readstate.ports import Hot, Online, Seen
+from readstate.profiles.consistency import Exclusive
 from readstate.profiles.wiring import Parts, Services
 from readstate.services.cursors import Cursors
 from readstate.services.freshness import AlwaysFresh
 from readstate.services.pending_writes import UnannouncedWrites
 from readstate.settings import make_settings
+from readstate.timings import Timings
 from readstate.workers.message_writer import MessageWriter
 from readstate.workers.receipt_persister import ReceiptPersister
 from tests.contract import valkey
@@ -104,7 +106,21 @@ class World:
         )
         log = LocalLog(0, self.writer.handle, self._log_reads)
         cursors = Cursors(b"a key", 1)
-        parts = Parts(log, hot, durable, durable.transfer, bus, AlwaysFresh(), writing, 1, cursors, "w", alone=True)
+        parts = Parts(
+            log,
+            hot,
+            durable,
+            durable.transfer,
+            bus,
+            AlwaysFresh(),
+            writing,
+            1,
+            cursors,
+            "w",
+            alone=True,
+            consistency=Exclusive(),
+            timings=Timings(),
+        )
         self.services.assemble(make_settings(fanout_max_members=FANOUT), clock, parts)
 
     async def _log_reads(self, events: Sequence[ReadEvent]) -> None:

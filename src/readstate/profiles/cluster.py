@@ -34,8 +34,10 @@ from readstate.services.freshness import NeverFresh, Trailing
 from readstate.services.pending_writes import UnannouncedWrites
 from readstate.settings import Settings
 from readstate.tasks import cancel
+from readstate.timings import Timings
 from readstate.workers.receipt_persister import ReceiptPersister, SharedPersister, pointer_of
 
+from .consistency import Shared
 from .wiring import Parts, Services
 
 if TYPE_CHECKING:
@@ -68,12 +70,14 @@ class Cluster:
         self,
         settings: Settings,
         clock: Clock,
+        timings: Timings,
         instance_id: str,
         stack: contextlib.AsyncExitStack,
         tracing: "Tracing | None",
     ) -> None:
         self.settings = settings
         self.clock = clock
+        self.timings = timings
         self.instance_id = instance_id
         self.topics = Topics(settings.topic_prefix)
         self.options = kafka_options(settings)
@@ -130,6 +134,8 @@ class Cluster:
             self.instance_id,
             alone=False,
             batchers=Batcher if self._tracing is None else self._tracing.batchers,
+            timings=self.timings,
+            consistency=Shared(),
         )
         services.assemble(s, self.clock, parts)
         self._assemble_aside(parts)

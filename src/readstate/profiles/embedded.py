@@ -25,9 +25,11 @@ from readstate.services.freshness import AlwaysFresh
 from readstate.services.pending_writes import UnannouncedWrites
 from readstate.settings import Settings
 from readstate.tasks import cancel
+from readstate.timings import Timings
 from readstate.workers.message_writer import MessageWriter
 from readstate.workers.receipt_persister import ReceiptPersister
 
+from .consistency import Exclusive
 from .wiring import Parts, Services
 
 if TYPE_CHECKING:
@@ -46,12 +48,14 @@ class Embedded:
         self,
         settings: Settings,
         clock: Clock,
+        timings: Timings,
         instance_id: str,
         stack: contextlib.AsyncExitStack,
         tracing: "Tracing | None",
     ) -> None:
         self._settings = settings
         self._clock = clock
+        self._timings = timings
         self._instance_id = instance_id
         self._stack = stack
         self._tracing = tracing
@@ -116,6 +120,8 @@ class Embedded:
             self._instance_id,
             alone=True,
             batchers=batchers,
+            timings=self._timings,
+            consistency=Exclusive(),
         )
         services.assemble(self._settings, self._clock, parts)
         bus.subscribe(services.live.on_announcements, services.live.on_gap, services.live.is_idle)

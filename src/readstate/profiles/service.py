@@ -15,6 +15,7 @@ from readstate.extras import extra
 from readstate.ports import Clock, DurableDeadLetters, Hot
 from readstate.settings import Settings, make_settings
 from readstate.tasks import cancel
+from readstate.timings import Timings
 
 from .embedded import Embedded, store_held, store_is_locked
 from .wiring import Services
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from .cluster import Cluster
 
+DEFAULT_TIMINGS = Timings()
 PING_SECONDS = 3
 LOOK_SECONDS = 1.0
 """The result of a look at the dependencies is reused for this long."""
@@ -40,9 +42,10 @@ class Readstate(Services):
     durable: SqlStore
     hot: Hot
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
+    def __init__(self, settings: Settings, clock: Clock, timings: Timings) -> None:
         self.settings = settings
         self.clock = clock
+        self.timings = timings
         self.instance_id = settings.instance_id or secrets.token_hex(4)
         self._stack = contextlib.AsyncExitStack()
         self.tracing = make_tracing(settings, self.instance_id)
@@ -51,11 +54,18 @@ class Readstate(Services):
         self._look_again_at = 0.0
 
     @classmethod
-    def open(cls, *, settings: Settings | None = None, clock: Clock = system_clock, **overrides: object) -> "Readstate":
+    def open(
+        cls,
+        *,
+        settings: Settings | None = None,
+        clock: Clock = system_clock,
+        timings: Timings = DEFAULT_TIMINGS,
+        **overrides: object,
+    ) -> "Readstate":
         """A service with these settings: an object, or single settings by their lower-case names."""
         if settings is not None and overrides:
             raise ConfigurationError("give settings or single ones by name, not both")
-        return cls(settings or make_settings(**overrides), clock)
+        return cls(settings or make_settings(**overrides), clock, timings)
 
     def __await__(self) -> Generator[None, None, "Readstate"]:
         return self.__aenter__().__await__()
@@ -122,10 +132,10 @@ class Readstate(Services):
 
     def _make_profile(self) -> "Embedded | Cluster":
         if self.settings.profile == "embedded":
-            return Embedded(self.settings, self.clock, self.instance_id, self._stack, self.tracing)
+            return Embedded(self.settings, self.clock, self.timings, self.instance_id, self._stack, self.tracing)
         with extra("redis", "Valkey or Redis"), extra("asyncpg", "PostgreSQL"), extra("confluent_kafka", "Kafka"):
             from .cluster import Cluster  # noqa: PLC0415 - an extra
-        return Cluster(self.settings, self.clock, self.instance_id, self._stack, self.tracing)
+        return Cluster(self.settings, self.clock, self.timings, self.instance_id, self._stack, self.tracing)
 
 
 def make_tracing(settings: Settings, instance_id: str = "") -> "Tracing | None":

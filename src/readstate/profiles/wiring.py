@@ -8,6 +8,7 @@ from readstate.live.catch_up import CatchUp
 from readstate.live.rendering import EventRenderer
 from readstate.live.updates import Live
 from readstate.ports import Bus, Clock, Durable, DurableTransfer, Freshness, Hot, Log
+from readstate.ports.consistency import Consistency
 from readstate.services.acceptance import Acceptance
 from readstate.services.badge import OfflineBadge
 from readstate.services.channels import Channels
@@ -28,6 +29,7 @@ from readstate.services.threads import ThreadPanel
 from readstate.services.transfer import Transfer
 from readstate.services.unread_messages import UnreadView
 from readstate.settings import Settings
+from readstate.timings import Timings
 from readstate.transfer.lines import Checks
 
 
@@ -44,6 +46,8 @@ class Parts(NamedTuple):
     instance_id: str
     alone: bool
     """Whether no other process writes to the stores."""
+    consistency: Consistency
+    timings: Timings
     batchers: Batchers = Batcher
 
 
