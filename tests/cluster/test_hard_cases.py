@@ -8,12 +8,12 @@ Cases are `test_case_<number>_*` in the file that is named: reads is `test_hard_
 | 1 | a mark-unread that only the log or a spool has, and the hot store is emptied | reads |
 | 2 | a read that changes nothing, after one whose produce failed | reads |
 | 3 | a writer that was replaced wakes up late | channels (tests/model/test_repeats.py: dies anywhere) |
-| 4 | a loader against a delete | channels (tests/integration/test_servers_orders.py: every order) |
+| 4 | a loader against a delete | channels (tests/valkey/test_servers_orders.py: every order) |
 | 5 | read one by one, then deleted | reads |
 | 6 | own sends, joins and focus after a mark-unread | reads |
-| 7 | a thousand messages in one millisecond, and a tap | tests/integration/test_badge_at_scale.py |
-| 8 | a tap against the write replica, in every order | tests/integration/test_badge_replica.py |
-| 9 | who was away: repeats, losses, deaths | here (tests/integration/test_badge_at_scale.py, test_presence_valkey.py) |
+| 7 | a thousand messages in one millisecond, and a tap | tests/valkey_postgres/test_badge_at_scale.py |
+| 8 | a tap against the write replica, in every order | tests/valkey_postgres/test_badge_replica.py |
+| 9 | who was away: repeats, losses, deaths | here; the badge: as 7; presence: tests/valkey/test_presence_valkey.py |
 | 10 | a change that is done after a later one was seen | channels |
 | 11 | a channel grows past the limit, with settings that differ | channels |
 | 12 | late events of who or what is gone | channels |
@@ -37,8 +37,8 @@ from readstate.services import freshness
 from readstate.tasks import cancel
 from readstate.workers import MESSAGE_WRITER, STATUS_UPDATE
 from tests.conftest import eventually
-from tests.integration.on_servers import Held
 from tests.servers import Server
+from tests.valkey_postgres.on_servers import Held
 
 from .fleet import PARTITIONS
 from .hard import BIG, ROOMS, SMALL, City, Instance, Unplugged, by_hand, is_left, is_written

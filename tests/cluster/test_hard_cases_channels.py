@@ -11,8 +11,8 @@ from readstate.telemetry import WORKER_RETRIES
 from readstate.workers import DEAD_LETTERS, MESSAGE_WRITER, RECEIPT_PERSISTER
 from tests.conftest import check_problem, eventually, of
 from tests.contract import postgres
-from tests.integration.on_servers import Held
-from tests.integration.test_postgres_outages import Wire
+from tests.postgres.test_postgres_outages import Wire
+from tests.valkey_postgres.on_servers import Held
 
 from .fleet import PARTITIONS
 from .hard import BIG, ROOMS, SMALL, City, Instance, Unplugged, by_hand, is_left, is_written

@@ -10,7 +10,7 @@ from readstate.domain.errors import LogUnavailable
 from readstate.domain.events import ReadEvent
 from readstate.workers import MESSAGE_WRITER, RECEIPT_PERSISTER
 from tests.conftest import check_problem, eventually, of
-from tests.integration.on_servers import Held
+from tests.valkey_postgres.on_servers import Held
 
 from .hard import BIG, ROOMS, SMALL, City, Instance, Unplugged, by_hand, is_left, is_written
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.test_cli import Done, Shell
+from tests.cli.test_cli import Done, Shell
 from tests.servers import serving
 
 LONG_AGO = 1_700_000_000_000

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from readstate import api
 from readstate.cli import app, bench_load
 from readstate.client import Client
-from tests.integration.test_cli import Done, Shell
+from tests.cli.test_cli import Done, Shell
 from tests.servers import DEADLINE, Server, serving, wait_until
 from tests.stores import not_in_a_cluster
 

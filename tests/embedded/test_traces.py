@@ -23,9 +23,9 @@ from readstate.domain.errors import ConfigurationError
 from readstate.tracing import Tracing
 from readstate.workers.runner import Runner
 from tests import stores
+from tests.cli.test_cli import Shell
 from tests.collector import Collector, collecting
 from tests.conftest import SERVICE_KEY, Chat, in_process, token_for
-from tests.integration.test_cli import Shell
 from tests.live.conftest import a_town
 from tests.servers import serving
 from tests.unit.test_runner import Scripted

@@ -26,8 +26,7 @@ from readstate.workers import AUDITOR, DEAD_LETTERS, MESSAGE_WRITER, RECEIPT_PER
 from tests.conftest import eventually
 from tests.contract import kafka, valkey
 from tests.contract.postgres import database
-
-from .repairing import durable_state, read_durable_only, read_hot_only
+from tests.valkey_postgres.repairing import durable_state, read_durable_only, read_hot_only
 
 GENERAL = "general"
 

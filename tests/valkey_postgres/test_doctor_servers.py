@@ -14,10 +14,10 @@ from readstate.findings import Finding, clock, encryption, latency
 from readstate.profiles.doctor import examine_servers as servers_of
 from readstate.settings import make_settings
 from readstate.stack import Postgres, Valkey, ValkeyCluster
+from tests.cli.test_cli import Shell
+from tests.postgres.test_postgres_access import behind_pgbouncer, open_folder
 
 from ..contract.postgres import command, database, server
-from .test_cli import Shell
-from .test_postgres_access import behind_pgbouncer, open_folder
 
 __all__ = ["behind_pgbouncer", "open_folder"]
 

@@ -15,8 +15,8 @@ import pytest
 from readstate import Readstate
 from readstate.domain.errors import StorageUnavailable
 from readstate.gateway import asgi_app
+from tests.cli.test_cli import Shell
 from tests.conftest import GENERAL, JWT_SECRET, SERVICE_KEY, Chat, check_problem, eventually, of
-from tests.integration.test_cli import Shell
 from tests.servers import serving
 
 PAGE = 4096

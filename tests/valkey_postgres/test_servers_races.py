@@ -12,9 +12,9 @@ from readstate.api import MarkUnread, ReadTarget
 from readstate.domain.errors import StorageUnavailable
 from readstate.stack import Valkey
 from tests.contract import postgres
+from tests.postgres.test_postgres_outages import Cut, Wire
 
 from .on_servers import SMALL, Held, asks_again, count, impatient, message, on_servers, two_channels
-from .test_postgres_outages import Cut, Wire
 
 
 @pytest.fixture(scope="module")

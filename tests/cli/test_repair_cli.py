@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_cli import Shell
+from tests.cli.test_cli import Shell
 from tests.servers import serving
 
 

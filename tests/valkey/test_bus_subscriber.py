@@ -16,8 +16,7 @@ from readstate.domain.announcements import Announcement, BadgeChanged, PointerMo
 from readstate.domain.model import Pointer
 from tests.contract.buses import fresh_prefix
 from tests.contract.valkey import cluster, single
-
-from .test_docs import blocks
+from tests.docs.test_docs import blocks
 
 PAGE = Path(__file__).parents[2] / "docs" / "bus.md"
 READ = PointerMoved("bob", "general", Pointer(), Pointer(0, 12, id="m12", at=1), "here")

@@ -20,9 +20,9 @@ from tests.conftest import eventually
 from tests.contract.test_hot_channels import channel
 from tests.contract.test_hot_users import fan_out, load, moved, place, user_room
 from tests.contract.valkey import HotStore, cluster, hot_store, single
+from tests.valkey_postgres.test_servers_late import Lane
 
 from .test_generation import Counter
-from .test_servers_late import Lane
 
 NOW = 1_700_000_000_000
 

@@ -12,11 +12,11 @@ from readstate import Readstate
 from readstate.adapters.sql.files import migrations
 from readstate.domain.errors import ConfigurationError, StorageUnavailable
 from readstate.stack import Valkey, ValkeyCluster
+from tests.cli.test_cli import Shell
 
 from ..conftest import Chat, check_problem, eventually, in_process
 from ..contract.postgres import command, database, server
 from ..servers import serving
-from .test_cli import Shell
 
 NEWEST = max(migrations("postgres"))
 

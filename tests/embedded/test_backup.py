@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.cli.test_cli import Shell
 from tests.conftest import GENERAL, JWT_SECRET, SERVICE_KEY, WAIT, Chat, check_problem, eventually
-from tests.integration.test_cli import Shell
 from tests.live.device import open_device
 from tests.servers import Server, serving
 
