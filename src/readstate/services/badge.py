@@ -8,7 +8,6 @@ store answers counts. After the tap the set is reloaded, with everything accepte
 import asyncio
 from contextlib import suppress
 from time import monotonic
-from typing import Literal
 
 import structlog
 
@@ -18,15 +17,15 @@ from readstate.domain.errors import InvalidCursor, StorageUnavailable, Unavailab
 from readstate.domain.model import Message
 from readstate.domain.rules import MAX_AHEAD_MS, check_user_id
 from readstate.ports import Bus, DurableUsers, HotBadges, TapCursor, Tapped
+from readstate.settings import Settings
+from readstate.timings import ServiceTimings
 
-from .acceptance import Acceptance
+from .acceptance import AcceptanceClock
 from .counting import Counting
 from .cursors import Cursors, TapAfter
 from .loading import MAX_TRIES
 from .messages import message_view
 
-TAP_SECONDS = 4.0
-"""The durable store must take a tap within this time, which is well below the lifetime of its hold."""
 PAGES_MS = 600_000
 """The pages of a tap stay readable and complete for this long, even if their messages are past their retention."""
 EXPIRE_AT_ONCE = 500
@@ -42,13 +41,11 @@ class OfflineBadge:
         badges: HotBadges,
         durable: DurableUsers,
         counting: Counting,
-        acceptance: Acceptance,
+        acceptance: AcceptanceClock,
         bus: Bus,
         cursors: Cursors,
-        *,
-        mode: Literal["precomputed", "on_the_fly"],
-        max_messages: int,
-        retention: int,
+        settings: Settings,
+        timings: ServiceTimings,
     ) -> None:
         self._badges = badges
         self._durable = durable
@@ -56,9 +53,10 @@ class OfflineBadge:
         self._acceptance = acceptance
         self._bus = bus
         self._cursors = cursors
-        self._mode = mode
-        self._max_messages = max_messages
-        self._retention_ms = retention * 1000
+        self._mode = settings.badge_mode
+        self._max_messages = settings.max_page
+        self._retention_ms = settings.badge_retention * 1000
+        self._timings = timings
         self._taps: set[asyncio.Task[Tapped]] = set()
 
     async def get(self, user: str) -> Badge:
@@ -126,7 +124,7 @@ class OfflineBadge:
         return 0
 
     async def _tap(self, user: str) -> Tapped:
-        until = monotonic() + TAP_SECONDS
+        until = monotonic() + self._timings.tap
         token = await self._badges.hold(user)
         try:
             tapped = await self._durable.tap(user, self._acceptance.cut(), self._max_messages + 1, until)

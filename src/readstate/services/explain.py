@@ -7,7 +7,8 @@ from msgspec import UNSET
 from readstate.api import Explanation, Recount
 from readstate.domain.announcements import UserRoomChanged
 from readstate.domain.rules import check_id, check_user_id
-from readstate.ports import Bus, DurableQueries, HotChannels, HotUsers
+from readstate.ports import Bus, DurableQueries, Hot
+from readstate.ports.consistency import Consistency
 
 from .counting import Counting, last_read, reason
 from .loading import Loader
@@ -20,26 +21,23 @@ MAX_LOOKS = 20
 class Explain:
     def __init__(
         self,
-        users: HotUsers,
-        channels: HotChannels,
+        hot: Hot,
         durable: DurableQueries,
         loader: Loader,
         counting: Counting,
         pending_writes: PendingWrites,
         bus: Bus,
         unread: UnreadCounts,
-        *,
-        alone: bool,
+        consistency: Consistency,
     ) -> None:
-        self._users = users
-        self._channels = channels
+        self._hot = hot
         self._durable = durable
         self._loader = loader
         self._counting = counting
         self._pending_writes = pending_writes
         self._bus = bus
         self._unread = unread
-        self._alone = alone
+        self._consistency = consistency
 
     async def explain(self, user: str, channel: str) -> Explanation:
         """Return both counts, the pointer, and how many messages do not count, by reason.
@@ -82,14 +80,11 @@ class Explain:
         )
 
     async def recount(self, user: str, channel: str) -> Recount:
-        """Drop the hot state and count again from the durable store.
-
-        In a shared hot store the pointer stays, because the durable one may lack reads that only the log has.
-        """
+        """Drop the hot state and count again from the durable store."""
         before = await self._unread.of_channel(user, channel)  # checks the ids too
         await self._pending_writes.settled(user)
-        await self._users.forget(user, None if self._alone else channel)
-        await self._channels.forget(channel)
+        await self._consistency.forget_to_recount(self._hot.users, user, channel)
+        await self._hot.channels.forget(channel)
         after = await self._unread.of_channel(user, channel)
         await self._bus.publish([UserRoomChanged(user, channel)])
         return Recount(before.unread, after.unread)

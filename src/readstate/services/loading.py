@@ -110,6 +110,13 @@ class Loader:
             return view.user_rooms[0]
         raise await self.no_user_room(user, channel)
 
+    async def member_rooms(self, user: str, names: Sequence[str]) -> tuple[list[UserRoom], list[Channel]]:
+        """User rooms of a member, with ledgers, and their channels, in the order of the names."""
+        user_rooms = [one for one in (await self.counted(user, names)).user_rooms if one.member]
+        channels = await self.channels([user_room.channel_id for user_room in user_rooms])
+        pairs = [(one, channel) for one, channel in zip(user_rooms, channels, strict=True) if channel is not None]
+        return [user_room for user_room, _ in pairs], [channel for _, channel in pairs]
+
     async def no_user_room(self, user: str, channel: str) -> Exception:
         """Return NotAMember. Raises ChannelNotFound or InvalidId if that is the cause."""
         await self.channel(channel)
@@ -178,6 +185,9 @@ class Loader:
         first = load.entries[0] if load.entries else None
         place = None if first is None else Position(first.seq, first.id, first.at)
         return Count(len(load.entries), sum(entry.mention for entry in load.entries), place, load.floor > 0)
+
+    async def close(self) -> None:
+        """Nothing to finish: whoever asked for a load waits for it."""
 
     async def load_timeline(self, channel: str) -> None:
         await self.channels([channel])

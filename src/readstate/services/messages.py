@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 
 from msgspec import UNSET, UnsetType
-from msgspec.structs import replace
 
 from readstate.api import MessageEdit, MessageView, NewMessage, SendResult
 from readstate.domain.errors import (
     ChannelArchived,
     Invalid,
     MessageNotFound,
-    NotAMember,
     ReadstateError,
     TooLarge,
     Unavailable,
@@ -29,11 +27,14 @@ from readstate.domain.rules import (
     parse_time,
     preview_of,
 )
-from readstate.ports import DurableQueries, Freshness, Log
+from readstate.ports import DurableQueries, Log
+from readstate.ports.consistency import Consistency
+from readstate.settings import Settings
 from readstate.telemetry import MESSAGES
 
-from .acceptance import Acceptance
+from .acceptance import AcceptanceClock
 from .effects import done
+from .epochs import Epochs
 from .loading import Loader
 from .positions import Positions
 
@@ -64,37 +65,28 @@ class Messages:
         self,
         log: Log,
         loader: Loader,
-        places: Positions,
+        positions: Positions,
+        epochs: Epochs,
         durable: DurableQueries,
-        acceptance: Acceptance,
-        freshness: Freshness,
-        *,
-        max_batch: int,
-        max_text: int,
-        max_mentions: int,
-        preview_length: int,
-        store_text: str,
-        alone: bool,
+        consistency: Consistency,
+        acceptance: AcceptanceClock,
+        settings: Settings,
     ) -> None:
         self._log = log
         self._loader = loader
-        self._places = places
+        self._positions = positions
+        self._epochs = epochs
         self._durable = durable
+        self._consistency = consistency
         self._acceptance = acceptance
-        self._freshness = freshness
-        self._max_batch = max_batch
-        self._max_text = max_text
-        self._max_mentions = max_mentions
-        self._preview_length = preview_length
-        self._store_text = store_text
-        self._alone = alone
+        self._settings = settings
 
     async def send(self, messages: Sequence[NewMessage], wait: bool = True) -> list[SendResult]:
         """Append messages in order. A rejected message does not affect the others.
 
         With `wait`, the call waits until the log is applied, so that the results have seqs.
         """
-        check_size(messages, self._max_batch, "messages")
+        check_size(messages, self._settings.max_batch, "messages")
         now = self._acceptance.now()
         roots = {(str(one.channel_id), str(one.id)) for one in messages}
         checked = [await self._check(message, now, roots) for message in messages]
@@ -129,7 +121,7 @@ class Messages:
         text: str | None | UnsetType = UNSET
         preview: str | None | UnsetType = UNSET
         if not isinstance(edit.text, UnsetType):
-            check_text(edit.text, "text", self._max_text)
+            check_text(edit.text, "text", self._settings.max_text)
             text, preview = self._stored(edit.text, None)
         event = EditEvent(
             channel_id=channel,
@@ -156,9 +148,9 @@ class Messages:
         self, message: NewMessage, now: int, beside: set[tuple[str, str]]
     ) -> MessageEvent | ReadstateError:
         try:
-            event = await self._event(message, now)
-            await self._check_root(event, beside)
-            return event
+            return await self._consistency.before_append(
+                await self._event(message, now), lambda event: self._check_root(event, beside)
+            )
         except Unavailable:  # nothing is done yet: the caller can retry the whole request
             raise
         except ReadstateError as error:
@@ -167,8 +159,8 @@ class Messages:
     async def _event(self, message: NewMessage, now: int) -> MessageEvent:
         channel_id = check_id(message.channel_id, "channel_id")
         sender = check_user_id(message.sender_id, "sender_id")
-        check_text(message.text, "text", self._max_text)
-        check_text(message.preview, "preview", self._max_text)
+        check_text(message.text, "text", self._settings.max_text)
+        check_text(message.preview, "preview", self._settings.max_text)
         if message.also_to_channel and message.thread_id is None:
             raise Invalid("also_to_channel goes with thread_id", field="also_to_channel")
         sent_at = None if message.at is None else parse_time(message.at, "at")
@@ -191,45 +183,33 @@ class Messages:
         channel = await self._loader.channel(channel_id)
         if channel.archived:
             raise ChannelArchived(f"channel {channel_id!r} is archived and takes no messages", field="channel_id")
-        if message.outside:
-            return event
-        epoch = await self._epoch_of(sender, channel_id)
-        return replace(event, epoch=epoch, in_doubt=self._freshness.behind)
+        return event if message.outside else await self._epochs.of_sender(event)
 
-    async def _check_root(self, event: MessageEvent, beside: set[tuple[str, str]]) -> None:
-        """Refuse a reply without a valid root now, not after the reply was accepted.
+    async def _check_root(self, event: MessageEvent, beside: set[tuple[str, str]]) -> MessageEvent:
+        """Refuse a reply without a valid root now, not after it was accepted.
 
-        A log that is applied at once (`alone`) refuses it with the answer. `beside`: the messages of the same request.
+        `beside`: the messages of the same request.
         """
-        if self._alone or event.thread_id is None or (event.channel_id, event.thread_id) in beside:
-            return
+        if event.thread_id is None or (event.channel_id, event.thread_id) in beside:
+            return event
         key = (event.channel_id, event.thread_id)
-        error = root_error(event.thread_id, (await self._places.messages([key])).get(key))
+        error = root_error(event.thread_id, (await self._positions.messages([key])).get(key))
         if error is not None:
             raise error
-
-    async def _epoch_of(self, user: str, channel: str) -> int:
-        """Raises NotAMember."""
-        user_rooms = (await self._loader.view(user, [channel])).user_rooms
-        if not user_rooms or not user_rooms[0].member:
-            raise NotAMember(
-                f"channel {channel!r} has no member {user!r}: add {user!r} first, "
-                'or send with "outside": true (service keys only)',
-                field="sender_id",
-            )
-        return user_rooms[0].pointer.epoch
+        return event
 
     def _mentions(self, mentions: Sequence[str | int]) -> tuple[str, ...]:
-        if len(mentions) > self._max_mentions:
-            raise TooLarge(f"at most {self._max_mentions} mentions in one message", field="mentions")
+        most = self._settings.max_mentions
+        if len(mentions) > most:
+            raise TooLarge(f"at most {most} mentions in one message", field="mentions")
         return tuple(dict.fromkeys(check_mention(user, f"mentions[{i}]") for i, user in enumerate(mentions)))
 
     def _stored(self, text: str | None, preview: str | None) -> tuple[str | None, str | None]:
         """Text and preview, as far as `store_text` keeps them."""
-        if self._store_text == "none":
+        if self._settings.store_text == "none":
             return None, None
-        kept = preview_of(text, preview, self._preview_length)
-        return (text if self._store_text == "full" else None), kept
+        kept = preview_of(text, preview, self._settings.preview_length)
+        return (text if self._settings.store_text == "full" else None), kept
 
     def _result(self, event: MessageEvent, effect: Effect | None) -> SendResult:
         if effect is None:
@@ -238,7 +218,7 @@ class Messages:
             return _rejected(event.id, effect.error)
         message = _message(effect)
         if message.sender_id:
-            self._places.learn(message)
+            self._positions.learn(message)
         return SendResult(message.id, message.seq, message.thread_seq, "duplicate" if effect.duplicate else "accepted")
 
 

@@ -32,7 +32,7 @@ class UnreadView(UnreadCounts):
         check_user_id(user, "user")
         if channel is not None:
             check_id(channel, "channel")
-        limit = page_size(limit, 100, self._max_page)
+        limit = page_size(limit, 100, self._settings.max_page)
         if order not in {"newest", "oldest", "channel"}:
             raise Invalid("order must be newest, oldest or channel", field="order")
         after = None if cursor is None else self._cursors.decode(cursor, MessagesAfter, user)
@@ -55,8 +55,8 @@ class UnreadView(UnreadCounts):
             user_room = await self._loader.user_room(user, channel)
             last_at = (await self._loader.channel(channel)).last_at
             return [(0, last_at, _source(user_room))]
-        names = [name for _, name in await self.unread_keys(user, None, MAX_NUMBER)]
-        user_rooms, channels = await self.user_rooms(user, names)
+        names = [name for _, name in await self._rooms.unread(user, None, MAX_NUMBER)]
+        user_rooms, channels = await self._loader.member_rooms(user, names)
         return [
             (_first_at(user_room), one.last_at, _source(user_room))
             for user_room, one in zip(user_rooms, channels, strict=True)
