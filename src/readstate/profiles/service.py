@@ -17,7 +17,7 @@ from readstate.settings import Settings, make_settings
 from readstate.tasks import cancel
 from readstate.timings import Timings
 
-from .embedded import Embedded, store_held, store_is_locked
+from .embedded import Embedded, store_held
 from .wiring import Services
 
 if TYPE_CHECKING:
@@ -194,14 +194,3 @@ async def store_exists(settings: Settings) -> bool:
     if settings.in_sqlite:
         return settings.database_path.exists()
     return (await _migrate_postgres(settings, check_only=True))[0] > 0
-
-
-__all__ = [
-    "Readstate",
-    "migrate",
-    "open_dead_letters",
-    "store_exists",
-    "store_held",
-    "store_is_locked",
-    "system_clock",
-]

@@ -4,12 +4,12 @@ from contextlib import AsyncExitStack
 from typing import NamedTuple
 
 from readstate.batching import Batcher, Batchers
-from readstate.domain.rules import check_id, check_user_id
+from readstate.domain.rules import MessageRules, check_id, check_user_id
 from readstate.live.catch_up import CatchUp
 from readstate.live.rendering import EventRenderer
 from readstate.live.updates import Live
 from readstate.ports import Bus, Clock, Durable, DurableTransfer, Freshness, Hot, Log
-from readstate.ports.consistency import Consistency, Lookups
+from readstate.ports.consistency import Consistency
 from readstate.services.acceptance import AcceptanceClock
 from readstate.services.audit import Audit
 from readstate.services.badge import OfflineBadge
@@ -17,7 +17,7 @@ from readstate.services.changes import Changes
 from readstate.services.channels import Channels
 from readstate.services.counting import Counting
 from readstate.services.cursors import Cursors
-from readstate.services.epochs import Epochs
+from readstate.services.event_checks import EventChecks
 from readstate.services.explain import Explain
 from readstate.services.focus import FocusReads
 from readstate.services.hot_cleanup import HotCleanup
@@ -35,6 +35,7 @@ from readstate.services.receipts import ReadReceipts
 from readstate.services.repair import Repair
 from readstate.services.threads import ThreadPanel
 from readstate.services.transfer import Transfer
+from readstate.services.undelivered import LateBadges
 from readstate.services.unread_messages import UnreadView
 from readstate.services.unread_rooms import UnreadRooms
 from readstate.settings import Settings
@@ -63,119 +64,85 @@ class Parts(NamedTuple):
 class Services:
     """What callers can do, and what these services share."""
 
-    settings: Settings
-    cursors: Cursors
-    loader: Loader
-    lookups: Lookups
-    moves: Moves
-    focus: FocusReads
-    changes: Changes
-    channels: Channels
-    messages: Messages
-    reads: Reads
-    unread: UnreadView
-    preferences: ChannelPreferences
-    inbox: UserInbox
-    threads: ThreadPanel
-    badge: OfflineBadge
-    receipts: ReadReceipts
-    presence: UserPresence
-    explain: Explain
-    audit: Audit
-    repair: Repair
-    transfer: Transfer
-    renderer: EventRenderer
-    live: Live
-
     def assemble(self, settings: Settings, clock: Clock, parts: Parts) -> None:
-        self.settings, self.cursors = settings, parts.cursors
-        hot, durable, freshness, policy = parts.hot, parts.durable, parts.freshness, parts.consistency
-        pending_writes = PendingWrites()
+        self.settings, self.clock, self.cursors = settings, clock, parts.cursors
+        hot, durable = parts.hot, parts.durable
         self.loader = Loader(hot.users, hot.channels, durable, settings.unread_cap, hot.loaded)
-        self.lookups = policy.lookups(self.loader, parts.batchers)
-        positions = Positions(durable, parts.log)
-        counting = Counting(self.loader, self.lookups, positions, freshness, clock, settings.display_cap)
-        acceptance = AcceptanceClock(clock)
-        self._assemble_writes(parts, clock, positions, acceptance)
-        self._assemble_reads(parts, clock, positions, counting, pending_writes)
-        self._assemble_people(parts, clock, counting, acceptance)
-        self._assemble_counts(parts, clock, positions, counting, pending_writes)
-        self._assemble_upkeep(parts, clock, positions, counting, acceptance, pending_writes)
-        self._assemble_live(parts, clock, counting, pending_writes)
+        self.lookups = parts.consistency.lookups(self.loader, parts.batchers)
+        self.positions = Positions(durable, parts.log)
+        self.counting = Counting(
+            self.loader, self.lookups, self.positions, parts.freshness, clock, settings.display_cap
+        )
+        self.acceptance = AcceptanceClock(clock)
+        self.pending_writes = PendingWrites()
+        s = settings
+        self.rules = MessageRules(s.max_text, s.max_mentions, s.preview_length, s.store_text)
+        self._assemble_writes(parts)
+        self._assemble_reads(parts)
+        self._assemble_people(parts)
+        self._assemble_counts(parts)
+        self._assemble_upkeep(parts)
+        self._assemble_live(parts)
 
-    def _assemble_writes(self, parts: Parts, clock: Clock, positions: Positions, acceptance: AcceptanceClock) -> None:
-        log, durable, policy, s = parts.log, parts.durable, parts.consistency, self.settings
-        epochs = Epochs(self.loader, durable, parts.freshness, policy)
-        self.channels = Channels(log, self.loader, positions, epochs, durable, self.cursors, clock, s)
-        self.messages = Messages(log, self.loader, positions, epochs, durable, policy, acceptance, s)
+    def _assemble_writes(self, parts: Parts) -> None:
+        log, loader, positions, durable, s = parts.log, self.loader, self.positions, parts.durable, self.settings
+        checks = EventChecks(loader, positions, durable, parts.freshness, parts.consistency)
+        self.channels = Channels(log, loader, positions, checks, durable, self.cursors, self.clock, s)
+        self.messages = Messages(log, loader, positions, checks, durable, self.acceptance, self.rules, s.max_batch)
 
-    def _assemble_reads(
-        self, parts: Parts, clock: Clock, positions: Positions, counting: Counting, pending_writes: PendingWrites
-    ) -> None:
+    def _assemble_reads(self, parts: Parts) -> None:
         users, durable, freshness, policy = parts.hot.users, parts.durable, parts.freshness, parts.consistency
+        pending_writes, clock = self.pending_writes, self.clock
         log = ReadStateLog(parts.log, users, parts.bus, pending_writes, policy, clock, parts.instance_id)
         self.moves = Moves(users, self.loader, log, freshness, policy, parts.batchers)
         self.focus = FocusReads(users, self.moves, pending_writes, freshness)
-        targets = ReadTargets(self.lookups, positions, durable, self.settings)
+        targets = ReadTargets(self.lookups, self.positions, durable, self.settings)
         self.reads = Reads(
-            self.moves, targets, self.loader, counting, durable, parts.hot.presence, clock, self.settings
+            self.moves, targets, self.loader, self.counting, durable, parts.hot.presence, clock, self.settings
         )
 
-    def _assemble_people(self, parts: Parts, clock: Clock, counting: Counting, acceptance: AcceptanceClock) -> None:
+    def _assemble_people(self, parts: Parts) -> None:
         hot, durable, bus, s = parts.hot, parts.durable, parts.bus, self.settings
         self.badge = OfflineBadge(
-            hot.badges, durable, counting, acceptance, bus, self.cursors, s, parts.timings.services
+            hot.badges, durable, self.counting, self.acceptance, bus, self.cursors, s, parts.timings.services
         )
         self.receipts = ReadReceipts(
-            hot.users, durable, self.loader, parts.freshness, clock, receipts_max_members=s.receipts_max_members
+            hot.users, durable, self.loader, parts.freshness, self.clock, s.receipts_max_members
         )
-        self.presence = UserPresence(hot.presence, self.loader, durable, hot.badges, bus, clock)
+        self.presence = UserPresence(
+            hot.presence, self.loader, durable, LateBadges(durable, hot.badges, bus), self.clock
+        )
 
-    def _assemble_counts(
-        self, parts: Parts, clock: Clock, positions: Positions, counting: Counting, pending_writes: PendingWrites
-    ) -> None:
-        hot, durable, loader, cursors, s = parts.hot, parts.durable, self.loader, self.cursors, self.settings
-        self.changes = Changes(
-            hot.channels, loader, durable, pending_writes, parts.freshness, cursors, clock, parts.store_id
-        )
+    def _assemble_counts(self, parts: Parts) -> None:
+        hot, durable, freshness, policy = parts.hot, parts.durable, parts.freshness, parts.consistency
+        loader, counting, cursors, clock, s = self.loader, self.counting, self.cursors, self.clock, self.settings
+        pending_writes = self.pending_writes
+        self.changes = Changes(hot.channels, loader, durable, pending_writes, freshness, cursors, clock, parts.store_id)
         rooms = UnreadRooms(hot.users, loader, counting)
         self.unread = UnreadView(rooms, self.changes, loader, counting, self.badge, durable, cursors, s)
-        self.threads = ThreadPanel(parts.log, loader, positions, self.moves, counting, cursors, clock, s.max_page)
-        self.preferences = ChannelPreferences(
-            hot.users, durable, loader, parts.bus, pending_writes, parts.consistency, clock
-        )
+        self.threads = ThreadPanel(parts.log, loader, self.positions, self.moves, counting, cursors, clock, s.max_page)
+        self.preferences = ChannelPreferences(hot.users, durable, loader, parts.bus, pending_writes, policy, clock)
         self.inbox = UserInbox(loader, counting, rooms, self.changes, self.preferences, cursors, s.max_page)
 
-    def _assemble_upkeep(
-        self,
-        parts: Parts,
-        clock: Clock,
-        positions: Positions,
-        counting: Counting,
-        acceptance: AcceptanceClock,
-        pending_writes: PendingWrites,
-    ) -> None:
+    def _assemble_upkeep(self, parts: Parts) -> None:
         hot, durable, bus, freshness, policy = parts.hot, parts.durable, parts.bus, parts.freshness, parts.consistency
-        self.explain = Explain(hot, durable, self.loader, counting, pending_writes, bus, self.unread, policy)
-        self.audit = Audit(hot, durable, self.loader, self.explain, parts.timings.services)
-        self.repair = Repair(hot, durable, self.loader, freshness, pending_writes, bus, clock)
-        cleanup = HotCleanup(hot, parts.log, positions, policy, clock)
-        checks = Checks(
-            clock,
-            max_text=self.settings.max_text,
-            max_mentions=self.settings.max_mentions,
-            preview_length=self.settings.preview_length,
-            store_text=self.settings.store_text,
+        loader, pending_writes, clock = self.loader, self.pending_writes, self.clock
+        self.explain = Explain(hot, durable, loader, self.counting, pending_writes, bus, self.unread, policy)
+        self.audit = Audit(hot, durable, loader, self.explain, parts.timings.services)
+        self.repair = Repair(hot, durable, loader, freshness, pending_writes, bus, clock)
+        cleanup = HotCleanup(hot, parts.log, self.positions, policy, clock)
+        checks = Checks(clock, self.rules)
+        self.transfer = Transfer(
+            parts.transfer, cleanup, pending_writes, bus, freshness, clock, self.acceptance, checks
         )
-        self.transfer = Transfer(parts.transfer, cleanup, pending_writes, bus, freshness, clock, acceptance, checks)
 
-    def _assemble_live(self, parts: Parts, clock: Clock, counting: Counting, pending_writes: PendingWrites) -> None:
+    def _assemble_live(self, parts: Parts) -> None:
         hot, loader, s = parts.hot, self.loader, self.settings
         self.renderer = EventRenderer(
             hot.users,
             hot.channels,
             loader,
-            counting,
+            self.counting,
             self.unread,
             self.inbox,
             self.preferences,
@@ -192,10 +159,10 @@ class Services:
             self.receipts,
             self.renderer,
             missed,
-            pending_writes,
+            self.pending_writes,
             parts.unannounced,
             parts.freshness,
-            clock,
+            self.clock,
             self.cursors,
             alone=parts.alone,
         )

@@ -6,6 +6,7 @@ only a difference that stands is drift.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from msgspec import Struct
@@ -53,13 +54,13 @@ class Audited(Struct):
     drift: list[Drift]
 
 
+@dataclass(eq=False, repr=False)
 class Audit:
-    def __init__(self, hot: Hot, durable: Durable, loader: Loader, explain: Explain, timings: ServiceTimings) -> None:
-        self._hot = hot
-        self._durable = durable
-        self._loader = loader
-        self._explain = explain
-        self._poll = timings.audit_poll
+    _hot: Hot
+    _durable: Durable
+    _loader: Loader
+    _explain: Explain
+    _timings: ServiceTimings
 
     async def run(self, sample: int, patience: float, progress: Progress | None = None) -> Audited:
         """Recount a random sample of user rooms, and the badges of their users, from the durable store.
@@ -83,7 +84,7 @@ class Audit:
         drift += await badge_drift(self._hot, self._durable, users)
         end = asyncio.get_running_loop().time() + patience
         while drift and asyncio.get_running_loop().time() < end:
-            await asyncio.sleep(self._poll)
+            await asyncio.sleep(self._timings.audit_poll)
             drift = await self._still_differ(drift)
         AUDITED.inc(len(keys) + badges)
         DRIFT.inc(len(drift))
@@ -97,10 +98,10 @@ class Audit:
 
     async def _sample(self, size: int) -> list[Key]:
         """Prefers user rooms of users in the hot store: only these can have drifted."""
-        drawn = await self._durable.some_user_rooms(size * CANDIDATES)
-        users = list(dict.fromkeys(user for user, _ in drawn))
+        sampled = await self._durable.some_user_rooms(size * CANDIDATES)
+        users = list(dict.fromkeys(user for user, _ in sampled))
         changes = dict(zip(users, await self._hot.users.changes(users), strict=True)) if users else {}
-        return sorted(drawn, key=lambda key: changes[key[0]] is None)[:size]
+        return sorted(sampled, key=lambda key: changes[key[0]] is None)[:size]
 
     async def _differs(self, user: str, channel: str) -> Drift | None:
         """The drift between shown and durable count, taken with the merge of both pointers; None if they agree."""
@@ -108,12 +109,12 @@ class Audit:
             why = await self._explain.explain(user, channel)
             if not why.agrees:
                 return Drift(user, channel, "count", why.hot, why.durable)
-            there = (await self._durable.read_states([(user, channel)])).get((user, channel), Pointer())
-            here = (await self._loader.user_room(user, channel)).pointer
+            durable = (await self._durable.read_states([(user, channel)])).get((user, channel), Pointer())
+            hot = (await self._loader.user_room(user, channel)).pointer
         except NotFound:
             return None  # the user left, or the channel was deleted meanwhile
         # A hot pointer that lacks nothing of the durable one is the merge of both, and explain has counted with it.
-        return Drift(user, channel, "pointer", here.seq, there.seq) if lacks(here, there) else None
+        return Drift(user, channel, "pointer", hot.seq, durable.seq) if lacks(hot, durable) else None
 
 
 async def badge_drift(hot: Hot, durable: Durable, users: Sequence[str]) -> list[Drift]:

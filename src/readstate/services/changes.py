@@ -1,5 +1,6 @@
 """Sync cursors of users, and what has changed for a user since one."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from readstate.domain.errors import InvalidCursor
@@ -23,26 +24,16 @@ class Changed(NamedTuple):
     """Room names of threads, also of those no longer followed."""
 
 
+@dataclass(eq=False, repr=False)
 class Changes:
-    def __init__(
-        self,
-        channels: HotChannels,
-        loader: Loader,
-        durable: DurableUsers,
-        pending_writes: PendingWrites,
-        freshness: Freshness,
-        cursors: Cursors,
-        clock: Clock,
-        store_id: int,
-    ) -> None:
-        self._channels = channels
-        self._loader = loader
-        self._durable = durable
-        self._pending_writes = pending_writes
-        self._freshness = freshness
-        self._cursors = cursors
-        self._clock = clock
-        self.store_id = store_id
+    _channels: HotChannels
+    _loader: Loader
+    _durable: DurableUsers
+    _pending_writes: PendingWrites
+    _freshness: Freshness
+    _cursors: Cursors
+    _clock: Clock
+    store_id: int
 
     async def cursor(self, user: str) -> SyncCursor:
         """Everything up to it is durable, and in every answer made after it."""

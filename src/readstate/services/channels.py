@@ -1,6 +1,7 @@
 """Channels and their members."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from msgspec import UNSET, UnsetType
 
@@ -15,33 +16,23 @@ from readstate.settings import Settings
 
 from .cursors import Cursors, MembersAfter, page_size
 from .effects import done
-from .epochs import Epochs
+from .event_checks import EventChecks
 from .loading import Loader
 from .positions import Positions
 
 
+@dataclass(eq=False, repr=False)
 class Channels:
     """Changes take their place in the channel's order. They are answered when applied, or with NotYet."""
 
-    def __init__(
-        self,
-        log: Log,
-        loader: Loader,
-        positions: Positions,
-        epochs: Epochs,
-        durable: DurableQueries,
-        cursors: Cursors,
-        clock: Clock,
-        settings: Settings,
-    ) -> None:
-        self._log = log
-        self._loader = loader
-        self._positions = positions
-        self._epochs = epochs
-        self._durable = durable
-        self._cursors = cursors
-        self._clock = clock
-        self._settings = settings
+    _log: Log
+    _loader: Loader
+    _positions: Positions
+    _checks: EventChecks
+    _durable: DurableQueries
+    _cursors: Cursors
+    _clock: Clock
+    _settings: Settings
 
     async def put(self, channel: str, request: PutChannel) -> ChannelView:
         """Create or update a channel. Members are added, never removed."""
@@ -63,7 +54,7 @@ class Channels:
         ]
         if members:
             event = MembersEvent(channel_id=channel, created_at=now, add=members)
-            events.append(await self._epochs.of_returning(event))
+            events.append(await self._checks.returning(event))
         first, *rest = await self._log.channel_events(events)
         done(first)
         try:
@@ -108,7 +99,7 @@ class Channels:
         event = MembersEvent(
             channel_id=channel, created_at=self._clock(), add=add, remove=remove, history=request.history
         )
-        effect = done((await self._log.channel_events([await self._epochs.of_returning(event)]))[0])
+        effect = done((await self._log.channel_events([await self._checks.returning(event)]))[0])
         return MembersChanged(effect.added, effect.removed, _channel(effect).member_count)
 
     async def members(self, channel: str, *, limit: int | None = None, cursor: str | None = None) -> MembersPage:

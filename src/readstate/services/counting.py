@@ -1,6 +1,7 @@
 """Turns hot state into the counts that callers see."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from msgspec import UNSET, UnsetType
@@ -40,24 +41,16 @@ def flagged(figures: T, why: Reason | UnsetType) -> T:
     return figures if why is UNSET else replace(figures, exact=False, reason=why)
 
 
+@dataclass(eq=False, repr=False)
 class Counting:
     """Counts user rooms, both with ledgers and with timelines."""
 
-    def __init__(
-        self,
-        loader: Loader,
-        lookups: Lookups,
-        positions: Positions,
-        freshness: Freshness,
-        clock: Clock,
-        display_cap: int,
-    ) -> None:
-        self._loader = loader
-        self._lookups = lookups
-        self._positions = positions
-        self._freshness = freshness
-        self._clock = clock
-        self._display_cap = display_cap
+    _loader: Loader
+    _lookups: Lookups
+    _positions: Positions
+    _freshness: Freshness
+    _clock: Clock
+    _display_cap: int
 
     @property
     def behind(self) -> bool:
@@ -67,7 +60,7 @@ class Counting:
     def stale(self) -> Stale:
         """Which counts may be old, because a server is down or a consumer lags.
 
-        Callers ask before and after they look at the hot state: a count called exact is exact at both times.
+        Callers ask before and after they read the hot state: a count called exact is exact at both times.
         """
         return self._freshness.stale()
 

@@ -1,6 +1,7 @@
 """Explains why a count is what it is, and recounts it."""
 
 import asyncio
+from dataclasses import dataclass
 
 from msgspec import UNSET
 
@@ -15,29 +16,19 @@ from .loading import Loader
 from .pending_writes import PendingWrites
 from .unread import UnreadCounts
 
-MAX_LOOKS = 20
+MAX_ATTEMPTS = 20
 
 
+@dataclass(eq=False, repr=False)
 class Explain:
-    def __init__(
-        self,
-        hot: Hot,
-        durable: DurableQueries,
-        loader: Loader,
-        counting: Counting,
-        pending_writes: PendingWrites,
-        bus: Bus,
-        unread: UnreadCounts,
-        consistency: Consistency,
-    ) -> None:
-        self._hot = hot
-        self._durable = durable
-        self._loader = loader
-        self._counting = counting
-        self._pending_writes = pending_writes
-        self._bus = bus
-        self._unread = unread
-        self._consistency = consistency
+    _hot: Hot
+    _durable: DurableQueries
+    _loader: Loader
+    _counting: Counting
+    _pending_writes: PendingWrites
+    _bus: Bus
+    _unread: UnreadCounts
+    _consistency: Consistency
 
     async def explain(self, user: str, channel: str) -> Explanation:
         """Return both counts, the pointer, and how many messages do not count, by reason.
@@ -48,8 +39,8 @@ class Explain:
         check_id(channel, "channel")
         seen = set()
         before = self._counting.stale()
-        for look in range(MAX_LOOKS):
-            await asyncio.sleep(0.01 * look)
+        for attempt in range(MAX_ATTEMPTS):
+            await asyncio.sleep(0.01 * attempt)
             user_room = await self._loader.user_room(user, channel)
             info = await self._loader.channel(channel)
             count = (await self._counting.counts(user, [user_room], [info]))[0]
@@ -59,7 +50,7 @@ class Explain:
                 break
             seen.add((found.change, info.change, found.unread, count.count, user_room.pointer))
         else:
-            quiet = len(seen) == 1  # the change numbers differ, but no look saw anything move
+            quiet = len(seen) == 1  # the change numbers differ, but no attempt saw a change
         why = reason(before.or_by(self._counting.stale()).has(channel), count.capped)
         return Explanation(
             channel_id=channel,

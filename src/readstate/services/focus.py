@@ -66,7 +66,7 @@ class FocusReads:
             if self._freshness.behind:
                 _, results = await self._moves.apply(reads)
             await self._moves.finish(reads, results, unwritten[0].generation)
-        except ReadstateError as error:  # if the log refused the reads, devices were told to count again
+        except ReadstateError as error:  # if the log refused them, the counts are announced as changed
             log.warning("a read by focus was not written", action="read", code=error.code)
         finally:
             for one in unwritten:

@@ -132,17 +132,8 @@ class Trailing:
             ) from None
 
     async def passed(self) -> bool:
-        try:
-            async with asyncio.timeout(self._timings.persister):
-                await asyncio.sleep(self._timings.settle)  # for reads in flight, and for the notes about spools
-                check = _Check(self._progress, settled_at=0)
-                while True:
-                    with contextlib.suppress(ReadstateError):  # a server is down
-                        if await check.has_passed():
-                            return True
-                    await asyncio.sleep(self._timings.freshness_poll)
-        except TimeoutError:
-            return False
+        await asyncio.sleep(self._timings.settle)  # for reads in flight, and for the notes about spools
+        return await self._waits.passed(self._timings.persister - self._timings.settle)
 
     async def stored_soon(self) -> bool:
         return await self._waits.passed(self._timings.persister_in_request)
@@ -159,7 +150,7 @@ class Trailing:
                 if number != self._fresh:
                     await self._follow(number)
             except ReadstateError as error:
-                log.debug("cannot tell whether the database is behind", action="freshness", reason=error.explained)
+                log.debug("the freshness check failed", action="freshness", reason=error.explained)
             await asyncio.sleep(self._timings.freshness_poll)
 
     async def _follow(self, number: int) -> None:

@@ -1,6 +1,7 @@
 """Takes out of the hot state what an import or an erase has made stale. It is reloaded on use."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from readstate.domain.events import MembersEvent
 from readstate.domain.hot_updates import FanOut
@@ -12,13 +13,13 @@ from readstate.ports.consistency import Consistency
 from .positions import Positions
 
 
+@dataclass(eq=False, repr=False)
 class HotCleanup:
-    def __init__(self, hot: Hot, log: Log, positions: Positions, consistency: Consistency, clock: Clock) -> None:
-        self._hot = hot
-        self._log = log
-        self._positions = positions
-        self._consistency = consistency
-        self._clock = clock
+    _hot: Hot
+    _log: Log
+    _positions: Positions
+    _consistency: Consistency
+    _clock: Clock
 
     async def drop_devices(self, user: str) -> None:
         await self._hot.presence.drop(user)

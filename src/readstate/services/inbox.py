@@ -1,6 +1,7 @@
 """The inbox: conversations by latest activity. Only the rows that a page shows are loaded."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from msgspec import UNSET, Struct
@@ -47,26 +48,17 @@ class _Source(Struct, frozen=True):
         return self.after[2:] if self.after[:2] == (1, rank) else _PASSED
 
 
+@dataclass(eq=False, repr=False)
 class UserInbox:
     """Merges the user's own sorted set (ledger channels) with the latest messages of the timeline channels."""
 
-    def __init__(
-        self,
-        loader: Loader,
-        counting: Counting,
-        rooms: UnreadRooms,
-        changes: Changes,
-        preferences: ChannelPreferences,
-        cursors: Cursors,
-        max_page: int,
-    ) -> None:
-        self._loader = loader
-        self._counting = counting
-        self._rooms = rooms
-        self._changes = changes
-        self._preferences = preferences
-        self._cursors = cursors
-        self._max_page = max_page
+    _loader: Loader
+    _counting: Counting
+    _rooms: UnreadRooms
+    _changes: Changes
+    _preferences: ChannelPreferences
+    _cursors: Cursors
+    _max_page: int
 
     async def page(
         self,

@@ -6,6 +6,7 @@ left meanwhile does not come back.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from readstate.domain.errors import ChannelNotFound, NotAMember, Unavailable
 from readstate.domain.model import Channel, Mode, Position, ReadState
@@ -24,6 +25,7 @@ from readstate.ports import (
 from readstate.telemetry import LOADS
 
 MAX_TRIES = 100
+R = TypeVar("R")
 
 
 class Loader:
@@ -40,7 +42,7 @@ class Loader:
         self._durable = durable
         self._cap = unread_cap
         self._loaded = loaded
-        self._under_way: dict[str, asyncio.Task[None]] = {}
+        self._loading: dict[str, asyncio.Task[None]] = {}
 
     # ------------------------------------------------------------ users
 
@@ -48,10 +50,10 @@ class Loader:
         """Concurrent callers share one load per user."""
         tasks = []
         for user in dict.fromkeys(users):
-            task = self._under_way.get(user)
+            task = self._loading.get(user)
             if task is None:
-                task = self._under_way[user] = asyncio.create_task(self._load_user(user))
-                task.add_done_callback(lambda _, user=user: self._under_way.pop(user))  # type: ignore[misc]
+                task = self._loading[user] = asyncio.create_task(self._load_user(user))
+                task.add_done_callback(lambda _, user=user: self._loading.pop(user))  # type: ignore[misc]
             tasks.append(task)
         await asyncio.gather(*map(asyncio.shield, tasks))
 
@@ -65,14 +67,18 @@ class Loader:
                 return
         raise overtaken(user)
 
-    async def view(self, user: str, which: Which) -> UserView:
-        """User rooms, with or without their ledgers."""
+    async def of_user(self, user: str, ask: Callable[[], Awaitable[R | None]]) -> R:
+        """The hot store's answer about a user, who is loaded while the answer is None."""
         for _ in range(MAX_TRIES):
-            view = await self._users.view(user, which)
-            if view is not None:
-                return view
+            answer = await ask()
+            if answer is not None:
+                return answer
             await self.load_users([user])
         raise overtaken(user)
+
+    async def view(self, user: str, which: Which) -> UserView:
+        """User rooms, with or without their ledgers."""
+        return await self.of_user(user, lambda: self._users.view(user, which))
 
     async def counted(self, user: str, which: Which) -> UserView:
         """User rooms with their ledgers loaded."""
@@ -98,9 +104,9 @@ class Loader:
         """The summary, once every ledger is loaded."""
         for _ in range(MAX_TRIES):
             await self.ready(user)
-            unread_summary = await self._users.unread_summary(user)
-            if unread_summary is not None:
-                return unread_summary
+            summary = await self._users.unread_summary(user)
+            if summary is not None:
+                return summary
         raise overtaken(user)
 
     async def user_room(self, user: str, channel: str) -> UserRoom:
@@ -183,11 +189,11 @@ class Loader:
         wanted = [(query.user_id, query.channel_id, Mode.LEDGER, query.state)]
         load = (await self._durable.load_ledgers(wanted, self._cap))[0]
         first = load.entries[0] if load.entries else None
-        place = None if first is None else Position(first.seq, first.id, first.at)
-        return Count(len(load.entries), sum(entry.mention for entry in load.entries), place, load.floor > 0)
+        position = None if first is None else Position(first.seq, first.id, first.at)
+        return Count(len(load.entries), sum(entry.mention for entry in load.entries), position, load.floor > 0)
 
     async def close(self) -> None:
-        """Nothing to finish: whoever asked for a load waits for it."""
+        """Nothing to finish: every load has a caller that waits for it."""
 
     async def load_timeline(self, channel: str) -> None:
         await self.channels([channel])

@@ -1,6 +1,7 @@
 """Messages: send, edit, delete."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from msgspec import UNSET, UnsetType
 
@@ -10,31 +11,19 @@ from readstate.domain.errors import (
     Invalid,
     MessageNotFound,
     ReadstateError,
-    TooLarge,
     Unavailable,
 )
 from readstate.domain.events import DeleteEvent, EditEvent, MessageEvent
 from readstate.domain.facts import Effect
-from readstate.domain.folding.messages import root_error
 from readstate.domain.ids import ulid
 from readstate.domain.model import Message
-from readstate.domain.rules import (
-    check_id,
-    check_mention,
-    check_size,
-    check_text,
-    check_user_id,
-    parse_time,
-    preview_of,
-)
+from readstate.domain.rules import MessageRules, check_id, check_size, check_user_id, parse_time
 from readstate.ports import DurableQueries, Log
-from readstate.ports.consistency import Consistency
-from readstate.settings import Settings
 from readstate.telemetry import MESSAGES
 
 from .acceptance import AcceptanceClock
 from .effects import done
-from .epochs import Epochs
+from .event_checks import EventChecks
 from .loading import Loader
 from .positions import Positions
 
@@ -58,35 +47,25 @@ def message_view(message: Message) -> MessageView:
     )
 
 
+@dataclass(eq=False, repr=False)
 class Messages:
     """Checks requests and appends them to the channel's order."""
 
-    def __init__(
-        self,
-        log: Log,
-        loader: Loader,
-        positions: Positions,
-        epochs: Epochs,
-        durable: DurableQueries,
-        consistency: Consistency,
-        acceptance: AcceptanceClock,
-        settings: Settings,
-    ) -> None:
-        self._log = log
-        self._loader = loader
-        self._positions = positions
-        self._epochs = epochs
-        self._durable = durable
-        self._consistency = consistency
-        self._acceptance = acceptance
-        self._settings = settings
+    _log: Log
+    _loader: Loader
+    _positions: Positions
+    _checks: EventChecks
+    _durable: DurableQueries
+    _acceptance: AcceptanceClock
+    _rules: MessageRules
+    _max_batch: int
 
     async def send(self, messages: Sequence[NewMessage], wait: bool = True) -> list[SendResult]:
         """Append messages in order. A rejected message does not affect the others.
 
         With `wait`, the call waits until the log is applied, so that the results have seqs.
         """
-        check_size(messages, self._settings.max_batch, "messages")
+        check_size(messages, self._max_batch, "messages")
         now = self._acceptance.now()
         roots = {(str(one.channel_id), str(one.id)) for one in messages}
         checked = [await self._check(message, now, roots) for message in messages]
@@ -121,15 +100,15 @@ class Messages:
         text: str | None | UnsetType = UNSET
         preview: str | None | UnsetType = UNSET
         if not isinstance(edit.text, UnsetType):
-            check_text(edit.text, "text", self._settings.max_text)
-            text, preview = self._stored(edit.text, None)
+            self._rules.check_text(edit.text, "text")
+            text, preview = self._rules.kept(edit.text, None)
         event = EditEvent(
             channel_id=channel,
             created_at=self._acceptance.now(),
             id=message_id,
             text=text,
             preview=preview,
-            mentions=edit.mentions if isinstance(edit.mentions, UnsetType) else self._mentions(edit.mentions),
+            mentions=edit.mentions if isinstance(edit.mentions, UnsetType) else self._rules.mentions(edit.mentions),
         )
         effect = (await self._log.channel_events([event]))[0]
         return message_view(_message(effect))
@@ -148,9 +127,8 @@ class Messages:
         self, message: NewMessage, now: int, beside: set[tuple[str, str]]
     ) -> MessageEvent | ReadstateError:
         try:
-            return await self._consistency.before_append(
-                await self._event(message, now), lambda event: self._check_root(event, beside)
-            )
+            event = await self._event(message, now)
+            return await self._checks.root(event if message.outside else await self._checks.sender(event), beside)
         except Unavailable:  # nothing is done yet: the caller can retry the whole request
             raise
         except ReadstateError as error:
@@ -159,12 +137,12 @@ class Messages:
     async def _event(self, message: NewMessage, now: int) -> MessageEvent:
         channel_id = check_id(message.channel_id, "channel_id")
         sender = check_user_id(message.sender_id, "sender_id")
-        check_text(message.text, "text", self._settings.max_text)
-        check_text(message.preview, "preview", self._settings.max_text)
+        self._rules.check_text(message.text, "text")
+        self._rules.check_text(message.preview, "preview")
         if message.also_to_channel and message.thread_id is None:
             raise Invalid("also_to_channel goes with thread_id", field="also_to_channel")
         sent_at = None if message.at is None else parse_time(message.at, "at")
-        text, preview = self._stored(message.text, message.preview)
+        text, preview = self._rules.kept(message.text, message.preview)
         event = MessageEvent(
             channel_id=channel_id,
             created_at=now,
@@ -176,40 +154,14 @@ class Messages:
             preview=preview,
             thread_id=None if message.thread_id is None else check_id(message.thread_id, "thread_id"),
             also_to_channel=message.also_to_channel,
-            mentions=self._mentions(message.mentions),
+            mentions=self._rules.mentions(message.mentions),
             silent=message.silent,
             backfill=message.backfill,
         )
         channel = await self._loader.channel(channel_id)
         if channel.archived:
             raise ChannelArchived(f"channel {channel_id!r} is archived and takes no messages", field="channel_id")
-        return event if message.outside else await self._epochs.of_sender(event)
-
-    async def _check_root(self, event: MessageEvent, beside: set[tuple[str, str]]) -> MessageEvent:
-        """Refuse a reply without a valid root now, not after it was accepted.
-
-        `beside`: the messages of the same request.
-        """
-        if event.thread_id is None or (event.channel_id, event.thread_id) in beside:
-            return event
-        key = (event.channel_id, event.thread_id)
-        error = root_error(event.thread_id, (await self._positions.messages([key])).get(key))
-        if error is not None:
-            raise error
         return event
-
-    def _mentions(self, mentions: Sequence[str | int]) -> tuple[str, ...]:
-        most = self._settings.max_mentions
-        if len(mentions) > most:
-            raise TooLarge(f"at most {most} mentions in one message", field="mentions")
-        return tuple(dict.fromkeys(check_mention(user, f"mentions[{i}]") for i, user in enumerate(mentions)))
-
-    def _stored(self, text: str | None, preview: str | None) -> tuple[str | None, str | None]:
-        """Text and preview, as far as `store_text` keeps them."""
-        if self._settings.store_text == "none":
-            return None, None
-        kept = preview_of(text, preview, self._settings.preview_length)
-        return (text if self._settings.store_text == "full" else None), kept
 
     def _result(self, event: MessageEvent, effect: Effect | None) -> SendResult:
         if effect is None:

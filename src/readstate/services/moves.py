@@ -6,6 +6,7 @@ answered when the log has it. The hot store may lose its state in between, and u
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -24,26 +25,17 @@ MAX_MOVES = 5_000
 Results = list[Moved | Absent]
 
 
+@dataclass(eq=False, repr=False)
 class ReadStateLog:
     """Appends the states that moves have led to, then announces them."""
 
-    def __init__(
-        self,
-        log: Log,
-        users: HotUsers,
-        bus: Bus,
-        pending_writes: PendingWrites,
-        consistency: Consistency,
-        clock: Clock,
-        instance_id: str,
-    ) -> None:
-        self._log = log
-        self._users = users
-        self._bus = bus
-        self._pending_writes = pending_writes
-        self._consistency = consistency
-        self._clock = clock
-        self._instance_id = instance_id
+    _log: Log
+    _users: HotUsers
+    _bus: Bus
+    _pending_writes: PendingWrites
+    _consistency: Consistency
+    _clock: Clock
+    _instance_id: str
 
     async def append(self, done: Sequence[tuple[Move, Moved]], generation: int) -> set[str]:
         """Return the users who were dropped since `generation`, which was taken before the moves."""

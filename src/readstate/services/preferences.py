@@ -1,6 +1,7 @@
 """A user's preferences for one channel (mute, counting, receipts, pin, archive) and for all channels."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from msgspec import UNSET
 
@@ -16,24 +17,15 @@ from .loading import MAX_TRIES, Loader
 from .pending_writes import PendingWrites
 
 
+@dataclass(eq=False, repr=False)
 class ChannelPreferences:
-    def __init__(
-        self,
-        users: HotUsers,
-        durable: Durable,
-        loader: Loader,
-        bus: Bus,
-        pending_writes: PendingWrites,
-        consistency: Consistency,
-        clock: Clock,
-    ) -> None:
-        self._users = users
-        self._durable = durable
-        self._loader = loader
-        self._bus = bus
-        self._pending_writes = pending_writes
-        self._consistency = consistency
-        self._clock = clock
+    _users: HotUsers
+    _durable: Durable
+    _loader: Loader
+    _bus: Bus
+    _pending_writes: PendingWrites
+    _consistency: Consistency
+    _clock: Clock
 
     async def get(self, user: str, channel: str) -> PreferencesView:
         check_user_id(user, "user")
@@ -62,7 +54,7 @@ class ChannelPreferences:
             wanted = await self._changed(channel, known, request)
             if await self._save(user, channel, known, wanted):
                 return await self.get(user, channel)
-        raise _overtaken()
+        raise Unavailable("the user's state changed meanwhile; try again")
 
     async def _changed(self, channel: str, known: Preferences, request: PutPreferences) -> Preferences:
         muted_until = known.muted_until
@@ -106,18 +98,10 @@ class ChannelPreferences:
     async def put_user(self, user: str, request: PutUserPreferences) -> UserPreferencesView:
         check_user_id(user, "user")
         if request.receipts is not UNSET:
-            change = await self._take_number(user)
+            change = await self._loader.of_user(user, lambda: self._users.take_number(user))
             with self._pending_writes.of({user}):
                 await self._durable.save_receipts(user, request.receipts, change)
         return await self.get_user(user)
-
-    async def _take_number(self, user: str) -> int:
-        for _ in range(MAX_TRIES):
-            change = await self._users.take_number(user)
-            if change is not None:
-                return change
-            await self._loader.load_users([user])
-        raise _overtaken()
 
     async def archived(self, user: str, user_rooms: Sequence[UserRoom]) -> set[str]:
         """The channels among these that the user archived and in which no other user has written since."""
@@ -128,7 +112,3 @@ class ChannelPreferences:
         moved = [(name, seq) for (name, seq), channel in channels if channel is not None and channel.last_seq > seq]
         back = set(await self._durable.wrote_since(user, moved)) if moved else set()
         return set(marked) - back
-
-
-def _overtaken() -> Unavailable:
-    return Unavailable("the user's state changed meanwhile; try again")

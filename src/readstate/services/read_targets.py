@@ -1,6 +1,7 @@
 """Finds the positions that requested reads and mark-unreads lead to."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from readstate.api import Id, MarkUnread, ReadTarget, UserRead
 from readstate.domain.errors import (
@@ -26,13 +27,12 @@ _BySeq = dict[tuple[str, int], Position]
 _TARGETS = ("up_to", "up_to_seq", "up_to_time", "messages")
 
 
+@dataclass(eq=False, repr=False)
 class ReadTargets:
-    def __init__(self, lookups: Lookups, positions: Positions, durable: DurableQueries, settings: Settings) -> None:
-        self._lookups = lookups
-        self._positions = positions
-        self._durable = durable
-        self._max_batch = settings.max_batch
-        self._cap = settings.unread_cap
+    _lookups: Lookups
+    _positions: Positions
+    _durable: DurableQueries
+    _settings: Settings
 
     def check(
         self, user: Id, channel: Id, target: ReadTarget, user_field: str = "user_id", channel_field: str = "channel_id"
@@ -47,7 +47,7 @@ class ReadTargets:
         if up_to is not None:
             check_id(up_to, "up_to")
         elif messages is not None:
-            check_size(messages, self._max_batch, "messages")
+            check_size(messages, self._settings.max_batch, "messages")
             for id_ in messages:
                 check_id(id_, "messages")
         return named
@@ -110,7 +110,7 @@ class ReadTargets:
 
     async def own_seqs(self, user: str, channel: str, since: int) -> tuple[int, ...]:
         """The user's own messages: they are never unread."""
-        return await self._durable.own_seqs(user, channel, since, self._cap)
+        return await self._durable.own_seqs(user, channel, since, self._settings.unread_cap)
 
     async def _named_positions(self, reads: Sequence[tuple[Channel, ReadTarget]]) -> tuple[_ById, _BySeq]:
         """The positions of messages that the targets name by id or by seq."""

@@ -3,6 +3,7 @@
 import contextlib
 import secrets
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -33,27 +34,16 @@ _OK = ReadOutcome("ok", True)
 _SAME = ReadOutcome("ok", False)
 
 
+@dataclass(eq=False, repr=False)
 class Reads:
-    def __init__(
-        self,
-        moves: Moves,
-        targets: ReadTargets,
-        loader: Loader,
-        counting: Counting,
-        durable: Durable,
-        presence: Presence,
-        clock: Clock,
-        settings: Settings,
-    ) -> None:
-        self._moves = moves
-        self._targets = targets
-        self._loader = loader
-        self._counting = counting
-        self._durable = durable
-        self._presence = presence
-        self._clock = clock
-        self._max_batch = settings.max_batch
-        self._undo_ttl = settings.undo_ttl * 1000
+    _moves: Moves
+    _targets: ReadTargets
+    _loader: Loader
+    _counting: Counting
+    _durable: Durable
+    _presence: Presence
+    _clock: Clock
+    _settings: Settings
 
     async def mark_read(self, user: str, channel: str, target: ReadTarget, origin: str | None = None) -> ReadResult:
         """Read everything, up to a position, or exactly these messages."""
@@ -96,7 +86,7 @@ class Reads:
 
     async def mark_many(self, reads: Sequence[UserRead]) -> list[ReadOutcome]:
         """Reads of any users. A rejected read does not affect the others."""
-        check_size(reads, self._max_batch, "reads")
+        check_size(reads, self._settings.max_batch, "reads")
         resolved = await self._targets.find_each(self._targets.check_each(reads))
         results = iter(await self._moves.submit([read for read in resolved if isinstance(read, Read)]))
         outcomes: list[ReadOutcome] = []
@@ -156,7 +146,7 @@ class Reads:
     async def _reads_of_items(self, user: str, items: Sequence[ChannelRead], request: ReadAll) -> list[Read]:
         if request.up_to_time is not None:
             raise Invalid("up_to_time goes with all; an item has its own", field="up_to_time")
-        check_size(items, self._max_batch, "items")
+        check_size(items, self._settings.max_batch, "items")
         named: list[Named] = []
         for index, item in enumerate(items):
             with _of_item(index):
@@ -204,7 +194,7 @@ class Reads:
 
     async def _save_undo(self, user: str, token: str, items: Sequence[UndoItem]) -> None:
         now = self._clock()
-        await self._durable.save_undo(token, user, now + self._undo_ttl, now, items)
+        await self._durable.save_undo(token, user, now + self._settings.undo_ttl * 1000, now, items)
 
 
 def _rejected(error: ReadstateError) -> ReadOutcome:

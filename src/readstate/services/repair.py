@@ -3,11 +3,12 @@
 In normal operation the durable store trails the hot one, because a read is acknowledged when the log has it. So a state
 that only the hot store has is a difference only if the durable store still lacks it after the persister has passed the
 log. The hot store trails briefly too: while a message or a join is applied, or while a new sender is in flight to a
-badge. That is a difference only if it stands at a second look. A badge that differs is reloaded. All other repairs are
+badge. That is a difference only if it stands at a second check. A badge that differs is reloaded. All other repairs are
 merges, so an unnecessary one does no harm.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -61,27 +62,17 @@ class _Suspect(NamedTuple):
     looked_at: int
 
 
+@dataclass(eq=False, repr=False)
 class Repair:
     """Every method may run at any time, alongside live traffic, and several times at once."""
 
-    def __init__(
-        self,
-        hot: Hot,
-        durable: Durable,
-        loader: Loader,
-        freshness: Freshness,
-        pending_writes: PendingWrites,
-        bus: Bus,
-        clock: Clock,
-    ) -> None:
-        self._hot = hot
-        self._users = hot.users
-        self._durable = durable
-        self._loader = loader
-        self._freshness = freshness
-        self._pending_writes = pending_writes
-        self._bus = bus
-        self._clock = clock
+    _hot: Hot
+    _durable: Durable
+    _loader: Loader
+    _freshness: Freshness
+    _pending_writes: PendingWrites
+    _bus: Bus
+    _clock: Clock
 
     async def claim(self, what: str, every_seconds: float) -> bool:
         """Whether it is this process's turn at a job that one process runs every `every_seconds`."""
@@ -109,7 +100,7 @@ class Repair:
         return report
 
     async def _compare(self, users: Sequence[str], report: Reconciled) -> list[_Suspect]:
-        changes = await self._users.changes(users)
+        changes = await self._hot.users.changes(users)
         loaded = [user for user, change in zip(users, changes, strict=True) if change is not None]
         found = await each(loaded, self._differences)
         report.hot_users += len(loaded)
@@ -118,7 +109,7 @@ class Repair:
 
     async def _differences(self, user: str) -> tuple[int, list[_Suspect]]:
         now = self._clock()
-        hot = await self._users.pointers(user) or {}
+        hot = await self._hot.users.pointers(user) or {}
         user_rooms = await self._durable.load_user(user)
         pairs = [
             _Suspect(user, user_room.channel_id, hot[user_room.channel_id], user_room.pointer, now)
@@ -143,15 +134,15 @@ class Repair:
 
     async def _settle_user(self, user: str, suspects: Sequence[_Suspect], passed: bool, report: Reconciled) -> None:
         await self._pending_writes.settled(user)
-        hot = await self._users.pointers(user)
+        hot = await self._hot.users.pointers(user)
         durable = {user_room.channel_id: user_room.pointer for user_room in await self._durable.load_user(user)}
         events: list[ReadEvent] = []
         updates: list[Merged] = []
         for one in suspects:
-            there = durable.get(one.channel_id)
-            if there is None:
+            stored = durable.get(one.channel_id)
+            if stored is None:
                 continue  # erased meanwhile: no state may come back
-            if lacks(there, one.hot):
+            if lacks(stored, one.hot):
                 events.append(read_event(user, one.channel_id, one.hot, one.looked_at))
             if hot is not None and lacks(hot.get(one.channel_id, Pointer()), one.durable):
                 updates.append(Merged(one.channel_id, user, one.durable))
@@ -169,7 +160,7 @@ class Repair:
             await self._durable.merge(events, shared=True)
         if updates:
             now = self._clock()
-            moved = await self._users.apply(updates)
+            moved = await self._hot.users.apply(updates)
             if moved:  # each store had something that the other lacked
                 both = [read_event(user, one.channel_id, one.pointer, now) for one in moved]
                 await self._durable.merge(both, shared=True)

@@ -1,5 +1,7 @@
 """Threads: follow, unread replies, the panel, mark read."""
 
+from dataclasses import dataclass
+
 from readstate.api import ReadResult, ThreadRead, Threads, ThreadTotals, ThreadView
 from readstate.domain.errors import Invalid, MessageNotFound, ReplyToReply, ThreadNotFound
 from readstate.domain.events import MembersEvent
@@ -16,28 +18,18 @@ from .moves import Moves
 from .positions import Positions
 
 
+@dataclass(eq=False, repr=False)
 class ThreadPanel:
     """The threads that a user follows. Only followed threads cost anything."""
 
-    def __init__(
-        self,
-        log: Log,
-        loader: Loader,
-        positions: Positions,
-        moves: Moves,
-        counting: Counting,
-        cursors: Cursors,
-        clock: Clock,
-        max_page: int,
-    ) -> None:
-        self._log = log
-        self._loader = loader
-        self._positions = positions
-        self._moves = moves
-        self._counting = counting
-        self._clock = clock
-        self._cursors = cursors
-        self._max_page = max_page
+    _log: Log
+    _loader: Loader
+    _positions: Positions
+    _moves: Moves
+    _counting: Counting
+    _cursors: Cursors
+    _clock: Clock
+    _max_page: int
 
     async def follow(self, user: str, channel: str, thread: str, *, on: bool = True) -> None:
         """Follow a thread, which marks everything in it read, or stop following it. Idempotent."""

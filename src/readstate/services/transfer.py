@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
+from dataclasses import dataclass, field
 
 import msgspec
 import structlog
@@ -27,29 +28,19 @@ MAX_LINES = 10_000
 MAX_FIRST_LINE = 10**15
 
 
+@dataclass(eq=False, repr=False)
 class Transfer:
     """Exports and imports run alongside live traffic. Imports and erases of one process run one at a time."""
 
-    def __init__(
-        self,
-        durable: DurableTransfer,
-        hot: HotCleanup,
-        pending_writes: PendingWrites,
-        bus: Bus,
-        freshness: Freshness,
-        clock: Clock,
-        acceptance: AcceptanceClock,
-        checks: Checks,
-    ) -> None:
-        self._durable = durable
-        self._hot = hot
-        self._pending_writes = pending_writes
-        self._bus = bus
-        self._freshness = freshness
-        self._clock = clock
-        self._acceptance = acceptance
-        self._checks = checks
-        self._turn = asyncio.Lock()
+    _durable: DurableTransfer
+    _hot: HotCleanup
+    _pending_writes: PendingWrites
+    _bus: Bus
+    _freshness: Freshness
+    _clock: Clock
+    _acceptance: AcceptanceClock
+    _checks: Checks
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     async def export(self) -> AsyncGenerator[bytes, None]:
         """Everything as of one point in time, as JSON Lines, in chunks that end with a line.
@@ -58,7 +49,7 @@ class Transfer:
         warning and continues.
         """
         if not await self._freshness.passed():
-            log.warning("the newest reads may not be in an export: they are not stored yet", action="export")
+            log.warning("the export may lack the newest reads: the database does not have them yet", action="export")
         encoder = msgspec.json.Encoder()
         yield encoder.encode_lines([Header(version=VERSION, exported_at=self._clock())])
         async with aclosing(self._durable.export()) as pages:

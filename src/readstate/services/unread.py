@@ -1,6 +1,7 @@
 """Unread counts: of one channel, of all channels of a user (sync), and totals of many users."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from msgspec import UNSET, Struct
 
@@ -16,7 +17,7 @@ from .cursors import Cursors, SyncCursor, SyncPage, page_size
 from .loading import Loader
 from .unread_rooms import UnreadRooms, latest_at
 
-MAX_LOOKS = 5
+MAX_ATTEMPTS = 5
 """An answer is made again if something changed meanwhile, so that totals and rows are of one point in time."""
 Key = tuple[bool, int, str]
 """(read, minus the time of the latest message, channel): unread first, then the latest activity, then by id."""
@@ -35,28 +36,18 @@ class _Question(Struct, frozen=True):
     wanted: frozenset[str] | None
 
 
+@dataclass(eq=False, repr=False)
 class UnreadCounts:
     """Counts are exact at some time between request and answer, unless they say otherwise."""
 
-    def __init__(
-        self,
-        rooms: UnreadRooms,
-        changes: Changes,
-        loader: Loader,
-        counting: Counting,
-        badge: OfflineBadge,
-        durable: Durable,
-        cursors: Cursors,
-        settings: Settings,
-    ) -> None:
-        self._rooms = rooms
-        self._changes = changes
-        self._loader = loader
-        self._counting = counting
-        self._badge = badge
-        self._durable = durable
-        self._cursors = cursors
-        self._settings = settings
+    _rooms: UnreadRooms
+    _changes: Changes
+    _loader: Loader
+    _counting: Counting
+    _badge: OfflineBadge
+    _durable: Durable
+    _cursors: Cursors
+    _settings: Settings
 
     async def of_channel(self, user: str, channel: str) -> Unread:
         check_user_id(user, "user")
@@ -111,7 +102,7 @@ class UnreadCounts:
             only_unread=only_unread,
             wanted=wanted,
         )
-        for _ in range(MAX_LOOKS):
+        for _ in range(MAX_ATTEMPTS):
             before = await self._changes.now(user)
             answer = await self._answer(question)
             if await self._changes.now(user) == before:

@@ -9,7 +9,7 @@ from readstate.domain.rooms import channel_and_thread, is_thread
 from readstate.ports import HotUsers, Stale, UnreadSummary
 
 from .counting import Counting, shown
-from .loading import MAX_TRIES, Loader, overtaken
+from .loading import Loader
 
 After = tuple[int, str]
 """(minus the time of the latest message, channel)."""
@@ -48,12 +48,7 @@ class UnreadRooms:
 
     async def recent(self, user: str, after: After | None, limit: int, only_unread: bool) -> list[After]:
         """Ledger channels by latest activity."""
-        for _ in range(MAX_TRIES):
-            keys = await self._users.inbox(user, after, limit, only_unread)
-            if keys is not None:
-                return keys
-            await self._loader.load_users([user])
-        raise overtaken(user)
+        return await self._loader.of_user(user, lambda: self._users.inbox(user, after, limit, only_unread))
 
     # ------------------------------------------------------------ sums
 
