@@ -6,6 +6,7 @@ left meanwhile does not come back.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from readstate.domain.errors import ChannelNotFound, NotAMember, Unavailable
@@ -28,21 +29,15 @@ MAX_TRIES = 100
 R = TypeVar("R")
 
 
+@dataclass(eq=False, repr=False)
 class Loader:
-    def __init__(
-        self,
-        users: HotUsers,
-        channels: HotChannels,
-        durable: DurableLoads,
-        unread_cap: int,
-        loaded: Callable[[int], Awaitable[None]],
-    ) -> None:
-        self._users = users
-        self._channels = channels
-        self._durable = durable
-        self._cap = unread_cap
-        self._loaded = loaded
-        self._loading: dict[str, asyncio.Task[None]] = {}
+    _users: HotUsers
+    _channels: HotChannels
+    _durable: DurableLoads
+    _unread_cap: int
+    _loaded: Callable[[int], Awaitable[None]]
+    """Called with the number of user rooms, channels and messages that were loaded."""
+    _loading: dict[str, asyncio.Task[None]] = field(default_factory=dict, init=False)
 
     # ------------------------------------------------------------ users
 
@@ -135,7 +130,7 @@ class Loader:
         wanted: list[tuple[str, str, Mode, ReadState]] = [
             (user, user_room.channel_id, user_room.mode, user_room.pointer.state) for user_room in user_rooms
         ]
-        loads = await self._durable.load_ledgers(wanted, self._cap)
+        loads = await self._durable.load_ledgers(wanted, self._unread_cap)
         await self._users.install_ledgers(loads)
         LOADS.labels("ledger").inc(len(loads))
         await self._loaded(sum(1 + len(load.entries) for load in loads))
@@ -184,10 +179,10 @@ class Loader:
 
     async def _sure(self, query: CountQuery, count: Count) -> Count:
         """Ask the durable store if the timeline is too short to decide how many messages are unread."""
-        if not count.capped or (count.sure and count.count >= self._cap):
+        if not count.capped or (count.sure and count.count >= self._unread_cap):
             return count
         wanted = [(query.user_id, query.channel_id, Mode.LEDGER, query.state)]
-        load = (await self._durable.load_ledgers(wanted, self._cap))[0]
+        load = (await self._durable.load_ledgers(wanted, self._unread_cap))[0]
         first = load.entries[0] if load.entries else None
         position = None if first is None else Position(first.seq, first.id, first.at)
         return Count(len(load.entries), sum(entry.mention for entry in load.entries), position, load.floor > 0)
@@ -197,7 +192,7 @@ class Loader:
 
     async def load_timeline(self, channel: str) -> None:
         await self.channels([channel])
-        load = await self._durable.load_timeline(channel, self._cap)
+        load = await self._durable.load_timeline(channel, self._unread_cap)
         await self._channels.install_timeline(load)
         LOADS.labels("timeline").inc()
         await self._loaded(len(load.entries))

@@ -77,7 +77,7 @@ class ThreadPanel:
             await self._loader.user_room(user, check_id(channel, "channel"))
         after = None if cursor is None else self._cursors.decode(cursor, ThreadsAfter, user)
         before = self._counting.stale()
-        user_rooms = await self.followed(user)
+        user_rooms = await self._followed_rooms(user)
         rooms = await self._loader.channels([user_room.channel_id for user_room in user_rooms])
         stale = before.or_by(self._counting.stale())
         rows = []
@@ -97,10 +97,7 @@ class ThreadPanel:
         )
         return Threads(totals, [view for _, view in page], more)
 
-    async def totals(self, user: str) -> ThreadTotals:
-        return _totals(await self.followed(user))
-
-    async def followed(self, user: str) -> list[UserRoom]:
+    async def _followed_rooms(self, user: str) -> list[UserRoom]:
         """User rooms of followed threads, with ledgers, in channels that the user is a member of."""
         everything = (await self._loader.view(user, "all")).user_rooms
         members = dict.fromkeys(user_room.channel_id for user_room in everything if user_room.member)
