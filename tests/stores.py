@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
+from readstate.timings import ServiceTimings, Timings
+
 if TYPE_CHECKING:
     from readstate import Readstate
 
@@ -137,13 +139,16 @@ def _collect_sockets() -> None:
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cluster of one process, which is made anew for every test, need not wait long for others."""
     from readstate.adapters.valkey.presence import ValkeyPresence
-    from readstate.services import freshness
 
     defaults = ValkeyPresence.__init__.__kwdefaults__
     assert defaults is not None
     monkeypatch.setitem(defaults, "heartbeat", HEARTBEAT_SECONDS)
     monkeypatch.setitem(defaults, "settle_ms", int(SETTLE_SECONDS * 1000))
-    monkeypatch.setattr(freshness, "SETTLE_SECONDS", SETTLE_SECONDS)
+
+
+def timings() -> Timings:
+    """For a service of the chosen kind; see `hurry`."""
+    return Timings(services=ServiceTimings(settle=SETTLE_SECONDS)) if chosen == CLUSTER else Timings()
 
 
 @asynccontextmanager

@@ -86,7 +86,7 @@ class World:
             await hot.badges.add([one for effect in effects for one in effect.undelivered])
 
         async def read_in_focus(places: Sequence[Seen]) -> None:
-            await self.services.reads.read_in_focus(places)
+            await self.services.focus.read(places)
 
         writing = UnannouncedWrites()
         self.writer = MessageWriter(

@@ -115,7 +115,7 @@ class Cluster:
             self._bus(),
             self.log.reads,
             self._note_away,
-            self.instances[0].reads.read_in_focus,
+            self.instances[0].focus.read,
             None,
             UnannouncedWrites(),
             self.clock,
@@ -282,8 +282,7 @@ async def a_cluster(clock: Clock, main: str | None = None, replica: str | None =
             yield cluster
         finally:
             for services in cluster.instances:
-                await services.live.close()
-                await services.reads.close()
+                await services.finish()
             for hot in hots:
                 await hot.close()
 

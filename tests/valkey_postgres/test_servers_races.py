@@ -112,7 +112,7 @@ async def test_a_load_does_not_outlive_a_commit_that_was_not_confirmed(tmp_path:
 async def test_a_ledger_that_was_looked_up_for_a_read_that_failed_is_not_used(rs: Readstate) -> None:
     await rs.messages.send([message("alice", f"m{n}") for n in range(1, 6)])
     await rs.evict()
-    await rs.reads._loader.view("bob", "all")
+    await rs.loader.view("bob", "all")
     merges, ledgers = Held(rs.durable, "merge"), Held(rs.durable, "load_ledgers", with_answer=True)
     read = asyncio.create_task(rs.reads.mark_read("bob", SMALL, ReadTarget(up_to="m3")))
     await merges.reached()
@@ -122,7 +122,7 @@ async def test_a_ledger_that_was_looked_up_for_a_read_that_failed_is_not_used(rs
     merges.fail(StorageUnavailable())
     with pytest.raises(StorageUnavailable):
         await read
-    await rs.reads._loader.view("bob", "all")
+    await rs.loader.view("bob", "all")
     ledgers.let_go()
     await look
 

@@ -30,7 +30,7 @@ from readstate.domain.events import ReadEvent
 from readstate.domain.hot_updates import Merged
 from readstate.ports import Clock, Hot
 from readstate.services.cursors import Cursors
-from readstate.services.freshness import NeverFresh, Trailing
+from readstate.services.freshness import NeverFresh, ReadLogProgress, Trailing
 from readstate.services.pending_writes import UnannouncedWrites
 from readstate.settings import Settings
 from readstate.tasks import cancel
@@ -114,9 +114,8 @@ class Cluster:
             self.log = self._tracing.log(self.log)
         self.freshness = Trailing(
             self.notes,
-            self._spooled,
-            self._ends,
-            self._committed,
+            ReadLogProgress(self._spooled, self._ends, self._committed),
+            self.timings.services,
             s.wait_timeout,
             self.backlog.stale,
             s.partitions,
@@ -139,9 +138,7 @@ class Cluster:
         )
         services.assemble(s, self.clock, parts)
         self._assemble_aside(parts)
-        self._stack.push_async_callback(services.live.close)
-        self._stack.push_async_callback(services.reads.close)
-        self._stack.push_async_callback(services.presence.close)
+        self._stack.push_async_callback(services.finish)
 
         async def on_announcements(announcements: Sequence[Announcement]) -> None:
             # Devices before waiting requests, as in the embedded profile.
