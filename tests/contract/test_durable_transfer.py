@@ -23,6 +23,7 @@ from readstate.domain.events import (
 )
 from readstate.domain.model import Message, Preferences, Undelivered
 from readstate.domain.rooms import thread_room
+from readstate.timings import SqlTimings
 from readstate.transfer.lines import Checks
 from readstate.transfer.records import ChannelLine, MemberLine, MessageLine, Numbered, Record
 from tests.online import nobody
@@ -37,7 +38,7 @@ CHECKS = Checks(lambda: NOW + 10**6, max_text=1000, max_mentions=10, preview_len
 @pytest.fixture
 async def elsewhere(tmp_path: Path) -> AsyncIterator[SqlStore]:
     """An empty store of another make."""
-    store = await SqliteStore.open(tmp_path / "elsewhere.db", FANOUT)
+    store = await SqliteStore.open(tmp_path / "elsewhere.db", FANOUT, SqlTimings())
     yield store
     await store.close()
 

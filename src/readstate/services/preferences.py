@@ -9,7 +9,7 @@ from readstate.domain.announcements import UserRoomChanged
 from readstate.domain.errors import Unavailable
 from readstate.domain.model import FOREVER, Preferences
 from readstate.domain.rules import check_id, check_user_id, parse_time
-from readstate.ports import Bus, Clock, Durable, DurableReceipts, DurableUsers, DurableWrites, HotUsers, UserRoom
+from readstate.ports import Bus, Clock, Durable, HotUsers, UserRoom
 
 from .loading import MAX_TRIES, Loader
 from .pending_writes import PendingWrites
@@ -28,9 +28,7 @@ class ChannelPreferences:
         alone: bool,
     ) -> None:
         self._users = users
-        self._durable: DurableWrites = durable
-        self._activity: DurableUsers = durable
-        self._receipts: DurableReceipts = durable
+        self._durable = durable
         self._loader = loader
         self._bus = bus
         self._pending_writes = pending_writes
@@ -114,14 +112,14 @@ class ChannelPreferences:
             await self._users.prefer(user, channel, preferences, change)
 
     async def get_user(self, user: str) -> UserPreferencesView:
-        return UserPreferencesView((await self._activity.activity(check_user_id(user, "user"))).receipts)
+        return UserPreferencesView((await self._durable.activity(check_user_id(user, "user"))).receipts)
 
     async def put_user(self, user: str, request: PutUserPreferences) -> UserPreferencesView:
         check_user_id(user, "user")
         if request.receipts is not UNSET:
             change = await self._take_number(user)
             with self._pending_writes.of({user}):
-                await self._activity.save_receipts(user, request.receipts, change)
+                await self._durable.save_receipts(user, request.receipts, change)
         return await self.get_user(user)
 
     async def _take_number(self, user: str) -> int:
@@ -146,7 +144,7 @@ class ChannelPreferences:
             for name, channel in zip(names, channels, strict=True)
             if channel is not None and channel.last_seq > marked[name].preferences.archived_seq
         ]
-        back = set(await self._receipts.wrote_since(user, moved)) if moved else set()
+        back = set(await self._durable.wrote_since(user, moved)) if moved else set()
         return set(names) - back
 
 
