@@ -9,6 +9,7 @@ import uvloop
 from readstate.adapters.sql.postgres.store import PostgresStore
 from readstate.adapters.valkey.hot import ValkeyHot
 from readstate.stack import Postgres
+from readstate.timings import SqlTimings
 
 from ..load import BenchmarkError
 from ..quiet import Quiet
@@ -48,7 +49,7 @@ def run(setting: Setting) -> Result:
 async def _measure(setting: Setting, database: Postgres, hot_url: str, result: Result) -> Result:
     sizes = [10, 100, 1_000] if setting.quick else [10, 100, 1_000, 10_000, 100_000, 1_000_000]
     quiet = Quiet(setting.say, setting.quick)
-    durable = await PostgresStore.open(database.url, fanout_max_members=100)
+    durable = await PostgresStore.open(database.url, 100, SqlTimings())
     hot = await hot_state(hot_url)
     await _fill(setting, database.url, sizes)
     for place, size in enumerate(sizes):

@@ -14,6 +14,7 @@ from readstate.adapters.valkey.hot import ValkeyHot
 from readstate.domain.events import UnsentEvent
 from readstate.domain.model import Undelivered
 from readstate.stack import Postgres
+from readstate.timings import SqlTimings
 from readstate.workers.status_update import StatusUpdate
 
 from ..load import BenchmarkError
@@ -89,7 +90,7 @@ def run(setting: Setting) -> Result:
 async def _measure(setting: Setting, database: Postgres, main: Measured, replica: Measured) -> Result:
     receivers, size, rounds = (100, 1_000, 3) if setting.quick else (1_000, BATCH, 40)
     quiet, dice = Quiet(setting.say, setting.quick), random.Random(1)
-    durable = await PostgresStore.open(database.url, fanout_max_members=100)
+    durable = await PostgresStore.open(database.url, 100, SqlTimings())
     alone = await hot_state(main.url, "alone:")
     replicated = await hot_state(main.url, "replicated:", replica.url)
     for hot in (alone, replicated):

@@ -49,6 +49,31 @@ class WorkerTimings:
 class SqlTimings:
     """SQLite and PostgreSQL."""
 
+    connect: float = 5.0
+    free_connection: float = 10.0
+    """The longest wait for a free connection of the pool."""
+    statement: float = 30.0
+    late_answer: float = 5.0
+    """A statement that the server does not stop at its timeout is given up this much later."""
+    idle_transaction: float = 10.0
+    """A process that stops in the middle of a transaction loses its locks after this."""
+    idle_snapshot: float = 120.0
+    retries: tuple[float, ...] = (0.005, 0.02, 0.05, 0.1, 0.2)
+    """The longest pause before each retry of a transaction."""
+    max_backoff: float = 1.0
+    """While the server cannot be reached, requests fail at once for this long before the next attempt."""
+    lease: float = 10.0
+    """The next process waits at most this long after a holder was killed."""
+    lease_poll: float = 0.25
+    migration: float = 24 * 3600.0
+    """The longest migration: large tables take long."""
+    migration_lock: float = 2.0
+    """A migration that cannot lock its tables for this long lets others pass, and retries."""
+    export_page: float = 60.0
+    """A reader that takes longer for one page loses the export: its snapshot blocks vacuum and checkpoints."""
+    busy: float = 5.0
+    """The longest wait of SQLite for a lock on its file."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ValkeyTimings:

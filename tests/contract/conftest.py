@@ -18,6 +18,7 @@ from readstate.adapters.valkey.presence import ValkeyPresence
 from readstate.adapters.valkey.users import ValkeyUsers
 from readstate.adapters.valkey.write_replica import ReplicatedBadges, WriteReplica
 from readstate.ports import Clock, Durable, HotBadges, HotChannels, HotPresence, HotUsers
+from readstate.timings import SqlTimings
 
 from .postgres import postgres as postgres_store
 from .valkey import PATIENCE, HotStore, cluster, hot_store, single
@@ -153,7 +154,7 @@ async def presence_over(
 
 @asynccontextmanager
 async def sqlite(directory: Path) -> AsyncIterator[Durable]:
-    store = await SqliteStore.open(directory / "store.db", FANOUT)
+    store = await SqliteStore.open(directory / "store.db", FANOUT, SqlTimings())
     try:
         yield store
     finally:

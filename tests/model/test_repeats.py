@@ -37,7 +37,7 @@ from readstate.services.cursors import Cursors
 from readstate.services.freshness import AlwaysFresh
 from readstate.services.pending_writes import UnannouncedWrites
 from readstate.settings import make_settings
-from readstate.timings import Timings
+from readstate.timings import SqlTimings, Timings
 from readstate.workers.message_writer import MessageWriter
 from readstate.workers.receipt_persister import ReceiptPersister
 from tests.contract import valkey
@@ -78,7 +78,7 @@ class World:
     def __init__(self, durable: SqlStore, hot: Hot, clock: Callable[[], int]) -> None:
         self.durable = durable
         self.hot = hot
-        self.persister = ReceiptPersister(durable)
+        self.persister = ReceiptPersister(durable.merge)
         self.services = Services()
         bus = LocalBus()
 
@@ -134,7 +134,7 @@ def clock_from(start: int) -> Callable[[], int]:
 
 @asynccontextmanager
 async def in_memory(directory: Path, clock: Callable[[], int]) -> AsyncIterator[tuple[SqlStore, Hot]]:
-    store = await SqliteStore.open(directory / "store.db", FANOUT)
+    store = await SqliteStore.open(directory / "store.db", FANOUT, SqlTimings())
     hot = MemoryHot(unread_cap=50, generation=1, position=0, clock=clock, ledger_ttl=10**6, max_bytes=10**9)
     yield store, hot
     await store.close()
@@ -288,7 +288,7 @@ async def test_whatever_a_dying_writer_leaves_is_brought_to_its_end(kind: str, s
     random = Random(seed)
     log = as_log(made_up(random, 60))
     async with AsyncExitStack() as stack:
-        straight = await SqliteStore.open(tmp_path / "straight.db", FANOUT)
+        straight = await SqliteStore.open(tmp_path / "straight.db", FANOUT, SqlTimings())
         stack.push_async_callback(straight.close)
         for delivery in log:
             await straight.apply([delivery], nobody, LOG)

@@ -18,6 +18,7 @@ from readstate.domain.model import Channel, Entry, Latest, Mode, Position, ReadS
 from readstate.ports import Count, CountQuery, TimelineLoad
 from readstate.services.loading import Loader
 from readstate.stack import Valkey, ValkeyCluster
+from readstate.timings import SqlTimings
 from tests.conftest import Clock
 from tests.contract.conftest import badges_over, channels_over
 from tests.contract.test_hot_badges import begin
@@ -289,7 +290,7 @@ async def test_a_long_timeline_is_loaded_in_parts_and_lets_its_oldest_go(store: 
 
 
 async def test_two_loaders_and_a_writer_race_for_one_timeline(store: HotStore, tmp_path: Path) -> None:
-    durable = await SqliteStore.open(tmp_path / "store.db", fanout_max_members=2)
+    durable = await SqliteStore.open(tmp_path / "store.db", 2, SqlTimings())
     try:
         await Race(store, durable).run()
     finally:

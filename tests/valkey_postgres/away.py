@@ -95,7 +95,7 @@ class Cluster:
         self.hot = hots[0]
         self.clock = clock
         self.log = StillLog(self)
-        self.persister = ReceiptPersister(durable, shared=True)
+        self.persister = ReceiptPersister(durable.merge_unless_erased)
         self.told: list[Announcement] = []
         self.instances = [self._instance(hot, store_id, number) for number, hot in enumerate(hots)]
         self.written = self.updated = 0

@@ -101,7 +101,9 @@ class Cluster:
     async def start(self, services: Services) -> tuple[SqlStore, Hot]:
         s = self.settings
         await asyncio.to_thread(Path(s.data_dir).mkdir, parents=True, exist_ok=True)
-        self.durable = await PostgresStore.open(s.database_url, s.fanout_max_members, s.database_connections)
+        self.durable = await PostgresStore.open(
+            s.database_url, s.fanout_max_members, self.timings.sql, s.database_connections
+        )
         self._stack.push_async_callback(self.durable.close)
         self.dependencies["database"] = self.durable.ping
         store_id = await self.durable.store_id()
@@ -209,7 +211,7 @@ class Cluster:
         self.watcher = Watcher(self.options, s.partitions)
         self._stack.push_async_callback(self.watcher.close)
         self.backlog = self._make_backlog()
-        persister = ReceiptPersister(self.durable, shared=True)
+        persister = ReceiptPersister(self.durable.merge_unless_erased)
         self._restoring = SharedPersister(persister, self.hot.users, _always, self.clock, s.persist_rate)
         spool = await asyncio.to_thread(_own_spool, Path(s.data_dir), s.spool_max, self._restore)
         self._spool_notes = SpoolNotes(spool, self.durable, self.clock)

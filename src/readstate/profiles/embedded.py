@@ -78,7 +78,7 @@ class Embedded:
             durable = self._tracing.durable(durable, "sqlite" if self._settings.in_sqlite else "postgresql")
             hot = self._tracing.hot(hot, "redis" if self._settings.hot_url else "")
             batchers = self._tracing.batchers
-        persister = ReceiptPersister(durable)
+        persister = ReceiptPersister(durable.merge)
         bus, unannounced = LocalBus(), UnannouncedWrites()
 
         async def read_in_focus(seen: Sequence[Seen]) -> None:
@@ -146,13 +146,15 @@ class Embedded:
         s = self._settings
         durable: SqlStore
         if s.in_sqlite:
-            durable = await SqliteStore.open(s.database_path, s.fanout_max_members, s.accept_data_loss)
+            durable = await SqliteStore.open(
+                s.database_path, s.fanout_max_members, self._timings.sql, s.accept_data_loss
+            )
             self._stack.push_async_callback(durable.close)
         else:
             with extra("asyncpg", "PostgreSQL"):
-                from readstate.adapters.sql.postgres.lease import open_alone  # noqa: PLC0415 - an extra
-            durable, lease = await open_alone(
-                s.database_url, s.fanout_max_members, s.database_connections, self._instance_id
+                from readstate.adapters.sql.postgres.lease import open_leased  # noqa: PLC0415 - an extra
+            durable, lease = await open_leased(
+                s.database_url, s.fanout_max_members, self._timings.sql, s.database_connections, self._instance_id
             )
             self.lost = lease.lost
             self._stack.push_async_callback(durable.close)

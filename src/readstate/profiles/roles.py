@@ -165,7 +165,7 @@ class WorkerSupervisor:
     def _persister(self) -> SharedPersister:
         service, cluster = self._service, self._cluster
         return SharedPersister(
-            ReceiptPersister(service.durable, shared=True),
+            ReceiptPersister(service.durable.merge_unless_erased),
             service.hot.users,
             cluster.freshness.must_merge,
             service.clock,

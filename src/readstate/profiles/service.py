@@ -175,7 +175,7 @@ def migrate(settings: Settings, check_only: bool = False) -> tuple[int, int]:
 async def _migrate_postgres(settings: Settings, check_only: bool) -> tuple[int, int]:
     with extra("asyncpg", "PostgreSQL"):
         from readstate.adapters.sql.postgres.store import migrate as migrate_postgres  # noqa: PLC0415 - an extra
-    return await migrate_postgres(settings.database_url, check_only)
+    return await migrate_postgres(settings.database_url, DEFAULT_TIMINGS.sql, check_only)
 
 
 @contextlib.asynccontextmanager
@@ -183,7 +183,7 @@ async def open_dead_letters(settings: Settings) -> AsyncIterator[DurableDeadLett
     """The list of dead letters, from the database alone: every other server may be down."""
     with extra("asyncpg", "PostgreSQL"):
         from readstate.adapters.sql.postgres.store import PostgresStore  # noqa: PLC0415 - an extra
-    store = await PostgresStore.open(settings.database_url, settings.fanout_max_members, 2)
+    store = await PostgresStore.open(settings.database_url, settings.fanout_max_members, DEFAULT_TIMINGS.sql, 2)
     try:
         yield store
     finally:

@@ -157,13 +157,13 @@ class Repair:
 
     async def _merge(self, user: str, events: Sequence[ReadEvent], updates: Sequence[Merged]) -> None:
         if events:
-            await self._durable.merge(events, shared=True)
+            await self._durable.merge_unless_erased(events)
         if updates:
             now = self._clock()
             moved = await self._hot.users.apply(updates)
             if moved:  # each store had something that the other lacked
                 both = [read_event(user, one.channel_id, one.pointer, now) for one in moved]
-                await self._durable.merge(both, shared=True)
+                await self._durable.merge_unless_erased(both)
             await self._bus.publish([UserRoomChanged(user, update.channel_id) for update in updates])
 
     async def _settle_badges(self, users: Sequence[str], report: Reconciled) -> None:

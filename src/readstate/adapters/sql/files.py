@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from importlib.resources import files
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
@@ -17,12 +18,14 @@ def queries(dialect: str, file: str = "queries.sql") -> dict[str, str]:
     return {name: body.strip() for name, body in zip(parts[::2], parts[1::2], strict=True)}
 
 
+@cache
 def migrations(dialect: str) -> dict[int, str]:
     names = sorted(entry.name for entry in (files(__package__) / dialect).iterdir())
     found = ((match, name) for name in names if (match := _MIGRATION.fullmatch(name)))
     return {int(match[1]): _read(dialect, name) for match, name in found}
 
 
+@cache
 def schema(dialect: str) -> str:
     return _read(dialect, "schema.sql")
 

@@ -282,10 +282,6 @@ CROSS JOIN LATERAL (
     SELECT x.channel_id, x.seq, x.id, x.at FROM messages AS x
     WHERE x.channel_id = k ->> 0 AND x.seq = (k ->> 1)::bigint LIMIT 1) AS m;
 
--- name: seq_range
--- The first and the last seq that a channel has a message for.
-SELECT coalesce(min(seq), 0), coalesce(max(seq), 0) FROM messages WHERE channel_id = :channel;
-
 -- name: own_seqs
 -- The newest of a user's own messages in a channel.
 SELECT coalesce(json_agg(seq ORDER BY seq DESC), '[]')
@@ -557,7 +553,7 @@ FROM (SELECT m.channel_id, m.id, m.seq, m.sender_id, m.at, m.sent_at, m.text, m.
           SELECT * FROM messages AS x WHERE x.channel_id = u.channel_id AND x.id = u.message_id LIMIT 1) AS m
       WHERE u.receiver_id = :user AND u.accepted_at > :since AND u.accepted_at <= :until
           AND (SELECT r.active FROM members AS r WHERE r.user_id = :user AND r.channel_id = u.channel_id)
-          AND (u.accepted_at, m.at, m.channel_id, m.id) < (:accepted_at, :at, :channel, :message)
+          AND (u.accepted_at, m.at, m.channel_id, m.id) < (:accepted_at, :at, :channel_id, :message_id)
       ORDER BY u.accepted_at DESC, m.at DESC, m.channel_id DESC, m.id DESC LIMIT :limit) AS found;
 
 -- name: receivers_after

@@ -143,12 +143,13 @@ FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::bigint[], $6::
     silent, deleted, backfill, change, position);
 
 -- name: put_seats
--- Memberships with preferences.
+-- Memberships with preferences: (member, preferences).
 INSERT INTO members (user_id, channel_id, active, joined_seq, joined_at, skipped, muted_until, count, receipts, pinned,
     archived_seq, user_change)
-SELECT v ->> 0, v ->> 1, (v ->> 2)::boolean, (v ->> 3)::bigint, (v ->> 4)::bigint, v -> 5, (v ->> 6)::bigint,
-    v ->> 7, v ->> 8, (v ->> 9)::boolean, (v ->> 10)::bigint, 0
-FROM jsonb_array_elements(:rows::jsonb) AS v
+SELECT m ->> 'user_id', m ->> 'channel_id', (m ->> 'active')::boolean, (m ->> 'joined_seq')::bigint,
+    (m ->> 'joined_at')::bigint, m -> 'skipped', (p ->> 0)::bigint, p ->> 1, p ->> 2, (p ->> 3)::boolean,
+    (p ->> 4)::bigint, 0
+FROM (SELECT v -> 0 AS m, v -> 1 AS p FROM jsonb_array_elements(:rows::jsonb) AS v) AS given
 ON CONFLICT (user_id, channel_id) DO UPDATE SET
     active = excluded.active, joined_seq = excluded.joined_seq, joined_at = excluded.joined_at,
     skipped = excluded.skipped, muted_until = excluded.muted_until, count = excluded.count,

@@ -255,10 +255,6 @@ SELECT json_group_array(json_array(m.channel_id, m.seq, m.id, m.at))
 FROM json_each(:keys) AS k
 JOIN messages AS m ON m.channel_id = k.value ->> 0 AND m.seq = k.value ->> 1;
 
--- name: seq_range
--- The first and the last seq that a channel has a message for.
-SELECT coalesce(min(seq), 0), coalesce(max(seq), 0) FROM messages WHERE channel_id = :channel;
-
 -- name: own_seqs
 -- The newest of a user's own messages in a channel.
 SELECT json_group_array(seq) FROM (
@@ -535,7 +531,7 @@ FROM (SELECT x.*, u.accepted_at FROM undelivered AS u
       JOIN messages AS x ON x.channel_id = u.channel_id AND x.id = u.message_id
       WHERE u.receiver_id = :user AND u.accepted_at > :since AND u.accepted_at <= :until
           AND (SELECT r.active FROM members AS r WHERE r.user_id = :user AND r.channel_id = u.channel_id)
-          AND (u.accepted_at, x.at, x.channel_id, x.id) < (:accepted_at, :at, :channel, :message)
+          AND (u.accepted_at, x.at, x.channel_id, x.id) < (:accepted_at, :at, :channel_id, :message_id)
       ORDER BY u.accepted_at DESC, x.at DESC, x.channel_id DESC, x.id DESC LIMIT :limit) AS m;
 
 -- name: receivers_after

@@ -133,12 +133,12 @@ SELECT coalesce(max(position), 0) + 1 FROM channels;
 INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: put_seats
--- Memberships with preferences.
+-- Memberships with preferences: (member, preferences).
 INSERT INTO members (user_id, channel_id, active, joined_seq, joined_at, skipped, muted_until, count, receipts, pinned,
     archived_seq, user_change)
-SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value -> 5, value ->> 6, value ->> 7,
-    value ->> 8, value ->> 9, value ->> 10, 0
-FROM json_each(:rows) WHERE true
+SELECT m ->> 'user_id', m ->> 'channel_id', m ->> 'active', m ->> 'joined_seq', m ->> 'joined_at', m -> 'skipped',
+    p ->> 0, p ->> 1, p ->> 2, p ->> 3, p ->> 4, 0
+FROM (SELECT value -> 0 AS m, value -> 1 AS p FROM json_each(:rows)) WHERE true
 ON CONFLICT (user_id, channel_id) DO UPDATE SET
     active = excluded.active, joined_seq = excluded.joined_seq, joined_at = excluded.joined_at,
     skipped = excluded.skipped, muted_until = excluded.muted_until, count = excluded.count,
