@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
+from readstate.timings import Timings, ValkeyTimings
+
 if TYPE_CHECKING:
     from readstate import Readstate
 
@@ -136,14 +138,17 @@ def _collect_sockets() -> None:
 
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cluster of one process, which is made anew for every test, need not wait long for others."""
-    from readstate.adapters.valkey.presence import ValkeyPresence
     from readstate.services import freshness
 
-    defaults = ValkeyPresence.__init__.__kwdefaults__
-    assert defaults is not None
-    monkeypatch.setitem(defaults, "heartbeat", HEARTBEAT_SECONDS)
-    monkeypatch.setitem(defaults, "settle_ms", int(SETTLE_SECONDS * 1000))
     monkeypatch.setattr(freshness, "SETTLE_SECONDS", SETTLE_SECONDS)
+
+
+def timings() -> dict[str, Timings]:
+    """The option of a service that says so, beside `settings_of`."""
+    if chosen != CLUSTER:
+        return {}
+    valkey = ValkeyTimings(heartbeat=HEARTBEAT_SECONDS, settle_ms=int(SETTLE_SECONDS * 1000))
+    return {"timings": Timings(valkey=valkey)}
 
 
 @asynccontextmanager
