@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from readstate.timings import ServiceTimings, Timings
+from readstate.timings import ServiceTimings, Timings, ValkeyTimings
 
 if TYPE_CHECKING:
     from readstate import Readstate
@@ -136,19 +136,14 @@ def _collect_sockets() -> None:
 # ---------------------------------------------------------------- a service of the cluster profile in this process
 
 
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cluster of one process, which is made anew for every test, need not wait long for others."""
-    from readstate.adapters.valkey.presence import ValkeyPresence
-
-    defaults = ValkeyPresence.__init__.__kwdefaults__
-    assert defaults is not None
-    monkeypatch.setitem(defaults, "heartbeat", HEARTBEAT_SECONDS)
-    monkeypatch.setitem(defaults, "settle_ms", int(SETTLE_SECONDS * 1000))
-
-
 def timings() -> Timings:
-    """For a service of the chosen kind; see `hurry`."""
-    return Timings(services=ServiceTimings(settle=SETTLE_SECONDS)) if chosen == CLUSTER else Timings()
+    """A cluster of one process, which is made anew for every test, need not wait long for others."""
+    if chosen != CLUSTER:
+        return Timings()
+    return Timings(
+        services=ServiceTimings(settle=SETTLE_SECONDS),
+        valkey=ValkeyTimings(heartbeat=HEARTBEAT_SECONDS, settle_ms=int(SETTLE_SECONDS * 1000)),
+    )
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ from readstate.stack import Valkey
 from tests.contract import postgres
 from tests.postgres.test_postgres_outages import Cut, Wire
 
-from .on_servers import SMALL, Held, asks_again, count, impatient, message, on_servers, two_channels
+from .on_servers import ASKS_AGAIN, SMALL, Held, count, impatient, message, on_servers, two_channels
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +25,7 @@ def own_valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
 
 @pytest.fixture
 async def rs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_valkey: Valkey) -> AsyncIterator[Readstate]:
-    asks_again(monkeypatch)
-    async with on_servers(tmp_path, own_valkey.url) as rs:
+    async with on_servers(tmp_path, own_valkey.url, timings=ASKS_AGAIN) as rs:
         await two_channels(rs)
         yield rs
     own_valkey.resume()

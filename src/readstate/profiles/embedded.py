@@ -174,17 +174,11 @@ class Embedded:
                 max_bytes=s.hot_memory * 2**20,
             )
         with extra("redis", "Valkey or Redis"):
-            from readstate.adapters.valkey.hot import ValkeyHot  # noqa: PLC0415 - an extra
-        hot = ValkeyHot(
-            s.hot_url,
-            prefix=s.key_prefix,
-            unread_cap=s.unread_cap,
-            clock=self._clock,
-            ledger_ttl=s.ledger_ttl,
-            position=position,
-            store=store_id,
-            next_generation=durable.next_generation,
-        )
+            from readstate.adapters.valkey import DurableCounter  # noqa: PLC0415 - an extra
+            from readstate.adapters.valkey.hot import ExclusiveHot, HotOptions  # noqa: PLC0415 - an extra
+        options = HotOptions(url=s.hot_url, prefix=s.key_prefix, unread_cap=s.unread_cap, ledger_ttl=s.ledger_ttl)
+        counter = DurableCounter(store_id, durable.next_generation)
+        hot = ExclusiveHot(options, counter, self._clock, self._timings.valkey, position)
         self._stack.push_async_callback(hot.close)
         await hot.clear()  # state of an earlier process may be behind the durable store
         self.dependencies["hot_store"] = hot.ping
