@@ -1,10 +1,14 @@
-"""What users want of one channel, and of all of them."""
+"""What users want of one channel, and of all of them.
 
-from typing import Annotated
+A preference that is stored as it is given has the same name in `domain.model.Preferences` and in the structs here;
+`plain` copies it. `muted` and `archived` are stored as a time and a seq.
+"""
+
+from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from readstate.domain.model import CountPreference, ReceiptsPreference
+from readstate.domain.model import FOREVER, CountPreference, Preferences, ReceiptsPreference
 
 from .fields import NOW, Muted, Request, Time, about
 
@@ -38,6 +42,35 @@ class PreferencesView(Struct, frozen=True, gc=False):
     receipts: Annotated[ReceiptsShown, Meta(examples=["public"])]
     pinned: Pinned
     archived: _Archived
+
+
+class PreferencesLine(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=True, frozen=True, gc=False):
+    """What a member wants of a channel."""
+
+    muted: Annotated[bool | Time, about("Whether it leaves the totals; a time is when the mute ends.")] = False
+    count: Count = "all"
+    receipts: ReceiptsShown = "public"
+    pinned: Pinned = False
+    archived: Annotated[
+        bool | Annotated[int, Meta(ge=0)],
+        about("Left out of the inbox until somebody else writes; a number: until that happens after this seq."),
+    ] = False
+
+
+def preferences_line(preferences: Preferences) -> PreferencesLine:
+    """Preferences as an export writes them."""
+    until, seq = preferences.muted_until, preferences.archived_seq
+    return PreferencesLine(
+        muted=until == FOREVER or until or False,
+        archived=False if seq < 0 else seq,
+        **plain(preferences, PreferencesLine),
+    )
+
+
+def plain(source: PutPreferences | PreferencesLine | Preferences, target: type[Struct]) -> dict[str, Any]:
+    """The preferences of `source` that `target` has under the same name: they are stored as they are given."""
+    names = (name for name in source.__struct_fields__ if name in target.__struct_fields__)
+    return {name: value for name in names if (value := getattr(source, name)) is not UNSET}
 
 
 class PutUserPreferences(Request, frozen=True, kw_only=True):

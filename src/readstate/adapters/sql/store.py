@@ -46,6 +46,7 @@ from . import gathering
 from .applying import Applying, as_places, erased_at, hash_of
 from .dead_letters import SqlDeadLetters
 from .gathering import ask, place
+from .preferences import columns_of
 from .session import Database, Session, as_json
 from .transfer import SqlTransfer
 from .upkeep import SqlUpkeep
@@ -149,12 +150,8 @@ class SqlStore(SqlDeadLetters, SqlUpkeep):
             user,
             user=user,
             channel=channel,
-            muted_until=preferences.muted_until,
-            count=preferences.count,
-            receipts=preferences.receipts,
-            pinned=preferences.pinned,
-            archived_seq=preferences.archived_seq,
             change=change,
+            **columns_of(preferences),
         )
 
     async def save_undo(self, token: str, user: str, expires_at: int, now: int, items: Sequence[UndoItem]) -> None:

@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from readstate.api import Erased, Refused
+from readstate.api.preferences import preferences_line
 from readstate.domain.facts import Key
 from readstate.domain.model import Channel, Latest, Member, Message, Pointer, Position, Preferences
 from readstate.domain.rooms import channel_and_thread, is_thread, thread_room
@@ -30,7 +31,6 @@ from readstate.transfer.records import (
     GivenUserRoom,
     MessageLine,
     Numbered,
-    PreferencesLine,
     Record,
     Taken,
 )
@@ -55,16 +55,13 @@ _MESSAGES = {"unplaced", "messages", "replies"}
 _message_line = msgspec.json.Decoder(MessageLine)
 _known_messages = msgspec.json.Decoder(list[tuple[str, str, KnownMessage]])
 _neighbours = msgspec.json.Decoder(list[tuple[str, int, Neighbours]])
-_user_rooms = msgspec.json.Decoder(list[tuple[str, str, Member | None, Preferences, Pointer | None]])
+_user_rooms = msgspec.json.Decoder(list[tuple[str, str, Member | None, Preferences, Pointer | None]], strict=False)
 _tails = msgspec.json.Decoder(list[tuple[str, int, int]])
 _own = msgspec.json.Decoder(list[tuple[str, str, frozenset[int]]])
 _concerns = msgspec.json.Decoder(list[Concern])
 _users = msgspec.json.Decoder(list[GivenUser])
 _names = msgspec.json.Decoder(list[str])
 _flags = msgspec.json.Decoder(list[tuple[str, int]])
-
-
-_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(PreferencesLine)}
 
 
 class SqlTransfer:
@@ -179,11 +176,11 @@ def _line(part: str, text: str) -> Record:
     if is_thread(room):
         fields["type"] = _OF_THREADS.get(fields["type"], fields["type"])
         fields["channel_id"], fields["thread_id"] = channel_and_thread(room)
-        fields.pop("preferences", None)
-        for name in ("kind", "name", "avatar", "archived"):
+        for name in ("kind", "name", "avatar", "archived", "preferences"):
             fields.pop(name, None)
-    if fields.get("preferences") == _DEFAULTS:
-        del fields["preferences"]
+    elif "preferences" in fields:
+        wanted = msgspec.convert(fields["preferences"], Preferences, strict=False)
+        fields["preferences"] = msgspec.to_builtins(preferences_line(wanted))
     record: Record = msgspec.convert(fields, Record)
     return record
 
@@ -430,11 +427,7 @@ def _user_room_row(key: Key, user_room: KnownUserRoom) -> tuple[Any, ...]:
         member.joined_seq,
         member.joined_at,
         member.skipped,
-        wanted.muted_until,
-        wanted.count,
-        wanted.receipts,
-        int(wanted.pinned),
-        wanted.archived_seq,
+        wanted,
     )
 
 
