@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from functools import reduce
 
 from .errors import DirectChannelFull, Invalid, InvalidId, TooLarge
-from .model import MAX_NUMBER, Pointer, Position, ReadState, SeenPlace
+from .model import FOREVER, MAX_NUMBER, Pointer, Position, ReadState, SeenPlace
 
 EVERYONE = "@channel"
 HERE = "@here"
@@ -192,6 +192,13 @@ def parse_time(value: str | int, field: str) -> int:
     except (ValueError, OverflowError):
         pass
     raise Invalid(f"{field} must be milliseconds or RFC 3339 with a zone, such as 2026-01-31T09:30:00Z", field=field)
+
+
+def mute_end(muted: bool | str | int, field: str) -> int:
+    """`muted_until` of a mute: on, off, or until a time."""
+    if isinstance(muted, bool):
+        return FOREVER if muted else 0
+    return parse_time(muted, field)
 
 
 def preview_of(text: str | None, given: str | None, length: int) -> str | None:

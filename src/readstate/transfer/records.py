@@ -11,7 +11,7 @@ from msgspec import Meta, Struct, field
 from readstate.api import Erased, Id, Refused, Time
 from readstate.api.channels import Archived, Avatar, Name
 from readstate.api.fields import InputChannelId, InputUserId, Preview, Silent, about
-from readstate.api.preferences import Count, Pinned, ReceiptsShown
+from readstate.api.preferences import PreferencesLine, ReceiptsShown
 from readstate.domain.model import (
     Channel,
     ChannelType,
@@ -131,19 +131,6 @@ class LastReadLine(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_on
 
 
 _LastRead = Annotated[LastReadLine, about("The read pointer: the message up to which everything is read.")]
-
-
-class PreferencesLine(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=True, frozen=True, gc=False):
-    """What a member wants of a channel."""
-
-    muted: Annotated[bool | Time, about("Whether it leaves the totals; a time is when the mute ends.")] = False
-    count: Count = "all"
-    receipts: ReceiptsShown = "public"
-    pinned: Pinned = False
-    archived: Annotated[
-        bool | Seq,
-        about("Left out of the inbox until somebody else writes; a number: until that happens after this seq."),
-    ] = False
 
 
 class MemberLine(Line, tag="member", kw_only=True, frozen=True):

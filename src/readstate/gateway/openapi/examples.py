@@ -7,6 +7,7 @@ from msgspec import NODEFAULT, UNSET, Struct, json, to_builtins
 from msgspec import inspect as kinds
 
 from readstate.api.fields import EARLIER, NOW
+from readstate.api.preferences import PreferencesLine
 from readstate.transfer.records import (
     ChannelLine,
     FollowLine,
@@ -16,7 +17,6 @@ from readstate.transfer.records import (
     MemberLine,
     MessageLine,
     PointerLine,
-    PreferencesLine,
     ThreadLine,
     UserLine,
 )
