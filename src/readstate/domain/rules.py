@@ -9,7 +9,7 @@ from typing import Literal
 from msgspec import Struct
 
 from .errors import DirectChannelFull, Invalid, InvalidId, TooLarge
-from .model import MAX_NUMBER, Pointer, Position, ReadState, SeenPlace
+from .model import FOREVER, MAX_NUMBER, Pointer, Position, ReadState, SeenPlace
 
 EVERYONE = "@channel"
 HERE = "@here"
@@ -195,6 +195,13 @@ def parse_time(value: str | int, field: str) -> int:
     except (ValueError, OverflowError):
         pass
     raise Invalid(f"{field} must be milliseconds or RFC 3339 with a zone, such as 2026-01-31T09:30:00Z", field=field)
+
+
+def mute_end(muted: bool | str | int, field: str) -> int:
+    """`muted_until` of a mute: on, off, or until a time."""
+    if isinstance(muted, bool):
+        return FOREVER if muted else 0
+    return parse_time(muted, field)
 
 
 class MessageRules(Struct, frozen=True):

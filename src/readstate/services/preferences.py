@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from readstate.api import PreferencesView, PutPreferences, PutUserPreferences, UserPreferencesView
+from readstate.api.preferences import plain
 from readstate.domain.announcements import UserRoomChanged
 from readstate.domain.errors import Unavailable
 from readstate.domain.model import FOREVER, Preferences
-from readstate.domain.rules import check_id, check_user_id, parse_time
+from readstate.domain.rules import check_id, check_user_id, mute_end
 from readstate.ports import Bus, Clock, Durable, HotUsers, UserRoom
 from readstate.ports.consistency import Consistency
 
@@ -36,14 +38,8 @@ class ChannelPreferences:
         wanted = user_room.preferences
         until = wanted.muted_until
         muted = until > self._clock()
-        return PreferencesView(
-            muted=muted,
-            muted_until=until if muted and until != FOREVER else None,
-            count=wanted.count,
-            receipts=wanted.receipts,
-            pinned=wanted.pinned,
-            archived=bool(await self.archived(user, [user_room])),
-        )
+        shown = plain(wanted, PreferencesView) | {"muted_until": until if muted and until != FOREVER else None}
+        return PreferencesView(muted=muted, archived=bool(await self.archived(user, [user_room])), **shown)
 
     async def put(self, user: str, channel: str, request: PutPreferences) -> PreferencesView:
         """Change only the given fields. Concurrent changes of other fields survive."""
@@ -57,23 +53,12 @@ class ChannelPreferences:
         raise Unavailable("the user's state changed meanwhile; try again")
 
     async def _changed(self, channel: str, known: Preferences, request: PutPreferences) -> Preferences:
-        muted_until = known.muted_until
-        if isinstance(request.muted, bool):
-            muted_until = FOREVER if request.muted else 0
-        elif request.muted is not UNSET:
-            muted_until = parse_time(request.muted, "muted")
-        archived_seq = known.archived_seq
-        if request.archived is True:
-            archived_seq = (await self._loader.channel(channel)).last_seq
-        elif request.archived is False:
-            archived_seq = -1
-        return Preferences(
-            muted_until,
-            known.count if request.count is UNSET else request.count,
-            known.receipts if request.receipts is UNSET else request.receipts,
-            known.pinned if request.pinned is UNSET else request.pinned,
-            archived_seq,
-        )
+        changes = plain(request, Preferences)
+        if request.muted is not UNSET:
+            changes["muted_until"] = mute_end(request.muted, "muted")
+        if request.archived is not UNSET:
+            changes["archived_seq"] = (await self._loader.channel(channel)).last_seq if request.archived else -1
+        return replace(known, **changes)
 
     async def _save(self, user: str, channel: str, known: Preferences, wanted: Preferences) -> bool:
         """Replace `known` in the hot state, then in the durable store. False: newer preferences are set."""

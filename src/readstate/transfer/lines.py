@@ -8,10 +8,11 @@ import msgspec
 from msgspec import DecodeError, ValidationError
 
 from readstate.api import Refused, Time
+from readstate.api.preferences import PreferencesLine, plain
 from readstate.domain.errors import Invalid, ReadstateError, TooLarge
 from readstate.domain.model import FOREVER, Channel, ChannelType, Clock, Latest, Member, Message, Preferences
 from readstate.domain.rooms import thread_room
-from readstate.domain.rules import HERE, MAX_AHEAD_MS, MessageRules, check_id, check_user_id, parse_time
+from readstate.domain.rules import HERE, MAX_AHEAD_MS, MessageRules, check_id, check_user_id, mute_end, parse_time
 
 from .records import (
     MAX_EPOCH,
@@ -30,7 +31,6 @@ from .records import (
     MessageLine,
     Numbered,
     PointerLine,
-    PreferencesLine,
     Record,
     ThreadLine,
     UserLine,
@@ -253,14 +253,11 @@ class Checks:
 def _preferences(line: PreferencesLine | None) -> Preferences:
     if line is None:
         return Preferences()
-    if isinstance(line.muted, bool):
-        muted_until = FOREVER if line.muted else 0
-    else:
-        muted_until = parse_time(line.muted, "preferences.muted")
+    muted_until = mute_end(line.muted, "preferences.muted")
     archived_seq = (FOREVER if line.archived else -1) if isinstance(line.archived, bool) else line.archived
     if archived_seq != FOREVER:
         _check_seqs("preferences.archived", archived_seq)
-    return Preferences(muted_until, line.count, line.receipts, line.pinned, archived_seq)
+    return Preferences(muted_until=muted_until, archived_seq=archived_seq, **plain(line, Preferences))
 
 
 def _thread_id(value: str | int) -> str:

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 
+from .preferences import expand
+
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _ROW = re.compile(r"\(\?(?:, \?)*\)")
 _VALUE = re.compile(r"(?<![:\w]):([a-z_]+)")
@@ -15,7 +17,7 @@ def queries(dialect: str, file: str = "queries.sql") -> dict[str, str]:
     """The statements of a file, by the names in its `-- name:` lines."""
     text = _read(dialect, file)
     parts = _NAME.split(text)[1:]
-    return {name: body.strip() for name, body in zip(parts[::2], parts[1::2], strict=True)}
+    return {name: expand(body.strip(), dialect) for name, body in zip(parts[::2], parts[1::2], strict=True)}
 
 
 @cache
