@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from readstate import Readstate
-from readstate.adapters.kafka.producer import MOST_BYTES_OF_ALL, Record
+from readstate.adapters.kafka.producer import Record
+from readstate.adapters.kafka.topics import MOST_BYTES_OF_ALL
 from readstate.adapters.kafka.wire import channel_record
 from readstate.api import NewMessage, PutChannel, ReadTarget
 from readstate.domain.events import DeadLetter, MessageEvent
@@ -22,7 +23,8 @@ from readstate.domain.model import ReadState
 from readstate.profiles.roles import WorkerSupervisor
 from readstate.settings import Settings, make_settings
 from readstate.telemetry import AUDITED, DLT_FAILED, DLT_RECONCILED, DRIFT
-from readstate.workers import AUDITOR, DEAD_LETTERS, MESSAGE_WRITER, RECEIPT_PERSISTER, RECONCILER, runner
+from readstate.workers import AUDITOR, DEAD_LETTERS, MESSAGE_WRITER, RECEIPT_PERSISTER, RECONCILER
+from tests import stores
 from tests.conftest import eventually
 from tests.contract import kafka, valkey
 from tests.contract.postgres import database
@@ -68,18 +70,7 @@ class Place(NamedTuple):
 
     async def produce(self, topic: str, *values: bytes) -> None:
         """Somebody writes to a topic what no version of ours would."""
-        await self.rs.cluster.log._producer.send(topic, [Record(b"", value, 0) for value in values])
-
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An event that fails is tried three times, at once."""
-    usual = runner.Runner.__init__
-
-    def hasty(self: runner.Runner[Any], *arguments: Any, **more: Any) -> None:
-        usual(self, *arguments, **more | {"pauses": (0.0, 0.0, 0.0)})
-
-    monkeypatch.setattr(runner.Runner, "__init__", hasty)
+        await self.rs.cluster.log._sender._producer.send(topic, [Record(b"", value, 0) for value in values])
 
 
 @pytest.fixture
@@ -97,7 +88,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
             "partitions": 2,
             "data_dir": str(tmp_path / "data"),
         }
-        async with Readstate.open(settings=_made(settings)) as rs:
+        async with Readstate.open(settings=_made(settings), timings=stores.HASTY) as rs:
             yield Place(rs, settings, tmp_path)
 
 
@@ -258,7 +249,7 @@ async def test_a_large_message_that_failed_comes_when_it_is_played_again(
     async with at_work(rs, (MESSAGE_WRITER,)):
         await five_messages(rs)
         with m6_fails(rs, monkeypatch):
-            await rs.cluster.log._producer.send(place.messages, [channel_record(large, 2)])
+            await rs.cluster.log._sender._producer.send(place.messages, [channel_record(large, 2)])
             await until_m6_is_listed(rs)
 
         ((number, error),) = [(one.id, one.error) for one in await rs.durable.list_dead_letters(0, 10)]

@@ -1,11 +1,15 @@
 """Whether every read that is acknowledged is in the durable store."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
-from readstate.services import freshness
-from readstate.services.freshness import AlwaysFresh, NeverFresh, Trailing
+from readstate.services.freshness import AlwaysFresh, NeverFresh, ReadsInLog, Trailing
+from readstate.tasks import cancel
+from readstate.timings import ServiceTimings
+
+HASTY = ServiceTimings(freshness_settle=0.001, freshness_poll=0.001)
 
 
 class Log:
@@ -16,6 +20,8 @@ class Log:
         self.committed = 10
         self.in_spools = 0
         self.looks = 0
+        self.number = 1
+        self.noted_fresh = 1
 
     async def ends(self) -> dict[int, int]:
         return {0: self.end, 1: 0}
@@ -25,26 +31,20 @@ class Log:
         return {0: self.committed}
 
     async def generation(self) -> int:
-        return 1
+        return self.number
 
     def seen(self) -> int:
-        return 1
+        return self.number
 
     async def fresh(self) -> int:
-        return 1
+        return self.noted_fresh
 
     async def note_fresh(self, generation: int) -> None:
-        pass
+        self.noted_fresh = generation
 
     async def spooled(self) -> bool:
         self.looks += 1
         return self.in_spools > 0
-
-
-@pytest.fixture(autouse=True)
-def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(freshness, "SETTLE_SECONDS", 0.001)
-    monkeypatch.setattr(freshness, "LOOK_SECONDS", 0.001)
 
 
 @pytest.fixture
@@ -54,7 +54,11 @@ def log() -> Log:
 
 @pytest.fixture
 def trailing(log: Log) -> Trailing:
-    return Trailing(log, log.spooled, log.ends, log.done, patience=5)
+    return made(log)
+
+
+def made(log: Log, timings: ServiceTimings = HASTY) -> Trailing:
+    return Trailing(log, ReadsInLog(log.spooled, log.ends, log.done), 5, timings)
 
 
 async def looked_again(log: Log) -> None:
@@ -93,10 +97,9 @@ async def test_what_is_behind_is_waited_for(log: Log, trailing: Trailing, behind
     assert await asyncio.wait_for(asked, 30)
 
 
-async def test_but_not_for_ever(log: Log, trailing: Trailing, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(freshness, "PASS_SECONDS", 0.05)
+async def test_but_not_for_ever(log: Log) -> None:
     log.committed = 9
-    assert not await trailing.passed()
+    assert not await made(log, replace(HASTY, persister_patience=0.05)).passed()
 
 
 async def test_without_a_shared_log_it_is_known_at_once() -> None:
@@ -114,17 +117,13 @@ async def test_what_is_stored_is_known_at_once(trailing: Trailing) -> None:
 
 
 @pytest.mark.parametrize("behind", ["the persister", "a spool"])
-async def test_what_is_not_stored_is_waited_for_but_not_for_long(
-    log: Log, trailing: Trailing, behind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(freshness, "SOON_SECONDS", 0.05)
+async def test_what_is_not_stored_is_waited_for_but_not_for_long(log: Log, behind: str) -> None:
     if behind == "a spool":
         log.in_spools = 1
     else:
         log.end = 11
-    assert not await trailing.stored_soon()
-    monkeypatch.setattr(freshness, "SOON_SECONDS", 30.0)
-    waiting = asyncio.create_task(trailing.stored_soon())
+    assert not await made(log, replace(HASTY, persister_answer=0.05)).stored_soon()
+    waiting = asyncio.create_task(made(log, replace(HASTY, persister_answer=30.0)).stored_soon())
     await looked_again(log)
     assert not waiting.done()
     log.in_spools, log.committed = 0, 11
@@ -142,8 +141,8 @@ async def test_what_comes_from_a_spool_is_waited_for(log: Log, trailing: Trailin
     assert await waiting
 
 
-async def test_many_share_their_looks(log: Log, trailing: Trailing, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(freshness, "LOOK_SECONDS", 30.0)
+async def test_many_share_their_looks(log: Log) -> None:
+    trailing = made(log, replace(HASTY, freshness_poll=30.0))
     assert all(await asyncio.gather(*(trailing.stored_soon() for _ in range(100))))
     assert log.looks == 2  # at the spools and at the persister
 
@@ -160,3 +159,30 @@ async def test_who_comes_later_waits_for_a_later_end(log: Log, trailing: Trailin
     assert not second.done()
     log.committed = 12
     assert await second
+
+
+# ---------------------------------------------------------------- after a loss of the hot store
+
+
+async def test_after_a_loss_an_empty_log_says_nothing_of_spools(log: Log) -> None:
+    """An instance may note its spool later than others look at the log."""
+    log.end = log.committed = 0
+    log.number, log.noted_fresh = 2, 1
+    trailing = made(log, replace(HASTY, freshness_settle=0.2))
+    following = asyncio.create_task(trailing.run())
+    await asyncio.sleep(0.05)
+    assert trailing.behind
+    log.in_spools = 1  # it is noted
+    await asyncio.sleep(0.3)
+    assert trailing.behind
+    log.in_spools = 0
+    await asyncio.wait_for(trailing.caught_up(), 30)
+    await cancel(following)
+
+
+async def test_before_the_first_read_nothing_is_waited_for(log: Log) -> None:
+    log.end = log.committed = log.noted_fresh = 0
+    trailing = made(log, replace(HASTY, freshness_settle=3600))
+    following = asyncio.create_task(trailing.run())
+    await asyncio.wait_for(trailing.caught_up(), 30)
+    await cancel(following)

@@ -25,6 +25,18 @@ class ReadEvent(Struct, frozen=True, gc=False):
     created_at: int
     v: int = VERSION
 
+    @property
+    def pointer(self) -> Pointer:
+        return Pointer(
+            self.epoch,
+            self.last_read_seq,
+            frozenset(self.apart),
+            self.last_read_id,
+            self.last_read_at,
+            self.read_at,
+            self.change,
+        )
+
 
 def read_event(user: str, channel: str, pointer: Pointer, now: int) -> ReadEvent:
     return ReadEvent(

@@ -12,24 +12,19 @@ check.
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import structlog
 
 from readstate.domain.errors import HotStoreUnavailable, ReadstateError, Unavailable
 from readstate.ports import FRESH, Stale
+from readstate.tasks import cancel
+from readstate.timings import ServiceTimings
 
 log = structlog.get_logger()
 
-LOOK_SECONDS = 0.2
-SETTLE_SECONDS = 3.0
-"""After a loss, every instance has reported within this time whether it has reads in its spool."""
-LATE_SECONDS = 15.0
-"""A read in flight to the log when the hot store was lost is there, or was refused, after this time."""
-PASS_SECONDS = 60.0
-"""How long repairs and exports wait for the persister."""
-SOON_SECONDS = 2.0
-"""How long a request waits for the persister."""
+FIRST_GENERATION = 1
+"""It follows no loss of the hot store."""
 
 
 class AlwaysFresh:
@@ -87,8 +82,17 @@ class Notes(Protocol):
 Lagging = Callable[[], frozenset[int]]
 """The partitions of `messages` in which accepted events have waited too long."""
 Offsets = Callable[[], Awaitable[Mapping[int, int]]]
-Spooled = Callable[[], Awaitable[bool]]
-"""Whether any instance has reads in its spool."""
+
+
+class ReadsInLog(NamedTuple):
+    """Where reads are that the durable store may lack."""
+
+    spooled: Callable[[], Awaitable[bool]]
+    """Whether any instance has reads in its spool."""
+    ends: Offsets
+    """The next offset of each partition of `read-receipts`."""
+    committed: Offsets
+    """The next offset that the persister has to process."""
 
 
 class Trailing:
@@ -100,24 +104,22 @@ class Trailing:
     def __init__(
         self,
         notes: Notes,
-        spooled: Spooled,
-        ends: Offsets,
-        committed: Offsets,
+        reads: ReadsInLog,
         patience: float,
+        timings: ServiceTimings,
         lagging: Lagging = frozenset,
         partitions: int = 1,
     ) -> None:
         self._notes = notes
-        self._spooled = spooled
-        self._ends = ends
-        self._committed = committed
+        self._reads = reads
         self._patience = patience
+        self._timings = timings
         self._lagging = lagging
         self._partitions = partitions
         self._fresh = 0
         self._fresh_at = 0.0
-        self._news = asyncio.Condition()
-        self._looks = _SharedLooks(spooled, ends, committed)
+        self._became_fresh = asyncio.Condition()
+        self._persister = _Persister(reads, timings.freshness_poll)
 
     @property
     def behind(self) -> bool:
@@ -128,33 +130,34 @@ class Trailing:
 
     async def caught_up(self) -> None:
         try:
-            async with asyncio.timeout(self._patience), self._news:
-                await self._news.wait_for(lambda: not self.behind)
+            async with asyncio.timeout(self._patience), self._became_fresh:
+                await self._became_fresh.wait_for(lambda: not self.behind)
         except TimeoutError:
             raise Unavailable(
                 "the hot store was lost, and the database does not have all reads of the log yet; try again"
             ) from None
 
     async def passed(self) -> bool:
-        try:
-            async with asyncio.timeout(PASS_SECONDS):
-                await asyncio.sleep(SETTLE_SECONDS)  # for reads in flight, and for the notes about spools
-                look = _Look(self._spooled, self._ends, self._committed, settled_at=0)
-                while True:
-                    with contextlib.suppress(ReadstateError):  # a server is down
-                        if await look.has_passed():
-                            return True
-                    await asyncio.sleep(LOOK_SECONDS)
-        except TimeoutError:
-            return False
+        return await self._passed(self._timings.freshness_settle, self._timings.persister_patience)
 
     async def stored_soon(self) -> bool:
-        return await self._looks.passed(SOON_SECONDS)
+        return await self._passed(0, self._timings.persister_answer)
+
+    async def _passed(self, settle: float, patience: float | None) -> bool:
+        """`settle`: seconds for reads in flight, and for the notes about spools."""
+        try:
+            async with asyncio.timeout(patience):
+                await asyncio.sleep(settle)
+                await self._persister.passed()
+        except TimeoutError:
+            return False
+        return True
 
     async def must_merge(self) -> bool:
         """Whether users in the hot store may have been loaded without what is in the database now."""
         number = await self._notes.generation()
-        return number != self._fresh or asyncio.get_running_loop().time() < self._fresh_at + LATE_SECONDS
+        now = asyncio.get_running_loop().time()
+        return number != self._fresh or now < self._fresh_at + self._timings.freshness_late
 
     async def run(self) -> None:
         while True:
@@ -163,109 +166,84 @@ class Trailing:
                 if number != self._fresh:
                     await self._follow(number)
             except ReadstateError as error:
-                log.debug("it is not known whether the database is behind", action="freshness", reason=error.explained)
-            await asyncio.sleep(LOOK_SECONDS)
+                log.debug("cannot tell whether the database has all reads", action="freshness", reason=error.explained)
+            await asyncio.sleep(self._timings.freshness_poll)
 
     async def _follow(self, number: int) -> None:
         """Returns when the generation is fresh, or another one has begun."""
         if await self._notes.fresh() < number:
-            settled_at = asyncio.get_running_loop().time() + SETTLE_SECONDS
-            look = _Look(self._spooled, self._ends, self._committed, settled_at)
-            while not await look.has_passed():
-                await asyncio.sleep(LOOK_SECONDS)
-                if await self._notes.generation() != number:
-                    return
+            passed = asyncio.create_task(self._passed(await self._settle(number), patience=None))
+            try:
+                while not passed.done():
+                    await asyncio.wait([passed], timeout=self._timings.freshness_poll)
+                    if await self._notes.generation() != number:
+                        return
+            finally:
+                await cancel(passed)
             await self._notes.note_fresh(number)
-        async with self._news:
+        async with self._became_fresh:
             self._fresh, self._fresh_at = number, asyncio.get_running_loop().time()
-            self._news.notify_all()
+            self._became_fresh.notify_all()
+
+    async def _settle(self, number: int) -> float:
+        """Seconds until every instance has reported its spool. Before the first read there is nothing to report."""
+        is_new = number == FIRST_GENERATION and not any((await self._reads.ends()).values())
+        return 0 if is_new else self._timings.freshness_settle
 
 
-class _Look:
-    """Whether the persister has passed what the log and all spools held at one point in time."""
-
-    def __init__(self, spooled: Spooled, ends: Offsets, committed: Offsets, settled_at: float) -> None:
-        self._spooled = spooled
-        self._ends = ends
-        self._committed = committed
-        self._settled_at = settled_at
-        self._end: Mapping[int, int] | None = None
-
-    async def has_passed(self) -> bool:
-        """Poll this until it returns True."""
-        settled = asyncio.get_running_loop().time() >= self._settled_at
-        if await self._spooled():
-            self._end = None  # reads from a spool are appended after the end that was seen
-            return False
-        if self._end is None:
-            end = await self._ends()
-            if not any(end.values()):
-                return True
-            if not settled:  # a spool may be sent before its instance has noted it
-                return False
-            self._end = end
-        done = await self._committed()
-        return all(done.get(part, 0) >= end for part, end in self._end.items())
-
-
-class _Waiting:
-    """A caller that waits until the persister passes an end of the log seen after the call."""
+class _Caller:
+    """Waits until the persister passes an end of the log seen after the call."""
 
     def __init__(self) -> None:
         self.end: Mapping[int, int] | None = None
         self.done = asyncio.get_running_loop().create_future()
 
 
-class _SharedLooks:
-    """Checks the log for all waiting callers together: five times a second, however many there are."""
+class _Persister:
+    """Looks at the log once per `interval` for all waiting callers together, however many there are."""
 
-    def __init__(self, spooled: Spooled, ends: Offsets, committed: Offsets) -> None:
-        self._spooled = spooled
-        self._ends = ends
-        self._committed = committed
-        self._waiting: list[_Waiting] = []
+    def __init__(self, reads: ReadsInLog, interval: float) -> None:
+        self._reads = reads
+        self._interval = interval
+        self._callers: list[_Caller] = []
         self._looking: asyncio.Task[None] | None = None
         self._looked_at = 0.0
 
-    async def passed(self, patience: float) -> bool:
-        """Whether the persister passes everything acknowledged by now within `patience` seconds."""
-        one = _Waiting()
-        self._waiting.append(one)
+    async def passed(self) -> None:
+        """Return when the persister has passed everything acknowledged by now."""
+        caller = _Caller()
+        self._callers.append(caller)
         if self._looking is None:
-            self._looking = asyncio.create_task(self._look())
+            self._looking = asyncio.create_task(self._keep_looking())
         try:
-            async with asyncio.timeout(patience):
-                await one.done
-        except TimeoutError:
-            return False
+            await caller.done
         finally:
-            self._waiting.remove(one)
-        return True
+            self._callers.remove(caller)
 
-    async def _look(self) -> None:
+    async def _keep_looking(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            while self._waiting:
-                await asyncio.sleep(self._looked_at + LOOK_SECONDS - loop.time())
+            while self._callers:
+                await asyncio.sleep(self._looked_at + self._interval - loop.time())
                 self._looked_at = loop.time()
                 with contextlib.suppress(ReadstateError):  # a server is down
-                    await self._look_once()
+                    await self._look()
                 await asyncio.sleep(0)  # callers that are done leave the list
         finally:
             self._looking = None
 
-    async def _look_once(self) -> None:
-        waiting = list(self._waiting)
-        if await self._spooled():
-            for one in waiting:
-                one.end = None  # reads from a spool are appended after the end that was seen
+    async def _look(self) -> None:
+        callers = list(self._callers)
+        if await self._reads.spooled():
+            for caller in callers:
+                caller.end = None  # reads from a spool are appended after the end that was seen
             return
-        new = [one for one in waiting if one.end is None]
-        if new:
-            end = await self._ends()
-            for one in new:
-                one.end = end
-        done = await self._committed()
-        for one in waiting:
-            if all(done.get(part, 0) >= end for part, end in (one.end or {}).items()) and not one.done.done():
-                one.done.set_result(None)
+        if new := [caller for caller in callers if caller.end is None]:
+            end = await self._reads.ends()
+            for caller in new:
+                caller.end = end
+        done = await self._reads.committed()
+        for caller in callers:
+            has_passed = all(done.get(part, 0) >= end for part, end in (caller.end or {}).items())
+            if has_passed and not caller.done.done():
+                caller.done.set_result(None)
