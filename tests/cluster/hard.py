@@ -14,9 +14,9 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from readstate import Readstate
-from readstate.adapters.kafka.consumer import Consumed
 from readstate.adapters.kafka.producer import Record
 from readstate.domain.errors import LogUnavailable
+from readstate.domain.events import Consumed
 from readstate.gateway import asgi_app
 from readstate.profiles.roles import WorkerSupervisor, channel_events, log_positions
 from readstate.tasks import cancel

@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from readstate.adapters.kafka.consumer import Consumed
-from readstate.domain.events import DeadLetter
+from readstate.domain.events import Consumed, DeadLetter
 from readstate.domain.rooms import partition_of
 from readstate.telemetry import WORKER_RETRIES
 from readstate.workers import DEAD_LETTERS, MESSAGE_WRITER, RECEIPT_PERSISTER

@@ -8,7 +8,7 @@ from prometheus_client import generate_latest
 
 from readstate import telemetry
 from readstate.adapters.kafka.channel_events import ChannelEvents
-from readstate.adapters.kafka.consumer import Consumed
+from readstate.domain.events import Consumed
 from readstate.domain.rooms import partition_of
 from readstate.workers import MESSAGE_WRITER
 from tests.conftest import check_problem, eventually

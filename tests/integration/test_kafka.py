@@ -10,11 +10,12 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from readstate.adapters.kafka.client import Options
-from readstate.adapters.kafka.consumer import Consumed, KafkaConsumer
+from readstate.adapters.kafka.consumer import KafkaConsumer
 from readstate.adapters.kafka.producer import KafkaProducer, Record
 from readstate.adapters.kafka.topics import make_topics
 from readstate.adapters.kafka.watcher import Watcher
 from readstate.domain.errors import ConfigurationError, LogUnavailable
+from readstate.domain.events import Consumed
 from readstate.stack import Kafka
 from tests.conftest import eventually
 from tests.contract import kafka

@@ -10,7 +10,7 @@ import pytest
 
 from readstate.adapters.kafka.backlog import Backlog, Sources
 from readstate.adapters.kafka.client import Options
-from readstate.adapters.kafka.consumer import Consumed, KafkaConsumer
+from readstate.adapters.kafka.consumer import KafkaConsumer
 from readstate.adapters.kafka.log import KafkaLog, SpooledReads
 from readstate.adapters.kafka.producer import KafkaProducer
 from readstate.adapters.kafka.sender import Sender
@@ -34,7 +34,7 @@ from readstate.domain.errors import (
     TooLarge,
     Unavailable,
 )
-from readstate.domain.events import AnyChannelEvent, DeadLetter, MessageEvent, ReadEvent, UnsentEvent
+from readstate.domain.events import AnyChannelEvent, Consumed, DeadLetter, MessageEvent, ReadEvent, UnsentEvent
 from readstate.domain.facts import Effect
 from readstate.domain.rooms import partition_of, thread_room
 from tests.conftest import eventually

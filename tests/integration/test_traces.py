@@ -17,9 +17,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import SpanKind
 
 from readstate import Readstate, tracing
-from readstate.adapters.kafka.consumer import Consumed
 from readstate.batching import Batcher
 from readstate.domain.errors import ConfigurationError
+from readstate.domain.events import Consumed
 from readstate.timings import WorkerTimings
 from readstate.tracing import Tracing
 from readstate.workers.runner import Gather, Runner

@@ -12,11 +12,12 @@ from confluent_kafka import OFFSET_INVALID, TopicPartition
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo  # type: ignore[attr-defined]
 
 from readstate.adapters.kafka.client import Options
-from readstate.adapters.kafka.consumer import Consumed, KafkaConsumer
+from readstate.adapters.kafka.consumer import KafkaConsumer
 from readstate.adapters.kafka.producer import KafkaProducer, Record
 from readstate.adapters.kafka.topics import make_topics
 from readstate.adapters.kafka.watcher import Watcher
 from readstate.domain.errors import LogUnavailable
+from readstate.domain.events import Consumed
 from tests.conftest import eventually
 from tests.contract import kafka
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from readstate.adapters.kafka.consumer import Consumed
 from readstate.domain.errors import LogUnavailable, StorageUnavailable
-from readstate.domain.events import ReadEvent
+from readstate.domain.events import Consumed, ReadEvent
 from readstate.timings import WorkerTimings
 from readstate.workers import runner as loop
 from readstate.workers.receipt_persister import ReceiptPersister, SharedPersister
@@ -95,7 +94,7 @@ async def until(condition: Callable[[], bool], what: str) -> None:
     await eventually(holds, what)
 
 
-async def ended(runner: Runner[Consumed], begun: Callable[[], bool]) -> None:
+async def ended(runner: Runner, begun: Callable[[], bool]) -> None:
     """It is told to stop once it has begun, and does."""
     stopping = asyncio.Event()
     running = asyncio.create_task(runner.run(stopping))

@@ -5,9 +5,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from readstate.adapters.kafka.channel_events import ChannelEvents, LogPositions
-from readstate.adapters.kafka.consumer import Consumed, KafkaConsumer
+from readstate.adapters.kafka.consumer import KafkaConsumer
 from readstate.adapters.kafka.topics import MOST_BYTES_OF_ALL
 from readstate.adapters.kafka.wire import decode_dead_letter, decode_read, decode_unsent, decode_whose
+from readstate.domain.events import Consumed
 from readstate.domain.facts import Effect
 from readstate.services.pending_writes import UnannouncedWrites
 from readstate.services.undelivered import LateBadges
@@ -48,7 +49,7 @@ class WorkerSupervisor:
         self._cluster = service.cluster
         self._timings = service.timings
         self._roles = roles
-        self._runners: list[Runner[Consumed]] = []
+        self._runners: list[Runner] = []
         self._periodic: list[Reconciler | Auditor] = []
         self._tasks: list[asyncio.Task[None]] = []
         dead_letters = DeadLetters(

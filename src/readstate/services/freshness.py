@@ -191,34 +191,27 @@ class Trailing:
         return 0 if is_new else self._timings.freshness_settle
 
 
-class _Caller:
-    """Waits until the persister passes an end of the log seen after the call."""
-
-    def __init__(self) -> None:
-        self.end: Mapping[int, int] | None = None
-        self.done = asyncio.get_running_loop().create_future()
-
-
 class _Persister:
     """Looks at the log once per `interval` for all waiting callers together, however many there are."""
 
     def __init__(self, reads: ReadsInLog, interval: float) -> None:
         self._reads = reads
         self._interval = interval
-        self._callers: list[_Caller] = []
+        self._callers: dict[asyncio.Future[None], Mapping[int, int] | None] = {}
+        """Each waits until the persister passes an end of the log that was seen after the call."""
         self._looking: asyncio.Task[None] | None = None
         self._looked_at = 0.0
 
     async def passed(self) -> None:
         """Return when the persister has passed everything acknowledged by now."""
-        caller = _Caller()
-        self._callers.append(caller)
+        caller = asyncio.get_running_loop().create_future()
+        self._callers[caller] = None
         if self._looking is None:
             self._looking = asyncio.create_task(self._keep_looking())
         try:
-            await caller.done
+            await caller
         finally:
-            self._callers.remove(caller)
+            del self._callers[caller]
 
     async def _keep_looking(self) -> None:
         loop = asyncio.get_running_loop()
@@ -233,17 +226,16 @@ class _Persister:
             self._looking = None
 
     async def _look(self) -> None:
-        callers = list(self._callers)
+        callers = list(self._callers)  # later ones wait for a later end
         if await self._reads.spooled():
-            for caller in callers:
-                caller.end = None  # reads from a spool are appended after the end that was seen
+            self._callers = dict.fromkeys(self._callers)  # a spool is appended after the end that was seen
             return
-        if new := [caller for caller in callers if caller.end is None]:
+        if any(self._callers.get(caller) is None for caller in callers):
             end = await self._reads.ends()
-            for caller in new:
-                caller.end = end
+            self._callers |= {one: seen or end for one, seen in self._callers.items() if one in callers}
         done = await self._reads.committed()
         for caller in callers:
-            has_passed = all(done.get(part, 0) >= end for part, end in (caller.end or {}).items())
-            if has_passed and not caller.done.done():
-                caller.done.set_result(None)
+            ends = self._callers.get(caller)  # None: it has gone
+            passed = ends is not None and all(done.get(part, 0) >= end for part, end in ends.items())
+            if passed and not caller.done():
+                caller.set_result(None)

@@ -17,7 +17,7 @@ from msgspec import json
 from msgspec.structs import replace
 
 from readstate.domain.errors import Invalid, TooLarge, Unavailable
-from readstate.domain.events import DeadLetter, ReadEvent, read_event
+from readstate.domain.events import Consumed, DeadLetter, ReadEvent, read_event
 from readstate.domain.facts import Key
 from readstate.domain.hot_updates import Merged
 from readstate.domain.model import MAX_NUMBER, Pointer
@@ -25,8 +25,6 @@ from readstate.domain.rooms import channel_and_thread, is_thread
 from readstate.domain.rules import check_id, check_user_id, merge
 from readstate.ports import Clock, DurableDeadLetters, DurableWrites, HotUsers
 from readstate.telemetry import DLT_FAILED, DLT_RECONCILED
-
-from .runner import Record
 
 log = structlog.get_logger()
 
@@ -155,7 +153,7 @@ class FailedEvents:
         self._clock = clock
         self._max_bytes = max_bytes
 
-    async def to_topic(self, record: Record, reason: str, tries: int) -> None:
+    async def to_topic(self, record: Consumed, reason: str, tries: int) -> None:
         """An event grows when it becomes text in a dead letter.
 
         If the log refuses it for its size, it is repaired or listed here; otherwise it would end every process that
@@ -167,12 +165,12 @@ class FailedEvents:
         except TooLarge:
             await self._dead_letters.handle([self._fitting(failed)])
 
-    async def to_list(self, record: Record, reason: str, tries: int) -> None:
+    async def to_list(self, record: Consumed, reason: str, tries: int) -> None:
         """For events that can't be repaired."""
         await self._durable.put_dead_letters([self._fitting(self._dead_letter(record, reason, tries))])
         DLT_FAILED.labels(record.topic).inc()
 
-    def _dead_letter(self, record: Record, reason: str, tries: int) -> DeadLetter:
+    def _dead_letter(self, record: Consumed, reason: str, tries: int) -> DeadLetter:
         text = record.value.decode("utf-8", "replace")
         return DeadLetter(text, reason, tries, record.topic, record.partition, record.offset, self._clock())
 

@@ -10,11 +10,12 @@ import contextlib
 import time
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import structlog
 
 from readstate.domain.errors import Stopping, Unavailable
+from readstate.domain.events import Consumed
 from readstate.tasks import cancel
 from readstate.telemetry import CONSUMER_LAG, DEAD_LETTERS, WORKER_RETRIES
 from readstate.timings import WorkerTimings
@@ -25,36 +26,13 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 
-class Record(Protocol):
-    """A record of the log."""
-
-    @property
-    def topic(self) -> str:
-        """The topic it was read from."""
-
-    @property
-    def partition(self) -> int:
-        """The partition of the topic."""
-
-    @property
-    def offset(self) -> int:
-        """The offset in the partition."""
-
-    @property
-    def value(self) -> bytes:
-        """The encoded event."""
-
-
-R = TypeVar("R", bound=Record)
-
-
-class Consumer(Protocol[R]):
+class Consumer(Protocol):
     """A member of a consumer group."""
 
-    async def batch(self, most: int, seconds: float) -> list[R]:
+    async def batch(self, most: int, seconds: float) -> list[Consumed]:
         """The next records: at most `most`, gathered for at most `seconds`."""
 
-    async def commit(self, records: Sequence[R]) -> None:
+    async def commit(self, records: Sequence[Consumed]) -> None:
         """Commit the offsets after these records."""
 
     async def heartbeat(self) -> None:
@@ -77,7 +55,7 @@ class Gather(NamedTuple):
     seconds: float
 
 
-class Runner(Generic[R]):
+class Runner:
     """Runs one consumer. Stops between two batches, or within a batch that can't go on.
 
     `throttle_delay` returns how many seconds to leave the stores alone after a batch.
@@ -86,9 +64,9 @@ class Runner(Generic[R]):
     def __init__(
         self,
         name: str,
-        consumer: Consumer[R],
-        handle: Callable[[Sequence[R]], Awaitable[None]],
-        dead_letter: Callable[[R, str, int], Awaitable[None]],
+        consumer: Consumer,
+        handle: Callable[[Sequence[Consumed]], Awaitable[None]],
+        dead_letter: Callable[[Consumed, str, int], Awaitable[None]],
         gather: Gather,
         timings: WorkerTimings,
         throttle_delay: Callable[[], float] = lambda: 0.0,
@@ -165,12 +143,12 @@ class Runner(Generic[R]):
             await asyncio.wait_for(self._stopping.wait(), seconds)
         return self._stopping.is_set()
 
-    async def _finish(self, records: Sequence[R]) -> None:
+    async def _finish(self, records: Sequence[Consumed]) -> None:
         async with self._with_heartbeats():
             await self._work(records)
             await self._until_up(lambda: self._consumer.commit(records))
 
-    async def _finish_traced(self, tracing: "Tracing", records: Sequence[R]) -> None:
+    async def _finish_traced(self, tracing: "Tracing", records: Sequence[Consumed]) -> None:
         retries, dead_lettered = self._retries, self._dead_lettered
         partitions = {(record.topic, record.partition) for record in records}
         with tracing.worker_batch(self.name, len(records), len(partitions)) as span:
@@ -179,7 +157,7 @@ class Runner(Generic[R]):
             finally:
                 tracing.outcome(span, retries=self._retries - retries, put_aside=self._dead_lettered - dead_lettered)
 
-    async def _work(self, records: Sequence[R]) -> None:
+    async def _work(self, records: Sequence[Consumed]) -> None:
         """Handle a batch. If it fails by itself, handle its halves, in order."""
         try:
             await self._until_up(lambda: self._handle(records))
@@ -194,7 +172,7 @@ class Runner(Generic[R]):
             await self._work(records[:middle])
             await self._work(records[middle:])
 
-    async def _try_again(self, record: R, error: Exception) -> None:
+    async def _try_again(self, record: Consumed, error: Exception) -> None:
         for pause in self._timings.retries:
             if await self._stopping_within(pause):
                 raise Stopping

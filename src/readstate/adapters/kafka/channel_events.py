@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import structlog
 
-from readstate.domain.events import Delivery
+from readstate.domain.events import Consumed, Delivery
 from readstate.domain.facts import Effect
 from readstate.ports import AppliedOffsets, DurableWrites, Freshness
 from readstate.services.freshness import Notes
 
-from .consumer import Consumed, KafkaConsumer
+from .consumer import KafkaConsumer
 from .watcher import Watcher
 from .wire import decode_channel_event
 

@@ -8,12 +8,13 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from readstate.domain.errors import LogUnavailable
+from readstate.domain.events import Consumed
 from readstate.timings import KafkaTimings
 
 from .client import Faults, Options, client
@@ -24,16 +25,6 @@ MAX_KEPT = 100
 T = TypeVar("T")
 
 log = structlog.get_logger()
-
-
-class Consumed(NamedTuple):
-    topic: str
-    partition: int
-    offset: int
-    key: bytes
-    value: bytes
-    epoch: int = -1
-    """The leader epoch under which the broker took the record; -1: not known."""
 
 
 class KafkaConsumer:
