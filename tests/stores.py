@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from readstate.timings import KafkaTimings, ServiceTimings, Timings, WorkerTimings
+from readstate.timings import KafkaTimings, ServiceTimings, Timings, ValkeyTimings, WorkerTimings
 
 if TYPE_CHECKING:
     from readstate import Readstate
@@ -38,7 +38,7 @@ HEARTBEAT_SECONDS = 0.1
 SETTLE_SECONDS = 0.5
 """So long a fresh hot store waits for what processes say of themselves: here they say it sooner."""
 HASTY = Timings(
-    services=ServiceTimings(freshness_settle=SETTLE_SECONDS, freshness_poll=0.05),
+    services=ServiceTimings(settle=SETTLE_SECONDS, freshness_poll=0.05),
     workers=WorkerTimings(
         gather_reads=0.05,
         gather_unsent=0.05,
@@ -47,6 +47,7 @@ HASTY = Timings(
         lag=0.5,
         retries=(0.01, 0.01, 0.01),
     ),
+    valkey=ValkeyTimings(heartbeat=HEARTBEAT_SECONDS, settle_ms=int(SETTLE_SECONDS * 1000)),
     kafka=KafkaTimings(drain=0.2, heartbeat=HEARTBEAT_SECONDS, topics=0.1),
 )
 """Of a cluster in one process: nobody looks at the load."""
@@ -148,17 +149,8 @@ def _collect_sockets() -> None:
 
 
 def timings() -> Timings:
-    return HASTY if chosen == CLUSTER else Timings()
-
-
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cluster of one process, which is made anew for every test, need not wait long for others."""
-    from readstate.adapters.valkey.presence import ValkeyPresence
-
-    defaults = ValkeyPresence.__init__.__kwdefaults__
-    assert defaults is not None
-    monkeypatch.setitem(defaults, "heartbeat", HEARTBEAT_SECONDS)
-    monkeypatch.setitem(defaults, "settle_ms", int(SETTLE_SECONDS * 1000))
+    return HASTY if chosen == CLUSTER else Timings()
 
 
 @asynccontextmanager

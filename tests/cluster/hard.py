@@ -101,14 +101,16 @@ class LocalCluster:
     def __init__(self, directory: Path, backends: Backends, stores: ClusterStores, stack: AsyncExitStack) -> None:
         self.backends = backends
         self.stores = stores
+        self.timings = HASTY
+        """Of everybody who comes from now on."""
         self._directory = directory
         self._stack = stack
 
     async def open(self, name: str, *roles: str, **settings: Any) -> Instance:
         """One more process. Without roles it only serves."""
         options: dict[str, Any] = {"fanout_max_members": FANOUT, "instance_id": name, "stale_after": 60}
-        options |= self.stores.settings(self.backends) | {"data_dir": str(self._directory / name), "timings": HASTY}
-        options |= settings
+        options |= self.stores.settings(self.backends) | {"data_dir": str(self._directory / name)}
+        options |= {"timings": self.timings} | settings
         rs = await self._stack.enter_async_context(Readstate.open(**options))
         transport = httpx.ASGITransport(app=asgi_app(rs))
         client = httpx.AsyncClient(transport=transport, base_url="http://test", headers=WAIT)

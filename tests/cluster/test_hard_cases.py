@@ -8,12 +8,12 @@ Cases are `test_case_<number>_*` in the file that is named: reads is `test_hard_
 | 1 | a mark-unread that only the log or a spool has, and the hot store is emptied | reads |
 | 2 | a read that changes nothing, after one whose produce failed | reads |
 | 3 | a writer that was replaced wakes up late | channels (tests/model/test_repeats.py: dies anywhere) |
-| 4 | a loader against a delete | channels (tests/integration/test_servers_orders.py: every order) |
+| 4 | a loader against a delete | channels (tests/valkey/test_servers_orders.py: every order) |
 | 5 | read one by one, then deleted | reads |
 | 6 | own sends, joins and focus after a mark-unread | reads |
-| 7 | a thousand messages in one millisecond, and a tap | tests/integration/test_badge_at_scale.py |
-| 8 | a tap against the write replica, in every order | tests/integration/test_badge_replica.py |
-| 9 | who was away: repeats, losses, deaths | here (tests/integration/test_badge_at_scale.py, test_presence_valkey.py) |
+| 7 | a thousand messages in one millisecond, and a tap | tests/valkey_postgres/test_badge_at_scale.py |
+| 8 | a tap against the write replica, in every order | tests/valkey_postgres/test_badge_replica.py |
+| 9 | who was away: repeats, losses, deaths | here; the badge: as 7; presence: tests/valkey/test_presence_valkey.py |
 | 10 | a change that is done after a later one was seen | channels |
 | 11 | a channel grows past the limit, with settings that differ | channels |
 | 12 | late events of who or what is gone | channels |
@@ -37,8 +37,8 @@ from readstate.domain.errors import ConfigurationError
 from readstate.tasks import cancel
 from readstate.workers import MESSAGE_WRITER, STATUS_UPDATE
 from tests.conftest import eventually
-from tests.integration.on_servers import Held
 from tests.servers import Server
+from tests.valkey_postgres.on_servers import Held
 
 from .fleet import HASTY, PARTITIONS
 from .hard import BIG, ROOMS, SMALL, Instance, LocalCluster, Unplugged, is_left, is_written, manual_writer
@@ -154,7 +154,7 @@ async def test_case_14_reads_that_only_the_log_has_are_no_difference(
     cluster: LocalCluster, worker: Instance, one: Instance, two: Instance, room: str
 ) -> None:
     """Whatever compares or recounts goes by the merge of both, and takes nothing of it away."""
-    timings = replace(HASTY, services=replace(HASTY.services, persister_patience=1.0))
+    timings = replace(HASTY, services=replace(HASTY.services, persister=1.0))
     impatient = await cluster.open("impatient", timings=timings)
     await one.chat.read("bob", room)
     await one.chat.mark_unread("bob", "m2", room)
@@ -167,7 +167,7 @@ async def test_case_14_reads_that_only_the_log_has_are_no_difference(
         assert (why["hot"], why["durable"], why["agrees"]) == (3, 3, True)
         assert await instance.chat.recount("bob", room) == {"before": 3, "after": 3}
         await is_left(room, left, instance)
-        assert (await instance.rs.repair.audit(100, 1.0)).drift == []
+        assert (await instance.rs.audit.run(100, 1.0)).drift == []
     await two.chat.prefer("bob", room, muted=True)
     report = await impatient.rs.repair.reconcile()
     assert (report.database_behind, report.hot_store_behind) == (0, 0)

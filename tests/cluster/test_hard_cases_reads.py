@@ -10,7 +10,7 @@ from readstate.domain.errors import LogUnavailable
 from readstate.domain.events import ReadEvent
 from readstate.workers import MESSAGE_WRITER, RECEIPT_PERSISTER
 from tests.conftest import check_problem, eventually, of
-from tests.integration.on_servers import Held
+from tests.valkey_postgres.on_servers import Held
 
 from .hard import BIG, ROOMS, SMALL, Instance, LocalCluster, Unplugged, is_left, is_written, manual_writer
 
@@ -119,13 +119,13 @@ async def test_case_1_a_spool_is_known_of_when_its_process_and_the_hot_store_are
     cluster.lose_hot_store()
     looks: list[bool] = []
     persister = two.rs.cluster.freshness._persister
-    ask = persister._reads.spooled
+    ask = persister._progress.spooled
 
     async def asked() -> bool:
         looks.append(await ask())
         return looks[-1]
 
-    persister._reads = persister._reads._replace(spooled=asked)
+    persister._progress = persister._progress._replace(spooled=asked)
     await two.knows_of_the_loss()
     worker.start_worker(RECEIPT_PERSISTER)
 

@@ -23,7 +23,7 @@ NOTES = "SELECT count(*) FROM meta WHERE key LIKE 'spool:%'"
 
 TIMINGS = replace(
     HASTY,
-    services=replace(HASTY.services, freshness_late=0.0),
+    services=replace(HASTY.services, late_reads=0.0),
     kafka=replace(HASTY.kafka, adopt=3600.0, close=0.5),
 )
 """Nobody waits for what may still be on its way, nor is a spool adopted before a test does it."""

@@ -87,12 +87,6 @@ async def a_town(
             await server.shutdown([listener])
 
 
-@pytest.fixture(autouse=True)
-def _made_fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    if stores.chosen == stores.CLUSTER:
-        stores.hurry(monkeypatch)
-
-
 @pytest.fixture(params=["ledger", "timeline"])
 def mode(request: pytest.FixtureRequest) -> str:
     """How channels of two members and more are counted."""

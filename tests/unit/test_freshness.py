@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from readstate.services.freshness import AlwaysFresh, NeverFresh, ReadsInLog, Trailing
+from readstate.services.freshness import AlwaysFresh, NeverFresh, ReadLogProgress, Trailing
 from readstate.tasks import cancel
 from readstate.timings import ServiceTimings
 
-HASTY = ServiceTimings(freshness_settle=0.001, freshness_poll=0.001)
+HASTY = ServiceTimings(settle=0.001, freshness_poll=0.001)
 
 
 class Log:
@@ -58,7 +58,7 @@ def trailing(log: Log) -> Trailing:
 
 
 def made(log: Log, timings: ServiceTimings = HASTY) -> Trailing:
-    return Trailing(log, ReadsInLog(log.spooled, log.ends, log.done), 5, timings)
+    return Trailing(log, ReadLogProgress(log.spooled, log.ends, log.done), timings, 5)
 
 
 async def looked_again(log: Log) -> None:
@@ -99,7 +99,7 @@ async def test_what_is_behind_is_waited_for(log: Log, trailing: Trailing, behind
 
 async def test_but_not_for_ever(log: Log) -> None:
     log.committed = 9
-    assert not await made(log, replace(HASTY, persister_patience=0.05)).passed()
+    assert not await made(log, replace(HASTY, persister=0.05)).passed()
 
 
 async def test_without_a_shared_log_it_is_known_at_once() -> None:
@@ -122,8 +122,8 @@ async def test_what_is_not_stored_is_waited_for_but_not_for_long(log: Log, behin
         log.in_spools = 1
     else:
         log.end = 11
-    assert not await made(log, replace(HASTY, persister_answer=0.05)).stored_soon()
-    waiting = asyncio.create_task(made(log, replace(HASTY, persister_answer=30.0)).stored_soon())
+    assert not await made(log, replace(HASTY, persister_in_request=0.05)).stored_soon()
+    waiting = asyncio.create_task(made(log, replace(HASTY, persister_in_request=30.0)).stored_soon())
     await looked_again(log)
     assert not waiting.done()
     log.in_spools, log.committed = 0, 11
@@ -168,7 +168,7 @@ async def test_after_a_loss_an_empty_log_says_nothing_of_spools(log: Log) -> Non
     """An instance may note its spool later than others look at the log."""
     log.end = log.committed = 0
     log.number, log.noted_fresh = 2, 1
-    trailing = made(log, replace(HASTY, freshness_settle=0.2))
+    trailing = made(log, replace(HASTY, settle=0.2))
     following = asyncio.create_task(trailing.run())
     await asyncio.sleep(0.05)
     assert trailing.behind
@@ -182,7 +182,7 @@ async def test_after_a_loss_an_empty_log_says_nothing_of_spools(log: Log) -> Non
 
 async def test_before_the_first_read_nothing_is_waited_for(log: Log) -> None:
     log.end = log.committed = log.noted_fresh = 0
-    trailing = made(log, replace(HASTY, freshness_settle=3600))
+    trailing = made(log, replace(HASTY, settle=3600))
     following = asyncio.create_task(trailing.run())
     await asyncio.wait_for(trailing.caught_up(), 30)
     await cancel(following)

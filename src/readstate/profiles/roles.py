@@ -105,7 +105,7 @@ class WorkerSupervisor:
                 every = settings.reconcile_every
                 self._periodic.append(Reconciler(service.repair, service.badge, every, timings))
             case _ if role == AUDITOR:
-                self._periodic.append(Auditor(service.repair, settings.audit_sample, timings))
+                self._periodic.append(Auditor(service.audit, service.repair.claim, settings.audit_sample, timings))
 
     async def _start_message_writer(self) -> None:
         topics = self._cluster.topics
@@ -124,7 +124,7 @@ class WorkerSupervisor:
     def _start_receipt_persister(self) -> None:
         service, topics = self._service, self._cluster.topics
         persister = SharedPersister(
-            ReceiptPersister(service.durable, shared=True),
+            ReceiptPersister(service.durable.merge_unless_erased),
             service.hot.users,
             self._cluster.freshness.must_merge,
             service.clock,
@@ -224,7 +224,7 @@ def channel_events(service: Readstate, positions: LogPositions) -> ChannelEvents
         hot,
         cluster.bus,
         note_away,
-        FocusedReads(hot.users, hot.presence, service.reads.read_in_focus),
+        FocusedReads(hot.users, hot.presence, service.focus.read),
         RetryBatch(LateBadges(service.durable, hot.badges, cluster.bus), cluster.log.reads, service.clock),
         UnannouncedWrites(),
         service.instance_id,

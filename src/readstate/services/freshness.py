@@ -84,8 +84,8 @@ Lagging = Callable[[], frozenset[int]]
 Offsets = Callable[[], Awaitable[Mapping[int, int]]]
 
 
-class ReadsInLog(NamedTuple):
-    """Where reads are that the durable store may lack."""
+class ReadLogProgress(NamedTuple):
+    """Where the log of reads ends, and how far the persister has come."""
 
     spooled: Callable[[], Awaitable[bool]]
     """Whether any instance has reads in its spool."""
@@ -104,22 +104,22 @@ class Trailing:
     def __init__(
         self,
         notes: Notes,
-        reads: ReadsInLog,
-        patience: float,
+        progress: ReadLogProgress,
         timings: ServiceTimings,
+        patience: float,
         lagging: Lagging = frozenset,
         partitions: int = 1,
     ) -> None:
         self._notes = notes
-        self._reads = reads
-        self._patience = patience
+        self._progress = progress
         self._timings = timings
+        self._patience = patience
         self._lagging = lagging
         self._partitions = partitions
         self._fresh = 0
         self._fresh_at = 0.0
         self._became_fresh = asyncio.Condition()
-        self._persister = _Persister(reads, timings.freshness_poll)
+        self._persister = _Persister(progress, timings.freshness_poll)
 
     @property
     def behind(self) -> bool:
@@ -138,10 +138,10 @@ class Trailing:
             ) from None
 
     async def passed(self) -> bool:
-        return await self._passed(self._timings.freshness_settle, self._timings.persister_patience)
+        return await self._passed(self._timings.settle, self._timings.persister)
 
     async def stored_soon(self) -> bool:
-        return await self._passed(0, self._timings.persister_answer)
+        return await self._passed(0, self._timings.persister_in_request)
 
     async def _passed(self, settle: float, patience: float | None) -> bool:
         """`settle`: seconds for reads in flight, and for the notes about spools."""
@@ -157,7 +157,7 @@ class Trailing:
         """Whether users in the hot store may have been loaded without what is in the database now."""
         number = await self._notes.generation()
         now = asyncio.get_running_loop().time()
-        return number != self._fresh or now < self._fresh_at + self._timings.freshness_late
+        return number != self._fresh or now < self._fresh_at + self._timings.late_reads
 
     async def run(self) -> None:
         while True:
@@ -166,7 +166,7 @@ class Trailing:
                 if number != self._fresh:
                     await self._follow(number)
             except ReadstateError as error:
-                log.debug("cannot tell whether the database has all reads", action="freshness", reason=error.explained)
+                log.debug("the freshness check failed", action="freshness", reason=error.explained)
             await asyncio.sleep(self._timings.freshness_poll)
 
     async def _follow(self, number: int) -> None:
@@ -187,15 +187,15 @@ class Trailing:
 
     async def _settle(self, number: int) -> float:
         """Seconds until every instance has reported its spool. Before the first read there is nothing to report."""
-        is_new = number == FIRST_GENERATION and not any((await self._reads.ends()).values())
-        return 0 if is_new else self._timings.freshness_settle
+        is_new = number == FIRST_GENERATION and not any((await self._progress.ends()).values())
+        return 0 if is_new else self._timings.settle
 
 
 class _Persister:
     """Looks at the log once per `interval` for all waiting callers together, however many there are."""
 
-    def __init__(self, reads: ReadsInLog, interval: float) -> None:
-        self._reads = reads
+    def __init__(self, progress: ReadLogProgress, interval: float) -> None:
+        self._progress = progress
         self._interval = interval
         self._callers: dict[asyncio.Future[None], Mapping[int, int] | None] = {}
         """Each waits until the persister passes an end of the log that was seen after the call."""
@@ -227,13 +227,13 @@ class _Persister:
 
     async def _look(self) -> None:
         callers = list(self._callers)  # later ones wait for a later end
-        if await self._reads.spooled():
+        if await self._progress.spooled():
             self._callers = dict.fromkeys(self._callers)  # a spool is appended after the end that was seen
             return
         if any(self._callers.get(caller) is None for caller in callers):
-            end = await self._reads.ends()
+            end = await self._progress.ends()
             self._callers |= {one: seen or end for one, seen in self._callers.items() if one in callers}
-        done = await self._reads.committed()
+        done = await self._progress.committed()
         for caller in callers:
             ends = self._callers.get(caller)  # None: it has gone
             passed = ends is not None and all(done.get(part, 0) >= end for part, end in ends.items())

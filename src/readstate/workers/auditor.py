@@ -2,11 +2,11 @@
 
 import structlog
 
-from readstate.services.repair import Repair
+from readstate.services.audit import Audit
 from readstate.timings import WorkerTimings
 
 from . import AUDITOR
-from .periodic import Job, PeriodicJobs
+from .periodic import Claim, Job, PeriodicJobs
 
 log = structlog.get_logger()
 
@@ -14,9 +14,9 @@ log = structlog.get_logger()
 class Auditor(PeriodicJobs):
     """Any number of processes may have this role; each audit runs in only one of them."""
 
-    def __init__(self, repair: Repair, sample: int, timings: WorkerTimings) -> None:
-        async def audit() -> None:
-            for one in (await repair.audit(sample, timings.drift)).drift:
+    def __init__(self, audit: Audit, claim: Claim, sample: int, timings: WorkerTimings) -> None:
+        async def run() -> None:
+            for one in (await audit.run(sample, timings.drift)).drift:
                 log.error(
                     "hot store and database differ: readstate recount repairs a count, readstate reconcile the rest",
                     action=AUDITOR,
@@ -27,4 +27,4 @@ class Auditor(PeriodicJobs):
                     durable=one.durable,
                 )
 
-        super().__init__(AUDITOR, repair.claim, [Job("audit", timings.audit if sample else 0, audit)], timings)
+        super().__init__(AUDITOR, claim, [Job("audit", timings.audit if sample else 0, run)], timings)

@@ -11,7 +11,7 @@ import structlog
 
 from readstate.domain.events import Consumed, Delivery
 from readstate.domain.facts import Effect
-from readstate.ports import AppliedOffsets, DurableWrites, Freshness
+from readstate.ports import AppliedOffsets, DurableLog, Freshness
 from readstate.services.freshness import Notes
 
 from .consumer import KafkaConsumer
@@ -34,7 +34,7 @@ class LogPositions:
         watcher: Watcher,
         topic: str,
         topic_id: str,
-        durable: DurableWrites,
+        durable: DurableLog,
         applied: AppliedOffsets,
         notes: Notes,
         interval: float,
