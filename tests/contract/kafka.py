@@ -9,10 +9,12 @@ from typing import TypeVar
 import pytest
 
 from readstate.stack import Kafka, KafkaCluster, SoftwareMissing
+from readstate.timings import KafkaTimings
 
 from ..folder import folder
 
 K = TypeVar("K", Kafka, KafkaCluster)
+TIMINGS = KafkaTimings()
 
 
 @functools.cache

@@ -116,11 +116,11 @@ async def _replay(settings: Settings, ids: Sequence[int] | None) -> Replayed:
 
 async def _replay_page(service: Readstate, page: Sequence[ListedDeadLetter], report: Replayed) -> None:
     """First onto its topic, then off the list: after a crash between the two it comes twice, which is harmless."""
-    log = service.cluster.log
+    sender = service.cluster.sender
     by_topic: dict[str, list[ListedDeadLetter]] = {}
     for letter in page:
         try:
-            log.check_again(letter.topic, letter.event.encode())
+            sender.check_again(letter.topic, letter.event.encode())
         except ValueError as error:
             report.refused.append(NotReplayed(letter.id, str(error)))
         else:
@@ -137,7 +137,7 @@ async def _replay_page(service: Readstate, page: Sequence[ListedDeadLetter], rep
 
 
 async def _play(service: Readstate, topic: str, letters: Sequence[ListedDeadLetter], report: Replayed) -> None:
-    await service.cluster.log.again(topic, [letter.event.encode() for letter in letters])
+    await service.cluster.sender.again(topic, [letter.event.encode() for letter in letters])
     done = [letter.id for letter in letters]
     await service.durable.drop_dead_letters(done)
     report.replayed += done

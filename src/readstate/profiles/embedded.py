@@ -23,10 +23,13 @@ from readstate.ports import Clock, Hot, Seen
 from readstate.services.cursors import Cursors
 from readstate.services.freshness import AlwaysFresh
 from readstate.services.pending_writes import UnannouncedWrites
+from readstate.services.undelivered import LateBadges
 from readstate.settings import Settings
 from readstate.tasks import cancel
 from readstate.timings import Timings
+from readstate.workers.focused_reads import FocusedReads
 from readstate.workers.message_writer import MessageWriter
+from readstate.workers.on_failure import DropHotState
 from readstate.workers.receipt_persister import ReceiptPersister
 
 from .consistency import Exclusive
@@ -88,22 +91,18 @@ class Embedded:
         async def note_away(effects: Sequence[Effect]) -> None:
             await hot.badges.add([one for effect in effects for one in effect.undelivered])
 
+        late_badges = LateBadges(durable, hot.badges, bus)
         writer = MessageWriter(
             durable,
-            hot.users,
-            hot.channels,
-            hot.badges,
-            hot.presence,
+            hot,
             bus,
-            persister.handle,
             note_away,
-            read_in_focus,
-            hot.clear,
+            FocusedReads(hot.users, hot.presence, read_in_focus),
+            DropHotState(hot, late_badges, persister.handle, self._clock),
             unannounced,
-            self._clock,
             self._instance_id,
         )
-        self._stack.push_async_callback(writer.tend)
+        self._stack.push_async_callback(late_badges.note)
         log = LocalLog(position, writer.handle, persister.handle, batchers)
         self._stack.push_async_callback(log.close)
         parts = Parts(
@@ -125,15 +124,15 @@ class Embedded:
         services.assemble(self._settings, self._clock, parts)
         bus.subscribe(services.live.on_announcements, services.live.on_gap, services.live.is_idle)
         self._stack.push_async_callback(services.finish)
-        self._stack.push_async_callback(cancel, asyncio.create_task(self._housekeeping(services, hot, writer)))
+        self._stack.push_async_callback(cancel, asyncio.create_task(self._housekeeping(services, hot, late_badges)))
         return durable, hot
 
-    async def _housekeeping(self, services: Services, hot: Hot, writer: MessageWriter) -> None:
+    async def _housekeeping(self, services: Services, hot: Hot, late_badges: LateBadges) -> None:
         for turn in itertools.count(1):
             await asyncio.sleep(self._timings.services.housekeeping)
             with contextlib.suppress(ReadstateError):
                 await services.presence.expire()
-                await writer.tend()
+                await late_badges.note()
                 await hot.bound()
                 if turn % EXPIRE_TURNS == 0:
                     await services.badge.expire()
