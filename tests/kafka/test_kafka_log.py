@@ -46,7 +46,7 @@ IMPATIENT: Mapping[str, int] = {"delivery.timeout.ms": 1_500, "request.timeout.m
 
 @pytest.fixture(scope="module")
 def options() -> Options:
-    return {"bootstrap.servers": kafka.server().url}
+    return {"bootstrap.servers": kafka.mortal().url}
 
 
 @pytest.fixture(scope="module")
@@ -154,11 +154,11 @@ def sharing(options: Options, shared: Topics, tmp_path: Path) -> Cluster:
 @contextmanager
 def paused() -> Iterator[None]:
     """While the broker stands still."""
-    kafka.server().pause()
+    kafka.mortal().pause()
     try:
         yield
     finally:
-        kafka.server().resume()
+        kafka.mortal().resume()
 
 
 def message(channel: str, number: int, text: str = "hi") -> MessageEvent:
