@@ -20,6 +20,7 @@ from readstate.adapters.kafka.topics import Topics
 from readstate.adapters.kafka.watcher import Watcher
 from readstate.adapters.sql.postgres.store import migrate
 from readstate.stack import Kafka, Postgres, Valkey
+from readstate.timings import SqlTimings
 from readstate.workers import MESSAGE_WRITER, RECEIPT_PERSISTER, ROLES
 
 from .load import HOST, BenchmarkError
@@ -128,7 +129,7 @@ def running(directory: Path, say: Callable[[str], None]) -> Iterator[Cluster]:
 
 
 async def _make_databases(url: str) -> None:
-    await migrate(url)
+    await migrate(url, SqlTimings())
     connection = await asyncpg.connect(url)
     await connection.execute(f"CREATE DATABASE {PLAIN}")
     await connection.close()

@@ -7,8 +7,9 @@ import asyncpg  # type: ignore[import-untyped]
 import uvloop
 
 from readstate.adapters.sql.postgres.store import PostgresStore
-from readstate.adapters.valkey.hot import ValkeyHot
+from readstate.adapters.valkey.hot import ExclusiveHot
 from readstate.stack import Postgres
+from readstate.timings import SqlTimings
 
 from ..load import BenchmarkError
 from ..quiet import Quiet
@@ -48,7 +49,7 @@ def run(setting: Setting) -> Result:
 async def _measure(setting: Setting, database: Postgres, hot_url: str, result: Result) -> Result:
     sizes = [10, 100, 1_000] if setting.quick else [10, 100, 1_000, 10_000, 100_000, 1_000_000]
     quiet = Quiet(setting.say, setting.quick)
-    durable = await PostgresStore.open(database.url, fanout_max_members=100)
+    durable = await PostgresStore.open(database.url, 100, SqlTimings())
     hot = await hot_state(hot_url)
     await _fill(setting, database.url, sizes)
     for place, size in enumerate(sizes):
@@ -78,7 +79,7 @@ async def _fill(setting: Setting, url: str, sizes: list[int]) -> None:
 
 
 async def _count(
-    hot: ValkeyHot, durable: PostgresStore, user: str, expected: int, rounds: int
+    hot: ExclusiveHot, durable: PostgresStore, user: str, expected: int, rounds: int
 ) -> tuple[float, float, float]:
     """Milliseconds: ready, on the fly, loaded."""
     ready, sql, loaded = [], [], []
@@ -98,7 +99,7 @@ async def _count(
     return 1000 * median(ready), 1000 * median(sql), 1000 * median(loaded)
 
 
-async def _load(hot: ValkeyHot, durable: PostgresStore, user: str) -> None:
+async def _load(hot: ExclusiveHot, durable: PostgresStore, user: str) -> None:
     ticket = await hot.badges.begin(user)
     tap, senders = await durable.badge_senders(user)
     if ticket is None or not await hot.badges.install(user, ticket, tap, senders):

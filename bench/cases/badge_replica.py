@@ -10,10 +10,11 @@ import uvloop
 from readstate.adapters.memory.bus import LocalBus
 from readstate.adapters.sql.postgres.store import PostgresStore
 from readstate.adapters.sql.session import as_json
-from readstate.adapters.valkey.hot import ValkeyHot
+from readstate.adapters.valkey.hot import ExclusiveHot
 from readstate.domain.events import UnsentEvent
 from readstate.domain.model import Undelivered
 from readstate.stack import Postgres
+from readstate.timings import SqlTimings
 from readstate.workers.status_update import StatusUpdate
 
 from ..load import BenchmarkError
@@ -89,7 +90,7 @@ def run(setting: Setting) -> Result:
 async def _measure(setting: Setting, database: Postgres, main: Measured, replica: Measured) -> Result:
     receivers, size, rounds = (100, 1_000, 3) if setting.quick else (1_000, BATCH, 40)
     quiet, dice = Quiet(setting.say, setting.quick), random.Random(1)
-    durable = await PostgresStore.open(database.url, fanout_max_members=100)
+    durable = await PostgresStore.open(database.url, 100, SqlTimings())
     alone = await hot_state(main.url, "alone:")
     replicated = await hot_state(main.url, "replicated:", replica.url)
     for hot in (alone, replicated):
@@ -112,7 +113,7 @@ async def _measure(setting: Setting, database: Postgres, main: Measured, replica
     return result
 
 
-async def _load(hot: ValkeyHot, receivers: int) -> None:
+async def _load(hot: ExclusiveHot, receivers: int) -> None:
     """Nobody has written yet, and every badge is in the hot store."""
     for receiver in range(receivers):
         ticket = await hot.badges.begin(user_id(receiver))
@@ -127,8 +128,8 @@ def _undelivered(event: UnsentEvent) -> Undelivered:
 async def _take(
     way: Contender,
     main: Measured,
-    alone: ValkeyHot,
-    replicated: ValkeyHot,
+    alone: ExclusiveHot,
+    replicated: ExclusiveHot,
     durable: PostgresStore,
     events: Sequence[UnsentEvent],
 ) -> None:
@@ -150,7 +151,7 @@ async def _take(
     way.events += len(events)
 
 
-async def _check(durable: PostgresStore, alone: ValkeyHot, replicated: ValkeyHot, receivers: int) -> None:
+async def _check(durable: PostgresStore, alone: ExclusiveHot, replicated: ExclusiveHot, receivers: int) -> None:
     """All ways of counting agree."""
     for receiver in range(receivers):
         user = user_id(receiver)

@@ -11,6 +11,7 @@ from readstate.adapters.memory.users import MemoryUsers
 from readstate.adapters.sql.sqlite.store import SqliteStore
 from readstate.domain.events import ReadEvent
 from readstate.ports import Moved, Read
+from readstate.timings import SqlTimings
 
 from ..world import channel_id, user_id
 from .memory_child import channels_of, load, place
@@ -50,7 +51,7 @@ async def moves(turns: int) -> float:
 
 async def merges(directory: Path, turns: int) -> float:
     """Read states made durable in a second."""
-    store = await SqliteStore.open(directory / "parts.db", fanout_max_members=100)
+    store = await SqliteStore.open(directory / "parts.db", 100, SqlTimings())
     batches = [[_event(read) for read in reads(turn)] for turn in range(turns)]
     begin = time.perf_counter()
     for batch in batches:

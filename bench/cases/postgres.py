@@ -9,10 +9,12 @@ from typing import Any
 import asyncpg  # type: ignore[import-untyped]
 import uvloop
 
-from readstate.adapters.sql.postgres.engine import IDLE_SECONDS, SQL, settings
-from readstate.adapters.sql.postgres.store import STATEMENT_SECONDS, PostgresStore
+from readstate.adapters.sql.postgres.pool import settings
+from readstate.adapters.sql.postgres.session import SQL
+from readstate.adapters.sql.postgres.store import PostgresStore
 from readstate.domain.events import ReadEvent
 from readstate.stack import Postgres
+from readstate.timings import SqlTimings
 
 from ..load import BenchmarkError
 from ..quiet import Quiet
@@ -69,8 +71,10 @@ def run(setting: Setting) -> Result:
 async def _measure(setting: Setting, server: Postgres) -> Result:
     result = Result(ABOUT % f"PostgreSQL {server.record.version}")
     quiet = Quiet(setting.say, setting.quick)
-    store = await PostgresStore.open(server.url, fanout_max_members=100)
-    connection = await asyncpg.connect(server.url, server_settings=settings(STATEMENT_SECONDS, IDLE_SECONDS))
+    timings = SqlTimings()
+    store = await PostgresStore.open(server.url, 100, timings)
+    usual = settings(timings.statement, timings.idle_transaction)
+    connection = await asyncpg.connect(server.url, server_settings=usual)
     statement = await connection.prepare(SQL["merge_receipts"][0])
 
     async def bare(arrays: Any) -> None:

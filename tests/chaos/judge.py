@@ -11,6 +11,7 @@ import httpx
 
 from readstate.adapters.sql.postgres.store import PostgresStore
 from readstate.domain.errors import LogUnavailable
+from readstate.timings import SqlTimings
 from tests.cluster.fleet import Fleet, lags
 from tests.conftest import Chat, segment
 
@@ -49,7 +50,7 @@ class Judge:
         await self._check_devices()
         url = f"{self._fleet.machines.postgres.url.rpartition('/')[0]}/{self._fleet.stores.database}"
         connection = await asyncpg.connect(url)
-        store = await PostgresStore.open(url, FANOUT)
+        store = await PostgresStore.open(url, FANOUT, SqlTimings())
         try:
             async with self._fleet.chat() as chat:
                 messages = await self._messages(connection)

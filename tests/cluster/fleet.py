@@ -16,6 +16,7 @@ from readstate.adapters.kafka.watcher import Watcher
 from readstate.adapters.sql.postgres.store import migrate
 from readstate.stack import Kafka, Postgres, Valkey
 from readstate.stack.ports import free_ports
+from readstate.timings import SqlTimings
 from tests.conftest import JWT_SECRET, SERVICE_KEY, WAIT, Chat
 from tests.contract import kafka, postgres, valkey
 from tests.servers import Child, Server, Worker
@@ -85,7 +86,7 @@ async def make_database(machines: Machines, name: str) -> None:
     try:
         if not await connection.fetch(f"SELECT FROM pg_database WHERE datname = '{TEMPLATE}'"):
             await connection.execute(f"CREATE DATABASE {TEMPLATE}")
-            await migrate(f"{machines.postgres.url.rpartition('/')[0]}/{TEMPLATE}")
+            await migrate(f"{machines.postgres.url.rpartition('/')[0]}/{TEMPLATE}", SqlTimings())
         await connection.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
     finally:
         await connection.close()

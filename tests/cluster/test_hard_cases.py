@@ -33,8 +33,8 @@ import pytest
 from readstate import Readstate
 from readstate.adapters.valkey.presence import ValkeyPresence
 from readstate.domain.errors import ConfigurationError
-from readstate.services import freshness
 from readstate.tasks import cancel
+from readstate.timings import ServiceTimings, Timings
 from readstate.workers import MESSAGE_WRITER, STATUS_UPDATE
 from tests.conftest import eventually
 from tests.servers import Server
@@ -149,12 +149,17 @@ async def dies(instance: Instance) -> None:
 # ---------------------------------------------------------------- 14: the database trails
 
 
+@pytest.fixture
+def _not_patient(city: City) -> None:
+    city.timings = Timings(services=ServiceTimings(persister=4.0))
+
+
+@pytest.mark.usefixtures("_not_patient")
 @ROOMS
 async def test_case_14_reads_that_only_the_log_has_are_no_difference(
-    city: City, worker: Instance, one: Instance, two: Instance, room: str, monkeypatch: pytest.MonkeyPatch
+    city: City, worker: Instance, one: Instance, two: Instance, room: str
 ) -> None:
     """Whatever compares or recounts goes by the merge of both, and takes nothing of it away."""
-    monkeypatch.setattr(freshness, "PASS_SECONDS", 4.0)
     await one.chat.read("bob", room)
     await one.chat.mark_unread("bob", "m2", room)
     await two.chat.read("bob", room, messages=["m4"])
@@ -166,7 +171,7 @@ async def test_case_14_reads_that_only_the_log_has_are_no_difference(
         assert (why["hot"], why["durable"], why["agrees"]) == (3, 3, True)
         assert await instance.chat.recount("bob", room) == {"before": 3, "after": 3}
         await is_left(room, left, instance)
-        assert (await instance.rs.repair.audit(100, 1.0)).drift == []
+        assert (await instance.rs.audit.run(100, 1.0)).drift == []
     await two.chat.prefer("bob", room, muted=True)
     report = await one.rs.repair.reconcile()
     assert (report.database_behind, report.hot_store_behind) == (0, 0)

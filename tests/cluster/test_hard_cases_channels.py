@@ -69,7 +69,7 @@ async def test_case_4_a_deleted_message_does_not_come_back_with_a_load_that_is_o
         city.lose_hot_store()
         await one.is_fresh()
         if name != "load_user":
-            await one.rs.reads._loader.view("bob", [room])
+            await one.rs.loader.view("bob", [room])
         held = Held(one.rs.durable, name, with_answer=True, only_first=True)
         look = asyncio.create_task(one.chat.unread("bob", room))
         loads = await held.is_reached_before(look)  # else this kind of channel is not loaded that way

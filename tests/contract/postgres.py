@@ -10,6 +10,7 @@ import asyncpg  # type: ignore[import-untyped]
 
 from readstate.adapters.sql.postgres.store import PostgresStore, migrate
 from readstate.stack import Postgres
+from readstate.timings import SqlTimings
 
 from ..folder import folder
 
@@ -50,7 +51,7 @@ async def fresh_database(*, empty: bool = False) -> str:
     name = f"test_{next(_numbers)}"
     if not empty and not await command(f"SELECT FROM pg_database WHERE datname = '{TEMPLATE}'"):
         await command(f"CREATE DATABASE {TEMPLATE}")
-        await migrate(url_of(TEMPLATE))
+        await migrate(url_of(TEMPLATE), SqlTimings())
     await command(f"CREATE DATABASE {name} TEMPLATE {'template0' if empty else TEMPLATE}")
     return url_of(name)
 
@@ -74,7 +75,7 @@ async def database(*, empty: bool = False) -> AsyncIterator[str]:
 async def postgres(fanout_max_members: int) -> AsyncIterator[PostgresStore]:
     """A store over a database of its own."""
     async with database() as url:
-        store = await PostgresStore.open(url, fanout_max_members)
+        store = await PostgresStore.open(url, fanout_max_members, SqlTimings())
         try:
             yield store
         finally:

@@ -1,6 +1,8 @@
 """A store that cannot be written: 503, nothing half done, and recovery without a restart."""
 
 import asyncio
+import contextlib
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,8 +12,8 @@ import httpx
 import pytest
 
 from readstate import Readstate
-from readstate.adapters.sql.sqlite.store import SqliteStore
 from readstate.gateway import asgi_app
+from readstate.timings import SqlTimings, Timings
 from tests.conftest import SERVICE_KEY, Chat, check_problem, eventually, of
 from tests.servers import Server, serving
 
@@ -253,20 +255,20 @@ async def check_stored(chat: Chat, accepted: set[tuple[str, str]]) -> None:
         assert (await chat.explain("bob", channel))["latest_seq"] == 30 + len(new)
 
 
-async def test_a_store_that_became_read_only_refuses_writes_and_recovers_by_itself(tmp_path: Path) -> None:
+async def test_a_store_that_another_program_locks_refuses_writes_and_recovers_by_itself(tmp_path: Path) -> None:
     options: dict[str, Any] = {"data_dir": str(tmp_path), "fanout_max_members": 2, "service_keys": (SERVICE_KEY,)}
-    async with Readstate.open(**options) as rs:
+    impatient = Timings(sql=SqlTimings(busy=0.02))
+    async with Readstate.open(timings=impatient, **options) as rs:
         transport = httpx.ASGITransport(app=asgi_app(rs))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
             chat = Chat(http)
             await prepare(chat)
             before = await chat.snapshot(USERS, CHANNELS)
-            assert isinstance(rs.durable, SqliteStore)
 
-            await rs.durable.pragma("query_only", 1)
-            await check_nothing_works_and_nothing_changes(chat, before)
-            await rs.evict()
-            assert await chat.snapshot(USERS, CHANNELS) == before
-            await rs.durable.pragma("query_only", 0)
+            with contextlib.closing(sqlite3.connect(rs.settings.database_path)) as other:
+                other.execute("BEGIN IMMEDIATE")
+                await check_nothing_works_and_nothing_changes(chat, before)
+                await rs.evict()
+                assert await chat.snapshot(USERS, CHANNELS) == before
 
             await check_all_works_again(chat)

@@ -8,7 +8,7 @@ import pytest
 from msgspec import json
 
 from readstate import Readstate
-from readstate.adapters.sql.transfer import _line
+from readstate.adapters.sql.export import record_of
 from readstate.api import (
     ChangeMembers,
     ChannelRead,
@@ -99,10 +99,10 @@ async def test_a_thread_that_was_pinned_by_its_room_is_in_no_inbox(rs: Readstate
 def test_a_thread_that_was_deleted_by_its_room_is_exported_as_one() -> None:
     room = {"type": "channel", "channel_id": ROOM, "kind": "group", "deleted": True, "last_seq": 1}
     follower = {"type": "member", "channel_id": ROOM, "user_id": "ann", "active": False, "joined_at": 1}
-    assert _line("rooms", json.encode(room).decode()) == ThreadLine(
+    assert record_of("rooms", json.encode(room).decode()) == ThreadLine(
         channel_id="c", thread_id="root", deleted=True, last_seq=1
     )
-    line = _line("members", json.encode(follower).decode())
+    line = record_of("members", json.encode(follower).decode())
     assert isinstance(line, FollowLine)
     assert (line.channel_id, line.thread_id, line.active) == ("c", "root", False)
 

@@ -9,6 +9,7 @@ from readstate import Readstate
 from readstate.api import NewMessage, PutChannel
 from readstate.domain.errors import StorageUnavailable
 from readstate.domain.model import Undelivered
+from readstate.timings import ServiceTimings, Timings
 from tests.conftest import eventually
 
 
@@ -61,8 +62,8 @@ async def test_it_is_noted_before_the_service_stops(
 async def test_it_is_noted_as_soon_as_it_can_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_cut: Callable[..., Awaitable[None]]
 ) -> None:
-    monkeypatch.setattr("readstate.profiles.embedded.HOUSEKEEPING_SECONDS", 0.01)
-    async with Readstate.open(data_dir=str(tmp_path)) as rs:
+    timings = Timings(services=ServiceTimings(housekeeping=0.01))
+    async with Readstate.open(data_dir=str(tmp_path), timings=timings) as rs:
         with monkeypatch.context() as away:
             away.setattr(rs.durable, "save_undelivered", refuse)
             await is_cut(rs, away)

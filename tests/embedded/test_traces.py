@@ -272,7 +272,6 @@ async def test_in_a_cluster_the_request_shows_kafka_and_the_worker_its_stores(
     tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stores, "chosen", stores.CLUSTER)
-    stores.hurry(monkeypatch)
     async with a_chat(tmp_path) as chat:
         await a_story(chat)
         await chat.settled()

@@ -18,6 +18,7 @@ from readstate.adapters.sql.postgres.lease import Lease
 from readstate.adapters.sql.session import Session
 from readstate.domain.errors import ConfigurationError, StorageUnavailable
 from readstate.stack import Postgres
+from readstate.timings import SqlTimings
 
 from ..conftest import JWT_SECRET, SERVICE_KEY, Chat, check_problem, eventually, in_process
 from ..contract.postgres import command, database
@@ -50,7 +51,7 @@ class Process:
         self.lease: Lease
 
     async def begin(self, owner: str, seconds: float = LONG) -> "Process":
-        self.lease = await Lease.take(self.engine, owner, seconds)
+        self.lease = await Lease.take(self.engine, owner, SqlTimings(lease=seconds))
         return self
 
     async def freeze(self) -> None:
@@ -69,7 +70,7 @@ class Process:
 
 @contextlib.asynccontextmanager
 async def process(url: str) -> AsyncIterator[Process]:
-    engine = await PostgresEngine.open(url, 5, 30)
+    engine = await PostgresEngine.open(url, 5, SqlTimings())
     made = Process(engine)
     try:
         yield made

@@ -10,7 +10,6 @@ import asyncpg  # type: ignore[import-untyped]
 import pytest
 from msgspec import structs
 
-from readstate.adapters.sql.postgres import engine as postgres_engine
 from readstate.adapters.sql.postgres.engine import PostgresEngine
 from readstate.adapters.sql.postgres.store import PostgresStore
 from readstate.adapters.sql.session import Session, as_json
@@ -19,6 +18,7 @@ from readstate.domain.events import AnyChannelEvent, ChannelEvent, Delivery, Mem
 from readstate.domain.facts import Effect
 from readstate.domain.model import Preferences, ReadState
 from readstate.domain.rules import merge_all
+from readstate.timings import SqlTimings
 from tests.online import nobody
 
 from ..contract.postgres import command, database
@@ -42,7 +42,7 @@ async def opened(url: str) -> AsyncIterator[AsyncExitStack]:
 @pytest.fixture
 async def stores(url: str, opened: AsyncExitStack) -> Sequence[PostgresStore]:
     """Two processes, as far as the database can tell."""
-    both = [await PostgresStore.open(url, 100) for _ in range(2)]
+    both = [await PostgresStore.open(url, 100, SqlTimings()) for _ in range(2)]
     for store in both:
         opened.push_async_callback(store.close)
     return both
@@ -185,7 +185,7 @@ async def test_a_write_is_done_even_if_its_caller_goes_away(store: PostgresStore
 
 
 async def test_a_cancelled_read_gives_its_connection_back(url: str, opened: AsyncExitStack) -> None:
-    store = await PostgresStore.open(url, 100, max_connections=2)
+    store = await PostgresStore.open(url, 100, SqlTimings(), max_connections=2)
     opened.push_async_callback(store.close)
     for _ in range(20):
         reading = asyncio.ensure_future(store.load_user("bob"))
@@ -197,7 +197,7 @@ async def test_a_cancelled_read_gives_its_connection_back(url: str, opened: Asyn
 
 async def test_closing_finishes_what_was_asked_for(url: str, store: PostgresStore) -> None:
     await apply(store, channel(), join("bob"))
-    other = await PostgresStore.open(url, 100)
+    other = await PostgresStore.open(url, 100, SqlTimings())
     writing = [asyncio.ensure_future(other.merge([read("bob", ReadState(0, n))])) for n in range(1, 31)]
     await asyncio.sleep(0)
     await other.close()
@@ -206,7 +206,7 @@ async def test_closing_finishes_what_was_asked_for(url: str, store: PostgresStor
 
 
 async def test_no_more_connections_than_allowed(url: str, opened: AsyncExitStack) -> None:
-    store = await PostgresStore.open(url, 100, max_connections=3)
+    store = await PostgresStore.open(url, 100, SqlTimings(), max_connections=3)
     opened.push_async_callback(store.close)
     asking = asyncio.gather(*(store.badge_count(f"u{n}") for n in range(200)))
     name = url.rpartition("/")[2]
@@ -222,7 +222,7 @@ async def test_no_more_connections_than_allowed(url: str, opened: AsyncExitStack
 
 async def test_one_connection_is_too_few(url: str) -> None:
     with pytest.raises(ConfigurationError, match="at least 2"):
-        await PostgresStore.open(url, 100, max_connections=1)
+        await PostgresStore.open(url, 100, SqlTimings(), max_connections=1)
 
 
 # ---------------------------------------------------------------- in each other's way
@@ -233,9 +233,9 @@ async def lock(session: Session, name: str) -> None:
 
 
 async def test_two_that_wait_for_each_other_are_both_done_in_the_end(url: str, opened: AsyncExitStack) -> None:
-    engine = await PostgresEngine.open(url, 5, 30)
+    engine = await PostgresEngine.open(url, 5, SqlTimings())
     opened.push_async_callback(engine.close)
-    await apply(PostgresStore(engine, 100), channel("a"), channel("b"))
+    await apply(PostgresStore(engine, 100, SqlTimings()), channel("a"), channel("b"))
     arrived = {"a": asyncio.Event(), "b": asyncio.Event()}
 
     async def work(session: Session, first: str, second: str) -> str:
@@ -250,7 +250,7 @@ async def test_two_that_wait_for_each_other_are_both_done_in_the_end(url: str, o
 
 
 async def test_whoever_waits_too_long_for_a_lock_is_told_to_come_again(url: str, opened: AsyncExitStack) -> None:
-    store = await PostgresStore.open(url, 100, statement_seconds=0.2)
+    store = await PostgresStore.open(url, 100, SqlTimings(statement=0.2))
     opened.push_async_callback(store.close)
     await apply(store, channel(), join("alice"))
     other = await asyncpg.connect(url)
@@ -262,13 +262,10 @@ async def test_whoever_waits_too_long_for_a_lock_is_told_to_come_again(url: str,
     assert seqs(await apply(store, say("m1"))) == [1]
 
 
-async def test_whoever_stops_in_the_middle_holds_up_nobody_for_long(
-    url: str, opened: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(postgres_engine, "IDLE_SECONDS", 0.3)
-    stuck = await PostgresEngine.open(url, 5, 30)
+async def test_whoever_stops_in_the_middle_holds_up_nobody_for_long(url: str, opened: AsyncExitStack) -> None:
+    stuck = await PostgresEngine.open(url, 5, SqlTimings(idle_transaction=0.3))
     opened.push_async_callback(stuck.close)
-    store = await PostgresStore.open(url, 100)
+    store = await PostgresStore.open(url, 100, SqlTimings())
     opened.push_async_callback(store.close)
     await apply(store, channel(), join("alice"))
     locked, go_on = asyncio.Event(), asyncio.Event()
@@ -316,7 +313,7 @@ async def test_processes_that_start_at_once_have_the_same_key_of_cursors(stores:
 async def test_a_ping_needs_room_on_the_disk(url: str, opened: AsyncExitStack) -> None:
     name = url.rpartition("/")[2].partition("?")[0]
     await command(f'ALTER DATABASE "{name}" SET temp_file_limit = 0', url)
-    store = await PostgresStore.open(url, 100)
+    store = await PostgresStore.open(url, 100, SqlTimings())
     opened.push_async_callback(store.close)
 
     with pytest.raises(StorageUnavailable, match="lacks memory or disk"):

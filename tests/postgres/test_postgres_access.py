@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from readstate.adapters.sql.postgres.engine import is_pooled
+from readstate.adapters.sql.postgres.pool import is_pooled
 from readstate.adapters.sql.postgres.store import PostgresStore
 from readstate.domain.errors import ConfigurationError, StorageUnavailable
 from readstate.domain.events import AnyChannelEvent, ChannelEvent, Delivery, MembersEvent, MessageEvent, ReadEvent
 from readstate.stack import Postgres
 from readstate.stack.ports import free_ports
+from readstate.timings import SqlTimings
 from tests.online import nobody
 
 from ..certificates import make_certificate
@@ -39,7 +40,7 @@ def open_folder() -> Iterator[Path]:
 
 @contextlib.asynccontextmanager
 async def opened(url: str, **how: int) -> AsyncIterator[PostgresStore]:
-    store = await PostgresStore.open(url, 100, **how)
+    store = await PostgresStore.open(url, 100, SqlTimings(), **how)
     try:
         yield store
     finally:
@@ -70,12 +71,12 @@ async def test_the_url_says_how_sure_one_wants_to_be(with_tls: tuple[Postgres, P
             await store.ping()
             assert await command(over_tls, postgres.url) == [(True,)]
     with pytest.raises(ConfigurationError, match="certificate verify failed"):
-        await PostgresStore.open(f"{postgres.url}?sslmode=verify-full&sslrootcert={stranger}", 100)
+        await PostgresStore.open(f"{postgres.url}?sslmode=verify-full&sslrootcert={stranger}", 100, SqlTimings())
 
 
 async def test_a_server_without_tls_is_no_server_for_those_who_require_it() -> None:
     with pytest.raises((ConfigurationError, StorageUnavailable), match="SSL"):
-        await PostgresStore.open(server().url + "?sslmode=require", 100)
+        await PostgresStore.open(server().url + "?sslmode=require", 100, SqlTimings())
 
 
 # ---------------------------------------------------------------- PgBouncer
@@ -123,8 +124,8 @@ async def _answers(url: str) -> bool:
 
 
 async def test_a_pooler_is_noticed(behind_pgbouncer: str) -> None:
-    assert await is_pooled(behind_pgbouncer)
-    assert not await is_pooled(server().url)
+    assert await is_pooled(behind_pgbouncer, 5.0)
+    assert not await is_pooled(server().url, 5.0)
 
 
 async def test_everything_works_behind_a_pooler_that_changes_connections(behind_pgbouncer: str) -> None:

@@ -8,12 +8,12 @@ from enum import Enum
 
 import pytest
 
-from readstate.adapters.sql.postgres import engine as postgres_engine
 from readstate.adapters.sql.postgres.store import PostgresStore
 from readstate.domain.errors import ConfigurationError, StorageUnavailable
 from readstate.domain.events import ChannelEvent, Delivery, MembersEvent, MessageEvent
 from readstate.domain.facts import Effect
 from readstate.stack import Postgres
+from readstate.timings import SqlTimings
 from tests.online import nobody
 
 from ..conftest import eventually
@@ -21,6 +21,7 @@ from ..contract.postgres import database, server
 
 NOW = 1_700_000_000_000
 positions = itertools.count(1)
+USUAL = SqlTimings()
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +39,8 @@ async def mortal(own_server: Postgres) -> AsyncIterator[Postgres]:
 
 
 @contextlib.asynccontextmanager
-async def opened(url: str, **how: float) -> AsyncIterator[PostgresStore]:
-    store = await PostgresStore.open(url, 100, **how)  # type: ignore[arg-type]
+async def opened(url: str, timings: SqlTimings = USUAL) -> AsyncIterator[PostgresStore]:
+    store = await PostgresStore.open(url, 100, timings)
     try:
         yield store
     finally:
@@ -114,18 +115,15 @@ async def test_a_restart_while_nothing_happens_goes_unnoticed(mortal: Postgres) 
         assert len(await store.load_user("bob")) >= 1
 
 
-async def test_one_that_hangs_is_given_up_and_taken_up_again(mortal: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_engine, "ANSWER_SECONDS", 2)
-    async with opened(mortal.url, statement_seconds=0.5) as store:
-        with monkeypatch.context() as impatient:
-            for name in ("CONNECT_SECONDS", "WAIT_SECONDS"):
-                impatient.setattr(postgres_engine, name, 0.5)
-            mortal.pause()
-            with pytest.raises(StorageUnavailable):
-                await store.ping()
-            with pytest.raises(StorageUnavailable):
-                await store.load_user("bob")
-            mortal.resume()
+async def test_one_that_hangs_is_given_up_and_taken_up_again(mortal: Postgres) -> None:
+    impatient = SqlTimings(statement=0.5, late_answer=2.0, free_connection=0.5, connect=2.0)
+    async with opened(mortal.url, impatient) as store:
+        mortal.pause()
+        with pytest.raises(StorageUnavailable):
+            await store.ping()
+        with pytest.raises(StorageUnavailable):
+            await store.load_user("bob")
+        mortal.resume()
         await eventually(lambda: answers(store), "the database answers again")
 
 
@@ -261,7 +259,7 @@ async def test_nor_is_one_lost_before_the_commit(over_wire: PostgresStore, wire:
 
 async def test_a_server_that_is_not_there_may_come_later() -> None:
     with pytest.raises(StorageUnavailable, match="cannot be reached"):
-        await PostgresStore.open("postgresql://somebody:secret@127.0.0.1:1/x", 100)
+        await PostgresStore.open("postgresql://somebody:secret@127.0.0.1:1/x", 100, SqlTimings())
 
 
 @pytest.mark.parametrize(
@@ -277,5 +275,5 @@ async def test_a_url_that_cannot_work_is_a_matter_of_configuration(change: Calla
     url = server().url
     password = url.split("@", maxsplit=1)[0].rpartition(":")[2]
     with pytest.raises(ConfigurationError, match=reason) as refused:
-        await PostgresStore.open(change(url), 100)
+        await PostgresStore.open(change(url), 100, SqlTimings())
     assert password not in str(refused.value)

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from readstate.adapters.sql.postgres.engine import SQL, begin, settings
+from readstate.adapters.sql.postgres.pool import begin, settings
+from readstate.adapters.sql.postgres.session import SQL
 from readstate.adapters.sql.session import as_json
 
 from ..contract.postgres import database
@@ -54,7 +55,8 @@ VALUES: dict[str, object] = {
     "until": 10**15,
     "tapped": 10**15,
     "accepted_at": 10**15,
-    "message": "",
+    "channel_id": "",
+    "message_id": "",
     "cap": 100,
     "limit": 100,
     "at": NOW,
@@ -106,7 +108,6 @@ OTHERS = (
     "everyone",
     "members_page",
     "explain_facts",
-    "seq_range",
     "before_last",
     "badge_count",
     "badge_senders",

@@ -8,9 +8,10 @@ import pytest
 
 from readstate.adapters.sql.files import migrations, numbered, queries, schema
 from readstate.adapters.sql.postgres import migrations as postgres_migrations
-from readstate.adapters.sql.postgres.engine import SQL
+from readstate.adapters.sql.postgres.session import SQL
 from readstate.adapters.sql.postgres.store import PostgresStore, migrate
 from readstate.domain.errors import ConfigurationError, StorageUnavailable
+from readstate.timings import SqlTimings
 
 from ..contract.postgres import command, database
 
@@ -81,14 +82,14 @@ async def test_the_schema_file_is_what_the_migrations_make(ready: str, empty: st
 
 
 async def test_an_empty_database_is_made_ready_and_then_left_alone(empty: str) -> None:
-    assert await migrate(empty, check_only=True) == (0, NEWEST)
-    assert await migrate(empty) == (0, NEWEST)
-    assert await migrate(empty) == (NEWEST, NEWEST)
+    assert await migrate(empty, SqlTimings(), check_only=True) == (0, NEWEST)
+    assert await migrate(empty, SqlTimings()) == (0, NEWEST)
+    assert await migrate(empty, SqlTimings()) == (NEWEST, NEWEST)
     assert await command("SELECT number FROM schema_migrations", empty) == [(n,) for n in migrations("postgres")]
 
 
 async def test_of_many_that_come_at_once_one_migrates(empty: str) -> None:
-    stores = await asyncio.gather(*(PostgresStore.open(empty, 100) for _ in range(5)))
+    stores = await asyncio.gather(*(PostgresStore.open(empty, 100, SqlTimings()) for _ in range(5)))
     assert sorted(await asyncio.gather(*(store.next_generation() for store in stores))) == [1, 2, 3, 4, 5]
     await asyncio.gather(*(store.close() for store in stores))
     assert len(await command("SELECT FROM schema_migrations", empty)) == NEWEST
@@ -97,12 +98,12 @@ async def test_of_many_that_come_at_once_one_migrates(empty: str) -> None:
 async def test_an_older_database_is_brought_forward_while_an_older_version_runs(
     ready: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    older = await PostgresStore.open(ready, 100)
+    older = await PostgresStore.open(ready, 100, SqlTimings())
     await older.save_seen("bob", 5)
     one_more = know_one_more(monkeypatch)
-    assert await migrate(ready, check_only=True) == (NEWEST, one_more)
-    newer = await PostgresStore.open(ready, 100)
-    assert await migrate(ready) == (one_more, one_more)
+    assert await migrate(ready, SqlTimings(), check_only=True) == (NEWEST, one_more)
+    newer = await PostgresStore.open(ready, 100, SqlTimings())
+    assert await migrate(ready, SqlTimings()) == (one_more, one_more)
     assert (await newer.activity("bob")).last_seen == 5
     await older.save_seen("bob", 6)
     assert (await newer.activity("bob")).last_seen == 6
@@ -112,16 +113,16 @@ async def test_an_older_database_is_brought_forward_while_an_older_version_runs(
 async def test_a_newer_database_is_refused(ready: str) -> None:
     await command(f"INSERT INTO schema_migrations (number) VALUES ({NEWEST + 7})", ready)
     with pytest.raises(ConfigurationError, match=f"schema {NEWEST + 7}, made by a newer Readstate"):
-        await PostgresStore.open(ready, 100)
+        await PostgresStore.open(ready, 100, SqlTimings())
     with pytest.raises(ConfigurationError, match=f"knows up to {NEWEST}"):
-        await migrate(ready, check_only=True)
+        await migrate(ready, SqlTimings(), check_only=True)
 
 
 async def test_a_migration_that_fails_leaves_nothing_behind(ready: str, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = {NEWEST + 1: "CREATE TABLE half (n int); SELECT no_such_function();"}
     monkeypatch.setattr(postgres_migrations, "migrations", lambda _: migrations("postgres") | broken)
     with pytest.raises(asyncpg.UndefinedFunctionError):
-        await PostgresStore.open(ready, 100)
+        await PostgresStore.open(ready, 100, SqlTimings())
     assert await command("SELECT FROM pg_tables WHERE tablename = 'half'", ready) == []
     assert await command("SELECT max(number) FROM schema_migrations", ready) == [(NEWEST,)]
 
@@ -130,16 +131,15 @@ async def test_a_migration_that_cannot_have_its_tables_lets_the_others_go_on(
     ready: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one_more = know_one_more(monkeypatch)
-    monkeypatch.setattr(postgres_migrations, "LOCK_SECONDS", 0.1)
     monkeypatch.setattr(postgres_migrations, "TRIES", 2)
     reader = await asyncpg.connect(ready)
     async with reader.transaction():
         await reader.execute("SELECT FROM channels")
-        with pytest.raises(StorageUnavailable, match=f"migration {one_more} cannot have its tables"):
-            await migrate(ready)
+        with pytest.raises(StorageUnavailable, match=f"migration {one_more} cannot lock its tables"):
+            await migrate(ready, SqlTimings(migration_lock=0.1))
         await command("SELECT FROM channels", ready)
     await reader.close()
-    assert await migrate(ready) == (NEWEST, one_more)
+    assert await migrate(ready, SqlTimings()) == (NEWEST, one_more)
 
 
 async def test_a_role_that_may_not_make_tables_is_told_so(empty: str) -> None:
@@ -148,6 +148,6 @@ async def test_a_role_that_may_not_make_tables_is_told_so(empty: str) -> None:
     try:
         address = empty.rpartition("@")[2]
         with pytest.raises(ConfigurationError, match="permission denied"):
-            await PostgresStore.open(f"postgresql://guest:guest@{address}", 100)
+            await PostgresStore.open(f"postgresql://guest:guest@{address}", 100, SqlTimings())
     finally:
         await command("DROP ROLE guest")

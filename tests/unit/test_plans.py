@@ -8,15 +8,26 @@ import pytest
 
 from readstate.adapters.sql.files import queries
 from readstate.adapters.sql.sqlite.engine import connect, migrate
+from readstate.timings import SqlTimings
 
 SQL = queries("sqlite")
 VALUES = {"user": "bob", "channel": "c", "sender": "alice", "seq": 1, "at": 1, "limit": 1, "before": 1, "keys": "[]"}
-VALUES |= {"first": "c", "last": "d", "since": 1, "until": 2, "tapped": 1, "accepted_at": 1, "message": "", "after": ""}
+VALUES |= {
+    "first": "c",
+    "last": "d",
+    "since": 1,
+    "until": 2,
+    "tapped": 1,
+    "accepted_at": 1,
+    "channel_id": "",
+    "message_id": "",
+    "after": "",
+}
 
 
 @pytest.fixture
 def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    connection = connect(tmp_path / "plans.db")
+    connection = connect(tmp_path / "plans.db", SqlTimings())
     migrate(connection)
     yield connection
     connection.close()

@@ -1,25 +1,30 @@
 """Group commit, isolation of faults, and migrations of the SQLite store."""
 
 import asyncio
+import contextlib
 import re
 import sqlite3
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from readstate.adapters.sql.files import migrations, queries, schema
+from readstate.adapters.sql.files import migrations, queries
 from readstate.adapters.sql.sqlite.engine import SqliteEngine, connect, migrate
 from readstate.domain.errors import ConfigurationError, StorageUnavailable
+from readstate.timings import SqlTimings
+
+NEWEST = max(migrations("sqlite"))
 
 
 @pytest.fixture
 async def engine(tmp_path: Path) -> AsyncIterator[SqliteEngine]:
     path = tmp_path / "engine.db"
-    connection = connect(path)
+    connection = connect(path, SqlTimings())
     connection.execute("CREATE TABLE t (n INTEGER PRIMARY KEY)")
     connection.close()
-    engine = SqliteEngine(path)
+    engine = SqliteEngine(path, SqlTimings(busy=0.05))
     yield engine
     await engine.close()
 
@@ -64,23 +69,43 @@ async def test_a_read_sees_every_write_asked_for_before_it(engine: SqliteEngine)
         await write
 
 
-async def test_a_store_that_cannot_be_written_says_so_and_recovers(engine: SqliteEngine) -> None:
-    await engine.pragma("query_only", 1)
-    with pytest.raises(StorageUnavailable, match="nothing was changed"):
-        await engine.write(insert(1))
-    assert await engine.read(numbers) == []
-    await engine.pragma("query_only", 0)
+async def test_a_store_that_cannot_be_written_says_so_and_recovers(engine: SqliteEngine, tmp_path: Path) -> None:
+    with contextlib.closing(connect(tmp_path / "engine.db", SqlTimings())) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StorageUnavailable, match="it is locked; nothing was changed"):
+            await engine.write(insert(1))
+        assert await engine.read(numbers) == []
     assert await engine.write(insert(1)) == 1
+
+
+async def test_a_checkpoint_leaves_the_transaction_of_the_writer_alone(engine: SqliteEngine) -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    def slow(db: sqlite3.Connection) -> None:
+        insert(1)(db)
+        began.set()
+        go_on.wait(10)
+        insert(2)(db)
+
+    writing = asyncio.ensure_future(engine.write(slow))
+    await asyncio.to_thread(began.wait, 10)
+    await asyncio.wait_for(engine.checkpoint(), 5)
+    go_on.set()
+    await writing
+    assert await engine.read(numbers) == [1, 2]
 
 
 async def test_closing_finishes_what_was_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "closing.db"
-    connect(path).execute("CREATE TABLE t (n INTEGER PRIMARY KEY)")
-    engine = SqliteEngine(path)
+    connect(path, SqlTimings()).execute("CREATE TABLE t (n INTEGER PRIMARY KEY)")
+    engine = SqliteEngine(path, SqlTimings())
     writes = [asyncio.ensure_future(engine.write(insert(n))) for n in range(50)]
     await asyncio.sleep(0)
     await engine.close()
     assert await asyncio.gather(*writes) == list(range(50))
+    for late in (engine.write(insert(50)), engine.read(numbers)):
+        with pytest.raises(StorageUnavailable, match="closed"):
+            await asyncio.wait_for(late, 5)
 
 
 def _shape(connection: sqlite3.Connection) -> list[tuple[str, str]]:
@@ -88,19 +113,24 @@ def _shape(connection: sqlite3.Connection) -> list[tuple[str, str]]:
     return [(name, re.sub(r"\s*([(),])\s*", r"\1", " ".join(sql.split()))) for name, sql in rows]
 
 
+def _counters(connection: sqlite3.Connection) -> list[tuple[str, bool]]:
+    return connection.execute("SELECT key, value = 0 FROM meta ORDER BY key").fetchall()
+
+
 def test_the_schema_file_is_what_the_migrations_make(tmp_path: Path) -> None:
-    migrated = connect(tmp_path / "migrated.db")
-    assert migrate(migrated) == (0, max(migrations("sqlite")))
-    written = connect(tmp_path / "written.db")
-    written.executescript(schema("sqlite"))
+    migrated, written = connect(tmp_path / "migrated.db", SqlTimings()), connect(tmp_path / "written.db", SqlTimings())
+    migrated.executescript(migrations("sqlite")[1])
+    migrated.execute("PRAGMA user_version = 1")
+    assert migrate(migrated) == (1, NEWEST)
+    assert migrate(written) == (0, NEWEST)
     assert _shape(migrated) == _shape(written)
+    assert _counters(migrated) == _counters(written)
 
 
 def test_migrating_again_does_nothing(tmp_path: Path) -> None:
-    connection = connect(tmp_path / "again.db")
-    newest = max(migrations("sqlite"))
+    connection = connect(tmp_path / "again.db", SqlTimings())
     migrate(connection)
-    assert migrate(connection) == (newest, newest)
+    assert migrate(connection) == (NEWEST, NEWEST)
 
 
 def test_migrations_are_numbered_without_gaps() -> None:
@@ -108,7 +138,7 @@ def test_migrations_are_numbered_without_gaps() -> None:
 
 
 def test_a_database_of_a_newer_version_is_refused(tmp_path: Path) -> None:
-    connection = connect(tmp_path / "newer.db")
+    connection = connect(tmp_path / "newer.db", SqlTimings())
     connection.execute("PRAGMA user_version = 9999")
     with pytest.raises(ConfigurationError, match="newer"):
         migrate(connection)
@@ -116,7 +146,7 @@ def test_a_database_of_a_newer_version_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(queries("sqlite")))
 def test_every_query_is_valid_and_has_a_purpose(tmp_path: Path, name: str) -> None:
-    connection = connect(tmp_path / "queries.db")
+    connection = connect(tmp_path / "queries.db", SqlTimings())
     migrate(connection)
     statement = queries("sqlite")[name]
     assert statement.startswith("-- ")
@@ -131,7 +161,7 @@ def _any_parameters(statement: str) -> dict[str, object]:
 
 
 def test_the_hot_queries_use_their_indexes(tmp_path: Path) -> None:
-    connection = connect(tmp_path / "plans.db")
+    connection = connect(tmp_path / "plans.db", SqlTimings())
     migrate(connection)
     for name in ("messages", "pointers", "members", "audience", "own_seqs", "breakdown", "ledger_entries", "timeline"):
         statement = queries("sqlite")[name]

@@ -14,6 +14,7 @@ from readstate.adapters.valkey.bus.bus import ValkeyBus
 from readstate.adapters.valkey.bus.wire import encode
 from readstate.domain.announcements import Announcement, BadgeChanged, PointerMoved
 from readstate.domain.model import Pointer
+from readstate.timings import ValkeyTimings
 from tests.contract.buses import fresh_prefix
 from tests.contract.valkey import cluster, single
 from tests.docs.test_docs import blocks
@@ -71,7 +72,7 @@ async def test_a_subscriber_hears_what_an_instance_announces(subscribe: Subscrib
         return found
 
     listening = asyncio.create_task(asyncio.to_thread(heard))
-    bus = await ValkeyBus.open(url().url, prefix=prefix, instance_id="here")
+    bus = await ValkeyBus.open(url().url, ValkeyTimings(), prefix=prefix, instance_id="here")
     await bus.publish([READ, BADGE])
     await bus.close()
     found = await asyncio.wait_for(listening, 60)

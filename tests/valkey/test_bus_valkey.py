@@ -6,14 +6,13 @@ import itertools
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
 from redis.crc import key_slot
 
-from readstate.adapters.valkey.bus import listener as valkey_listener
-from readstate.adapters.valkey.bus import numbers
 from readstate.adapters.valkey.bus import sender as valkey_sender
 from readstate.adapters.valkey.bus.bus import Channels, ValkeyBus
 from readstate.adapters.valkey.bus.wire import encode
@@ -28,6 +27,7 @@ from readstate.domain.announcements import (
 from readstate.domain.model import Message, Pointer
 from readstate.stack import Valkey, ValkeyCluster
 from readstate.telemetry import REGISTRY
+from readstate.timings import ValkeyTimings
 
 from ..conftest import eventually
 from ..contract.buses import fresh_prefix
@@ -35,6 +35,12 @@ from ..contract.valkey import cluster, single
 
 DEADLINE = 30.0
 PATIENCE = 1.0
+PATIENT = ValkeyTimings(bus_deaf=DEADLINE)
+"""A busy machine makes nobody listen anew: that would be told, and nothing else is to be told."""
+ATTENTIVE = replace(PATIENT, bus_heartbeat=0.1, bus_check=0.1)
+"""What takes seconds takes tenths of them."""
+IMPATIENT = replace(ATTENTIVE, bus_deaf=PATIENCE)
+"""And a server that says nothing is given up soon."""
 MISSED = "something may have been missed"
 
 
@@ -80,12 +86,14 @@ class Place:
 
     def __init__(self, url: str, stack: contextlib.AsyncExitStack) -> None:
         self.url = url
+        self.timings = PATIENT
         self.prefix = fresh_prefix()
         self._stack = stack
 
     async def instance(self, name: str, *, url: str | None = None, prefix: str | None = None) -> Instance:
         """One that is connected, and has forgotten how it began."""
-        bus = await ValkeyBus.open(url or self.url, prefix=self.prefix if prefix is None else prefix, instance_id=name)
+        prefix = self.prefix if prefix is None else prefix
+        bus = await ValkeyBus.open(url or self.url, self.timings, prefix=prefix, instance_id=name)
         self._stack.push_async_callback(bus.close)
         instance = Instance(bus)
         bus.subscribe(instance.on_announcements, instance.missed, lambda: instance.is_idle)
@@ -131,28 +139,6 @@ async def mortal(own_server: Valkey) -> AsyncIterator[Valkey]:
 async def perilous(mortal: Valkey) -> AsyncIterator[Place]:
     async with a_place(mortal.url) as place:
         yield place
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine makes nobody listen anew: that would be told, and nothing else is to be told."""
-    monkeypatch.setattr(valkey_listener, "DEAF_SECONDS", DEADLINE)
-
-
-@pytest.fixture
-def attentive(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What takes seconds takes tenths of them."""
-    for module, name in (
-        (valkey_sender, "SIGN_OF_LIFE_SECONDS"),
-        (valkey_listener, "LOOK_SECONDS"),
-    ):
-        monkeypatch.setattr(module, name, 0.1)
-
-
-@pytest.fixture
-def impatient(attentive: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a server that says nothing is given up soon."""
-    monkeypatch.setattr(valkey_listener, "DEAF_SECONDS", PATIENCE)
 
 
 async def is_connected(*instances: Instance) -> None:
@@ -266,7 +252,7 @@ async def test_an_instance_that_comes_later_hears_from_then_on(place: Place) -> 
 
 async def test_what_was_said_before_a_close_is_heard(place: Place) -> None:
     two = await place.instance("two")
-    one = await ValkeyBus.open(place.url, prefix=place.prefix, instance_id="one")
+    one = await ValkeyBus.open(place.url, PATIENT, prefix=place.prefix, instance_id="one")
 
     await one.publish([badge(number) for number in range(2_000)])
     await one.close()
@@ -400,9 +386,8 @@ async def test_a_sender_that_is_cut_off_loses_and_repeats_nothing(mortal: Valkey
     assert two.story == [badge(number) for number in range(200)]
 
 
-async def test_a_server_that_stands_still_is_noticed_and_taken_up_again(
-    mortal: Valkey, perilous: Place, impatient: None
-) -> None:
+async def test_a_server_that_stands_still_is_noticed_and_taken_up_again(mortal: Valkey, perilous: Place) -> None:
+    perilous.timings = IMPATIENT
     one, two = await perilous.instance("one"), await perilous.instance("two")
 
     mortal.pause()
@@ -421,7 +406,7 @@ async def test_a_server_that_stands_still_is_noticed_and_taken_up_again(
 
 async def test_a_server_that_is_not_there_yet_may_come_later(mortal: Valkey, perilous: Place) -> None:
     await asyncio.to_thread(mortal.kill)
-    one = await ValkeyBus.open(perilous.url, prefix=perilous.prefix, instance_id="one")
+    one = await ValkeyBus.open(perilous.url, PATIENT, prefix=perilous.prefix, instance_id="one")
     ear = Instance(one)
     one.subscribe(ear.on_announcements, ear.missed, lambda: False)
     await one.publish([badge(1)])
@@ -434,7 +419,7 @@ async def test_a_server_that_is_not_there_yet_may_come_later(mortal: Valkey, per
 
 
 async def test_a_server_that_never_comes_holds_up_no_close() -> None:
-    one = await ValkeyBus.open("redis://127.0.0.1:1/0", instance_id="one")
+    one = await ValkeyBus.open("redis://127.0.0.1:1/0", PATIENT, instance_id="one")
     await one.publish([badge(1)])
     await asyncio.wait_for(one.close(), DEADLINE)
 
@@ -479,9 +464,10 @@ class Muffler:
         raise ConnectionResetError
 
 
-async def test_an_instance_that_does_not_hear_itself_listens_anew(impatient: None) -> None:
+async def test_an_instance_that_does_not_hear_itself_listens_anew() -> None:
     """A node that has lost the channel answers as ever, but nothing comes any more."""
     async with Muffler(single().port) as muffler, a_place(single().url) as place:
+        place.timings = IMPATIENT
         one, two = await place.instance("one"), await place.instance("two", url=muffler.url)
 
         muffler.on = True
@@ -548,9 +534,9 @@ async def test_somebody_who_comes_after_a_loss_is_not_told_of_it_twice(
 
 
 async def test_an_instance_that_dies_may_have_had_something_to_say(
-    perilous: Place, attentive: None, monkeypatch: pytest.MonkeyPatch
+    perilous: Place,
 ) -> None:
-    monkeypatch.setattr(numbers, "SILENT_SECONDS", 1.0)
+    perilous.timings = replace(ATTENTIVE, bus_silent=1.0)
     two = await perilous.instance("two")
     before = counted("readstate_bus_gaps_total", sign="silence")
     async with outsider(perilous.url) as ghost:

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from readstate.adapters.valkey import Generation
+from readstate.adapters.valkey import DurableCounter, ExclusiveGeneration
 from readstate.domain.errors import HotStoreUnavailable
 from readstate.stack import Valkey
+from readstate.timings import ValkeyTimings
 
 
 class Counter:
@@ -28,10 +29,14 @@ def valkey(tmp_path: Path) -> Valkey:
     return Valkey(tmp_path / "valkey", persistent=False)
 
 
+def process(valkey: Valkey, counter: Counter) -> ExclusiveGeneration:
+    return ExclusiveGeneration(valkey.url, "", DurableCounter(1, counter), ValkeyTimings(patience=1.0))
+
+
 async def test_a_full_server_costs_one_number_however_often_it_is_asked(valkey: Valkey) -> None:
     with valkey:
         counter = Counter()
-        generation = Generation(valkey.url, "", 1.0, 1, counter)
+        generation = process(valkey, counter)
         await generation.confirm()
         valkey.ask("CONFIG", "SET", "maxmemory", "1")
         generation.distrust()
@@ -49,7 +54,7 @@ async def test_a_full_server_costs_one_number_however_often_it_is_asked(valkey: 
 async def test_a_process_that_was_replaced_does_not_go_on_in_the_generation_of_its_successor(valkey: Valkey) -> None:
     with valkey:
         counter = Counter()
-        old, new = (Generation(valkey.url, "", 1.0, 1, counter) for _ in range(2))
+        old, new = (process(valkey, counter) for _ in range(2))
         await old.confirm()
         await new.confirm()
         with pytest.raises(HotStoreUnavailable, match="another process"):

@@ -3,17 +3,19 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
-from readstate.adapters.valkey import Generation, ValkeyClient
-from readstate.adapters.valkey.presence import LEAVE, ValkeyPresence
+from readstate.adapters.valkey import DurableCounter, SharedGeneration, ValkeyClient
+from readstate.adapters.valkey.presence import ValkeyPresence
+from readstate.adapters.valkey.presence.calls import LEAVE
 from readstate.domain.model import FOREVER, Undelivered
 from readstate.ports import Departure
 from readstate.stack import Valkey, ValkeyCluster
 from readstate.tasks import cancel
 from tests.conftest import eventually
-from tests.contract.valkey import PATIENCE, HotStore, cluster, hot_store, single
+from tests.contract.valkey import PATIENT, HotStore, cluster, hot_store, single
 
 from .test_generation import Counter
 
@@ -41,19 +43,12 @@ class Place:
 
     async def process(self, lease_ms: int = 60_000, settle_ms: int = 0, heartbeat: float = 0.02) -> ValkeyPresence:
         """One more process."""
-        generation = Generation(self._url, self._store.prefix, PATIENCE, 1, self._counter, shared=True)
-        client = ValkeyClient(self._url, patience=PATIENCE, guard=generation)
+        timings = replace(PATIENT, lease_ms=lease_ms, settle_ms=settle_ms, heartbeat=heartbeat)
+        generation = SharedGeneration(self._url, self._store.prefix, DurableCounter(1, self._counter), timings)
+        client = ValkeyClient(self._url, timings, generation)
         self._count += 1
-        presence = ValkeyPresence(
-            client,
-            generation,
-            prefix=self._store.prefix,
-            clock=lambda: self.now,
-            instance_id=f"i{self._count}",
-            lease_ms=lease_ms,
-            settle_ms=settle_ms,
-            heartbeat=heartbeat,
-        )
+        store = self._store._replace(client=client, generation=generation)
+        presence = ValkeyPresence(store.backend(lambda: self.now, timings=timings), f"i{self._count}")
         for close in (generation.close, client.close, presence.close):
             self._stack.push_async_callback(close)
         return presence
@@ -86,7 +81,7 @@ async def listed(presence: ValkeyPresence, *users: str) -> None:
     """Returns when a process has noted whom it would leave behind."""
 
     async def noted() -> bool:
-        return presence._listed.issuperset(users)
+        return presence._users.listed.issuperset(users)
 
     await eventually(noted, "the users are listed")
 
@@ -269,8 +264,8 @@ async def test_a_departure_whose_answer_was_lost_leaves_what_is_unproven(place: 
     first = await place.process()
     await comes(first)
     await first.reached([note("m1")])
-    entry = [first._entry(("phone", "k1"))]
-    await first._decide(LEAVE, {"bob": entry}, await first._instances.settled())
+    entry = [first._calls.entry(("phone", "k1"))]
+    await first._calls.decide(LEAVE, {"bob": entry}, await first._instances.settled())
     assert await first.disconnect("bob", "phone", "k1") == Departure("bob", 0, (note("m1"),))
 
 

@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from readstate.adapters.valkey import Generation, ValkeyClient
+from readstate.adapters.valkey import Backend, DurableCounter, SharedGeneration, ValkeyClient
 from readstate.adapters.valkey.calls import UserCalls
-from readstate.adapters.valkey.hot import ValkeyHot
+from readstate.adapters.valkey.hot import HotOptions, SharedHot
 from readstate.adapters.valkey.users import MOVE, PREFER, ValkeyUsers
 from readstate.domain.errors import HotStoreUnavailable
 from readstate.domain.hot_updates import ChannelHotUpdate
 from readstate.domain.model import Preferences
 from readstate.ports import Read, Rewind
 from readstate.stack import Valkey, ValkeyCluster
+from readstate.timings import ValkeyTimings
 from tests.conftest import eventually
 from tests.contract.test_hot_channels import channel
 from tests.contract.test_hot_users import fan_out, load, moved, place, user_room
@@ -37,16 +38,16 @@ def valkey(tmp_path: Path) -> Iterator[Valkey]:
 
 
 @asynccontextmanager
-async def processes(url: str, counter: Counter, count: int = 2) -> AsyncIterator[list[Generation]]:
+async def processes(url: str, counter: Counter, count: int = 2) -> AsyncIterator[list[SharedGeneration]]:
     """What so many processes hold of one hot store."""
-    found = [Generation(url, "", 5.0, 1, counter, shared=True) for _ in range(count)]
+    found = [SharedGeneration(url, "", DurableCounter(1, counter), ValkeyTimings()) for _ in range(count)]
     try:
         yield found
     finally:
         await asyncio.gather(*(one.close() for one in found))
 
 
-async def agreed(generations: list[Generation]) -> int:
+async def agreed(generations: list[SharedGeneration]) -> int:
     """The number that all have come to, after as many looks as that takes."""
     for _ in range(100):
         numbers = set(await asyncio.gather(*(one.check() for one in generations)))
@@ -122,22 +123,11 @@ async def test_a_full_server_costs_no_numbers(valkey: Valkey) -> None:
 
 
 @asynccontextmanager
-async def hots(store: HotStore, url: str, counter: Counter, count: int = 2) -> AsyncIterator[list[ValkeyHot]]:
+async def hots(store: HotStore, url: str, counter: Counter, count: int = 2) -> AsyncIterator[list[SharedHot]]:
     """The hot state as so many processes have it."""
+    options = HotOptions(url=url, prefix=store.prefix, unread_cap=5, ledger_ttl=60)
     found = [
-        ValkeyHot(
-            url,
-            prefix=store.prefix,
-            unread_cap=5,
-            clock=lambda: NOW,
-            ledger_ttl=60,
-            position=0,
-            store=1,
-            next_generation=counter,
-            shared=True,
-            partitions=3,
-            instance_id=f"i{number}",
-        )
+        SharedHot(options, DurableCounter(1, counter), lambda: NOW, ValkeyTimings(), f"i{number}", partitions=3)
         for number in range(count)
     ]
     try:
@@ -147,13 +137,13 @@ async def hots(store: HotStore, url: str, counter: Counter, count: int = 2) -> A
 
 
 @pytest.fixture(params=[single, cluster])
-async def two(request: pytest.FixtureRequest) -> AsyncIterator[tuple[ValkeyHot, ValkeyHot, HotStore]]:
+async def two(request: pytest.FixtureRequest) -> AsyncIterator[tuple[SharedHot, SharedHot, HotStore]]:
     server: Callable[[], Valkey | ValkeyCluster] = request.param
     async with hot_store(server) as store, hots(store, server().url, Counter()) as (first, second):
         yield first, second, store
 
 
-Two = tuple[ValkeyHot, ValkeyHot, HotStore]
+Two = tuple[SharedHot, SharedHot, HotStore]
 
 
 async def test_places_are_known_to_all_and_only_grow(two: Two) -> None:
@@ -232,12 +222,20 @@ async def lane(valkey: Valkey) -> AsyncIterator[Lane]:
 
 
 @pytest.fixture
-async def shared_users(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ValkeyUsers]:
-    monkeypatch.setattr("readstate.adapters.valkey.client.ANSWER_SECONDS", 0.2)
-    monkeypatch.setattr("readstate.adapters.valkey.client.LATE_SECONDS", 0.5)
-    generation = Generation(lane.url, "", 10.0, 1, Counter(), shared=True)
-    client = ValkeyClient(lane.url, patience=10.0, guard=generation)
-    yield ValkeyUsers(UserCalls(client, "", 5, lambda: NOW, ttl=60), generation)
+async def shared_users(lane: Lane) -> AsyncIterator[ValkeyUsers]:
+    timings = ValkeyTimings(answer=0.2, late=0.5, patience=10.0)
+    generation = SharedGeneration(lane.url, "", DurableCounter(1, Counter()), timings)
+    client = ValkeyClient(lane.url, timings, generation)
+    backend = Backend(
+        client=client,
+        generation=generation,
+        clock=lambda: NOW,
+        timings=timings,
+        prefix="",
+        unread_cap=5,
+        ttl_ms=60_000,
+    )
+    yield ValkeyUsers(UserCalls(backend))
     await client.close()
     await generation.close()
 

@@ -19,7 +19,7 @@ from readstate.domain.model import Channel, Entry, Latest, Mode, ReadState, Unde
 from readstate.ports import CountQuery, HotBadges, HotChannels, TimelineLoad
 from tests.conftest import Clock
 from tests.contract.conftest import badges_over, channels_over
-from tests.contract.valkey import PATIENCE, HotStore, hot_store, single
+from tests.contract.valkey import PATIENT, HotStore, hot_store, single
 from tests.effort import examples
 
 CAP = 3
@@ -146,7 +146,7 @@ def over_valkey(run: Callable[[HotStore], Awaitable[None]], twice: bool = False)
         async with hot_store(single) as store:
             if not twice:
                 return await run(store)
-            client = Twice(single().url, patience=PATIENCE, guard=store.generation)
+            client = Twice(single().url, PATIENT, store.generation)
             try:
                 await run(store._replace(client=client))
             finally:

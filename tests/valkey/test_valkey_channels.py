@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 from readstate.adapters.memory.users import MemoryUsers
 from readstate.adapters.sql.sqlite.store import SqliteStore
 from readstate.adapters.valkey import slot_of
-from readstate.adapters.valkey.channels import ValkeyChannels, decode_channel, encode_channel, shard_of
+from readstate.adapters.valkey.channel_values import decode_channel, encode_channel
+from readstate.adapters.valkey.channels import ValkeyChannels
+from readstate.adapters.valkey.keys import shard_of
 from readstate.domain.errors import HotStoreUnavailable
 from readstate.domain.events import AnyChannelEvent, ChannelEvent, DeleteEvent, Delivery, MembersEvent, MessageEvent
 from readstate.domain.hot_updates import ChannelHotUpdate
@@ -18,10 +21,11 @@ from readstate.domain.model import Channel, Entry, Latest, Mode, Position, ReadS
 from readstate.ports import Count, CountQuery, TimelineLoad
 from readstate.services.loading import Loader
 from readstate.stack import Valkey, ValkeyCluster
+from readstate.timings import SqlTimings
 from tests.conftest import Clock
 from tests.contract.conftest import badges_over, channels_over
 from tests.contract.test_hot_badges import begin
-from tests.contract.valkey import HotStore, cluster, hot_store, single
+from tests.contract.valkey import PATIENT, HotStore, cluster, hot_store, single
 from tests.online import nobody
 
 CAP = 5
@@ -208,8 +212,8 @@ async def test_a_step_that_did_not_arrive_makes_everything_be_loaded_again(tmp_p
             valkey.pause()
             try:
                 with pytest.MonkeyPatch.context() as impatient:
-                    impatient.setattr(store.client, "_patience", 0.2)
-                    impatient.setattr(store.generation, "_patience", 0.2)
+                    for one in (store.client, store.generation):
+                        impatient.setattr(one, "_timings", replace(PATIENT, patience=0.2))
                     with pytest.raises(HotStoreUnavailable):
                         await channels.apply([step(3)])
             finally:
@@ -289,7 +293,7 @@ async def test_a_long_timeline_is_loaded_in_parts_and_lets_its_oldest_go(store: 
 
 
 async def test_two_loaders_and_a_writer_race_for_one_timeline(store: HotStore, tmp_path: Path) -> None:
-    durable = await SqliteStore.open(tmp_path / "store.db", fanout_max_members=2)
+    durable = await SqliteStore.open(tmp_path / "store.db", 2, SqlTimings())
     try:
         await Race(store, durable).run()
     finally:

@@ -9,6 +9,7 @@ import pytest
 from readstate.adapters.valkey import Call, Script, ValkeyClient, slot_of
 from readstate.adapters.valkey.doctor import valkey
 from readstate.stack import ValkeyCluster
+from readstate.timings import ValkeyTimings
 
 SIXTH = {"bind": "127.0.0.1 ::1", "cluster-announce-ip": "::1"}
 PUT = Script("redis.call('SET', KEYS[1], ARGV[2]) return redis.call('GET', KEYS[1])")
@@ -43,7 +44,7 @@ def owner(cluster: ValkeyCluster, slot: int) -> int:
 
 
 async def test_calls_reach_every_server(url: str) -> None:
-    client = ValkeyClient(url, patience=5)
+    client = ValkeyClient(url, ValkeyTimings())
     try:
         calls = [Call(slot_of(key), [key], [key]) for key in ("a", "b", "c", "d", "e", "f")]
         assert {call.slot * 3 // 16_384 for call in calls} == {0, 1, 2}
@@ -59,7 +60,7 @@ async def test_a_slot_on_its_way_is_followed(cluster: ValkeyCluster, url: str) -
     target = cluster.nodes[(owner(cluster, slot) + 1) % 3]
     target.demand("CLUSTER", "SETSLOT", str(slot), "IMPORTING", source.demand("CLUSTER", "MYID"))
     source.demand("CLUSTER", "SETSLOT", str(slot), "MIGRATING", target.demand("CLUSTER", "MYID"))
-    client = ValkeyClient(url, patience=5)
+    client = ValkeyClient(url, ValkeyTimings())
     try:
         assert (await client.run(PUT, [Call(slot, ["moving"], ["here"])])).values == [b"here"]
     finally:

@@ -15,10 +15,8 @@ import pytest
 from readstate.adapters.memory.bus import LocalBus
 from readstate.adapters.memory.presence import MemoryPresence
 from readstate.adapters.sql.postgres.store import PostgresStore
-from readstate.adapters.valkey import ValkeyClient
-from readstate.adapters.valkey import hot as hot_valkey
-from readstate.adapters.valkey.hot import ValkeyHot
-from readstate.adapters.valkey.write_replica import WriteReplica
+from readstate.adapters.valkey import DurableCounter, ValkeyClient
+from readstate.adapters.valkey.hot import HotOptions, SharedHot
 from readstate.api import NewMessage, PutChannel, PutPreferences, PutPresence, Tap
 from readstate.domain.announcements import Announcement, BadgeChanged
 from readstate.domain.events import AnyChannelEvent, Delivery, MessageEvent, ReadEvent, UnsentEvent
@@ -30,7 +28,7 @@ from readstate.services.freshness import AlwaysFresh
 from readstate.services.pending_writes import UnannouncedWrites
 from readstate.settings import make_settings
 from readstate.stack import Valkey
-from readstate.timings import Timings
+from readstate.timings import Timings, ValkeyTimings
 from readstate.workers.message_writer import MessageWriter
 from readstate.workers.receipt_persister import ReceiptPersister
 from readstate.workers.status_update import StatusUpdate
@@ -54,10 +52,9 @@ def second() -> Valkey:
     return valkey.start()
 
 
-def patient(monkeypatch: pytest.MonkeyPatch, answer_seconds: float = PATIENCE) -> None:
-    """On a busy machine the replica is waited for, and asked again at once when it has failed."""
-    replica = functools.partial(WriteReplica, answer_seconds=answer_seconds, rest_seconds=0.0)
-    monkeypatch.setattr(hot_valkey, "WriteReplica", replica)
+DEFAULT = ValkeyTimings()
+PATIENT = ValkeyTimings(replica_answer=PATIENCE, replica_pause=0.0)
+"""On a busy machine the replica is waited for, and asked again at once when it has failed."""
 
 
 class Died(Exception):
@@ -89,13 +86,13 @@ class StillLog:
 class Cluster:
     """Two instances, and the workers behind the log."""
 
-    def __init__(self, durable: PostgresStore, hots: Sequence[ValkeyHot], clock: Clock, store_id: int) -> None:
+    def __init__(self, durable: PostgresStore, hots: Sequence[SharedHot], clock: Clock, store_id: int) -> None:
         self.durable = durable
         self.hots = hots
         self.hot = hots[0]
         self.clock = clock
         self.log = StillLog(self)
-        self.persister = ReceiptPersister(durable, shared=True)
+        self.persister = ReceiptPersister(durable.merge_unless_erased)
         self.told: list[Announcement] = []
         self.instances = [self._instance(hot, store_id, number) for number, hot in enumerate(hots)]
         self.written = self.updated = 0
@@ -115,14 +112,14 @@ class Cluster:
             self._bus(),
             self.log.reads,
             self._note_away,
-            self.instances[0].reads.read_in_focus,
+            self.instances[0].focus.read,
             None,
             UnannouncedWrites(),
             self.clock,
             "writer",
         )
 
-    def _instance(self, hot: ValkeyHot, store_id: int, number: int) -> Services:
+    def _instance(self, hot: SharedHot, store_id: int, number: int) -> Services:
         services = Services()
         parts = Parts(
             self.log,
@@ -253,28 +250,23 @@ class Cluster:
 
 
 @asynccontextmanager
-async def a_cluster(clock: Clock, main: str | None = None, replica: str | None = None) -> AsyncIterator[Cluster]:
+async def a_cluster(
+    clock: Clock, main: str | None = None, replica: str | None = None, timings: ValkeyTimings = DEFAULT
+) -> AsyncIterator[Cluster]:
     """With a database and keys of its own."""
     prefix = f"{secrets.token_hex(6)}:"
     async with postgres(FANOUT) as durable:
         store_id = await durable.store_id()
         presence = MemoryPresence(clock)  # here it is about badges: whoever connects anywhere is known everywhere
-        hots = [
-            ValkeyHot(
-                single().url if main is None else main,
-                prefix=prefix,
-                unread_cap=10_000,
-                clock=clock,
-                ledger_ttl=3600,
-                position=0,
-                store=store_id,
-                next_generation=durable.next_generation,
-                shared=True,
-                instance_id=f"instance {number}",
-                replica_url=second().url if replica is None else replica,
-            )
-            for number in range(2)
-        ]
+        options = HotOptions(
+            url=single().url if main is None else main,
+            prefix=prefix,
+            unread_cap=10_000,
+            ledger_ttl=3600,
+            replica_url=second().url if replica is None else replica,
+        )
+        counter = DurableCounter(store_id, durable.next_generation)
+        hots = [SharedHot(options, counter, clock, timings, f"instance {number}", partitions=1) for number in range(2)]
         for hot in hots:
             hot.presence = presence
         cluster = Cluster(durable, hots, clock, store_id)
@@ -282,8 +274,7 @@ async def a_cluster(clock: Clock, main: str | None = None, replica: str | None =
             yield cluster
         finally:
             for services in cluster.instances:
-                await services.live.close()
-                await services.reads.close()
+                await services.finish()
             for hot in hots:
                 await hot.close()
 
@@ -291,7 +282,7 @@ async def a_cluster(clock: Clock, main: str | None = None, replica: str | None =
 @asynccontextmanager
 async def outsider(url: str) -> AsyncIterator[ValkeyClient]:
     """Connections of somebody who has nothing to do with us."""
-    client = ValkeyClient(url, patience=PATIENCE)
+    client = ValkeyClient(url, ValkeyTimings(patience=PATIENCE))
     try:
         await client.masters()
         yield client

@@ -7,17 +7,17 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
 from readstate import Readstate
-from readstate.adapters.valkey import client
-from readstate.adapters.valkey import hot as hot_valkey
-from readstate.adapters.valkey.hot import ValkeyHot
+from readstate.adapters.valkey.hot import ExclusiveHot
 from readstate.api import ChangeMembers, MarkUnread, NewMessage, PutChannel, ReadTarget, UserTotals
 from readstate.domain.errors import Unavailable
+from readstate.timings import Timings, ValkeyTimings
 from tests.conftest import eventually
 from tests.contract import valkey
 from tests.contract.postgres import database
@@ -48,10 +48,8 @@ async def on_servers(
         yield rs
 
 
-def asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is opened from now on waits a second for an answer of Valkey, and asks again for long."""
-    monkeypatch.setattr(hot_valkey, "PATIENCE", valkey.PATIENCE)
-    monkeypatch.setattr(client, "ANSWER_SECONDS", 1.0)
+ASKS_AGAIN = Timings(valkey=ValkeyTimings(patience=valkey.PATIENCE, answer=1.0))
+"""A service that waits a second for an answer of Valkey, and asks again for long."""
 
 
 @contextmanager
@@ -59,15 +57,15 @@ def impatient(rs: Readstate) -> Iterator[None]:
     """What is asked meanwhile gives a Valkey up soon. Only around a fault: a busy machine may be as slow."""
     store = hot(rs)
     with pytest.MonkeyPatch.context() as change:
-        change.setattr(store._client, "_patience", 0.5)
-        change.setattr(store._generation, "_patience", 0.5)
+        for one in (store._client, store._generation):
+            change.setattr(one, "_timings", replace(one._timings, patience=0.5))
         yield
 
 
-def hot(rs: Readstate) -> ValkeyHot:
+def hot(rs: Readstate) -> ExclusiveHot:
     """The hot state of a service over Valkey."""
     found = rs.hot
-    assert isinstance(found, ValkeyHot)
+    assert isinstance(found, ExclusiveHot)
     return found
 
 

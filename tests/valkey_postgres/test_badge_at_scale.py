@@ -15,7 +15,7 @@ from readstate.workers.status_update import fold_unsent
 from tests.conftest import Clock
 from tests.contract.valkey import single
 
-from .away import FANOUT, Cluster, a_cluster, outsider, patient
+from .away import FANOUT, PATIENT, Cluster, a_cluster, outsider
 
 PEOPLE = ["alice", "carol", "dave", "erin"]
 
@@ -28,8 +28,7 @@ def clock() -> Clock:
 @pytest.fixture
 async def cluster(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
     """Bob has a direct channel with each of four people."""
-    patient(monkeypatch)
-    async with a_cluster(clock) as cluster:
+    async with a_cluster(clock, timings=PATIENT) as cluster:
         for person in PEOPLE:
             await cluster.open(f"{person} and bob", person, "bob", type="direct")
         yield cluster

@@ -17,7 +17,7 @@ from readstate.profiles.wiring import Services
 from tests.conftest import Clock
 from tests.contract.valkey import single
 
-from .away import Cluster, a_cluster, patient
+from .away import PATIENT, Cluster, a_cluster
 from .on_servers import on_servers
 from .repairing import KINDS
 
@@ -65,8 +65,7 @@ def after(monkeypatch: pytest.MonkeyPatch, badges: HotBadges, happens: Happens) 
 
 @pytest.fixture
 async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
-    patient(monkeypatch)
-    async with a_cluster(Clock()) as cluster:
+    async with a_cluster(Clock(), timings=PATIENT) as cluster:
         await cluster.open(GROUP, "alice", "bob", "carol")
         yield cluster
 

@@ -4,7 +4,7 @@ is the badge by SQL, and both are what a naive model says.
 
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -14,7 +14,7 @@ from tests.conftest import Clock
 from tests.contract.valkey import single
 from tests.effort import long
 
-from .away import Cluster, a_cluster, outsider, patient, second
+from .away import PATIENT, Cluster, a_cluster, outsider, second
 
 USERS = ["ann", "bob", "cy", "dan"]
 CHANNELS = {
@@ -236,9 +236,8 @@ class Schedule:
 
 @pytest.fixture
 async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
-    patient(monkeypatch, answer_seconds=5.0)
     second().ask("FLUSHALL")
-    async with a_cluster(Clock()) as cluster:
+    async with a_cluster(Clock(), timings=replace(PATIENT, replica_answer=5.0)) as cluster:
         for channel, (kind, members) in CHANNELS.items():
             await cluster.open(channel, *members, type=kind)
         yield cluster

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from readstate.telemetry import BADGE_REPLICA_UP, BADGE_WRITES_SAVED
 from tests.conftest import Clock
 from tests.contract.valkey import PATIENCE
 
-from .away import Cluster, a_cluster, patient, second
+from .away import PATIENT, Cluster, a_cluster, second
 
 PEOPLE = ["alice", "carol", "dave"]
 SEED = 20_261_117
@@ -42,8 +43,7 @@ def replica() -> Iterator[Valkey]:
 @pytest.fixture
 async def cluster(replica: Valkey, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
     """Bob is away, has a direct channel with each of three people, and alice and carol are on his badge."""
-    patient(monkeypatch)
-    async with a_cluster(Clock()) as cluster:
+    async with a_cluster(Clock(), timings=PATIENT) as cluster:
         await prepare(cluster)
         yield cluster
 
@@ -52,7 +52,7 @@ def waits(cluster: Cluster, seconds: float) -> None:
     """So long the replica has from now on to answer."""
     for hot in cluster.hots:
         assert hot._replica is not None
-        hot._replica._answer_seconds = seconds
+        hot._replica._timings = replace(hot._replica._timings, replica_answer=seconds)
 
 
 async def prepare(cluster: Cluster) -> None:
@@ -267,9 +267,8 @@ async def test_case_8_a_replica_that_was_away_during_a_tap_does_not_answer_for_t
 async def test_a_replica_that_is_down_from_the_start_is_used_when_it_comes(
     replica: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patient(monkeypatch)
     replica.kill()
-    async with a_cluster(Clock()) as cluster:
+    async with a_cluster(Clock(), timings=PATIENT) as cluster:
         waits(cluster, SOON)
         await prepare(cluster)
         assert BADGE_REPLICA_UP._value.get() == 0

@@ -8,12 +8,13 @@ import asyncpg  # type: ignore[import-untyped]
 import pytest
 
 from readstate.adapters.sql.postgres.doctor import postgres
-from readstate.adapters.sql.postgres.lease import open_alone
+from readstate.adapters.sql.postgres.lease import open_leased
 from readstate.adapters.valkey.doctor import _server, valkey
 from readstate.findings import Finding, clock, encryption, latency
 from readstate.profiles.doctor import examine_servers as servers_of
 from readstate.settings import make_settings
 from readstate.stack import Postgres, Valkey, ValkeyCluster
+from readstate.timings import SqlTimings
 from tests.cli.test_cli import Shell
 from tests.postgres.test_postgres_access import behind_pgbouncer, open_folder
 
@@ -215,7 +216,7 @@ async def test_a_cluster_that_lost_slots_is_a_fault_and_a_lone_master_a_warning(
 async def test_a_sound_database_is_found_sound(tmp_path: Path) -> None:
     with Postgres(tmp_path / "postgres") as sound:
         new = await durable(sound.url)
-        store, lease = await open_alone(sound.url, 100, 2, "the one")
+        store, lease = await open_leased(sound.url, 100, SqlTimings(), 2, "the one")
         used = await durable(sound.url)
         await lease.release()
         await store.close()

@@ -9,8 +9,10 @@ from readstate import Readstate
 from readstate.api import MarkUnread, ReadTarget
 from readstate.domain.events import Delivery, MessageEvent
 from readstate.domain.model import ReadState, Undelivered
+from readstate.ports import Durable, Hot
+from readstate.services import audit
+from readstate.services.audit import Drift
 from readstate.services.freshness import AlwaysFresh
-from readstate.services.repair import Drift
 from readstate.telemetry import AUDITED, DRIFT, RECONCILED
 
 from .on_servers import BIG, SMALL, count
@@ -188,9 +190,9 @@ async def test_a_rebuild_loads_everyone_and_everything(rs: Readstate) -> None:
 
 async def test_a_rebuild_that_begins_anew_brings_no_drift_along(rs: Readstate) -> None:
     await write_behind_the_hot_store(rs, SMALL)
-    assert (await rs.repair.audit(10, patience=0)).drift != []
+    assert (await rs.audit.run(10, patience=0)).drift != []
     await rs.repair.rebuild(clear=True)
-    assert (await rs.repair.audit(10, patience=0)).drift == []
+    assert (await rs.audit.run(10, patience=0)).drift == []
     assert await count(rs, "bob", SMALL) == 6
 
 
@@ -206,7 +208,7 @@ async def write_behind_the_hot_store(rs: Readstate, room: str) -> None:
 
 async def test_an_audit_of_what_agrees_finds_nothing(rs: Readstate) -> None:
     before = AUDITED._value.get(), DRIFT._value.get()
-    found = await rs.repair.audit(10)
+    found = await rs.audit.run(10, patience=10)
     assert found.drift == []
     assert 2 <= found.counted <= 10
     assert found.badges == 0  # nobody has asked for one
@@ -215,7 +217,7 @@ async def test_an_audit_of_what_agrees_finds_nothing(rs: Readstate) -> None:
 
 async def test_hard_case_14_a_durable_store_that_trails_is_no_drift(rs: Readstate) -> None:
     await read_hot_only(rs, SMALL, 3)
-    assert (await rs.repair.audit(10)).drift == []
+    assert (await rs.audit.run(10, patience=10)).drift == []
 
 
 @ROOMS
@@ -223,25 +225,25 @@ async def test_an_audit_finds_a_count_that_has_drifted(rs: Readstate, room: str)
     await write_behind_the_hot_store(rs, room)
     before = DRIFT._value.get()
 
-    found = await rs.repair.audit(100, patience=0)
+    found = await rs.audit.run(100, patience=0)
 
     assert Drift("bob", room, "count", 5, 6) in found.drift
     assert {one.channel_id for one in found.drift} == {room}
     assert DRIFT._value.get() == before + len(found.drift)
     await rs.explain.recount("bob", room)
-    assert "bob" not in {one.user_id for one in (await rs.repair.audit(100, patience=0)).drift}
+    assert "bob" not in {one.user_id for one in (await rs.audit.run(100, patience=0)).drift}
 
 
 async def test_an_audit_finds_a_read_that_the_hot_store_has_lost(rs: Readstate) -> None:
     await read_durable_only(rs, SMALL, 3)
-    assert (await rs.repair.audit(10, patience=0)).drift == [Drift("bob", SMALL, "pointer", 0, 3)]
+    assert (await rs.audit.run(10, patience=0)).drift == [Drift("bob", SMALL, "pointer", 0, 3)]
     await rs.repair.reconcile()
-    assert (await rs.repair.audit(10, patience=0)).drift == []
+    assert (await rs.audit.run(10, patience=0)).drift == []
 
 
 async def test_a_difference_that_does_not_stand_is_no_drift(rs: Readstate) -> None:
     await read_durable_only(rs, SMALL, 3)
-    looks = rs.repair._differs
+    looks = rs.audit._differs
 
     async def looks_and_repairs(user: str, channel: str) -> Drift | None:
         found = await looks(user, channel)
@@ -249,8 +251,8 @@ async def test_a_difference_that_does_not_stand_is_no_drift(rs: Readstate) -> No
             await rs.repair.reconcile()
         return found
 
-    rs.repair._differs = looks_and_repairs  # type: ignore[method-assign]
-    assert (await rs.repair.audit(10, patience=30)).drift == []
+    rs.audit._differs = looks_and_repairs  # type: ignore[method-assign]
+    assert (await rs.audit.run(10, patience=30)).drift == []
 
 
 # ---------------------------------------------------------------- badges
@@ -265,7 +267,7 @@ async def put_a_stranger_on_the_badge(rs: Readstate) -> None:
 async def test_an_audit_counts_the_badges_that_are_kept_ready(rs: Readstate) -> None:
     assert await rs.badge.count("bob") == 1
     before = AUDITED._value.get()
-    found = await rs.repair.audit(100)
+    found = await rs.audit.run(100, patience=10)
     assert (found.badges, found.drift) == (1, [])
     assert AUDITED._value.get() == before + found.counted + 1
 
@@ -274,13 +276,13 @@ async def test_an_audit_finds_a_badge_that_has_drifted_and_reconcile_repairs_it(
     await put_a_stranger_on_the_badge(rs)
     before, repaired = DRIFT._value.get(), RECONCILED.labels("badge")._value.get()
 
-    assert (await rs.repair.audit(100, patience=0)).drift == [Drift("bob", None, "badge", 2, 1)]
+    assert (await rs.audit.run(100, patience=0)).drift == [Drift("bob", None, "badge", 2, 1)]
 
     assert DRIFT._value.get() == before + 1
     assert (await rs.repair.reconcile()).badges == 1
     assert RECONCILED.labels("badge")._value.get() == repaired + 1
     assert await rs.badge.count("bob") == 1
-    assert (await rs.repair.audit(100, patience=0)).drift == []
+    assert (await rs.audit.run(100, patience=0)).drift == []
     assert (await rs.repair.reconcile()).badges == 0
 
 
@@ -288,16 +290,16 @@ async def test_a_badge_whose_difference_does_not_stand_is_no_drift(
     rs: Readstate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await put_a_stranger_on_the_badge(rs)
-    looks = rs.repair._badges_off
+    looks = audit.badge_drift
 
-    async def looks_and_it_is_tapped(users: Sequence[str]) -> list[Drift]:
-        found = await looks(users)
+    async def looks_and_it_is_tapped(hot: Hot, durable: Durable, users: Sequence[str]) -> list[Drift]:
+        found = await looks(hot, durable, users)
         if found:
             await rs.badge.tap("bob")
         return found
 
-    monkeypatch.setattr(rs.repair, "_badges_off", looks_and_it_is_tapped)
-    assert (await rs.repair.audit(100, patience=30)).drift == []
+    monkeypatch.setattr(audit, "badge_drift", looks_and_it_is_tapped)
+    assert (await rs.audit.run(100, patience=30)).drift == []
 
 
 async def test_a_badge_that_agrees_again_at_the_second_look_is_left_alone(rs: Readstate) -> None:
@@ -313,6 +315,6 @@ async def test_a_badge_that_agrees_again_at_the_second_look_is_left_alone(rs: Re
 async def test_a_sample_has_those_first_who_are_hot(rs: Readstate) -> None:
     await rs.evict()
     await rs.loader.ready("guest1")
-    drawn = await rs.repair._sample(2)  # out of all
+    drawn = await rs.audit._sample(2)  # out of all
     assert drawn[0] == ("guest1", BIG)
     assert len(drawn) == 2

@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from readstate.adapters.valkey import ValkeyClient
-from readstate.adapters.valkey.channels import shard_of
+from readstate.adapters.valkey.keys import shard_of
 from readstate.api import PutChannel, ReadTarget
 from readstate.stack import ValkeyCluster
 from readstate.stack.cluster import ClusterNode

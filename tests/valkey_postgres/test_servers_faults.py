@@ -21,7 +21,7 @@ from tests.conftest import SERVICE_KEY, WAIT, Chat, check_problem, eventually, o
 from tests.contract import postgres, valkey
 from tests.effort import long
 
-from .on_servers import BIG, SMALL, Held, asks_again, count, crowd, hot, impatient, message, on_servers, two_channels
+from .on_servers import ASKS_AGAIN, BIG, SMALL, Held, count, crowd, hot, impatient, message, on_servers, two_channels
 
 
 class AtAnyMoment:
@@ -67,7 +67,7 @@ async def test_it_is_emptied_at_any_moment(tmp_path: Path, seed: int) -> None:
     async with on_servers(tmp_path, valkey.single().url) as rs:
         people = crowd(rs, seed)
         await people.gather()
-        outside = ValkeyClient(valkey.single().url, patience=valkey.PATIENCE)
+        outside = ValkeyClient(valkey.single().url, valkey.PATIENT)
         emptied = AtAnyMoment(rs, lambda: outside.each("FLUSHALL"), 0.005, seed)
         await people.act(200)
         emptied.stop()
@@ -82,7 +82,7 @@ async def test_a_cluster_is_emptied_at_any_moment(tmp_path: Path, whole: bool) -
     async with on_servers(tmp_path, valkey.cluster().url) as rs:
         people = crowd(rs, 7)
         await people.gather()
-        outside = ValkeyClient(valkey.cluster().url, patience=valkey.PATIENCE)
+        outside = ValkeyClient(valkey.cluster().url, valkey.PATIENT)
         one_by_one = itertools.cycle((await outside.masters()).values())
         empty = (lambda: outside.each("FLUSHALL")) if whole else (lambda: ask(next(one_by_one), "FLUSHALL"))
         emptied = AtAnyMoment(rs, empty, 0.004, 7)
@@ -211,9 +211,8 @@ async def test_valkey_hangs_for_longer_than_anybody_waits(
     forgetful: Valkey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It goes on with what it was told before, though whoever told it has gone."""
-    asks_again(monkeypatch)
     await asyncio.to_thread(forgetful.start)
-    async with on_servers(tmp_path, forgetful.url) as rs:
+    async with on_servers(tmp_path, forgetful.url, timings=ASKS_AGAIN) as rs:
         people = crowd(rs, 13)
         await people.gather()
 

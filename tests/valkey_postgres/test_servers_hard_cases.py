@@ -133,7 +133,7 @@ async def test_a_deleted_message_does_not_come_back_with_a_load_that_is_older(rs
         await rs.unread.totals(["alice"])
         await rs.evict()
         if name != "load_user":
-            await rs.reads._loader.view("bob", [room])
+            await rs.loader.view("bob", [room])
         held = Held(rs.durable, name, with_answer=True, only_first=True)
         look = asyncio.create_task(rs.unread.of_channel("bob", room))
         if not await held.is_reached_before(look):

@@ -9,7 +9,7 @@ import pytest
 from redis.crc import key_slot
 
 from readstate.adapters.valkey import ValkeyClient, slot_of, tag_of
-from readstate.adapters.valkey.channels import _Keys, shard_of
+from readstate.adapters.valkey.keys import ChannelKeys, shard_of
 from readstate.adapters.valkey.user_rooms import UserKeys
 from readstate.api import PutChannel, PutPreferences, ReadTarget, UserRead
 from readstate.stack import Valkey, ValkeyCluster
@@ -38,7 +38,7 @@ def test_every_user_has_keys_of_its_own_in_one_slot() -> None:
 
 
 def test_every_channel_has_keys_of_its_own_in_one_slot() -> None:
-    keys = _Keys("p:")
+    keys = ChannelKeys("p:")
     owners: dict[str, str] = {}
     for room in ODD:
         slot, latest = keys.latest(shard_of(room))
@@ -104,7 +104,7 @@ async def test_everyone_sees_only_what_is_theirs(server: Valkey | ValkeyCluster,
 
 async def keys_of(server: Valkey | ValkeyCluster, prefix: str) -> dict[str, int]:
     """All keys under a prefix, and for how many ms they stay; -1: for ever."""
-    outside = ValkeyClient(server.url, patience=valkey.PATIENCE)
+    outside = ValkeyClient(server.url, valkey.PATIENT)
     found: dict[str, int] = {}
     for node in (await outside.masters()).values():
         async for key in node.scan_iter(match=f"{prefix}*", count=1000):

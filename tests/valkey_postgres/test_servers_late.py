@@ -2,19 +2,20 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from readstate import Readstate
 from readstate.adapters.valkey import Script
-from readstate.adapters.valkey.users import INSTALL, LEDGERS, MOVE, PREFER, STEPS
+from readstate.adapters.valkey.users import APPLY, INSTALL, LEDGERS, MOVE, PREFER
 from readstate.api import MarkUnread, PutPreferences, ReadTarget
 from readstate.domain.errors import HotStoreUnavailable
 from readstate.stack import Valkey
 from tests.conftest import eventually
 
-from .on_servers import SMALL, asks_again, count, hot, message, on_servers, two_channels
+from .on_servers import ASKS_AGAIN, SMALL, count, hot, message, on_servers, two_channels
 
 
 class Lane:
@@ -91,8 +92,7 @@ async def lane(own_valkey: Valkey) -> AsyncIterator[Lane]:
 
 @pytest.fixture
 async def late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lane: Lane) -> AsyncIterator[Readstate]:
-    asks_again(monkeypatch)
-    async with on_servers(tmp_path, lane.url) as rs:
+    async with on_servers(tmp_path, lane.url, timings=ASKS_AGAIN) as rs:
         await two_channels(rs)
         await rs.messages.send([message("alice", f"m{n}") for n in range(1, 4)])
         assert await count(rs, "bob") == 3
@@ -148,7 +148,8 @@ async def test_a_mark_unread_that_arrives_late_does_not_undo_a_read(
 async def test_a_read_that_was_refused_and_arrives_late_does_not_undo_a_mark_unread(
     late: Readstate, lane: Lane, own_valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hot(late)._client, "_patience", 0.0)
+    client = hot(late)._client
+    monkeypatch.setattr(client, "_timings", replace(client._timings, patience=0.0))
     lane.hold = MOVE.sha.encode()
     with pytest.raises(HotStoreUnavailable):
         await late.reads.mark_read("bob", SMALL, ReadTarget(up_to="m3"))
@@ -180,7 +181,7 @@ async def test_preferences_that_arrive_late_are_not_those_that_count(
 async def test_messages_and_deletes_that_arrive_late_change_nothing(
     late: Readstate, lane: Lane, own_valkey: Valkey
 ) -> None:
-    lane.hold = STEPS.sha.encode()
+    lane.hold = APPLY.sha.encode()
     await late.messages.send([message("alice", "m4")])
     assert lane.is_holding
     await late.reads.mark_read("bob", SMALL, ReadTarget(messages=("m4",)))

@@ -14,7 +14,7 @@ from readstate.stack import Valkey
 from tests.contract import postgres
 from tests.postgres.test_postgres_outages import Cut, Wire
 
-from .on_servers import SMALL, Held, asks_again, count, impatient, message, on_servers, two_channels
+from .on_servers import ASKS_AGAIN, SMALL, Held, count, impatient, message, on_servers, two_channels
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +25,7 @@ def own_valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
 
 @pytest.fixture
 async def rs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_valkey: Valkey) -> AsyncIterator[Readstate]:
-    asks_again(monkeypatch)
-    async with on_servers(tmp_path, own_valkey.url) as rs:
+    async with on_servers(tmp_path, own_valkey.url, timings=ASKS_AGAIN) as rs:
         await two_channels(rs)
         yield rs
     own_valkey.resume()
@@ -112,7 +111,7 @@ async def test_a_load_does_not_outlive_a_commit_that_was_not_confirmed(tmp_path:
 async def test_a_ledger_that_was_looked_up_for_a_read_that_failed_is_not_used(rs: Readstate) -> None:
     await rs.messages.send([message("alice", f"m{n}") for n in range(1, 6)])
     await rs.evict()
-    await rs.reads._loader.view("bob", "all")
+    await rs.loader.view("bob", "all")
     merges, ledgers = Held(rs.durable, "merge"), Held(rs.durable, "load_ledgers", with_answer=True)
     read = asyncio.create_task(rs.reads.mark_read("bob", SMALL, ReadTarget(up_to="m3")))
     await merges.reached()
@@ -122,7 +121,7 @@ async def test_a_ledger_that_was_looked_up_for_a_read_that_failed_is_not_used(rs
     merges.fail(StorageUnavailable())
     with pytest.raises(StorageUnavailable):
         await read
-    await rs.reads._loader.view("bob", "all")
+    await rs.loader.view("bob", "all")
     ledgers.let_go()
     await look
 

@@ -85,8 +85,18 @@ class UndoItem(Struct, frozen=True, gc=False, array_like=True):
     after: ReadState
 
 
-class DurableWrites(Protocol):
-    """Acknowledged writes survive. Writes that arrive together share one commit."""
+class UnreadSource(Struct, frozen=True, gc=False):
+    """A channel and the read state to look for unread messages with."""
+
+    channel_id: str
+    state: ReadState
+
+
+# ---------------------------------------------------------------- topics
+
+
+class DurableLog(Protocol):
+    """Applies channel events. Atomic per call; events of one channel are applied in order, each once."""
 
     async def apply(self, deliveries: Sequence[Delivery], online: Online, source: str = "") -> list[Effect]:
         """Fold channel events in order, in one transaction. Receivers that are not `online` then are away.
@@ -104,50 +114,28 @@ class DurableWrites(Protocol):
     async def places(self, source: str) -> dict[int, tuple[int, int]]:
         """(log position, next offset) of each partition of which anything was applied."""
 
-    async def merge(self, events: Sequence[ReadEvent], shared: bool = False) -> Sequence[ReadEvent]:
-        """Merge read states, at most one per (user, channel). Returns those that were stored.
-
-        `shared`: other processes made them, and may not know yet that a user was erased.
-        """
-
-    async def save_preferences(self, user: str, channel: str, preferences: Preferences, change: int) -> None:
-        """Save a member's preferences, unless newer ones are stored. `change` is the user's change number."""
-
-    async def save_undo(self, token: str, user: str, expires_at: int, now: int, items: Sequence[UndoItem]) -> None:
-        """Save what an undo needs, and remove expired undos."""
-
-    async def drop_undo(self, token: str) -> None:
-        """Remove a used token."""
+    async def last_position(self) -> int:
+        """The log position of the last change."""
 
 
-class DurableLoads(Protocol):
-    """What the hot store is loaded from. Sees every write that was acknowledged or requested before."""
-
-    async def load_user(self, user: str) -> list[LoadedUserRoom]:
-        """Every room that the user is in, has left, or has a pointer in."""
-
-    async def load_ledgers(self, wanted: Sequence[tuple[str, str, Mode, ReadState]], cap: int) -> list[LedgerLoad]:
-        """The newest `cap` unread messages of each (user, channel)."""
+class DurableChannels(Protocol):
+    """Channels and their members. Sees every write that was acknowledged or requested before."""
 
     async def load_channels(self, ids: Sequence[str]) -> Mapping[str, Channel]:
         """Channels by id, including deleted ones. Unknown ids are left out."""
 
-    async def load_timeline(self, channel: str, cap: int) -> TimelineLoad:
-        """The newest `cap` countable messages."""
+    async def members(self, channel: str, after: str, limit: int) -> list[Member]:
+        """A page of members, by id."""
 
-    async def load_undo(self, token: str, user: str, now: int) -> list[UndoItem] | None:
-        """What an undo needs; None: unknown token, or expired."""
+    async def once_members(self, channel: str, users: Sequence[str]) -> list[str]:
+        """Those of these users who were in the channel and have left it."""
 
-
-class UnreadSource(Struct, frozen=True, gc=False):
-    """A channel and the read state to look for unread messages with."""
-
-    channel_id: str
-    state: ReadState
+    async def joins(self, user: str, channels: Sequence[str]) -> dict[str, tuple[int, int]]:
+        """(seq, log position) of the user's join, for those of these channels that the user is in."""
 
 
-class DurableQueries(Protocol):
-    """Queries that only the durable store can answer."""
+class DurableMessages(Protocol):
+    """Messages, deleted ones included unless a method says otherwise. Sees every write requested before."""
 
     async def by_id(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Message]:
         """Messages by (channel, id)."""
@@ -169,33 +157,89 @@ class DurableQueries(Protocol):
     async def messages_since(self, channel: str, position: int, limit: int) -> list[Message]:
         """Messages after a log position, in order: up to `limit` + 1, where the extra one means that there are more."""
 
-    async def joins(self, user: str, channels: Sequence[str]) -> dict[str, tuple[int, int]]:
-        """(seq, log position) of the user's join, for those of these channels that the user is in."""
-
-    async def once_members(self, channel: str, users: Sequence[str]) -> list[str]:
-        """Those of these users who were in the channel and have left it."""
-
-    async def members(self, channel: str, after: str, limit: int) -> list[Member]:
-        """A page of members, by id."""
+    async def wrote_since(self, user: str, places: Sequence[tuple[str, int]]) -> list[str]:
+        """Of these (channel, seq), the channels in which another user has written since."""
 
     async def breakdown(self, user: str, channel: str, state: ReadState) -> Breakdown:
         """Count unread messages from scratch."""
 
+    async def load_timeline(self, channel: str, cap: int) -> TimelineLoad:
+        """The newest `cap` countable messages."""
 
-class DurableUsers(Protocol):
-    """What the store keeps of users besides read states: activity, receipts preference, badge."""
+
+class DurableReads(Protocol):
+    """Read states. Merges are idempotent and commute; those that arrive together share one commit."""
+
+    async def merge(self, events: Sequence[ReadEvent]) -> Sequence[ReadEvent]:
+        """Merge read states, at most one per (user, channel). Returns those that were stored: all of them."""
+
+    async def merge_unless_erased(self, events: Sequence[ReadEvent]) -> Sequence[ReadEvent]:
+        """Like `merge`, but leaves out states from before their user was erased.
+
+        For states of other processes, which may not know of the erasure yet.
+        """
+
+    async def load_user(self, user: str) -> list[LoadedUserRoom]:
+        """Every room that the user is in, has left, or has a pointer in."""
+
+    async def load_ledgers(self, wanted: Sequence[tuple[str, str, Mode, ReadState]], cap: int) -> list[LedgerLoad]:
+        """The newest `cap` unread messages of each (user, channel)."""
+
+    async def save_undo(self, token: str, user: str, expires_at: int, now: int, items: Sequence[UndoItem]) -> None:
+        """Save what an undo needs, and remove expired undos."""
+
+    async def load_undo(self, token: str, user: str, now: int) -> list[UndoItem] | None:
+        """What an undo needs; None: unknown token, or expired."""
+
+    async def drop_undo(self, token: str) -> None:
+        """Remove a used token."""
+
+
+class DurableReceipts(Protocol):
+    """Who has read what. Leaves out private receipts, and positions that only a join marked as read."""
+
+    async def readers(self, channel: str) -> list[Reading]:
+        """The members whose receipts others may see, including those who have read nothing."""
+
+    async def seen_count(self, channel: str, sender: str, seq: int) -> int:
+        """How many members other than the sender have read this message."""
+
+    async def public_readers(
+        self, keys: Sequence[tuple[str, str]]
+    ) -> dict[tuple[str, str], tuple[tuple[int, int], ...]]:
+        """Those of these (user, channel) whose receipts others may see, with the ranges that only a join marked."""
+
+    async def receipts_since(self, user: str, since: int, most_members: int, limit: int) -> list[SeenPlace] | None:
+        """Others' receipts since a time, in order, in the user's channels of up to `most_members` members.
+
+        None if there are more than `limit`.
+        """
+
+    async def cut_skipped(self, user: str, channel: str, seq: int) -> None:
+        """The user marks unread from `seq` on: from there on, the join no longer marks anything as read."""
+
+
+class DurableActivity(Protocol):
+    """What the store keeps of users besides read states. Writes of one user are applied in the order of their calls."""
 
     async def activity(self, user: str) -> Activity:
         """Last tap, last time online, and receipts preference."""
-
-    async def erased_until(self, user: str) -> int:
-        """When the user was erased, in ms; 0: never. Old notes are dropped: then one time stands for all users."""
 
     async def save_seen(self, user: str, at: int) -> None:
         """Save when a user was last online."""
 
     async def save_receipts(self, user: str, receipts: ReceiptsPreference, change: int) -> None:
         """Save whether a user's receipts are public; `change` as in `save_preferences`."""
+
+    async def save_preferences(self, user: str, channel: str, preferences: Preferences, change: int) -> None:
+        """Save a member's preferences, unless newer ones are stored. `change` is the user's change number."""
+
+    async def erased_until(self, user: str) -> int:
+        """When the user was erased, in ms; 0: never. Old notes are dropped: then one time stands for all users."""
+
+
+class DurableBadges(Protocol):
+    """Undelivered messages and taps. A message is recorded once per receiver, however often it is saved."""
 
     async def badge_count(self, user: str) -> int:
         """How many different people wrote to a user while the user was away, since the last tap."""
@@ -233,69 +277,8 @@ class DurableUsers(Protocol):
         """
 
 
-class DurableReceipts(Protocol):
-    """Who has read what. Leaves out private receipts, and positions that only a join marked as read."""
-
-    async def readers(self, channel: str) -> list[Reading]:
-        """The members whose receipts others may see, including those who have read nothing."""
-
-    async def seen_count(self, channel: str, sender: str, seq: int) -> int:
-        """How many members other than the sender have read this message."""
-
-    async def public_readers(
-        self, keys: Sequence[tuple[str, str]]
-    ) -> dict[tuple[str, str], tuple[tuple[int, int], ...]]:
-        """Those of these (user, channel) whose receipts others may see, with the ranges that only a join marked."""
-
-    async def receipts_since(self, user: str, since: int, most_members: int, limit: int) -> list[SeenPlace] | None:
-        """Others' receipts since a time, in order, in the user's channels of up to `most_members` members.
-
-        None if there are more than `limit`.
-        """
-
-    async def cut_skipped(self, user: str, channel: str, seq: int) -> None:
-        """The user marks unread from `seq` on: from there on, the join no longer marks anything as read."""
-
-    async def wrote_since(self, user: str, places: Sequence[tuple[str, int]]) -> list[str]:
-        """Of these (channel, seq), the channels in which another user has written since."""
-
-
-class Durable(
-    DurableWrites,
-    DurableLoads,
-    DurableQueries,
-    DurableUsers,
-    DurableReceipts,
-    DurableDeadLetters,
-    DurableUpkeep,
-    Protocol,
-):
-    """The durable store: all its topics but transfer."""
-
-    async def store_id(self) -> int:
-        """A random number that identifies this store. Cursors of another store are recognized by it."""
-
-    async def cursor_key(self) -> bytes:
-        """The key that signs cursors. Random, made once, shared by all processes, never exported."""
-
-    async def next_generation(self, above: int = 0) -> int:
-        """A generation that was never used and is larger than `above`. Hot state of older ones counts as lost."""
-
-    async def last_position(self) -> int:
-        """The log position of the last change."""
-
-    async def ping(self) -> None:
-        """Raise StorageUnavailable if the store cannot be written."""
-
-    async def close(self) -> None:
-        """Finish the requested writes, then stop."""
-
-
-# ---------------------------------------------------------------- export and import
-
-
 class DurableTransfer(Protocol):
-    """Export, import, and erasure of a user."""
+    """Export, import, and erasure of a user. An export is one snapshot; a call of the other two is one transaction."""
 
     def export(self) -> AsyncGenerator[Sequence[Record], None]:
         """All records, page by page, from one snapshot, in an order in which they can be imported."""
@@ -311,3 +294,51 @@ class DurableTransfer(Protocol):
 
         `on_the_way`: a time in ms. Events made up to then that are still in a log do not bring the user back.
         """
+
+
+# ---------------------------------------------------------------- the store
+
+
+class Durable(
+    DurableLog,
+    DurableChannels,
+    DurableMessages,
+    DurableReads,
+    DurableReceipts,
+    DurableActivity,
+    DurableBadges,
+    DurableDeadLetters,
+    DurableUpkeep,
+    Protocol,
+):
+    """The durable store: all its topics but transfer. Acknowledged writes survive."""
+
+    async def store_id(self) -> int:
+        """A random number that identifies this store. Cursors of another store are recognized by it."""
+
+    async def cursor_key(self) -> bytes:
+        """The key that signs cursors. Random, made once, shared by all processes, never exported."""
+
+    async def next_generation(self, above: int = 0) -> int:
+        """A generation that was never used and is larger than `above`. Hot state of older ones counts as lost."""
+
+    async def ping(self) -> None:
+        """Raise StorageUnavailable if the store cannot be written."""
+
+    async def close(self) -> None:
+        """Finish the requested writes, then stop."""
+
+
+# ---------------------------------------------------------------- several topics, for services that need them
+
+
+class DurableLoads(DurableReads, DurableChannels, DurableMessages, Protocol):
+    """What the hot store is loaded from."""
+
+
+class DurableQueries(DurableMessages, DurableChannels, Protocol):
+    """Messages, channels and members."""
+
+
+class DurableUsers(DurableActivity, DurableBadges, Protocol):
+    """Activity and badges."""

@@ -21,7 +21,7 @@ from readstate.domain.hot_updates import Merged
 from readstate.domain.model import MAX_NUMBER, Pointer
 from readstate.domain.rooms import channel_and_thread, is_thread
 from readstate.domain.rules import check_id, check_user_id, merge
-from readstate.ports import Clock, DurableDeadLetters, DurableWrites, HotUsers
+from readstate.ports import Clock, DurableDeadLetters, DurableReads, HotUsers
 from readstate.telemetry import DLT_FAILED, DLT_RECONCILED
 
 from .receipt_persister import pointer_of
@@ -31,7 +31,7 @@ log = structlog.get_logger()
 MAX_CHANGE = 2**63 - 1
 
 
-class Store(DurableWrites, DurableDeadLetters, Protocol):
+class Store(DurableReads, DurableDeadLetters, Protocol):
     """The durable store, as far as dead letters need it."""
 
 
@@ -92,12 +92,12 @@ class DeadLetters:
         if event is None and hot is None:
             raise fault or ValueError("nothing is known of it")
         if event is not None:
-            taken = await self._durable.merge([event], shared=True)
+            taken = await self._durable.merge_unless_erased([event])
             if taken and view is not None and _lacks(hot or Pointer(), event):
                 moved = await self._users.apply([Merged(room, user, pointer_of(event))])
                 hot = moved[0].pointer if moved else hot
         if hot is not None:
-            await self._durable.merge([read_event(user, room, hot, now)], shared=True)
+            await self._durable.merge_unless_erased([read_event(user, room, hot, now)])
 
     def _readable(self, value: bytes) -> tuple[ReadEvent | None, ValueError | None]:
         """The event if it decodes and its values are valid; otherwise the reason."""

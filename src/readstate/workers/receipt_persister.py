@@ -8,16 +8,21 @@ from readstate.domain.events import ReadEvent
 from readstate.domain.folding.reads import fold_reads
 from readstate.domain.hot_updates import Merged
 from readstate.domain.model import Pointer
-from readstate.ports import Clock, DurableWrites, HotUsers
+from readstate.ports import Clock, HotUsers
 from readstate.telemetry import DEDUP_RATIO, PERSIST_BATCH, PERSIST_LAG, PERSIST_SECONDS
+
+Merge = Callable[[Sequence[ReadEvent]], Awaitable[Sequence[ReadEvent]]]
+"""Returns the states that the store took."""
 
 
 class ReceiptPersister:
-    """Consumer of the topic `read-receipts`. Idempotent: states merge."""
+    """Consumer of the topic `read-receipts`. Idempotent: states merge.
 
-    def __init__(self, durable: DurableWrites, *, shared: bool = False) -> None:
-        self._durable = durable
-        self._shared = shared
+    `merge`: of the durable store, one of its two ways to merge.
+    """
+
+    def __init__(self, merge: Merge) -> None:
+        self._merge = merge
         self._ratio = 0.0
 
     async def handle(self, events: Sequence[ReadEvent]) -> None:
@@ -28,7 +33,7 @@ class ReceiptPersister:
         """Like `handle`, and returns the states that the store took."""
         states = fold_reads(events)
         started = perf_counter()
-        taken = await self._durable.merge(states, self._shared)
+        taken = await self._merge(states)
         PERSIST_SECONDS.observe(perf_counter() - started)
         PERSIST_BATCH.observe(len(events))
         self._ratio += 0.05 * (1 - len(states) / len(events) - self._ratio)

@@ -8,11 +8,10 @@ keeps log positions growing.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from hashlib import sha256
 from typing import NamedTuple
 
-import msgspec
 import structlog
+from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from readstate.domain.events import Delivery, EditEvent, MembersEvent, MessageEvent
@@ -23,11 +22,12 @@ from readstate.domain.hot_updates import OwnRead
 from readstate.domain.model import Mode, Undelivered
 from readstate.ports import Online, Present
 
-from .gathering import ask, gather, store
-from .session import Session, as_json
+from . import rows
+from .erased import erased_at
+from .gathering import gather, store
+from .session import Session, as_json, ask
 
-_undelivered = msgspec.json.Decoder(list[Undelivered])
-_anything = msgspec.json.Decoder()
+_undelivered = Decoder(list[Undelivered])
 
 log = structlog.get_logger()
 
@@ -67,8 +67,8 @@ class End(NamedTuple):
         return End(self.base, self.base + delivery.position + 1, delivery.epoch)
 
 
-def as_places(text: str) -> dict[int, End]:
-    return {part: End(*end) for part, *end in _anything.decode(text)}
+def ends_of(text: str) -> dict[int, End]:
+    return {part: End(*end) for part, *end in rows.anything.decode(text)}
 
 
 class Applying:
@@ -115,17 +115,17 @@ class Applying:
             effect.position = position
         if moved := sorted({one.part for one, _ in new}):
             kept = self._to_keep(new, reached)
-            rows = [(part, *ends[part], kept.get(part, [])) for part in moved]
-            await self._session.run("move_log_places", source=source, places=as_json(rows))
+            places = [(part, *ends[part], kept.get(part, [])) for part in moved]
+            await self._session.run("move_log_places", source=source, places=as_json(places))
         return effects
 
     async def _places(self, source: str, parts: Collection[int]) -> dict[int, End]:
         """Where the log stands. Locks these partitions for other processes until the transaction ends."""
         wanted = {"source": source, "parts": as_json(sorted(parts))}
-        places = as_places(await self._session.value("begin_log_places", **wanted))
+        places = ends_of(await self._session.value("begin_log_places", **wanted))
         if len(places) < len(parts):
             await self._session.run("open_log_places", **wanted)
-            places = as_places(await self._session.value("begin_log_places", **wanted))
+            places = ends_of(await self._session.value("begin_log_places", **wanted))
         return places
 
     async def _lock(self, deliveries: Sequence[Delivery], needed: Sequence[FactsNeeded]) -> None:
@@ -152,7 +152,7 @@ class Applying:
         wanted = {one.part for one in deliveries}
         text = await self._session.value("reached_in", source=source, parts=as_json(sorted(wanted)))
         reached: dict[Place, list[str]] = {}
-        for part, offset, user in _anything.decode(text):
+        for part, offset, user in rows.anything.decode(text):
             reached.setdefault((part, offset), []).append(user)
         places = {(one.part, one.position) for one in deliveries}
         return {place: users for place, users in reached.items() if place in places}
@@ -176,8 +176,8 @@ class Applying:
         await self._session.lock({delivery.event.channel_id for delivery in deliveries})
         facts = await self._facts(deliveries, needed)
         facts.once_named = await self._once_named(deliveries)
-        if deleted := {one.event.channel_id for one in deliveries if is_delete(one.event)}:
-            facts.gone = dict(_anything.decode(await ask(self._session, "gone", deleted)))
+        deleted = {one.event.channel_id for one in deliveries if is_delete(one.event)}
+        facts.gone = dict(await ask(self._session, rows.anything, "gone", deleted))
         facts.audience |= await self._outgrown(deliveries, facts)
         await gather(self._session, facts_needed_by_replays(deliveries, facts), facts)
         return repeat(deliveries, facts, await self._away(deliveries), reached)
@@ -185,17 +185,15 @@ class Applying:
     async def _once_named(self, deliveries: Sequence[Delivery]) -> dict[Key, set[str]]:
         keys = [(one.event.channel_id, one.event.id) for one in deliveries if isinstance(one.event, EditEvent)]
         named: dict[Key, set[str]] = {}
-        if keys:
-            for channel, message, user in _anything.decode(await ask(self._session, "once_named", keys)):
-                named.setdefault((channel, message), set()).add(user)
+        for channel, message, user in await ask(self._session, rows.anything, "once_named", keys):
+            named.setdefault((channel, message), set()).add(user)
         return named
 
     async def _away(self, deliveries: Sequence[Delivery]) -> dict[Key, list[Undelivered]]:
         keys = [(one.event.channel_id, one.event.id) for one in deliveries if isinstance(one.event, MessageEvent)]
         away: dict[Key, list[Undelivered]] = {}
-        if keys:
-            for one in _undelivered.decode(await ask(self._session, "undelivered_of", keys)):
-                away.setdefault((one.channel_id, one.message_id), []).append(one)
+        for one in await ask(self._session, _undelivered, "undelivered_of", keys):
+            away.setdefault((one.channel_id, one.message_id), []).append(one)
         return away
 
     async def _outgrown(self, deliveries: Sequence[Delivery], facts: Facts) -> dict[str, tuple[str, ...]]:
@@ -213,7 +211,7 @@ class Applying:
             if isinstance(event, MembersEvent) and event.thread_id is None and event.add:
                 most = self._limit + len(event.add)
                 values = {"channel": event.channel_id, "at": event.created_at, "limit": most + 1}
-                users = _anything.decode(await self._session.value("members_until", **values))
+                users = rows.anything.decode(await self._session.value("members_until", **values))
                 if len(users) <= most:
                     found[event.channel_id] = tuple(users)
         return found
@@ -278,17 +276,3 @@ def _without(delivery: Delivery, times: dict[str, int]) -> Delivery:
     elif isinstance(event, MessageEvent):
         event = replace(event, mentions=tuple(user for user in event.mentions if user not in gone))
     return replace(delivery, event=event)
-
-
-def hash_of(user: str) -> str:
-    """What remains of the id of an erased user."""
-    return sha256(user.encode()).hexdigest()
-
-
-async def erased_at(session: Session, users: Collection[str]) -> dict[str, int]:
-    """When each of these users was erased; others are left out."""
-    if not users:
-        return {}
-    hashes = {hash_of(user): user for user in users}
-    found = _anything.decode(await ask(session, "erased", hashes))
-    return {hashes[hashed]: at for hashed, at in found}

@@ -3,35 +3,33 @@
 from collections.abc import Collection, Sequence
 from zlib import crc32
 
-import msgspec
+from msgspec.json import Decoder
 
 from readstate.domain.events import DeadLetter
 from readstate.ports.upkeep import ListedDeadLetter
 
-from .session import Database, Session, as_json
+from .session import Session, SqlTopic, as_json
 
-_listed = msgspec.json.Decoder(list[ListedDeadLetter])
+_listed = Decoder(list[ListedDeadLetter])
 
 
-class SqlDeadLetters:
-    _database: Database
-
+class SqlDeadLetters(SqlTopic):
     async def put_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
         rows = [
             (one.topic, _storable(one.event), _storable(one.error), one.tries, _place(one), one.created_at)
             for one in letters
         ]
         if rows:
-            await self._database.write(lambda session: session.run("put_dead_letters", rows=as_json(rows)))
+            await self._run("put_dead_letters", rows=as_json(rows))
 
     async def list_dead_letters(self, after: int, limit: int) -> list[ListedDeadLetter]:
-        return _listed.decode(await self._database.value("dead_letters_after", after=after, limit=limit))
+        return await self._find(_listed, "dead_letters_after", after=after, limit=limit)
 
     async def find_dead_letters(self, ids: Collection[int]) -> list[ListedDeadLetter]:
-        return _listed.decode(await self._database.value("dead_letters", keys=as_json(list(ids))))
+        return await self._find(_listed, "dead_letters", keys=as_json(list(ids)))
 
     async def drop_dead_letters(self, ids: Collection[int]) -> int:
-        return await self._database.write(lambda session: session.run("drop_dead_letters", keys=as_json(list(ids))))
+        return await self._run("drop_dead_letters", keys=as_json(list(ids)))
 
 
 async def erase_dead_letters(session: Session, user: str) -> None:

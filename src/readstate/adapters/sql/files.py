@@ -2,7 +2,10 @@
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from importlib.resources import files
+
+from .preferences import expand
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _ROW = re.compile(r"\(\?(?:, \?)*\)")
@@ -14,15 +17,17 @@ def queries(dialect: str, file: str = "queries.sql") -> dict[str, str]:
     """The statements of a file, by the names in its `-- name:` lines."""
     text = _read(dialect, file)
     parts = _NAME.split(text)[1:]
-    return {name: body.strip() for name, body in zip(parts[::2], parts[1::2], strict=True)}
+    return {name: expand(body.strip(), dialect) for name, body in zip(parts[::2], parts[1::2], strict=True)}
 
 
+@cache
 def migrations(dialect: str) -> dict[int, str]:
     names = sorted(entry.name for entry in (files(__package__) / dialect).iterdir())
     found = ((match, name) for name in names if (match := _MIGRATION.fullmatch(name)))
     return {int(match[1]): _read(dialect, name) for match, name in found}
 
 
+@cache
 def schema(dialect: str) -> str:
     return _read(dialect, "schema.sql")
 

@@ -1,7 +1,7 @@
 """What the SQL stores share: statements by name, in a transaction, on any database.
 
-The code above this (`store`, `applying`, `gathering`, `transfer`) is written once. Each database brings its engine, and
-the same statements under the same names in its own dialect.
+The topics of the store are written once, over this. Each database brings its engine, and the same statements under the
+same names in its own dialect.
 """
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -11,8 +11,10 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from readstate.domain.facts import Key
+from readstate.timings import SqlTimings
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 class Session(Protocol):
@@ -64,6 +66,40 @@ class Database(Protocol):
 
     async def close(self) -> None:
         """Finish the work requested so far, then stop."""
+
+
+class Decoder(Protocol[T_co]):
+    """A `msgspec.json.Decoder`, which is not declared to be covariant."""
+
+    def decode(self, buf: str, /) -> T_co:
+        """Decode JSON."""
+
+
+class SqlTopic:
+    """One topic of the store, over the database that all topics share. Each call is a transaction of its own."""
+
+    def __init__(self, database: Database, fanout_max_members: int, timings: SqlTimings) -> None:
+        self._database = database
+        self._fanout_max_members = fanout_max_members
+        self._timings = timings
+
+    async def _find(self, decoder: Decoder[T], name: str, **values: object) -> T:
+        """The JSON that a read-only statement returns, decoded."""
+        return decoder.decode(await self._database.value(name, **values))
+
+    async def _number(self, name: str, **values: object) -> int:
+        number: int = await self._database.value(name, **values)
+        return number
+
+    async def _run(self, name: str, order: str | None = None, **values: object) -> int:
+        """The number of rows that a statement changed."""
+        return await self._database.write(lambda session: session.run(name, **values), order)
+
+
+async def ask(session: Session, decoder: Decoder[T], name: str, keys: Iterable[Any]) -> T:
+    """Run a statement that takes many keys as one JSON array, and returns one. Without keys nothing is run."""
+    wanted = list(keys)
+    return decoder.decode(await session.value(name, keys=as_json(wanted)) if wanted else "[]")
 
 
 def as_json(value: object) -> str:

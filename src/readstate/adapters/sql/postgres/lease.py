@@ -23,15 +23,13 @@ import structlog
 
 from readstate.adapters.sql.session import Session
 from readstate.domain.errors import ConfigurationError, ReadstateError, StorageUnavailable
+from readstate.timings import SqlTimings
 
 from .engine import PostgresEngine
-from .store import STATEMENT_SECONDS, PostgresStore
+from .store import PostgresStore
 
-LEASE_SECONDS = 10.0
-"""The next process waits at most this long after a holder was killed."""
 RENEWALS = 3
 """Attempts to renew the lease before it expires."""
-LOOK_SECONDS = 0.25
 
 log = structlog.get_logger()
 
@@ -43,35 +41,37 @@ class Holder(NamedTuple):
     left_ms: int
 
 
-async def open_alone(
-    url: str, fanout_max_members: int, max_connections: int, instance_id: str
+async def open_leased(
+    url: str, fanout_max_members: int, timings: SqlTimings, max_connections: int, instance_id: str
 ) -> "tuple[PostgresStore, Lease]":
     """A store that only this process writes to, for as long as it holds the lease."""
-    engine = await PostgresEngine.open(url, max_connections, STATEMENT_SECONDS)
+    engine = await PostgresEngine.open(url, max_connections, timings)
+    owner = f"process {os.getpid()} on {socket.gethostname()} (instance {instance_id})"
     try:
-        lease = await Lease.take(engine, f"process {os.getpid()} on {socket.gethostname()} (instance {instance_id})")
+        lease = await Lease.take(engine, owner, timings)
     except BaseException:
         await engine.close()
         raise
-    return PostgresStore(engine, fanout_max_members), lease
+    return PostgresStore(engine, fanout_max_members, timings), lease
 
 
 class Lease:
     """Renewed in the background until it is released or lost."""
 
-    def __init__(self, engine: PostgresEngine, owner: str, seconds: float) -> None:
+    def __init__(self, engine: PostgresEngine, owner: str, timings: SqlTimings) -> None:
         self.lost = asyncio.Event()
         """Another process has the lease: all further writes fail."""
         self._engine = engine
         self._owner = owner
-        self._seconds = seconds
+        self._seconds = timings.lease
+        self._look_seconds = timings.lease_poll
         self._token = 0
         self._keeping: asyncio.Task[None] | None = None
 
     @classmethod
-    async def take(cls, engine: PostgresEngine, owner: str, seconds: float = LEASE_SECONDS) -> "Lease":
+    async def take(cls, engine: PostgresEngine, owner: str, timings: SqlTimings) -> "Lease":
         """Wait until the lease of a dead holder expires. Raises ConfigurationError if the holder is alive."""
-        lease = cls(engine, owner, seconds)
+        lease = cls(engine, owner, timings)
         await lease._take()
         engine.fence(f"SELECT require_lease({lease._token:d})")
         lease._keeping = asyncio.create_task(lease._keep())
@@ -110,7 +110,7 @@ class Lease:
             if now.left_ms <= 0:
                 seen, end = now, 0.0  # released meanwhile
             else:
-                await asyncio.sleep(min(LOOK_SECONDS, max(0.0, end - time.monotonic())))
+                await asyncio.sleep(min(self._look_seconds, max(0.0, end - time.monotonic())))
 
     async def _take_from(self, seen: Holder, *, expired: bool) -> bool:
         """Take the lease only after it expires, by the database's clock or, should that be set back, by our own."""

@@ -2,13 +2,15 @@
 
 from readstate.adapters.sql.session import Session
 from readstate.adapters.sql.store import SqlStore
+from readstate.timings import SqlTimings
 
-from .engine import PostgresEngine, connect, explained
+from .engine import PostgresEngine
+from .errors import explained
 from .migrations import migrate as apply_migrations
 from .migrations import migrations_missing
+from .pool import connect
 
 MAX_CONNECTIONS = 10
-STATEMENT_SECONDS = 30.0
 
 
 class PostgresStore(SqlStore):
@@ -16,14 +18,10 @@ class PostgresStore(SqlStore):
 
     @classmethod
     async def open(
-        cls,
-        url: str,
-        fanout_max_members: int,
-        max_connections: int = MAX_CONNECTIONS,
-        statement_seconds: float = STATEMENT_SECONDS,
+        cls, url: str, fanout_max_members: int, timings: SqlTimings, max_connections: int = MAX_CONNECTIONS
     ) -> "PostgresStore":
         """Connect, creating and migrating tables as needed."""
-        return cls(await PostgresEngine.open(url, max_connections, statement_seconds), fanout_max_members)
+        return cls(await PostgresEngine.open(url, max_connections, timings), fanout_max_members, timings)
 
     async def ping(self) -> None:
         """Also writes a temporary file: on a full disk an update may find room in its table, a new file does not."""
@@ -36,12 +34,12 @@ class PostgresStore(SqlStore):
         await self._database.write(work)
 
 
-async def migrate(url: str, check_only: bool = False) -> tuple[int, int]:
+async def migrate(url: str, timings: SqlTimings, check_only: bool = False) -> tuple[int, int]:
     """Migrate the schema, or only report: (from, to)."""
-    pool, _ = await connect(url, 2, STATEMENT_SECONDS)
+    pool, _ = await connect(url, 2, timings)
     try:
         with explained():
             async with pool.acquire() as connection:
-                return await (migrations_missing if check_only else apply_migrations)(connection)
+                return await (migrations_missing(connection) if check_only else apply_migrations(connection, timings))
     finally:
         pool.terminate()

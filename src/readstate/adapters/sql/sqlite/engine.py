@@ -20,9 +20,10 @@ from typing import Any, TypeVar
 import structlog
 from msgspec import Struct
 
-from readstate.adapters.sql.files import migrations
+from readstate.adapters.sql.files import migrations, schema
 from readstate.domain.errors import ConfigurationError, StorageUnavailable
 from readstate.telemetry import STORAGE_ERRORS
+from readstate.timings import SqlTimings
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
@@ -53,13 +54,15 @@ class _Job(Struct):
 
 
 class SqliteEngine:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, timings: SqlTimings) -> None:
         self._path = path
+        self._timings = timings
         self._loop = asyncio.get_running_loop()
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._last_write: asyncio.Future[Any] | None = None
-        self._writer = connect(path)
+        self._writer = connect(path, timings)
         self._broken = False
+        self._closed = False
         self._thread = threading.Thread(target=self._write_forever, name="readstate-writer", daemon=True)
         self._readers = ThreadPoolExecutor(2, "readstate-reader")
         self._local = threading.local()
@@ -68,6 +71,7 @@ class SqliteEngine:
 
     async def write(self, work: Work[T]) -> T:
         """Run in the next group and return when it is committed. `work` may run twice, the first time rolled back."""
+        self._check_open()
         done = self._loop.create_future()
         self._last_write = done
         self._jobs.put(_Job(work, done))
@@ -78,21 +82,25 @@ class SqliteEngine:
         """Run on a snapshot that holds every write requested before."""
         if self._last_write is not None and not self._last_write.done():
             await asyncio.wait([self._last_write])
+        self._check_open()
         return await self._loop.run_in_executor(self._readers, self._run_read, work)
-
-    async def pragma(self, name: str, value: int) -> None:
-        """Set a PRAGMA of the writing connection, without waiting for the writing thread."""
-        if not name.isidentifier():
-            raise ValueError(name)
-        await asyncio.to_thread(self._writer.execute, f"PRAGMA {name} = {value:d}")
 
     async def checkpoint(self) -> None:
         """Copy the write-ahead log into the file: the next write starts the log over and needs no further space."""
-        with contextlib.suppress(sqlite3.Error):
-            await asyncio.to_thread(self._writer.execute, "PRAGMA wal_checkpoint(RESTART)")
+        await asyncio.to_thread(self._checkpoint)
+
+    def _checkpoint(self) -> None:
+        """On a connection of its own: that of the writing thread may be in a transaction."""
+        with contextlib.suppress(sqlite3.Error), contextlib.closing(connect(self._path, self._timings)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(RESTART)")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StorageUnavailable("the store is closed; nothing was changed")
 
     async def close(self) -> None:
-        """Finish the work requested so far, then stop."""
+        """Finish the work requested so far, then stop. Later reads and writes raise StorageUnavailable."""
+        self._closed = True
         self._jobs.put(None)
         await asyncio.to_thread(self._thread.join)
         await asyncio.to_thread(self._readers.shutdown)
@@ -123,7 +131,7 @@ class SqliteEngine:
         """Commit all jobs in one transaction; if a job, not the disk, is at fault, each in its own."""
         try:
             if self._broken:
-                self._writer = connect(self._path)
+                self._writer = connect(self._path, self._timings)
                 self._broken = False
             self._writer.execute("BEGIN IMMEDIATE")
             for job in group:
@@ -148,7 +156,7 @@ class SqliteEngine:
         except sqlite3.Error:
             broken = self._writer
             try:
-                self._writer = connect(self._path)  # first: closing the last connection removes the log
+                self._writer = connect(self._path, self._timings)  # first: closing the last connection removes the log
             except sqlite3.Error:
                 self._broken = True
             broken.close()
@@ -168,7 +176,7 @@ class SqliteEngine:
     def _reader(self) -> sqlite3.Connection:
         known: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if known is None:
-            known = self._local.connection = connect(self._path, read_only=True)
+            known = self._local.connection = connect(self._path, self._timings, read_only=True)
             self._reader_connections.append(known)
         return known
 
@@ -203,9 +211,11 @@ def reason_of(error: sqlite3.Error) -> str:
     return _REASONS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, "it has failed")
 
 
-def connect(path: Path, read_only: bool = False) -> sqlite3.Connection:
+def connect(path: Path, timings: SqlTimings, read_only: bool = False) -> sqlite3.Connection:
     """A connection whose commits survive a power failure."""
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5, cached_statements=256)
+    connection = sqlite3.connect(
+        path, isolation_level=None, check_same_thread=False, timeout=timings.busy, cached_statements=256
+    )
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA wal_autocheckpoint = 4000")
@@ -242,9 +252,10 @@ def migrations_missing(connection: sqlite3.Connection) -> tuple[int, int]:
 
 
 def migrate(connection: sqlite3.Connection) -> tuple[int, int]:
-    """Apply missing migrations, each in its own transaction; returns (from, to)."""
+    """Apply missing migrations, each in its own transaction; returns (from, to). A new file gets the schema whole."""
     before, newest = migrations_missing(connection)
-    for number, script in migrations("sqlite").items():
+    missing = {newest: schema("sqlite")} if before == 0 else migrations("sqlite")
+    for number, script in missing.items():
         if number > before:
             connection.executescript(f"BEGIN IMMEDIATE;\n{script}\nPRAGMA user_version = {number};\nCOMMIT;")
     return before, newest

@@ -15,6 +15,7 @@ import structlog
 
 from readstate.adapters.sql.files import migrations
 from readstate.domain.errors import ConfigurationError, StorageUnavailable
+from readstate.timings import SqlTimings
 
 from .engine import connect, migrate, migrations_missing, reason_of, schema_version
 
@@ -37,13 +38,14 @@ log = structlog.get_logger()
 
 
 @contextlib.contextmanager
-def opened(path: Path, accept_data_loss: bool = False) -> Iterator[sqlite3.Connection]:
+def opened(path: Path, timings: SqlTimings, accept_data_loss: bool = False) -> Iterator[sqlite3.Connection]:
     """Create, check, migrate and mark the store's file as in use. Only for the process that holds its lock."""
     with told(path):
         lost = _find_losses(path, accept_data_loss)
         if not path.exists():
             _make(path)
-        connection = connect(path)
+        connection = connect(path, timings)
+        connection.execute("PRAGMA synchronous = NORMAL")  # synced once, by the checkpoint
         try:
             migrate(connection)
             if not accept_data_loss and path.stat().st_size <= CHECKED_BYTES:
@@ -133,12 +135,10 @@ def _size(path: Path) -> int:
 
 def _make(path: Path) -> None:
     """Create the store whole or not at all, readable only by its owner."""
-    with _unfinished(path) as fresh:
-        connection = connect(fresh)
-        try:
-            migrate(connection)
-        finally:
-            connection.close()
+    with _unfinished(path) as fresh, contextlib.closing(sqlite3.connect(fresh, isolation_level=None)) as connection:
+        connection.execute("PRAGMA synchronous = OFF")  # synced once, when it is complete
+        connection.execute("PRAGMA journal_mode = WAL")
+        migrate(connection)
 
 
 def _check_pages(connection: sqlite3.Connection, path: Path) -> None:
@@ -254,6 +254,6 @@ def missing_migrations(path: Path) -> tuple[int, int]:
 def migrated(path: Path, accept_data_loss: bool) -> tuple[int, int]:
     """Migrate a store that no process has open; returns (from, to)."""
     before = missing_migrations(path)[0] if path.exists() and _size(path) else 0
-    with opened(path, accept_data_loss) as connection:
+    with opened(path, SqlTimings(), accept_data_loss) as connection:
         mark(connection, in_use=False)
     return before, max(migrations("sqlite"))

@@ -12,6 +12,7 @@ from readstate.adapters.sql.session import Work
 from readstate.adapters.sql.store import SqlStore
 from readstate.domain.errors import StorageUnavailable
 from readstate.domain.facts import Key
+from readstate.timings import SqlTimings
 
 from .engine import SqliteEngine, connect, execute_rows, unavailable
 from .file import mark, opened
@@ -29,28 +30,23 @@ _MANY = {
 class SqliteStore(SqlStore):
     """Every port of the durable store over one file."""
 
-    def __init__(self, engine: SqliteEngine, path: Path, fanout_max_members: int) -> None:
-        super().__init__(SqliteDatabase(engine, path), fanout_max_members)
-        self._engine = engine
-
     @classmethod
-    async def open(cls, path: Path, fanout_max_members: int, accept_data_loss: bool = False) -> "SqliteStore":
+    async def open(
+        cls, path: Path, fanout_max_members: int, timings: SqlTimings, accept_data_loss: bool = False
+    ) -> "SqliteStore":
         """Open the file, creating and migrating it as needed. Raises StorageUnavailable if a part of it is gone."""
-        with opened(path, accept_data_loss):
-            engine = SqliteEngine(path)
-        return cls(engine, path, fanout_max_members)
-
-    async def pragma(self, name: str, value: int) -> None:
-        """Set a PRAGMA of the writing connection, such as `query_only` for a maintenance window."""
-        await self._engine.pragma(name, value)
+        with opened(path, timings, accept_data_loss):
+            database = SqliteDatabase(path, timings)
+        return cls(database, fanout_max_members, timings)
 
 
 class SqliteDatabase:
     """Transactions over one file. Writes run one after another, in the order of their calls."""
 
-    def __init__(self, engine: SqliteEngine, path: Path) -> None:
-        self._engine = engine
+    def __init__(self, path: Path, timings: SqlTimings) -> None:
+        self._engine = SqliteEngine(path, timings)
         self._path = path
+        self._timings = timings
 
     async def value(self, name: str, **values: object) -> Any:
         return await self.read(lambda session: session.value(name, **values))
@@ -65,7 +61,7 @@ class SqliteDatabase:
     async def snapshot(self) -> AsyncIterator["SqliteSnapshot"]:
         """The snapshot has a connection of its own."""
         await self._engine.read(lambda db: None)
-        snapshot = await asyncio.to_thread(SqliteSnapshot, self._path)
+        snapshot = await asyncio.to_thread(SqliteSnapshot, self._path, self._timings)
         try:
             yield snapshot
         finally:
@@ -111,9 +107,9 @@ class SqliteSession:
 
 
 class SqliteSnapshot:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, timings: SqlTimings) -> None:
         self._abandoned = False
-        self._db = connect(path, read_only=True)
+        self._db = connect(path, timings, read_only=True)
         self._db.execute("PRAGMA cache_size = -4096")
         self._db.execute("BEGIN")
         self._db.execute(SQL["next_position"]).fetchone()

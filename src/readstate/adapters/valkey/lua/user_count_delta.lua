@@ -3,11 +3,11 @@
 -- Returns {code, epoch, preferences or '', ...}: code 0 nothing, 1 one more, 3 look (see ports.CountDelta).
 local answers, room, seq = {}, ARGV[6], tonumber(ARGV[7])
 
-local function code(user, seat, ledger)
-  if band(seat.flags, MEMBER) == 0 or seq <= seat.seq then return 0 end
-  if has(apart_of(user, room, seat), packed(seq), 4) then return 0 end
-  if band(seat.flags, TIMELINE) ~= 0 then return seq - seat.seq > cap and 3 or 1 end
-  local row = row_of(user, room, seat)
+local function code(user, user_room, ledger)
+  if band(user_room.flags, MEMBER) == 0 or seq <= user_room.seq then return 0 end
+  if has(apart_of(user, room, user_room), packed(seq), 4) then return 0 end
+  if band(user_room.flags, TIMELINE) ~= 0 then return seq - user_room.seq > cap and 3 or 1 end
+  local row = row_of(user, room, user_room)
   if not row then return 0 end
   if row.missing then return 3 end
   if not call('ZSCORE', ledger, ARGV[8]) then return 0 end
@@ -19,10 +19,10 @@ for user = 1, user_count do
   if not open(user, room) then
     found = 3
   else
-    local seat = seat_of(user, room)
-    if seat then
-      found, epoch = code(user, seat, ledger_key(user)), seat.epoch
-      if band(seat.flags, PREFERS) ~= 0 then preferences = call('HGET', key_of(user, PREFERENCES), room) or '' end
+    local user_room = user_room_of(user, room)
+    if user_room then
+      found, epoch = code(user, user_room, ledger_key(user)), user_room.epoch
+      if band(user_room.flags, PREFERS) ~= 0 then preferences = call('HGET', key_of(user, PREFERENCES), room) or '' end
     end
   end
   answers[#answers + 1] = found

@@ -2,7 +2,7 @@
 -- KEYS  for each user presence:{user}, unproven:{user}
 -- ARGV  6 what is wanted, for each user, packed: 'online', 'devices' or 'focus'
 -- Returns for each user a list: {'connected'}, {'reported'} or {} for 'online'; the devices; or the channels that are
--- read at once. See `told`
+-- read at once. See `result`
 local answers = {}
 for index, what in ipairs(unpacked(ARGV[6])) do
   local presence, found = KEYS[2 * index - 1], {}
@@ -29,4 +29,4 @@ for index, what in ipairs(unpacked(ARGV[6])) do
   end
   answers[index] = found
 end
-return told(answers)
+return result(answers)

@@ -5,15 +5,15 @@
 local generation, now, ttl = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local answer = {}
-for place = 1, #KEYS, 2 do
-  local known = standing(KEYS[place], KEYS[place + 1], generation, now, ttl)
-  local told = {}
+for at = 1, #KEYS, 2 do
+  local known = read_badge(KEYS[at], KEYS[at + 1], generation, now, ttl)
+  local row = {}
   if known.ticket then
-    told = {''}
+    row = {''}
   elseif known.tap then
-    told = {known.name, text(known.tap), text(known.size), text(known.sum)}
-    use_now_and_then(KEYS[place], KEYS[place + 1], known, now, ttl)
+    row = {known.name, text(known.tap), text(known.size), text(known.sum)}
+    use_now_and_then(KEYS[at], KEYS[at + 1], known, now, ttl)
   end
-  answer[#answer + 1] = told
+  answer[#answer + 1] = row
 end
 return answer

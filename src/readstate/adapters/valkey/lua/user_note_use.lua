@@ -4,15 +4,15 @@
 local user = 1
 if not open(user) then return 0 end
 for index, room in ipairs(cmsgpack.unpack(ARGV[6])) do
-  local seat = seat_of(user, room)
-  local row = seat and row_of(user, room, seat)
+  local user_room = user_room_of(user, room)
+  local row = user_room and row_of(user, room, user_room)
   if row and not row.missing and row.count > 0 then
     if (seconds - row.touched) * 1000 > ttl then
-      unload(user, room, seat)
-      keep_seat(user, seat)
+      unload(user, room, user_room)
+      keep_user_room(user, user_room)
     elseif seconds - row.touched >= due then
       touch(row, ledger_key(index))
-      put_row(user, room, seat, row)
+      put_row(user, room, user_room, row)
     end
   end
 end

@@ -1,0 +1,156 @@
+"""Import in SQL. Its rules are in `readstate.transfer.folding`."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from msgspec.json import Decoder
+from msgspec.structs import asdict, replace
+
+from readstate.api import Refused
+from readstate.domain.facts import Key
+from readstate.domain.model import Channel, Latest, Message, Pointer
+from readstate.domain.rooms import channel_and_thread, is_thread, thread_room
+from readstate.transfer.folding import Concern, Known, Rows, take
+from readstate.transfer.follows import presumed_follows
+from readstate.transfer.records import GivenUserRoom, Numbered, Taken
+
+from . import rows as decoders
+from .gathering import newest_but
+from .import_facts import gather, known_user_rooms
+from .session import Session, SqlTopic, as_json, ask
+
+_concerns = Decoder(list[Concern])
+
+
+class SqlImport(SqlTopic):
+    async def take(self, records: Sequence[Numbered], stop: bool) -> Taken:
+        return await self._database.write(lambda session: self._take(session, records, stop))
+
+    async def _take(self, session: Session, records: Sequence[Numbered], stop: bool) -> Taken:
+        refused: list[Refused] = []
+        rooms: dict[str, int] = {}
+        users: set[str] = set()
+        concerns: list[Concern] = []
+        arrived: dict[Key, int] = {}
+        await session.lock(_channels_of(records), _user_rooms_of(records))
+        position: int = await session.value("next_position")
+        for _, group in groupby(records, lambda one: type(one.given)):
+            run = list(group)
+            known = await gather(session, run)
+            rows, misfits = take(run, known, self._fanout_max_members, stop)
+            refused += misfits
+            await _store(session, rows, known, position)
+            rooms |= {name: known.rooms[name].change for name in rows.rooms}
+            users |= rows.concerned
+            users.update(await _active_members(session, rows.audiences))
+            concerns += rows.concerns
+            arrived |= rows.arrived
+            if stop and misfits:
+                break
+        rows, known = await self._follow(session, concerns, arrived, position)
+        rooms |= {name: known.rooms[name].change for name in rows.rooms}
+        return Taken(refused, rooms, sorted(users | rows.concerned))
+
+    async def _follow(
+        self, session: Session, concerns: list[Concern], arrived: dict[Key, int], position: int
+    ) -> tuple[Rows, Known]:
+        """Let members follow the threads that concern them. For new members, the replies are in the store already."""
+        concerns = [one for one in concerns if (one.channel_id, one.user_id) not in arrived]
+        keys = [(channel, user, since) for (channel, user), since in arrived.items()]
+        concerns += await ask(session, _concerns, "concerned_by_replies", keys)
+        if not concerns:
+            return Rows(), Known()
+        in_channels = {(one.channel_id, one.user_id) for one in concerns}
+        in_threads = {(thread_room(one.channel_id, one.thread_id), one.user_id) for one in concerns}
+        await session.lock({channel for channel, _ in in_channels}, in_threads)
+        known = Known(user_rooms=await known_user_rooms(session, in_channels | in_threads))
+        run = [Numbered(0, user_room) for user_room in presumed_follows(concerns, known)]
+        if not run:
+            return Rows(), Known()
+        known = await gather(session, run)
+        rows, _ = take(run, known, self._fanout_max_members, stop=False)
+        await _store(session, rows, known, position)
+        return rows, known
+
+
+def _channels_of(records: Sequence[Numbered]) -> set[str]:
+    names = set()
+    for one in records:
+        match one.given:
+            case Channel() | Message():
+                names.add(channel_and_thread(one.given.channel_id)[0])
+            case GivenUserRoom():
+                names.add(channel_and_thread(one.given.room)[0])
+    return names
+
+
+def _user_rooms_of(records: Sequence[Numbered]) -> set[Key]:
+    """(room, user) that the records are about, including the senders of messages."""
+    user_rooms = set()
+    for one in records:
+        match one.given:
+            case Message():
+                user_rooms.add((one.given.channel_id, one.given.sender_id))
+            case GivenUserRoom():
+                user_rooms.add((one.given.room, one.given.user_id))
+    return user_rooms
+
+
+async def _store(session: Session, rows: Rows, known: Known, position: int) -> None:
+    if rows.deleted:
+        await session.run("delete_messages", keys=as_json(rows.deleted))
+    await session.put("add_messages", [_message_row(message) for message in rows.messages])
+    for name, values in (
+        ("put_seats", [(one.member, one.preferences) for one in rows.user_rooms.values()]),
+        ("put_pointers", [_pointer_row(key, pointer) for key, pointer in rows.pointers.items()]),
+        ("put_activities", [(u.user_id, u.last_tap, u.last_seen, u.receipts) for u in rows.users.values()]),
+    ):
+        if values:
+            await session.run(name, rows=as_json(values))
+    for name in sorted(rows.latest_gone):
+        known.rooms[name] = replace(known.rooms[name], latest=await _newest(session, name))
+    for name in {room for room, _ in rows.user_rooms}:
+        known.rooms[name] = await with_peers(session, known.rooms[name])
+    await put_rooms(session, rows.rooms, known.rooms, position)
+
+
+async def put_rooms(session: Session, names: set[str], rooms: dict[str, Channel], position: int) -> None:
+    """Write rooms as changed. A thread takes its channel's change number, so the channel changes too."""
+    names |= {channel_and_thread(name)[0] for name in names}
+    parents = sorted(name for name in names if not is_thread(name))
+    for name in parents:
+        rooms[name] = replace(rooms[name], change=rooms[name].change + 1, position=position)
+    for name in names.difference(parents):
+        parent = rooms[channel_and_thread(name)[0]]
+        rooms[name] = replace(rooms[name], change=parent.change)
+    if names:
+        await session.run("put_channels", rows=as_json([rooms[name] for name in sorted(names)]))
+
+
+async def with_peers(session: Session, room: Channel) -> Channel:
+    """A direct channel with its two members, as they are now."""
+    if room.type != "direct":
+        return room
+    members = await _active_members(session, {room.channel_id})
+    return replace(room, peers=tuple(sorted(members)) if len(members) <= 2 else ())
+
+
+async def _active_members(session: Session, rooms: set[str]) -> list[str]:
+    return await ask(session, decoders.names, "active_members", rooms)
+
+
+async def _newest(session: Session, room: str) -> Latest | None:
+    m = await newest_but(session, room, "")
+    seq = None if m is None else m.thread_seq if is_thread(room) else m.seq
+    return None if m is None or seq is None else Latest(m.id, seq, m.at, m.sender_id, m.preview)
+
+
+def _message_row(message: Message) -> tuple[Any, ...]:
+    """Every field, in the order of the table's columns."""
+    return tuple((asdict(message) | {"mentions": as_json(message.mentions)}).values())
+
+
+def _pointer_row(key: Key, pointer: Pointer) -> tuple[Any, ...]:
+    (room, user), p = key, pointer
+    return (user, room, p.epoch, p.seq, sorted(p.apart), p.id, p.at, p.read_at)

@@ -1,0 +1,96 @@
+"""Transactions and snapshots of PostgreSQL, each on one connection."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from readstate.adapters.sql import rows
+from readstate.adapters.sql.files import numbered, queries
+from readstate.adapters.sql.session import as_json
+from readstate.domain.errors import StorageUnavailable
+from readstate.domain.facts import Key
+
+from .errors import DOWN, unavailable
+from .migrations import Connection
+
+SQL = {
+    name: numbered(text)
+    for file in ("queries.sql", "transfer.sql", "upkeep.sql", "lease.sql")
+    for name, text in queries("postgres", file).items()
+}
+NEW_CHANNELS = 0x6368616E
+"""The advisory lock space for channels that don't exist yet."""
+_NUL_IN_JSON = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
+
+
+class PostgresSession:
+    """A transaction on one connection. A read-only one treats an id that PostgreSQL cannot store as not found."""
+
+    def __init__(self, connection: Connection, reads: bool) -> None:
+        self._connection = connection
+        self._reads = reads
+
+    async def value(self, name: str, **values: object) -> Any:
+        statement, names = SQL[name]
+        return await self._connection.fetchval(statement, *self._bound(names, values))
+
+    async def row(self, name: str, **values: object) -> Sequence[Any] | None:
+        statement, names = SQL[name]
+        row = await self._connection.fetchrow(statement, *self._bound(names, values))
+        return None if row is None else tuple(row)
+
+    async def run(self, name: str, **values: object) -> int:
+        statement, names = SQL[name]
+        status: str = await self._connection.execute(statement, *self._bound(names, values))
+        return int(status.rpartition(" ")[2])
+
+    async def put(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Passes each column as an array."""
+        if rows:
+            await self._connection.execute(SQL[name][0], *zip(*rows, strict=True))
+
+    async def lock(self, channels: Iterable[str], user_rooms: Iterable[Key] = ()) -> None:
+        """Locks channels, then members, then pointers, each in sorted order, so that two calls cannot deadlock."""
+        ids = sorted(channels)
+        there = set(rows.names.decode(await self.value("lock_channels", ids=ids)))
+        if missing := [id_ for id_ in ids if id_ not in there]:
+            await self.value("lock_new_channels", ids=missing, space=NEW_CHANNELS)
+            await self.value("lock_channels", ids=missing)
+        if keys := sorted(user_rooms):
+            await self.value("lock_members", keys=as_json(keys))
+            await self.value("lock_pointers", keys=as_json(keys))
+
+    def _bound(self, names: Iterable[str], values: Mapping[str, object]) -> list[object]:
+        if self._reads:
+            return [_findable(name, values[name]) for name in names]
+        return [values[name] for name in names]
+
+
+class PostgresSnapshot:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._abandoned = False
+
+    async def rows(self, name: str, **values: object) -> Sequence[Sequence[Any]]:
+        statement, names = SQL[name]
+        try:
+            found = await self._connection.fetch(statement, *(values[name] for name in names))
+        except DOWN as error:
+            if self._abandoned:
+                raise StorageUnavailable("the export was not read for too long: begin again") from error
+            raise unavailable("read", error) from error
+        return [tuple(row) for row in found]
+
+    def abandon(self) -> None:
+        """An open snapshot would keep vacuum from removing old rows."""
+        self._abandoned = True
+        self._connection.terminate()
+
+
+def _findable(name: str, value: object) -> object:
+    """PostgreSQL cannot store NUL: search for U+0001 instead, which is in no id either."""
+    if not isinstance(value, str):
+        return value
+    if name == "keys":
+        return _NUL_IN_JSON.sub(r"\1\\u0001", value) if "\\u0000" in value else value
+    return value.replace("\0", "\x01")

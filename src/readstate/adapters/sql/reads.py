@@ -1,0 +1,91 @@
+"""Read states in SQL: the merge, what the hot store is loaded from, and undo."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.json import Decoder
+
+from readstate.domain.events import ReadEvent
+from readstate.domain.model import Entry, Mode, ReadState
+from readstate.domain.rooms import channel_and_thread, is_thread
+from readstate.ports import LedgerLoad, LoadedUserRoom, UndoItem
+
+from . import rows
+from .erased import erased_at
+from .session import Session, SqlTopic, as_json, ask
+
+_user_rooms = Decoder(list[LoadedUserRoom], strict=False)
+_entries = Decoder(list[tuple[int, Entry]], strict=False)
+_undo_items = Decoder(list[UndoItem])
+
+
+class SqlReads(SqlTopic):
+    async def merge(self, events: Sequence[ReadEvent]) -> Sequence[ReadEvent]:
+        return await self._database.write(lambda session: _merge(session, events))
+
+    async def merge_unless_erased(self, events: Sequence[ReadEvent]) -> Sequence[ReadEvent]:
+        async def work(session: Session) -> Sequence[ReadEvent]:
+            gone = await erased_at(session, {event.user_id for event in events})
+            taken = [event for event in events if event.created_at > gone.get(event.user_id, -1)] if gone else events
+            return await _merge(session, taken)
+
+        return await self._database.write(work)
+
+    async def load_user(self, user: str) -> list[LoadedUserRoom]:
+        return await self._find(_user_rooms, "load_user", user=user)
+
+    async def load_ledgers(self, wanted: Sequence[tuple[str, str, Mode, ReadState]], cap: int) -> list[LedgerLoad]:
+        keys, thread_keys = [], []
+        for index, (user, room, mode, state) in enumerate(wanted):
+            apart = sorted(state.apart)
+            if is_thread(room):
+                channel, thread = channel_and_thread(room)
+                thread_keys.append((index, user, channel, state.seq, thread, apart))
+            else:
+                keys.append((index, user, room, state.seq, int(mode is Mode.TIMELINE), apart))
+
+        async def work(session: Session) -> tuple[list[tuple[str, int]], list[str]]:
+            changes = await ask(session, rows.anything, "changes", {room for _, room, _, _ in wanted})
+            parts = (("ledger_entries", keys), ("thread_entries", thread_keys))
+            return changes, [await session.value(name, keys=as_json(some), cap=cap) for name, some in parts if some]
+
+        changes, found = await self._database.read(work)
+        numbers = dict(changes)
+        loads = [LedgerLoad(user, room, state, numbers.get(room, 0), []) for user, room, _, state in wanted]
+        for text in found:
+            for index, entry in _entries.decode(text):
+                loads[index].entries.append(entry)
+        return [_cut(load, cap) for load in loads]
+
+    async def save_undo(self, token: str, user: str, expires_at: int, now: int, items: Sequence[UndoItem]) -> None:
+        async def work(session: Session) -> None:
+            await session.run("expire_undo", now=now)
+            await session.run("save_undo", token=token, user=user, expires_at=expires_at, items=as_json(items))
+
+        await self._database.write(work)
+
+    async def load_undo(self, token: str, user: str, now: int) -> list[UndoItem] | None:
+        items = await self._database.value("load_undo", token=token, user=user, now=now)
+        return None if items is None else _undo_items.decode(items)
+
+    async def drop_undo(self, token: str) -> None:
+        await self._run("drop_undo", token=token)
+
+
+async def _merge(session: Session, events: Sequence[ReadEvent]) -> Sequence[ReadEvent]:
+    await session.put("merge_receipts", sorted(map(_receipt, events)))
+    return events
+
+
+def _receipt(e: ReadEvent) -> tuple[Any, ...]:
+    apart = as_json(e.apart) if e.apart else "[]"
+    place = (e.last_read_id, e.last_read_at)
+    return (e.user_id, e.channel_id, e.epoch, e.last_read_seq, apart, *place, e.read_at, e.change)
+
+
+def _cut(load: LedgerLoad, cap: int) -> LedgerLoad:
+    """Keep the newest `cap` entries; the query returns one more, to show whether there are more."""
+    if len(load.entries) <= cap:
+        return load
+    kept, floor = load.entries[-cap:], load.entries[-cap - 1].seq
+    return LedgerLoad(load.user_id, load.channel_id, load.state, load.change, kept, floor)
