@@ -61,7 +61,7 @@ pytest: setup tools ## All tests but the long runs
 	$(PYTEST) -m "not long"
 
 test-long: setup tools ## Long runs: more seeds and storms, and ten times as many random examples (about an hour)
-	$(PYTEST) -m long
+	HYPOTHESIS_PROFILE=long $(PYTEST) --timeout=3600 -m long
 	HYPOTHESIS_PROFILE=long $(PYTEST) --timeout=3600 -m "not long" $(RANDOM)
 
 test-servers: setup ## Run the tests of the service with everything on PostgreSQL and Valkey (about 10 minutes)

@@ -10,6 +10,7 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import select
 import signal
 import socket
@@ -17,6 +18,7 @@ import sys
 
 from typer.testing import CliRunner
 
+import readstate
 from readstate.cli import app, main
 
 USED_LATER = (
@@ -31,7 +33,7 @@ USED_LATER = (
     "uvloop",
     "websockets.asyncio.client",
 )
-"""What commands import when they need it."""
+"""What commands import of others when they need it."""
 REQUEST_BYTES = 1 << 20
 
 
@@ -88,8 +90,10 @@ def _become(request: dict[str, object], descriptors: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    for name in USED_LATER:
-        importlib.import_module(name)
+    ours = (module.name for module in pkgutil.walk_packages(readstate.__path__, "readstate."))
+    for name in (*ours, *USED_LATER):
+        if not name.endswith("__main__"):
+            importlib.import_module(name)
     CliRunner().invoke(app, ["--version"])  # imports what commands are parsed with
     control = socket.socket(fileno=int(sys.argv[1]))
     gc.freeze()

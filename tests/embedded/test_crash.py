@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.conftest import Chat, of
-from tests.effort import long
+from tests.effort import LONG, long
 from tests.servers import Server
 
 CHANNELS = ("small", "large")
@@ -172,7 +172,7 @@ async def test_nothing_acknowledged_is_lost_or_doubled_by_kill_9(tmp_path: Path,
         async with talking_to(server) as chat:
             await chat.open_channel(*EVERYONE, channel="small")
             await chat.open_channel(*EVERYONE, "guest", channel="large")
-        for lap in range(5):
+        for lap in range(5 if LONG else 3):
             async with talking_to(server) as chat:
                 await Load(chat, witness, chance, lap).run_until_killed(server)
             server.start()
