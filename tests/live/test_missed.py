@@ -16,6 +16,7 @@ from readstate.live.cursor_history import APART_MS, CursorHistory
 from readstate.live.updates import MAX_CATCHING_UP
 from readstate.services.cursors import SyncCursor
 from tests.conftest import GENERAL
+from tests.effort import long
 
 from .actions import ACTIONS, FEW, Scene, a_lively_place
 from .conftest import Town, a_town
@@ -138,7 +139,7 @@ class Day:
             await chat.tap(user)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [*range(3), *long(range(3, 8))])
 async def test_a_day_of_which_half_is_not_heard_adds_up(either: Town, deafness: Deafness, seed: int) -> None:
     """Gaps are noticed at any moment, also while others are being made up for, and devices come and go."""
     day = Day(either, seed)

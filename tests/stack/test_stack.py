@@ -21,6 +21,7 @@ from redis.cluster import RedisCluster
 from readstate.stack import Stack, Status
 from readstate.stack.ports import HOST, is_free
 from readstate.stack.processes import birth
+from tests import commands
 from tests.servers import DEADLINE, wait_until
 
 CAN_RUN_KAFKA = bool(os.environ.get("CI") or (shutil.which("java") and shutil.which("mvn")))
@@ -45,15 +46,7 @@ class Desk:
         self.environ = {k: v for k, v in os.environ.items() if not k.startswith("READSTATE_")}
 
     def run(self, *words: str, **variables: str) -> Done:
-        done = subprocess.run(
-            [sys.executable, "-m", "readstate", "stack", *words],
-            cwd=self.directory,
-            env=self.environ | variables,
-            capture_output=True,
-            text=True,
-            timeout=MINUTES,
-            check=False,
-        )
+        done = commands.run("stack", *words, env=self.environ | variables, cwd=self.directory, timeout=MINUTES)
         assert "Traceback" not in done.stderr, done.stderr
         return Done(done.returncode, done.stdout, done.stderr)
 
