@@ -17,7 +17,8 @@ from readstate.settings import Settings, make_settings
 from readstate.tasks import cancel
 from readstate.timings import Timings
 
-from .embedded import Embedded, store_held, store_is_locked
+from .embedded import Embedded
+from .lock import store_held
 from .wiring import Services
 
 if TYPE_CHECKING:
@@ -204,6 +205,5 @@ __all__ = [
     "open_dead_letters",
     "store_exists",
     "store_held",
-    "store_is_locked",
     "system_clock",
 ]

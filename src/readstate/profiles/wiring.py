@@ -162,13 +162,7 @@ class Services:
             hot.users, hot.channels, durable, loader, counting, pending_writes, bus, self.unread, alone=parts.alone
         )
         self.repair = Repair(hot, durable, loader, self.explain, freshness, pending_writes, bus, clock)
-        checks = Checks(
-            clock,
-            max_text=s.max_text,
-            max_mentions=s.max_mentions,
-            preview_length=s.preview_length,
-            store_text=s.store_text,
-        )
+        checks = Checks(clock, s)
         self.transfer = Transfer(
             parts.transfer,
             log,

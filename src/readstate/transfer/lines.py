@@ -12,6 +12,7 @@ from readstate.domain.errors import Invalid, ReadstateError, TooLarge
 from readstate.domain.model import FOREVER, Channel, ChannelType, Clock, Latest, Member, Message, Preferences
 from readstate.domain.rooms import thread_room
 from readstate.domain.rules import HERE, MAX_AHEAD_MS, check_id, check_mention, check_user_id, parse_time, preview_of
+from readstate.settings import Settings
 
 from .records import (
     MAX_EPOCH,
@@ -67,22 +68,11 @@ def wrong_header(line: bytes) -> str | None:
 
 
 class Checks:
-    """Applies the limits of the service to records."""
+    """Checks records against the limits of the service."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        *,
-        max_text: int,
-        max_mentions: int,
-        preview_length: int,
-        store_text: Literal["full", "preview", "none"],
-    ) -> None:
+    def __init__(self, clock: Clock, settings: Settings) -> None:
         self._clock = clock
-        self._max_text = max_text
-        self._max_mentions = max_mentions
-        self._preview_length = preview_length
-        self._store_text = store_text
+        self._settings = settings
 
     def read(self, number: int, line: bytes) -> Numbered | Refused:
         """A record that is valid in itself, or the refusal."""
@@ -161,7 +151,7 @@ class Checks:
             raise Invalid(f"latest.seq must be from 1 to last_seq, which is {last_seq}")
         self._check_text(line.preview, "latest.preview")
         at = self._past(line.at, "latest.at")
-        preview = None if self._store_text == "none" else line.preview
+        preview = None if self._settings.store_text == "none" else line.preview
         return Latest(
             check_id(line.id, "latest.id"), seq, at, check_user_id(line.sender_id, "latest.sender_id"), preview
         )
@@ -169,7 +159,7 @@ class Checks:
     # ------------------------------------------------------------ messages
 
     def _message(self, line: MessageLine) -> Message:
-        self._check_places(line)
+        self._check_message(line)
         self._check_text(line.text, "text")
         self._check_text(line.preview, "preview")
         at, sent_at = self._past(line.at, "at"), _time(line.sent_at, "sent_at")
@@ -192,7 +182,7 @@ class Checks:
         )
 
     @staticmethod
-    def _check_places(line: MessageLine) -> None:
+    def _check_message(line: MessageLine) -> None:
         _check_seqs("seq", line.seq or 0)
         _check_seqs("thread_seq", line.thread_seq or 0)
         if line.seq == 0 or line.thread_seq == 0:
@@ -205,29 +195,29 @@ class Checks:
             if not line.deleted:
                 raise Invalid("sender_id may be null only where deleted is true")
             if line.seq is not None or line.thread_id is not None:
-                raise Invalid("a message with a place needs its sender_id")
+                raise Invalid("a message with a seq or thread_id needs its sender_id")
 
     def _mentions(self, line: MessageLine) -> tuple[str, ...]:
-        if len(line.mentions) > self._max_mentions:
-            raise TooLarge(f"at most {self._max_mentions} mentions in one message")
+        if len(line.mentions) > self._settings.max_mentions:
+            raise TooLarge(f"at most {self._settings.max_mentions} mentions in one message")
         found = dict.fromkeys(check_mention(user, f"mentions[{i}]") for i, user in enumerate(line.mentions))
         if HERE in found:
-            raise Invalid('nobody knows who was online then: instead of "@here" name the users, or "@channel"')
+            raise Invalid('it is unknown who was online then: instead of "@here" name the users, or "@channel"')
         return tuple(found)
 
     def _stored(self, line: MessageLine) -> tuple[str | None, str | None]:
-        if line.deleted or self._store_text == "none":
+        if line.deleted or self._settings.store_text == "none":
             return None, None
-        preview = preview_of(line.text, line.preview, self._preview_length)
-        return (line.text if self._store_text == "full" else None), preview
+        preview = preview_of(line.text, line.preview, self._settings.preview_length)
+        return (line.text if self._settings.store_text == "full" else None), preview
 
     def _check_text(self, text: str | None, field: str) -> None:
         if text is None:
             return
         if "\0" in text:
             raise Invalid(f"{field} must not hold a NUL character")
-        if len(text) > self._max_text or len(text.encode()) > self._max_text:
-            raise TooLarge(f"{field} is longer than {self._max_text} bytes")
+        if len(text) > self._settings.max_text or len(text.encode()) > self._settings.max_text:
+            raise TooLarge(f"{field} is longer than {self._settings.max_text} bytes")
 
     def _check_clock(self, at: int, field: str) -> None:
         if at > self._clock() + MAX_AHEAD_MS:

@@ -12,18 +12,9 @@ from readstate.api import Erased, Refused
 from readstate.domain.facts import Key
 from readstate.domain.model import Channel, Latest, Member, Message, Pointer, Position, Preferences
 from readstate.domain.rooms import channel_and_thread, is_thread, thread_room
-from readstate.transfer.folding import (
-    Concern,
-    Known,
-    KnownMessage,
-    KnownUserRoom,
-    Misfit,
-    Neighbours,
-    Rows,
-    resolve,
-    take,
-)
+from readstate.transfer.folding import take
 from readstate.transfer.follows import presumed_follows
+from readstate.transfer.known import Concern, Known, KnownMessage, KnownUserRoom, Misfit, Neighbours, Rows
 from readstate.transfer.records import (
     ErasedRows,
     GivenUser,
@@ -34,6 +25,7 @@ from readstate.transfer.records import (
     Record,
     Taken,
 )
+from readstate.transfer.user_rooms import resolve
 
 from . import gathering
 from .applying import hash_of
@@ -301,7 +293,7 @@ async def _gather_places(session: Session, known: Known, given: Sequence[GivenUs
     for name, keys in (("by_seq", places), ("reply_places", replies)):
         if keys:
             rows = gathering.places.decode(await ask(session, name, keys))
-            known.places |= {(room, seq): Position(seq, id_, at) for room, seq, id_, at in rows}
+            known.positions |= {(room, seq): Position(seq, id_, at) for room, seq, id_, at in rows}
 
 
 async def _gather_own(session: Session, known: Known, given: Sequence[GivenUserRoom]) -> None:
