@@ -82,7 +82,7 @@ async def test_a_message_that_fails_is_listed_and_can_be_played_again(town: Town
     assert await town.chat.count("bob") == 1
 
     await allow(town)
-    assert "played 1 again" in await town.command("dlt", "replay", "--all")
+    assert "replayed 1" in await town.command("dlt", "replay", "--all")
 
     await town.all_done()
     assert await town.chat.count("bob") == 2
@@ -116,7 +116,7 @@ async def test_a_read_that_cant_be_repaired_is_listed_and_can_be_played_again(to
     assert '"bob"' in event
 
     await allow(town)
-    assert "played 1 again" in await town.command("dlt", "replay", "--all")
+    assert "replayed 1" in await town.command("dlt", "replay", "--all")
 
     await town.all_done()
     assert (await town.receipts())["bob", "general"][1] == 2
