@@ -67,7 +67,7 @@ def wrong_header(line: bytes) -> str | None:
 
 
 class Checks:
-    """Applies the limits of the service to records."""
+    """Checks records against the limits of the service."""
 
     def __init__(self, clock: Clock, rules: MessageRules) -> None:
         self._clock = clock
@@ -158,7 +158,7 @@ class Checks:
     # ------------------------------------------------------------ messages
 
     def _message(self, line: MessageLine) -> Message:
-        self._check_places(line)
+        self._check_message(line)
         self._rules.check_text(line.text, "text")
         self._rules.check_text(line.preview, "preview")
         at, sent_at = self._past(line.at, "at"), _time(line.sent_at, "sent_at")
@@ -181,7 +181,7 @@ class Checks:
         )
 
     @staticmethod
-    def _check_places(line: MessageLine) -> None:
+    def _check_message(line: MessageLine) -> None:
         _check_seqs("seq", line.seq or 0)
         _check_seqs("thread_seq", line.thread_seq or 0)
         if line.seq == 0 or line.thread_seq == 0:
@@ -194,12 +194,12 @@ class Checks:
             if not line.deleted:
                 raise Invalid("sender_id may be null only where deleted is true")
             if line.seq is not None or line.thread_id is not None:
-                raise Invalid("a message with a place needs its sender_id")
+                raise Invalid("a message with a seq or thread_id needs its sender_id")
 
     def _mentions(self, line: MessageLine) -> tuple[str, ...]:
         found = self._rules.mentions(line.mentions)
         if HERE in found:
-            raise Invalid('nobody knows who was online then: instead of "@here" name the users, or "@channel"')
+            raise Invalid('it is unknown who was online then: instead of "@here" name the users, or "@channel"')
         return found
 
     def _check_clock(self, at: int, field: str) -> None:
