@@ -13,7 +13,7 @@ import typer
 from rich.progress import TextColumn
 
 from .commands import command
-from .output import note, progress_bar, show, show_json, table
+from .output import INTERRUPTED, note, progress_bar, show, show_json, table
 from .repair import PANEL
 from .target import Json, Target
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 MAX_MEMBERS = 1_000_000
-INTERRUPTED = 130
 PREFIX = re.compile(r"bench-[0-9a-f]{8}")
 
 HELP = (

@@ -208,9 +208,8 @@ def shown(message: Latest | None) -> str:
     """A channel's latest message in a few words."""
     if message is None:
         return "-"
-    return plain(
-        f"{message.sender_id}: {message.preview}" if message.preview else f"{message.id} by {message.sender_id}"
-    )
+    text = f"{message.sender_id}: {message.preview}" if message.preview else f"{message.id} by {message.sender_id}"
+    return plain(text)
 
 
 def more(cursor: str | None) -> list[str]:

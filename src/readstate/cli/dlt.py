@@ -12,7 +12,7 @@ from readstate.domain.errors import NotFound, TooLarge
 from readstate.settings import Settings
 
 from .commands import command
-from .output import note, plain, present, show, show_json, table, utc
+from .output import note, plain, present, table, utc
 from .repair import PANEL, check_cluster
 from .target import Json
 
@@ -65,19 +65,12 @@ def list_(
     check_cluster(settings)
     found = _with_store(settings, lambda store: store.list_dead_letters(after, limit + 1))
     page = found[:limit]
-    if as_json:
-        show_json([asdict(one) for one in page])
-        return
-    if not page:
-        show("no dead letters")
-        return
     rows = table("#id", "topic", "partition/offset", "failed at", "#tries", "reason")
     for one in page:
         offset = one.place.rpartition("/")[0]
         rows.add_row(str(one.id), plain(one.topic), offset, utc(one.failed_at), str(one.tries), plain(one.error))
-    show(rows)
-    if len(found) > limit:
-        show("", f"there are more: readstate dlt list --after {page[-1].id}")
+    more = ["", f"there are more: readstate dlt list --after {page[-1].id}"] if len(found) > limit else []
+    present([asdict(one) for one in page], as_json, *([rows, *more] if page else ["no dead letters"]))
 
 
 # ---------------------------------------------------------------- replay

@@ -6,7 +6,7 @@ import shutil
 import sqlite3
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -39,11 +39,13 @@ def examine(target: Target) -> Iterator[Finding]:
         yield Finding("settings", "fail", error.detail, "correct them")
         return
     yield Finding("settings", "ok", f"valid; profile {settings.profile}")
-    for check in LOCAL_CHECKS:
-        yield check(settings)
+    yield data_directory(settings)
+    yield secrets(settings)
+    yield token_keys(settings)
     yield from exposure(settings)
-    for check in SQLITE_CHECKS if settings.in_sqlite else ():
-        yield check(settings)
+    if settings.in_sqlite:
+        yield database(settings)
+        yield schema(settings)
     yield from examine_servers(settings)
     yield service(target, settings)
 
@@ -126,10 +128,6 @@ def token_keys(settings: Settings) -> Finding:
     if Path(settings.jwks).is_file():
         return Finding("token keys", "ok", f"in {settings.jwks}")
     return Finding("token keys", "fail", f"{settings.jwks}: no such file", "put the JWKS there, or correct jwks")
-
-
-LOCAL_CHECKS: tuple[Callable[[Settings], Finding], ...] = (data_directory, secrets, token_keys)
-SQLITE_CHECKS = (database, schema)
 
 
 # ---------------------------------------------------------------- the service

@@ -18,7 +18,7 @@ from readstate.api import Erased, ImportReport, Refused
 from .backup import PANEL
 from .chat import User
 from .commands import command
-from .output import note, plain, present, private_file, progress_bar
+from .output import INTERRUPTED, note, plain, present, private_file, progress_bar
 from .target import Json, Target, open_store
 
 app = typer.Typer()
@@ -29,7 +29,6 @@ MAX_CHUNK = 500_000
 MAX_LINES = 10_000
 MAX_NAMED = 1_000
 """Refused lines that --json lists; without it each is printed as it comes."""
-INTERRUPTED = 130
 
 
 class Transfer(Protocol):

@@ -91,12 +91,8 @@ def _migrate(settings: Settings, check: bool) -> tuple[int, int]:
 
 def _configured_claims(settings: Settings, user: str) -> dict[str, str]:
     """The claims that the service requires."""
-    wanted = {
-        "iss": settings.jwt_issuer,
-        "aud": settings.jwt_audience,
-        settings.jwt_user_claim: user,
-    }
-    return {name: value for name, value in wanted.items() if value}
+    claims = {"iss": settings.jwt_issuer, "aud": settings.jwt_audience, settings.jwt_user_claim: user}
+    return {name: value for name, value in claims.items() if value}
 
 
 def _seconds(text: str) -> int:

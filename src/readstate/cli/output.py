@@ -14,6 +14,8 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TaskProgressColum
 from rich.table import Table
 from rich.text import Text
 
+INTERRUPTED = 130
+"""The exit code after Ctrl+C."""
 PIPE_WIDTH = 500
 """Width of tables in a pipe, which no terminal cuts."""
 

@@ -5,11 +5,12 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
+from rich.table import Table
 
 from readstate.settings import Settings
 
 from .commands import command
-from .output import fields, plain, present, progress, show, show_json, table
+from .output import fields, plain, present, progress, table
 from .target import Json, open_store
 
 if TYPE_CHECKING:
@@ -78,23 +79,19 @@ def audit(
     """Recount a random sample of users and channels, and their badges, from the database; exit code 1 on drift."""
     with progress("counting") as report:
         found = _call(settings, lambda rs: rs.audit.run(sample, patience, report))
-    if as_json:
-        show_json(found)
-    else:
-        _show_audit(found)
+    present(found, as_json, *_audit(found))
     raise typer.Exit(1 if found.drift else 0)
 
 
-def _show_audit(found: "Audited") -> None:
+def _audit(found: "Audited") -> list[Table | str]:
     recounted = f"recounted {found.counted:,}" + (f" and {found.badges:,} badges" if found.badges else "")
     if not found.drift:
-        show(f"{recounted}: all agree")
-        return
+        return [f"{recounted}: all agree"]
     rows = table("user", "channel", "what differs", "#hot store", "#database")
     for one in found.drift:
         rows.add_row(plain(one.user_id), plain(one.channel_id or ""), one.what, str(one.hot), str(one.durable))
     repairs = "readstate recount USER CHANNEL repairs a count, readstate reconcile all pointers and badges"
-    show(rows, "", f"{recounted}: {len(found.drift):,} differ. {repairs}")
+    return [rows, "", f"{recounted}: {len(found.drift):,} differ. {repairs}"]
 
 
 def check_cluster(settings: Settings) -> None:

@@ -116,16 +116,7 @@ async def serve(settings: Settings, inherited: socket.socket | None, tls: ssl.SS
 @contextlib.asynccontextmanager
 async def serving_beside(app: ASGIApp, listener: socket.socket, settings: Settings) -> AsyncIterator[None]:
     """Serve a small application during the block."""
-    config = uvicorn.Config(
-        app,
-        http=http_protocol(settings),
-        ws="none",
-        log_config=None,
-        lifespan="off",
-        access_log=False,
-        server_header=False,
-    )
-    server = _BesideServer(config)
+    server = _BesideServer(_config(app, settings, ws="none"))
     serving = asyncio.create_task(server.serve([listener]))
     try:
         yield
@@ -192,23 +183,25 @@ class _Server(uvicorn.Server):
 
 
 def server_config(service: Readstate) -> uvicorn.Config:
-    return uvicorn.Config(
-        asgi_app(service, demo=demo_is_on(service.settings)),
-        http=http_protocol(service.settings),
+    settings = service.settings
+    return _config(
+        asgi_app(service, demo=demo_is_on(settings)),
+        settings,
         ws=LiveProtocol,
-        ws_max_size=service.settings.max_frame,
-        ws_ping_interval=service.settings.heartbeat,
-        ws_ping_timeout=service.settings.heartbeat,
+        ws_max_size=settings.max_frame,
+        ws_ping_interval=settings.heartbeat,
+        ws_ping_timeout=settings.heartbeat,
         ws_per_message_deflate=False,
-        lifespan="off",
         interface="asgi3",
-        log_config=None,
-        access_log=False,
         proxy_headers=False,
-        server_header=False,
         timeout_keep_alive=KEEP_ALIVE,
-        timeout_graceful_shutdown=service.settings.shutdown_grace,
+        timeout_graceful_shutdown=settings.shutdown_grace,
     )
+
+
+def _config(app: ASGIApp, settings: Settings, **more: Any) -> uvicorn.Config:
+    quiet: dict[str, Any] = {"lifespan": "off", "log_config": None, "access_log": False, "server_header": False}
+    return uvicorn.Config(app, http=http_protocol(settings), **quiet, **more)
 
 
 def listen(host: str, port: int) -> socket.socket:

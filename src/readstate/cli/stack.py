@@ -157,7 +157,7 @@ def _write_env(path: Path, lines: list[str]) -> None:
     note(f"wrote {path}")
 
 
-class _Display:
+class _Display(Progress):
     """One line per server on stderr: at a terminal its progress, in a pipe the result."""
 
     ENDS = frozenset({"running", "not started", "stopped", "removed"})
@@ -168,18 +168,11 @@ class _Display:
             TextColumn("{task.fields[server]}", markup=False),
             TextColumn("{task.description}", markup=False),
         )
-        self._progress = Progress(*columns, console=console(stderr=True))
-        self._tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> "_Display":
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+        super().__init__(*columns, console=console(stderr=True))
+        self._ids: dict[str, TaskID] = {}
 
     def report(self, server: str, what: str) -> None:
         """Called from several threads."""
-        if server not in self._tasks:
-            self._tasks[server] = self._progress.add_task(what, total=1, server=server)
-        self._progress.update(self._tasks[server], description=what, completed=int(what in self.ENDS))
+        if server not in self._ids:
+            self._ids[server] = self.add_task(what, total=1, server=server)
+        self.update(self._ids[server], description=what, completed=int(what in self.ENDS))

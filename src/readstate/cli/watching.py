@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
-from typing import NamedTuple
+from typing import NamedTuple, Union
 from urllib.parse import quote
 
 import msgspec
@@ -16,17 +16,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
 from readstate.api import frames
-from readstate.client.errors import (
-    Forbidden,
-    Interrupted,
-    NotReadstate,
-    TimedOut,
-    TokenExpired,
-    Unauthenticated,
-    Unreachable,
-    as_answered,
-    refusal,
-)
+from readstate.client import errors
 from readstate.domain.errors import Invalid, ReadstateError
 
 from .chat import count as number_of
@@ -46,18 +36,7 @@ REASONS = {
     4408: "events were not printed fast enough",
 }
 
-AnyEvent = (
-    frames.MessageNew
-    | frames.ReadPointerUpdated
-    | frames.UnreadUpdated
-    | frames.ChannelUpdated
-    | frames.ChannelRemoved
-    | frames.ReceiptUpdated
-    | frames.BadgeUpdated
-    | frames.ThreadUpdated
-    | frames.SyncRequired
-)
-STYLES = {
+STYLES: dict[str, str] = {
     "message.new": "green",
     "read_pointer.updated": "cyan",
     "unread.updated": "yellow",
@@ -68,6 +47,7 @@ STYLES = {
     "thread.updated": "bright_green",
     "sync.required": "bold red",
 }
+_decoder = msgspec.json.Decoder(Union[tuple(frames.Event.__subclasses__())])  # noqa: UP007 - of a tuple
 
 
 async def print_events(
@@ -100,7 +80,7 @@ class Received(NamedTuple):
 
     type: str
     text: str
-    event: AnyEvent | None
+    event: frames.Event | None
     """None: a type that only a newer version knows."""
 
 
@@ -175,9 +155,11 @@ class EventStream:
         except InvalidStatus as error:
             status = error.response.status_code
             detail = f"{url} answered {status}: it serves no live updates"
-            raise as_answered(NotReadstate(detail), f"http_{status}", status, retry=status >= 500) from error
+            raise errors.as_answered(
+                errors.NotReadstate(detail), f"http_{status}", status, retry=status >= 500
+            ) from error
         except (OSError, InvalidHandshake, InvalidURI) as error:
-            unreachable = Unreachable(f"{url} cannot be reached: {error}")
+            unreachable = errors.Unreachable(f"{url} cannot be reached: {error}")
             unreachable.retry = not isinstance(error, InvalidURI)
             raise unreachable from error
         try:
@@ -195,13 +177,15 @@ class EventStream:
                 answer = msgspec.json.decode(await socket.recv(), type=frames.Ready | frames.Error)
         except ConnectionClosed as closed:
             _reason(closed)
-            raise Interrupted(f"{url} closed the connection before its answer") from closed
+            raise errors.Interrupted(f"{url} closed the connection before its answer") from closed
         except TimeoutError as error:
-            raise TimedOut(f"{url} did not answer in time") from error
+            raise errors.TimedOut(f"{url} did not answer in time") from error
         except msgspec.MsgspecError as error:
-            raise NotReadstate(f"{url} answers with something else than Readstate") from error
+            raise errors.NotReadstate(f"{url} answers with something else than Readstate") from error
         if isinstance(answer, frames.Error):
-            raise as_answered(refusal(answer.code, 0, answer.detail, answer.field), answer.code, 0, retry=answer.retry)
+            raise errors.as_answered(
+                errors.refusal(answer.code, 0, answer.detail, answer.field), answer.code, 0, retry=answer.retry
+            )
         return answer
 
     def _check_ready(self, ready: frames.Ready) -> None:
@@ -209,7 +193,7 @@ class EventStream:
         if self._user == ME and ready.expires_at is None:
             raise Invalid("a service key has no 'me': name the user by its id")
         if self._user not in {ME, ready.user_id}:
-            raise Forbidden(f"the token is {ready.user_id}'s, not {self._user}'s")
+            raise errors.Forbidden(f"the token is {ready.user_id}'s, not {self._user}'s")
         self.resume = ready.resume or self.resume
 
 
@@ -217,9 +201,9 @@ def _reason(closed: ConnectionClosed) -> str:
     """Why a connection has ended; raises if the next one would end the same way."""
     code, text = (closed.rcvd.code, closed.rcvd.reason) if closed.rcvd else (1006, "")
     if code == NOT_AUTHENTICATED:
-        raise Unauthenticated(text or "the key or token is not valid") from None
+        raise errors.Unauthenticated(text or "the key or token is not valid") from None
     if code == TOKEN_EXPIRED:
-        raise TokenExpired("the token has expired: take a new one") from None
+        raise errors.TokenExpired("the token has expired: take a new one") from None
     return REASONS.get(code) or f"{code} {plain(text)}".strip()
 
 
@@ -227,7 +211,7 @@ def _received(data: str | bytes) -> Received | None:
     """The event of a frame; None: it is no event."""
     text = data if isinstance(data, str) else data.decode()
     try:
-        event = msgspec.json.decode(text, type=AnyEvent)
+        event = _decoder.decode(text)
         return Received(str(event.__struct_config__.tag), text, event)
     except msgspec.ValidationError:
         frame = msgspec.json.decode(text)
@@ -251,7 +235,7 @@ def line(received: Received) -> Text:
     return Text.assemble((clock, "dim"), "  ", kind, "  ", plain(what))
 
 
-def _what(event: AnyEvent) -> str:
+def _what(event: frames.Event) -> str:
     match event:
         case frames.MessageNew():
             return f"{event.channel_id}  {_message(event)}"
@@ -276,6 +260,7 @@ def _what(event: AnyEvent) -> str:
             return f"{event.channel_id}  thread {event.thread_id}: {state}"
         case frames.SyncRequired():
             return event.reason
+    return ""
 
 
 def _message(event: frames.MessageNew) -> str:

@@ -67,18 +67,6 @@ class ValkeyCluster(Cluster[ClusterNode]):
         _wait_until(self.is_whole, "the Cluster is whole")
         return self
 
-    def kill(self) -> None:
-        for node in self.nodes:
-            node.kill()
-
-    def pause(self) -> None:
-        for node in self.nodes:
-            node.pause()
-
-    def resume(self) -> None:
-        for node in self.nodes:
-            node.resume()
-
     def is_whole(self) -> bool:
         """Whether every node sees all others and accepts requests for all slots."""
         try:
