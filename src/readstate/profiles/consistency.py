@@ -9,6 +9,24 @@ reload of one user could lose them for a while.
 class Exclusive:
     """This process has the stores to itself."""
 
+    def delays_live_cursors(self) -> bool:
+        return False
+
+    def recounts_announced_messages(self) -> bool:
+        return False
+
+    def looks_up_late_receipts(self) -> bool:
+        return False
+
 
 class Shared:
     """Other processes use the same stores."""
+
+    def delays_live_cursors(self) -> bool:
+        return True
+
+    def recounts_announced_messages(self) -> bool:
+        return True
+
+    def looks_up_late_receipts(self) -> bool:
+        return True

@@ -5,7 +5,14 @@ from typing import NamedTuple
 from readstate.batching import Batcher, Batchers
 from readstate.domain.rules import check_id, check_user_id
 from readstate.live.catch_up import CatchUp
+from readstate.live.cursors import LiveCursors
+from readstate.live.devices import LiveDevices
+from readstate.live.late_corrections import LateCorrections
+from readstate.live.receipts import LiveReceipts
 from readstate.live.rendering import EventRenderer
+from readstate.live.sending import EventSender
+from readstate.live.sessions import ConnectedUsers
+from readstate.live.unmuting import Unmuting
 from readstate.live.updates import Live
 from readstate.ports import Bus, Clock, Durable, DurableTransfer, Freshness, Hot, Log
 from readstate.ports.consistency import Consistency
@@ -64,6 +71,7 @@ class Services:
     presence: UserPresence
     explain: Explain
     renderer: EventRenderer
+    catch_up: CatchUp
     live: Live
     transfer: Transfer
     repair: Repair
@@ -183,33 +191,23 @@ class Services:
             alone=parts.alone,
         )
         self.renderer = EventRenderer(
-            hot.users,
-            hot.channels,
-            loader,
-            counting,
-            self.unread,
-            self.inbox,
-            self.preferences,
-            self.threads,
-            self.badge,
+            hot, loader, counting, self.unread, self.inbox, self.preferences, self.threads, self.badge
         )
-        missed = CatchUp(durable, self.unread, self.renderer, receipts_max_members=s.receipts_max_members)
-        self.live = Live(
-            hot.users,
-            hot.channels,
-            hot.presence,
-            loader,
-            self.unread,
-            self.receipts,
-            self.renderer,
-            missed,
-            pending_writes,
-            parts.unannounced,
-            freshness,
-            clock,
-            cursors,
-            alone=parts.alone,
+        self.catch_up = CatchUp(durable, self.unread, self.renderer, receipts_max_members=s.receipts_max_members)
+        self.live = self._make_live(clock, parts, pending_writes)
+
+    def _make_live(self, clock: Clock, parts: Parts, pending_writes: PendingWrites) -> Live:
+        hot, consistency, timings = parts.hot, parts.consistency, parts.timings.live
+        connected = ConnectedUsers(hot.users, self.loader, hot.presence)
+        cursors = LiveCursors(
+            hot, parts.cursors, parts.unannounced, clock, consistency, timings, store_id=parts.store_id
         )
+        corrections = LateCorrections(parts.freshness, self.catch_up, cursors, consistency, timings)
+        sender = EventSender(connected, self.renderer, cursors, corrections, pending_writes, consistency, timings)
+        receipts = LiveReceipts(connected, self.receipts, cursors, sender, clock, timings)
+        unmuting = Unmuting(connected, self.loader, sender, clock, timings)
+        devices = LiveDevices(connected, self.catch_up, cursors, corrections, unmuting, sender, timings)
+        return Live(connected, hot.users, devices, receipts, unmuting, corrections, sender)
 
     async def is_member(self, user: str, *channels: str) -> bool:
         """Whether these channels exist and the user is in all of them."""
