@@ -30,7 +30,7 @@ class Missed(NamedTuple):
 
     @classmethod
     def incomplete(cls, reached: SyncCursor) -> "Missed":
-        event = SyncRequired(reason="what was missed can't be given whole", resume=LATER)
+        event = SyncRequired(reason="the missed events can't be sent completely", resume=LATER)
         return cls(reached, reached, (event,), complete=False)
 
 

@@ -152,8 +152,8 @@ class Live:
             return [(CountDelta.NOTHING, None)] * len(members)
         named = None if EVERYONE in message.mentions else frozenset(message.mentions)
         names = [user.id for user in members]
-        place = Position(message.seq, message.id, message.at)
-        found = await self._users.count_delta(message.channel_id, place, named, names)
+        position = Position(message.seq, message.id, message.at)
+        found = await self._users.count_delta(message.channel_id, position, named, names)
         return [(CountDelta.NOTHING, epoch) for _, epoch in found] if message.silent else found
 
     def _own_message(self, came: MessageCame) -> None:
