@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 
+from readstate.domain.errors import ConfigurationError
+
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _ROW = re.compile(r"\(\?(?:, \?)*\)")
 _VALUE = re.compile(r"(?<![:\w]):([a-z_]+)")
@@ -23,6 +25,16 @@ def migrations(dialect: str) -> dict[int, str]:
     names = sorted(entry.name for entry in (files(__package__) / dialect).iterdir())
     found = ((match, name) for name in names if (match := _MIGRATION.fullmatch(name)))
     return {int(match[1]): _read(dialect, name) for match, name in found}
+
+
+def check_version(dialect: str, version: int) -> tuple[int, int]:
+    """(current, wanted) schema version; equal when nothing is missing."""
+    newest = max(migrations(dialect))
+    if version > newest:
+        raise ConfigurationError(
+            f"the database has schema {version}, made by a newer Readstate; this one knows up to {newest}"
+        )
+    return version, newest
 
 
 @cache
