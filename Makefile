@@ -51,7 +51,7 @@ pytest: setup tools
 
 test-servers: setup ## Run the tests of the service with everything on PostgreSQL and Valkey (about 10 minutes)
 	TEST_STORES=servers $(BIN)/pytest --numprocesses=2 tests/http tests/live \
-		tests/integration/test_memory_lost.py tests/integration/test_concurrency.py
+		tests/embedded/test_memory_lost.py tests/embedded/test_concurrency.py
 
 test-cluster: setup ## Run the same tests with every service as a cluster, over Kafka too (about half an hour)
 	TEST_STORES=cluster $(BIN)/pytest --numprocesses=2 tests/http tests/live
@@ -67,7 +67,7 @@ fmt: setup ## Format the code and mend what can be mended
 	$(BIN)/ruff check --fix
 
 fuzz: setup ## Make up requests from the OpenAPI document, for ten minutes
-	FUZZ_EXAMPLES=500 FUZZ_SECONDS=600 $(BIN)/pytest tests/integration/test_fuzz.py --timeout 900
+	FUZZ_EXAMPLES=500 FUZZ_SECONDS=600 $(BIN)/pytest tests/embedded/test_fuzz.py --timeout 900
 
 bench: setup ## Measure, side by side with plain baselines, into bench/RESULTS.md (about 30 minutes)
 	$(BIN)/python -m bench

@@ -9,8 +9,10 @@ from typing import Any
 
 import hiredis
 
-from readstate.adapters.valkey.hot import ValkeyHot
+from readstate.adapters.valkey import DurableCounter
+from readstate.adapters.valkey.hot import ExclusiveHot, HotOptions
 from readstate.stack import Valkey
+from readstate.timings import ValkeyTimings
 
 from .load import HOST, PATIENCE, BenchmarkError
 from .servers import on_cores
@@ -122,22 +124,14 @@ def valkey(directory: Path, cores: set[int] | None = None) -> Iterator[Measured]
         server.wipe()
 
 
-async def hot_state(url: str, prefix: str = "", replica_url: str = "") -> ValkeyHot:
+async def hot_state(url: str, prefix: str = "", replica_url: str = "") -> ExclusiveHot:
     """Readstate's hot state there, without a durable store; with a write replica, if one is named."""
 
     async def next_generation(known: int) -> int:
         return known + 1
 
-    hot = ValkeyHot(
-        url,
-        prefix=prefix,
-        unread_cap=10_000,
-        clock=lambda: time.time_ns() // 1_000_000,
-        ledger_ttl=2_592_000,
-        position=0,
-        store=1,
-        next_generation=next_generation,
-        replica_url=replica_url,
-    )
+    options = HotOptions(url=url, prefix=prefix, unread_cap=10_000, ledger_ttl=2_592_000, replica_url=replica_url)
+    counter = DurableCounter(1, next_generation)
+    hot = ExclusiveHot(options, counter, lambda: time.time_ns() // 1_000_000, ValkeyTimings(), position=0)
     await hot.clear()
     return hot

@@ -25,7 +25,6 @@ from readstate.api import frames
 from readstate.cli import app
 from readstate.domain import errors
 from readstate.gateway.openapi import schemas
-from readstate.gateway.openapi import texts as words
 from readstate.gateway.ws import endpoint as websocket
 
 DOCS = Path(__file__).parent
@@ -404,42 +403,6 @@ A frame is done. The answer to each kind of frame is told with it.
 | field | type | what it is |
 | --- | --- | --- |
 | `ref?` | text or number | What the device called the frame. |"""
-FRAME_WORDS = {
-    "ref": "What the device called the frame.",
-    "Hello.device": "Which of the user's devices this is: an id that stays the same for it.",
-    "Hello.token": "If it came neither in the header nor as a subprotocol.",
-    "Hello.resume": "The newest cursor that the device has: a `resume`, or the `sync` of a bulk sync.",
-    "Focus.read": "False leaves the pointer where it is. Else everything that is there is read.",
-    "MarkRead.messages": "Exactly these are read, whatever stands before them.",
-    "MarkRead.thread_id": "Read this thread, not the channel: whole, or `up_to` a reply.",
-    "Auth.token": "A new token of the same user.",
-    "Ready.user_id": "Whose events these are.",
-    "Ready.version": "The service's version.",
-    "Ready.resume": "What the device came with; else the moment from which on it is told.",
-    "connection_id": "This connection.",
-    "Ready.instance_id": "The process that serves it.",
-    "Ready.expires_at": "When the token expires, in ms since 1970; null for a service key.",
-    "server_time": "The service's clock, in ms since 1970.",
-    "message_id": "The message.",
-    "MessageNew.seq": "Its place in the channel: 1, 2, 3 …; null for a reply in a thread only.",
-    "mentions_me": "Whether it mentions the user.",
-    "last_read_id": "The message up to which everything is read.",
-    "last_read_at": "The time of that message.",
-    "ReceiptUpdated.user_id": "Who has read.",
-    "conversation": "The row of the inbox, as it stands now.",
-    "ChannelUpdated.preferences": "What the user wants of the channel.",
-    "UnreadUpdated.archived": "Only there if it is true: the channel is archived, and leaves the totals.",
-    "ThreadUpdated.latest": "The newest reply; its `seq` is its place in the thread.",
-    "ThreadUpdated.last_read": "The reply up to which the thread is read.",
-    "followed": "False: the thread is followed no more. Drop it.",
-    "SyncRequired.reason": "Why, for people.",
-    "Place.id": "The message.",
-    "Place.seq": "Its place in the channel.",
-    "Latest.id": "The message.",
-    "Latest.seq": "Its place in the channel, or in the thread.",
-    "LastRead.id": "The message; null when nothing is read.",
-}
-"""What fields mean where neither their struct nor the words of the HTTP API tell."""
 CLOSE_CODES = (
     (websocket.NOT_AUTHENTICATED, "No token, not a good one, or no `hello` in time.", "Get a token, then connect."),
     (websocket.TOKEN_EXPIRED, "The token has expired. `auth` in time prevents it.", "Get a token, then connect."),
@@ -502,15 +465,18 @@ def _frame(frame: type[Struct], without: Collection[str] = (), ending: str = "")
 
 def _frame_field(frame: type[Struct], field: kinds.Field) -> tuple[str, str, str]:
     name = field.encode_name
-    own = FRAME_WORDS.get(f"{frame.__name__}.{name}") or FRAME_WORDS.get(name)
-    about = own or schemas._docs_of_fields(frame).get(name) or schemas.word_of(frame, name).about
-    assert about, f"{frame.__name__}.{name}: say what it is, in FRAME_WORDS"
-    return f"`{name}{'' if field.required else '?'}`", _type(field.type, name, not field.required), about
+    assert isinstance(field.type, kinds.Metadata), f"{frame.__name__}.{name}: say what it is, beside the field"
+    about = (field.type.extra_json_schema or {})["description"]
+    return f"`{name}{'' if field.required else '?'}`", _type(field.type, not field.required), about
 
 
-def _type(kind: kinds.Type, name: str, optional: bool = False) -> str:
+def _type(kind: kinds.Type, optional: bool = False) -> str:
     """A type in words. `null` goes without saying where the field may be left out."""
     match kind:
+        case kinds.Metadata(extra_json_schema={"title": title}):
+            return str(title).lower()
+        case kinds.Metadata(type=inner):
+            return _type(inner, optional)
         case kinds.StrType():
             return "text"
         case kinds.IntType():
@@ -524,19 +490,16 @@ def _type(kind: kinds.Type, name: str, optional: bool = False) -> str:
         case kinds.StructType(cls=cls):
             return f"[{_name(cls)}](#{_name(cls).lower()})"
         case kinds.VarTupleType(item_type=item):
-            return f"list of {_type(item, name)}s"
+            return f"list of {_type(item)}s"
         case kinds.UnionType(types=types):
-            left = [one for one in types if not (optional and isinstance(one, kinds.NoneType))]
-            if {type(one) for one in left} == {kinds.StrType, kinds.IntType} and name != "ref":
-                return "time" if name in words.TIMES else "id"
-            return " or ".join(_type(one, name) for one in left)
-    raise TypeError(f"{name} is of a type that has no word yet: {kind}")
+            return " or ".join(_type(one) for one in types if not (optional and isinstance(one, kinds.NoneType)))
+    raise TypeError(f"a type that has no word yet: {kind}")
 
 
 def _shapes(events: Iterable[type[Struct]]) -> list[type[Struct]]:
     """The structs inside events, each once."""
     own = [*events]
-    return sorted((one for one in schemas._structs(own) if one not in own), key=_name)
+    return sorted((one for one in schemas.structs_in(own) if one not in own), key=_name)
 
 
 PAGES: dict[str, Callable[[], str]] = {

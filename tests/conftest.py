@@ -377,7 +377,7 @@ async def in_process(data_dir: Path, **settings: Any) -> AsyncIterator[Chat]:
     from readstate.gateway.demo.sandbox import is_on as demo_is_on
 
     options: dict[str, Any] = {"service_keys": (SERVICE_KEY,), "jwt_secret": JWT_SECRET, "data_dir": str(data_dir)}
-    options |= stores.UNLIMITED | stores.settings_of(data_dir) | settings
+    options |= stores.UNLIMITED | stores.settings_of(data_dir) | {"timings": stores.timings()} | settings
     async with Readstate.open(**options) as rs, stores.with_workers(rs):
         transport = httpx.ASGITransport(app=asgi_app(rs, demo=demo_is_on(rs.settings)))
         async with httpx.AsyncClient(transport=transport, base_url="http://test", headers=WAIT) as http:

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
+from readstate.timings import ServiceTimings, Timings, ValkeyTimings
+
 if TYPE_CHECKING:
     from readstate import Readstate
 
@@ -134,16 +136,14 @@ def _collect_sockets() -> None:
 # ---------------------------------------------------------------- a service of the cluster profile in this process
 
 
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+def timings() -> Timings:
     """A cluster of one process, which is made anew for every test, need not wait long for others."""
-    from readstate.adapters.valkey.presence import ValkeyPresence
-    from readstate.services import freshness
-
-    defaults = ValkeyPresence.__init__.__kwdefaults__
-    assert defaults is not None
-    monkeypatch.setitem(defaults, "heartbeat", HEARTBEAT_SECONDS)
-    monkeypatch.setitem(defaults, "settle_ms", int(SETTLE_SECONDS * 1000))
-    monkeypatch.setattr(freshness, "SETTLE_SECONDS", SETTLE_SECONDS)
+    if chosen != CLUSTER:
+        return Timings()
+    return Timings(
+        services=ServiceTimings(settle=SETTLE_SECONDS),
+        valkey=ValkeyTimings(heartbeat=HEARTBEAT_SECONDS, settle_ms=int(SETTLE_SECONDS * 1000)),
+    )
 
 
 @asynccontextmanager

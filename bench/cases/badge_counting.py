@@ -7,7 +7,7 @@ import asyncpg  # type: ignore[import-untyped]
 import uvloop
 
 from readstate.adapters.sql.postgres.store import PostgresStore
-from readstate.adapters.valkey.hot import ValkeyHot
+from readstate.adapters.valkey.hot import ExclusiveHot
 from readstate.stack import Postgres
 from readstate.timings import SqlTimings
 
@@ -79,7 +79,7 @@ async def _fill(setting: Setting, url: str, sizes: list[int]) -> None:
 
 
 async def _count(
-    hot: ValkeyHot, durable: PostgresStore, user: str, expected: int, rounds: int
+    hot: ExclusiveHot, durable: PostgresStore, user: str, expected: int, rounds: int
 ) -> tuple[float, float, float]:
     """Milliseconds: ready, on the fly, loaded."""
     ready, sql, loaded = [], [], []
@@ -99,7 +99,7 @@ async def _count(
     return 1000 * median(ready), 1000 * median(sql), 1000 * median(loaded)
 
 
-async def _load(hot: ValkeyHot, durable: PostgresStore, user: str) -> None:
+async def _load(hot: ExclusiveHot, durable: PostgresStore, user: str) -> None:
     ticket = await hot.badges.begin(user)
     tap, senders = await durable.badge_senders(user)
     if ticket is None or not await hot.badges.install(user, ticket, tap, senders):

@@ -10,7 +10,7 @@ import uvloop
 from readstate.adapters.memory.bus import LocalBus
 from readstate.adapters.sql.postgres.store import PostgresStore
 from readstate.adapters.sql.session import as_json
-from readstate.adapters.valkey.hot import ValkeyHot
+from readstate.adapters.valkey.hot import ExclusiveHot
 from readstate.domain.events import UnsentEvent
 from readstate.domain.model import Undelivered
 from readstate.stack import Postgres
@@ -113,7 +113,7 @@ async def _measure(setting: Setting, database: Postgres, main: Measured, replica
     return result
 
 
-async def _load(hot: ValkeyHot, receivers: int) -> None:
+async def _load(hot: ExclusiveHot, receivers: int) -> None:
     """Nobody has written yet, and every badge is in the hot store."""
     for receiver in range(receivers):
         ticket = await hot.badges.begin(user_id(receiver))
@@ -128,8 +128,8 @@ def _undelivered(event: UnsentEvent) -> Undelivered:
 async def _take(
     way: Contender,
     main: Measured,
-    alone: ValkeyHot,
-    replicated: ValkeyHot,
+    alone: ExclusiveHot,
+    replicated: ExclusiveHot,
     durable: PostgresStore,
     events: Sequence[UnsentEvent],
 ) -> None:
@@ -151,7 +151,7 @@ async def _take(
     way.events += len(events)
 
 
-async def _check(durable: PostgresStore, alone: ValkeyHot, replicated: ValkeyHot, receivers: int) -> None:
+async def _check(durable: PostgresStore, alone: ExclusiveHot, replicated: ExclusiveHot, receivers: int) -> None:
     """All ways of counting agree."""
     for receiver in range(receivers):
         user = user_id(receiver)

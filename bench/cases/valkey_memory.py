@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import uvloop
 
-from readstate.adapters.valkey.hot import ValkeyHot
+from readstate.adapters.valkey.hot import ExclusiveHot
 from readstate.domain.hot_updates import FanOut
 from readstate.domain.model import Entry, Mode, Pointer, Preferences
 from readstate.ports import LoadedUserRoom
@@ -118,7 +118,7 @@ async def _states(server: Measured, town: Town) -> tuple[float, float]:
     return pointers / town.states, both / town.states
 
 
-async def _load(hot: ValkeyHot, town: Town) -> None:
+async def _load(hot: ExclusiveHot, town: Town) -> None:
     async def load(user: int) -> None:
         name = town.ids.user(user)
         if not await hot.users.install(name, await hot.users.begin(name), town.user_rooms(user)):

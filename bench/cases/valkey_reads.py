@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from readstate.adapters.valkey import Script
 from readstate.adapters.valkey.calls import MAX_ITEMS
 from readstate.adapters.valkey.client import ask
-from readstate.adapters.valkey.hot import ValkeyHot
+from readstate.adapters.valkey.hot import ExclusiveHot
 from readstate.domain.hot_updates import FanOut
 from readstate.domain.model import Entry, Mode, Pointer, Position, Preferences
 from readstate.ports import LoadedUserRoom, Moved, Read
@@ -127,7 +127,7 @@ async def _measure(setting: Setting, server: Measured, rounds: int) -> Result:
     return _result(server, ways, quiet)
 
 
-async def _load(hot: ValkeyHot) -> None:
+async def _load(hot: ExclusiveHot) -> None:
     for number_ in range(USERS):
         name = user(number_)
         user_rooms = [
@@ -164,7 +164,7 @@ def _ways(reader: "Reader", calls: int) -> list[Way]:
 class Reader:
     """Reads in all these ways."""
 
-    def __init__(self, hot: ValkeyHot, client: Redis) -> None:
+    def __init__(self, hot: ExclusiveHot, client: Redis) -> None:
         self._hot = hot
         self._client = client
         self._change = 0

@@ -16,6 +16,24 @@ class HttpTimings:
 class ServiceTimings:
     """Services and profiles."""
 
+    tap: float = 4.0
+    """The durable store must take a tap within this time, which is well below the lifetime of its hold."""
+    audit_poll: float = 1.0
+    freshness_poll: float = 0.2
+    settle: float = 3.0
+    """After a loss of the hot store, every instance has reported within this time whether it has reads in its spool."""
+    late_reads: float = 15.0
+    """A read in flight to the log when the hot store was lost is there, or was refused, after this time."""
+    persister: float = 60.0
+    """How long repairs and exports wait for the persister."""
+    persister_in_request: float = 2.0
+    """How long a request waits for the persister."""
+    ping: float = 3
+    ready_cache: float = 1.0
+    """The states of the dependencies are reused for this long."""
+    housekeeping: float = 5
+    """Pause between two turns of housekeeping, in the embedded profile."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LiveTimings:
@@ -60,6 +78,63 @@ class SqlTimings:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ValkeyTimings:
     """Valkey or Redis: hot store, presence and bus."""
+
+    connect: float = 1.0
+    answer: float = 3.0
+    """Socket timeout of a call to the hot store."""
+    patience: float = 5.0
+    """How long calls are retried; then callers get HotStoreUnavailable."""
+    first_retry: float = 0.01
+    longest_retry: float = 0.5
+    first_confirmation_retry: float = 0.02
+    late: float = 2.0
+    """How long a call whose late copy would do harm stays valid. A slower server refuses it."""
+
+    load_ms: int = 60_000
+    """A load of a user or a timeline that takes longer than this is refused. Its staged keys expire then."""
+    badge_hold_ms: int = 15_000
+    """A tap whose process died blocks loads of the badge for this long."""
+    spool_note_ms: int = 10_000
+    """How long a note about a spool counts. It is renewed about every second."""
+
+    heartbeat: float = 1.0
+    """Between renewals of an instance's lease."""
+    lease_ms: int = 10_000
+    """An instance that does not renew its lease for this long is gone."""
+    settle_ms: int = 3_000
+    """After a loss of the hot store, all instances write their connected users again within this time."""
+    lease_cache: float = 1.0
+    """How long the leases of other instances are cached."""
+    gather: float = 0.02
+    """Signs of life are collected for this long before the messages that they prove are removed."""
+    focus_ms: int = 3 * 3600 * 1000
+    """How long the list of users who have a channel open is kept."""
+    focus_renewal: float = 3600.0
+    """Between writes of the users who still have a channel open to its list."""
+    focus_grace_ms: int = 60_000
+    """A user who opened a channel this recently stays on its list, although no device shows it."""
+    listed_ms: int = 3 * 3600 * 1000
+    """How long the list of a dead instance's users is kept."""
+    presence_close: float = 2.0
+
+    bus_answer: float = 1.0
+    bus_heartbeat: float = 1.0
+    """A publisher with nothing to publish sends a heartbeat."""
+    bus_check: float = 1.0
+    """Between checks for silent publishers and a dead connection."""
+    bus_deaf: float = 3.0
+    """A subscriber reconnects if the server, or its own batches, have not been received for this long."""
+    bus_silent: float = 5.0
+    """A publisher that sends nothing for this long may have died with unsent batches."""
+    bus_first_retry: float = 0.05
+    bus_longest_retry: float = 2.0
+    bus_close: float = 2.0
+
+    replica_answer: float = 0.5
+    """For all calls to the write replica that one batch makes. Then the replica is paused."""
+    replica_pause: float = 5.0
+    replica_ttl_ms: int = 24 * 3600 * 1000
+    """A set without a new sender expires. It is filled again on use."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,6 +21,7 @@ from readstate.domain.errors import LogUnavailable
 from readstate.gateway import asgi_app
 from readstate.profiles.roles import WorkerSupervisor, _Writer
 from readstate.tasks import cancel
+from readstate.timings import Timings
 from readstate.workers import MESSAGE_WRITER, RECEIPT_PERSISTER, STATUS_UPDATE
 from tests.conftest import WAIT, Chat, eventually
 from tests.contract import postgres
@@ -102,6 +103,8 @@ class City:
     def __init__(self, directory: Path, machines: Machines, stores: Stores, stack: AsyncExitStack) -> None:
         self.machines = machines
         self.stores = stores
+        self.timings = Timings()
+        """Of everybody who comes from now on."""
         self._directory = directory
         self._stack = stack
 
@@ -109,7 +112,7 @@ class City:
         """One more process. Without roles it only serves."""
         options: dict[str, Any] = {"fanout_max_members": FANOUT, "instance_id": name, "stale_after": 60}
         options |= self.stores.settings(self.machines) | {"data_dir": str(self._directory / name)} | settings
-        rs = await self._stack.enter_async_context(Readstate.open(**options))
+        rs = await self._stack.enter_async_context(Readstate.open(timings=self.timings, **options))
         transport = httpx.ASGITransport(app=asgi_app(rs))
         client = httpx.AsyncClient(transport=transport, base_url="http://test", headers=WAIT)
         instance = Instance(rs, await self._stack.enter_async_context(client))

@@ -8,12 +8,12 @@ Cases are `test_case_<number>_*` in the file that is named: reads is `test_hard_
 | 1 | a mark-unread that only the log or a spool has, and the hot store is emptied | reads |
 | 2 | a read that changes nothing, after one whose produce failed | reads |
 | 3 | a writer that was replaced wakes up late | channels (tests/model/test_repeats.py: dies anywhere) |
-| 4 | a loader against a delete | channels (tests/integration/test_servers_orders.py: every order) |
+| 4 | a loader against a delete | channels (tests/valkey/test_servers_orders.py: every order) |
 | 5 | read one by one, then deleted | reads |
 | 6 | own sends, joins and focus after a mark-unread | reads |
-| 7 | a thousand messages in one millisecond, and a tap | tests/integration/test_badge_at_scale.py |
-| 8 | a tap against the write replica, in every order | tests/integration/test_badge_replica.py |
-| 9 | who was away: repeats, losses, deaths | here (tests/integration/test_badge_at_scale.py, test_presence_valkey.py) |
+| 7 | a thousand messages in one millisecond, and a tap | tests/valkey_postgres/test_badge_at_scale.py |
+| 8 | a tap against the write replica, in every order | tests/valkey_postgres/test_badge_replica.py |
+| 9 | who was away: repeats, losses, deaths | here; the badge: as 7; presence: tests/valkey/test_presence_valkey.py |
 | 10 | a change that is done after a later one was seen | channels |
 | 11 | a channel grows past the limit, with settings that differ | channels |
 | 12 | late events of who or what is gone | channels |
@@ -33,12 +33,12 @@ import pytest
 from readstate import Readstate
 from readstate.adapters.valkey.presence import ValkeyPresence
 from readstate.domain.errors import ConfigurationError
-from readstate.services import freshness
 from readstate.tasks import cancel
+from readstate.timings import ServiceTimings, Timings
 from readstate.workers import MESSAGE_WRITER, STATUS_UPDATE
 from tests.conftest import eventually
-from tests.integration.on_servers import Held
 from tests.servers import Server
+from tests.valkey_postgres.on_servers import Held
 
 from .fleet import PARTITIONS
 from .hard import BIG, ROOMS, SMALL, City, Instance, Unplugged, by_hand, is_left, is_written
@@ -149,12 +149,17 @@ async def dies(instance: Instance) -> None:
 # ---------------------------------------------------------------- 14: the database trails
 
 
+@pytest.fixture
+def _not_patient(city: City) -> None:
+    city.timings = Timings(services=ServiceTimings(persister=4.0))
+
+
+@pytest.mark.usefixtures("_not_patient")
 @ROOMS
 async def test_case_14_reads_that_only_the_log_has_are_no_difference(
-    city: City, worker: Instance, one: Instance, two: Instance, room: str, monkeypatch: pytest.MonkeyPatch
+    city: City, worker: Instance, one: Instance, two: Instance, room: str
 ) -> None:
     """Whatever compares or recounts goes by the merge of both, and takes nothing of it away."""
-    monkeypatch.setattr(freshness, "PASS_SECONDS", 4.0)
     await one.chat.read("bob", room)
     await one.chat.mark_unread("bob", "m2", room)
     await two.chat.read("bob", room, messages=["m4"])
@@ -166,7 +171,7 @@ async def test_case_14_reads_that_only_the_log_has_are_no_difference(
         assert (why["hot"], why["durable"], why["agrees"]) == (3, 3, True)
         assert await instance.chat.recount("bob", room) == {"before": 3, "after": 3}
         await is_left(room, left, instance)
-        assert (await instance.rs.repair.audit(100, 1.0)).drift == []
+        assert (await instance.rs.audit.run(100, 1.0)).drift == []
     await two.chat.prefer("bob", room, muted=True)
     report = await one.rs.repair.reconcile()
     assert (report.database_behind, report.hot_store_behind) == (0, 0)

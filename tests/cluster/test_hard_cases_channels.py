@@ -11,8 +11,8 @@ from readstate.telemetry import WORKER_RETRIES
 from readstate.workers import DEAD_LETTERS, MESSAGE_WRITER, RECEIPT_PERSISTER
 from tests.conftest import check_problem, eventually, of
 from tests.contract import postgres
-from tests.integration.on_servers import Held
-from tests.integration.test_postgres_outages import Wire
+from tests.postgres.test_postgres_outages import Wire
+from tests.valkey_postgres.on_servers import Held
 
 from .fleet import PARTITIONS
 from .hard import BIG, ROOMS, SMALL, City, Instance, Unplugged, by_hand, is_left, is_written
@@ -69,7 +69,7 @@ async def test_case_4_a_deleted_message_does_not_come_back_with_a_load_that_is_o
         city.lose_hot_store()
         await one.is_fresh()
         if name != "load_user":
-            await one.rs.reads._loader.view("bob", [room])
+            await one.rs.loader.view("bob", [room])
         held = Held(one.rs.durable, name, with_answer=True, only_first=True)
         look = asyncio.create_task(one.chat.unread("bob", room))
         loads = await held.is_reached_before(look)  # else this kind of channel is not loaded that way

@@ -10,7 +10,7 @@ from readstate.domain.errors import LogUnavailable
 from readstate.domain.events import ReadEvent
 from readstate.workers import MESSAGE_WRITER, RECEIPT_PERSISTER
 from tests.conftest import check_problem, eventually, of
-from tests.integration.on_servers import Held
+from tests.valkey_postgres.on_servers import Held
 
 from .hard import BIG, ROOMS, SMALL, City, Instance, Unplugged, by_hand, is_left, is_written
 
@@ -117,13 +117,13 @@ async def test_case_1_a_spool_is_known_of_when_its_process_and_the_hot_store_are
     city.lose_hot_store()
     looks: list[bool] = []
     trailing = two.rs.cluster.freshness
-    ask = trailing._spooled
+    ask = trailing._progress.spooled
 
     async def asked() -> bool:
         looks.append(await ask())
         return looks[-1]
 
-    trailing._spooled = asked
+    trailing._progress = trailing._progress._replace(spooled=asked)
     await two.knows_of_the_loss()
     worker.start_worker(RECEIPT_PERSISTER)
 

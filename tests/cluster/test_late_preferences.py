@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 
 from readstate.domain.errors import StorageUnavailable
-from tests.integration.on_servers import Held
+from tests.valkey_postgres.on_servers import Held
 
 from .hard import SMALL, City, Instance
 

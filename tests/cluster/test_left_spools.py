@@ -9,7 +9,7 @@ import pytest
 from readstate.domain.errors import HotStoreUnavailable
 from readstate.domain.hot_updates import UserHotUpdate
 from readstate.profiles import cluster
-from readstate.services import freshness
+from readstate.timings import ServiceTimings, Timings
 from readstate.workers import RECEIPT_PERSISTER
 from tests.conftest import eventually
 
@@ -20,9 +20,9 @@ NOTES = "SELECT count(*) FROM meta WHERE key LIKE 'spool:%'"
 
 
 @pytest.fixture(autouse=True)
-def _nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def _nobody_waits(city: City, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not for what may still be on its way, nor is a spool adopted before a test does it."""
-    monkeypatch.setattr(freshness, "LATE_SECONDS", 0.0)
+    city.timings = Timings(services=ServiceTimings(late_reads=0.0))
     monkeypatch.setattr(cluster, "ADOPT_SECONDS", 3600.0)
 
 

@@ -10,7 +10,7 @@ import pytest
 from readstate.stack import Valkey
 from readstate.workers import RECEIPT_PERSISTER, STATUS_UPDATE
 from tests.conftest import Chat, eventually
-from tests.integration.on_servers import Held
+from tests.valkey_postgres.on_servers import Held
 
 from .hard import BIG, GUESTS, ROOMS, SMALL, City, Instance, Unplugged, is_written
 

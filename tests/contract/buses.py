@@ -8,6 +8,7 @@ from readstate.adapters.memory.bus import LocalBus
 from readstate.adapters.valkey.bus.bus import ValkeyBus
 from readstate.domain.announcements import OnAnnouncements
 from readstate.ports.people import Bus
+from readstate.timings import ValkeyTimings
 
 from ..conftest import eventually
 from .valkey import cluster, single
@@ -47,7 +48,7 @@ async def nothing_missed(_: float) -> None:
 @asynccontextmanager
 async def opened(url: str, on_announcements: OnAnnouncements | None) -> AsyncIterator[ValkeyBus]:
     """An instance that is connected."""
-    bus = await ValkeyBus.open(url, prefix=fresh_prefix(), instance_id="i1")
+    bus = await ValkeyBus.open(url, ValkeyTimings(), prefix=fresh_prefix(), instance_id="i1")
     if on_announcements is not None:
         bus.subscribe(on_announcements, nothing_missed, lambda: False)
 

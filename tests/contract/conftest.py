@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,15 +14,15 @@ from readstate.adapters.memory.users import MemoryUsers
 from readstate.adapters.sql.sqlite.store import SqliteStore
 from readstate.adapters.valkey.badges import ValkeyBadges
 from readstate.adapters.valkey.calls import UserCalls
-from readstate.adapters.valkey.channels import ValkeyChannels
+from readstate.adapters.valkey.channels import ExclusiveChannels
 from readstate.adapters.valkey.presence import ValkeyPresence
 from readstate.adapters.valkey.users import ValkeyUsers
 from readstate.adapters.valkey.write_replica import ReplicatedBadges, WriteReplica
 from readstate.ports import Clock, Durable, HotBadges, HotChannels, HotPresence, HotUsers
-from readstate.timings import SqlTimings
+from readstate.timings import SqlTimings, ValkeyTimings
 
 from .postgres import postgres as postgres_store
-from .valkey import PATIENCE, HotStore, cluster, hot_store, single
+from .valkey import PATIENCE, PATIENT, HotStore, cluster, hot_store, single
 
 CAP = 5
 FANOUT = 3
@@ -58,7 +59,7 @@ async def valkey_cluster_users(clock: ManualClock) -> AsyncIterator[HotUsers]:
 
 
 def users_over(store: HotStore, clock: ManualClock) -> ValkeyUsers:
-    return ValkeyUsers(UserCalls(store.client, store.prefix, CAP, clock, ttl=60), store.generation)
+    return ValkeyUsers(UserCalls(store.backend(clock, CAP)))
 
 
 @asynccontextmanager
@@ -78,10 +79,8 @@ async def valkey_cluster_channels(clock: ManualClock) -> AsyncIterator[HotChanne
         yield channels_over(store, clock)
 
 
-def channels_over(store: HotStore, clock: Clock, cap: int = CAP) -> ValkeyChannels:
-    return ValkeyChannels(
-        store.client, store.generation, prefix=store.prefix, unread_cap=cap, clock=clock, ttl=60, position=0
-    )
+def channels_over(store: HotStore, clock: Clock, cap: int = CAP) -> ExclusiveChannels:
+    return ExclusiveChannels(store.backend(clock, cap), position=0)
 
 
 @asynccontextmanager
@@ -105,13 +104,13 @@ async def valkey_cluster_badges(clock: ManualClock) -> AsyncIterator[HotBadges]:
 async def replicated_badges(clock: ManualClock) -> AsyncIterator[HotBadges]:
     """With a write replica, which is another server."""
     async with hot_store(single) as store:
-        replica = WriteReplica(cluster().url, prefix=store.prefix, answer_seconds=PATIENCE)
+        replica = WriteReplica(cluster().url, store.prefix, replace(PATIENT, replica_answer=PATIENCE))
         yield ReplicatedBadges(badges_over(store, clock), replica)
         await replica.close()
 
 
-def badges_over(store: HotStore, clock: Clock, **more: int) -> ValkeyBadges:
-    return ValkeyBadges(store.client, store.generation, prefix=store.prefix, clock=clock, ttl=60, **more)
+def badges_over(store: HotStore, clock: Clock, timings: ValkeyTimings = PATIENT) -> ValkeyBadges:
+    return ValkeyBadges(store.backend(clock, timings=timings))
 
 
 @asynccontextmanager
@@ -132,20 +131,10 @@ async def valkey_cluster_presence(clock: ManualClock) -> AsyncIterator[HotPresen
 
 
 @asynccontextmanager
-async def presence_over(
-    store: HotStore, clock: Clock, instance_id: str = "i1", settle_ms: int = 0, lease_ms: int = 60_000
-) -> AsyncIterator[ValkeyPresence]:
+async def presence_over(store: HotStore, clock: Clock) -> AsyncIterator[ValkeyPresence]:
     """Presence as one instance has it."""
-    presence = ValkeyPresence(
-        store.client,
-        store.generation,
-        prefix=store.prefix,
-        clock=clock,
-        instance_id=instance_id,
-        lease_ms=lease_ms,
-        settle_ms=settle_ms,
-        heartbeat=0.05,
-    )
+    timings = replace(PATIENT, lease_ms=60_000, settle_ms=0, heartbeat=0.05)
+    presence = ValkeyPresence(store.backend(clock, timings=timings), "i1")
     try:
         yield presence
     finally:

@@ -23,6 +23,7 @@ from readstate.domain.events import (
 )
 from readstate.domain.model import Message, Preferences, Undelivered
 from readstate.domain.rooms import thread_room
+from readstate.domain.rules import MessageRules
 from readstate.timings import SqlTimings
 from readstate.transfer.lines import Checks
 from readstate.transfer.records import ChannelLine, MemberLine, MessageLine, Numbered, Record
@@ -32,7 +33,7 @@ from .conftest import FANOUT
 
 NOW = 1_700_000_000_000
 positions = itertools.count(1)
-CHECKS = Checks(lambda: NOW + 10**6, max_text=1000, max_mentions=10, preview_length=10, store_text="full")
+CHECKS = Checks(lambda: NOW + 10**6, MessageRules(1000, 10, 10, "full"))
 
 
 @pytest.fixture

@@ -8,13 +8,23 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from readstate.adapters.valkey import Generation, ValkeyClient
+from readstate.adapters.valkey import (
+    Backend,
+    DurableCounter,
+    ExclusiveGeneration,
+    Generation,
+    SharedGeneration,
+    ValkeyClient,
+)
+from readstate.ports import Clock
 from readstate.stack import Valkey, ValkeyCluster
+from readstate.timings import ValkeyTimings
 
 from ..folder import folder
 
 PATIENCE = 20.0
 """Seconds in which a shared machine should answer."""
+PATIENT = ValkeyTimings(patience=PATIENCE)
 
 
 @functools.cache
@@ -43,6 +53,18 @@ class HotStore(NamedTuple):
     outsider: ValkeyClient
     """Connections of somebody who has nothing to do with us."""
 
+    def backend(self, clock: Clock, cap: int = 5, timings: ValkeyTimings = PATIENT) -> Backend:
+        """What its parts are made with. State expires after a minute."""
+        return Backend(
+            client=self.client,
+            generation=self.generation,
+            clock=clock,
+            timings=timings,
+            prefix=self.prefix,
+            unread_cap=cap,
+            ttl_ms=60_000,
+        )
+
     async def empty(self) -> None:
         """Lose everything, at once and without a word to anybody."""
         await self.outsider.each("FLUSHALL")
@@ -53,7 +75,6 @@ async def hot_store(
     server: Callable[[], Valkey | ValkeyCluster],
     *,
     prefix: str | None = None,
-    patience: float = PATIENCE,
     shared: bool = False,
 ) -> AsyncIterator[HotStore]:
     """Connections to a server, with a prefix that no other test has, and a counter in place of the durable one."""
@@ -63,8 +84,9 @@ async def hot_store(
     async def raise_number(above: int) -> int:
         return max(above, next(numbers)) + 1
 
-    generation = Generation(url, prefix, patience, 1, raise_number, shared=shared)
-    client, outsider = ValkeyClient(url, patience=patience, guard=generation), ValkeyClient(url, patience=patience)
+    kind = SharedGeneration if shared else ExclusiveGeneration
+    generation = kind(url, prefix, DurableCounter(1, raise_number), PATIENT)
+    client, outsider = ValkeyClient(url, PATIENT, generation), ValkeyClient(url, PATIENT)
     try:
         yield HotStore(client, generation, prefix, outsider)
     finally:

@@ -49,8 +49,6 @@ def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     """Where the services of a test keep everything."""
     kind = str(getattr(request, "param", stores.chosen))
     monkeypatch.setattr(stores, "chosen", kind)
-    if kind == stores.CLUSTER:
-        stores.hurry(monkeypatch)
     return kind
 
 

@@ -28,7 +28,7 @@ from tests.servers import serving
 async def service(data_dir: Path, key: str = SERVICE_KEY) -> AsyncIterator[Client]:
     """A client of a service in this process."""
     options: dict[str, Any] = {"service_keys": (SERVICE_KEY,), "jwt_secret": JWT_SECRET, "data_dir": str(data_dir)}
-    options |= stores.settings_of(data_dir)
+    options |= stores.settings_of(data_dir) | {"timings": stores.timings()}
     async with Readstate.open(**options) as rs, stores.with_workers(rs):
         transport = httpx.ASGITransport(asgi_app(rs))
         async with Client("http://readstate", key, transport=transport) as client:

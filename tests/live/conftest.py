@@ -65,7 +65,8 @@ async def a_town(
 ) -> AsyncIterator[Town]:
     """The service as `readstate serve` runs it, but in this process."""
     options: dict[str, Any] = {"service_keys": (SERVICE_KEY,), "jwt_secret": JWT_SECRET, "data_dir": str(data_dir)}
-    options |= stores.UNLIMITED | stores.settings_of(data_dir) | settings | ({} if clock is None else {"clock": clock})
+    options |= stores.UNLIMITED | stores.settings_of(data_dir) | {"timings": stores.timings()} | settings
+    options |= {} if clock is None else {"clock": clock}
     async with Readstate.open(**options) as rs, stores.with_workers(rs):
         listener = socket.socket(proto=socket.IPPROTO_TCP)  # so that asyncio sets TCP_NODELAY
         if send_buffer is not None:
@@ -84,12 +85,6 @@ async def a_town(
                 await asyncio.gather(*(device.close() for device in town.devices))
         finally:
             await server.shutdown([listener])
-
-
-@pytest.fixture(autouse=True)
-def _made_fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    if stores.chosen == stores.CLUSTER:
-        stores.hurry(monkeypatch)
 
 
 @pytest.fixture(params=["ledger", "timeline"])

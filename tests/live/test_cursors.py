@@ -67,7 +67,7 @@ class Query:
 def queries(rs: Any) -> list[Query]:
     """One for each kind of cursor, with numbers that lead to everything there is."""
     at = rs.clock()
-    sync = cursors.SyncCursor(0, (0,), 0, rs.unread.store_id)
+    sync = cursors.SyncCursor(0, (0,), 0, rs.changes.store_id)
     inbox = cursors.InboxAfter("recent", "all", rs.cursors.encode(sync, "bob"), 0, 0, -at, "")
     page = cursors.SyncPage(rs.cursors.encode(sync, "bob"), None, False, at, "")
     return [
@@ -97,7 +97,7 @@ async def test_a_made_up_cursor_is_refused(town: Town) -> None:
 async def test_a_made_up_resume_shows_nothing(town: Town) -> None:
     await town.chat.send("alice", "m1", "m2")
     await town.chat.join("carol")
-    everything = cursors.SyncCursor(0, (0,), 0, town.rs.unread.store_id)
+    everything = cursors.SyncCursor(0, (0,), 0, town.rs.changes.store_id)
 
     carol = await town.device("carol", resume=made_up(everything, "carol"))
 
@@ -129,7 +129,7 @@ async def test_a_cursor_that_was_changed_is_refused(town: Town) -> None:
 
 async def test_a_device_with_a_refused_cursor_goes_on_after_one_sync(town: Town) -> None:
     """As after an upgrade: cursors from before cursors were signed are refused, once."""
-    old = cursors.SyncCursor(0, (0,), 0, town.rs.unread.store_id)
+    old = cursors.SyncCursor(0, (0,), 0, town.rs.changes.store_id)
     bob = await town.device("bob", resume=made_up(old, "bob"))
     await bob.first("sync.required")
     await bob.cut()
@@ -163,7 +163,7 @@ async def test_no_number_in_a_cursor_is_a_fault_of_the_service(town: Town, numbe
 
 @pytest.mark.parametrize("positions", [(), (-1,), (2**63,), (0, 0)])
 async def test_positions_that_fit_no_log_are_refused(town: Town, positions: tuple[int, ...]) -> None:
-    cursor = town.rs.cursors.encode(cursors.SyncCursor(0, positions, 0, town.rs.unread.store_id), "bob")
+    cursor = town.rs.cursors.encode(cursors.SyncCursor(0, positions, 0, town.rs.changes.store_id), "bob")
 
     answer = await town.chat.call("GET", "/v1/users/bob/unread", params={"since": cursor})
     bob = await town.device("bob", resume=cursor)

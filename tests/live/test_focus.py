@@ -279,9 +279,9 @@ async def test_a_focus_that_cannot_be_taken_back_ends_with_its_connection(
 async def test_a_read_by_focus_that_failed_holds_nobody_up(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     bob = await town.fresh("bob")
     await bob.ask("channel.focus", channel_id=GENERAL)
-    away = Away(town.rs.reads._users, "move", 1, monkeypatch)
+    away = Away(town.rs.hot.users, "move", 1, monkeypatch)
     with pytest.raises(HotStoreUnavailable):
-        await town.rs.reads.read_in_focus([Seen("bob", GENERAL, Position(1, "m1", 1), 0)])
+        await town.rs.focus.read([Seen("bob", GENERAL, Position(1, "m1", 1), 0)])
     assert not away.left
 
     async with asyncio.timeout(60):

@@ -31,7 +31,7 @@ class Deafness:
     def __init__(self, town: Town) -> None:
         self._rs = town.rs
         self._live = town.rs.live
-        bus: Any = town.rs.reads._bus
+        bus: Any = town.rs.preferences._bus
         if isinstance(bus, LocalBus):
             bus.subscribe(self._on_announcements, self._live.on_gap, self._live.is_idle)
         else:

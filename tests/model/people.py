@@ -55,7 +55,7 @@ def _compare_threads(sides: Sides, user: str) -> Any:
     assert _panel(sides, user, filter="unread") == [t for t in everything if t.unread]
     for channel in {t.channel_id for t in followed}:
         assert _panel(sides, user, channel=channel) == [t for t in everything if t.channel_id == channel]
-    totals = sides.run(sides.service.threads.totals(user))
+    totals = sides.run(sides.service.threads.panel(user)).totals
     unread = [t.unread for t in everything if t.unread]
     assert (totals.unread, totals.threads) == (sum(unread), len(unread))
     return totals

@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import settings
 
-from readstate.adapters.valkey.hot import ValkeyHot
+from readstate.adapters.valkey.hot import ExclusiveHot
 from tests.contract import postgres, valkey
 
 from .comparing import SideBySide
@@ -30,7 +30,7 @@ class OnServers(SideBySide):
     def start(self) -> None:
         super().start()
         hot = self.service.hot
-        assert isinstance(hot, ValkeyHot)
+        assert isinstance(hot, ExclusiveHot)
         self.conductor.watch(hot._client, "run")
         self.conductor.watch(hot._generation, "check")
 

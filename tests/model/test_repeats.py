@@ -17,7 +17,8 @@ from readstate.adapters.memory.hot import MemoryHot
 from readstate.adapters.memory.log import LocalLog
 from readstate.adapters.sql.sqlite.store import SqliteStore
 from readstate.adapters.sql.store import SqlStore
-from readstate.adapters.valkey.hot import ValkeyHot
+from readstate.adapters.valkey import DurableCounter
+from readstate.adapters.valkey.hot import ExclusiveHot, HotOptions
 from readstate.domain.errors import ReadstateError
 from readstate.domain.events import (
     AnyChannelEvent,
@@ -37,7 +38,7 @@ from readstate.services.cursors import Cursors
 from readstate.services.freshness import AlwaysFresh
 from readstate.services.pending_writes import UnannouncedWrites
 from readstate.settings import make_settings
-from readstate.timings import SqlTimings, Timings
+from readstate.timings import SqlTimings, Timings, ValkeyTimings
 from readstate.workers.message_writer import MessageWriter
 from readstate.workers.receipt_persister import ReceiptPersister
 from tests.contract import valkey
@@ -86,7 +87,7 @@ class World:
             await hot.badges.add([one for effect in effects for one in effect.undelivered])
 
         async def read_in_focus(places: Sequence[Seen]) -> None:
-            await self.services.reads.read_in_focus(places)
+            await self.services.focus.read(places)
 
         writing = UnannouncedWrites()
         self.writer = MessageWriter(
@@ -143,16 +144,11 @@ async def in_memory(directory: Path, clock: Callable[[], int]) -> AsyncIterator[
 @asynccontextmanager
 async def on_servers(directory: Path, clock: Callable[[], int]) -> AsyncIterator[tuple[SqlStore, Hot]]:
     async with postgres(FANOUT) as store, valkey.hot_store(valkey.single) as servers:
-        hot = ValkeyHot(
-            valkey.single().url,
-            prefix=f"{servers.prefix}repeats:",
-            unread_cap=50,
-            clock=clock,
-            ledger_ttl=10**6,
-            position=0,
-            store=await store.store_id(),
-            next_generation=store.next_generation,
+        options = HotOptions(
+            url=valkey.single().url, prefix=f"{servers.prefix}repeats:", unread_cap=50, ledger_ttl=10**6
         )
+        counter = DurableCounter(await store.store_id(), store.next_generation)
+        hot = ExclusiveHot(options, counter, clock, ValkeyTimings(), position=0)
         yield store, hot
         await hot.close()
 

@@ -45,7 +45,7 @@ class Twins:
     def __init__(self, store: HotStore, clock: Clock) -> None:
         self.store = store
         self.clock = clock
-        self.valkey = ValkeyUsers(UserCalls(store.client, store.prefix, CAP, clock, TTL), store.generation)
+        self.valkey = ValkeyUsers(UserCalls(store.backend(clock, CAP)))
         self.memory = self._empty_memory()
         self.lacking: set[Pair] = set()
         """Ledgers that memory has, and Valkey must load."""

@@ -1,13 +1,14 @@
 """What an instance heard and could not tell its devices is looked up for them."""
 
 from collections.abc import Sequence
-from typing import Any, cast
 
 import pytest
 
+from readstate.adapters.valkey.bus.connections import BusServers
 from readstate.adapters.valkey.bus.listener import Listener
 from readstate.domain.announcements import Announcement
 from readstate.domain.errors import StorageUnavailable
+from readstate.timings import ValkeyTimings
 
 
 @pytest.mark.parametrize("trouble", [StorageUnavailable(), ValueError("a fault")])
@@ -20,7 +21,8 @@ async def test_what_devices_could_not_be_told_counts_as_missed(trouble: Exceptio
     async def note(seconds: float) -> None:
         missed.append(seconds)
 
-    listener = Listener(cast(Any, None), ["bus"], "me", lambda: 0.0, on_announcements, note, lambda: False)
-    await listener.hand_on([])
+    servers = BusServers("redis://localhost", ValkeyTimings())
+    listener = Listener(servers, ["bus"], "me", lambda: 0.0, on_announcements, note, lambda: False)
+    await listener.deliver([])
 
     assert missed == [0.0]

@@ -2,23 +2,25 @@
 
 import pytest
 
-from readstate.adapters.valkey.bus.numbers import SILENT_SECONDS, Numbers
-from readstate.adapters.valkey.bus.wire import VERSION, Batch, Received
+from readstate.adapters.valkey.bus.numbers import Numbers
+from readstate.adapters.valkey.bus.wire import VERSION, Head, Received
+
+SILENT = 5.0
 
 
 def batch(number: int, *, after: int | None = None, publisher: str = "p", bye: bool = False) -> Received:
     handed_over = number - 1 if after is None else after
-    return Received(Batch(v=VERSION, publisher=publisher, number=number, after=handed_over, bye=bye), 0, False)
+    return Received(Head(v=VERSION, publisher=publisher, number=number, after=handed_over, bye=bye), (), 0, False)
 
 
 def sign_of_life(number: int, *, after: int | None = None, publisher: str = "p", bye: bool = False) -> Received:
     handed_over = number if after is None else after
-    return Received(Batch(v=VERSION, publisher=publisher, number=number, after=handed_over, bye=bye), 0, True)
+    return Received(Head(v=VERSION, publisher=publisher, number=number, after=handed_over, bye=bye), (), 0, True)
 
 
 @pytest.fixture
 def numbers() -> Numbers:
-    numbers = Numbers()
+    numbers = Numbers(SILENT)
     numbers.listen(100.0)
     return numbers
 
@@ -74,24 +76,24 @@ def test_whoever_listens_anew_compares_with_nothing_before(numbers: Numbers) -> 
 def test_one_that_falls_silent_may_have_died_with_something_to_say(numbers: Numbers) -> None:
     numbers.take(batch(1), 101.0)
     numbers.take(batch(1, publisher="q"), 103.0)
-    assert numbers.silent(101.0 + SILENT_SECONDS) is None
-    assert numbers.silent(101.5 + SILENT_SECONDS) == 101.0
-    assert numbers.silent(101.5 + SILENT_SECONDS) is None
-    assert numbers.silent(103.5 + SILENT_SECONDS) == 103.0
+    assert numbers.silent(101.0 + SILENT) is None
+    assert numbers.silent(101.5 + SILENT) == 101.0
+    assert numbers.silent(101.5 + SILENT) is None
+    assert numbers.silent(103.5 + SILENT) == 103.0
 
 
 def test_also_one_that_was_known_before_a_new_connection(numbers: Numbers) -> None:
     numbers.take(batch(1), 101.0)
     numbers.listen(110.0)
-    assert numbers.silent(110.0 + SILENT_SECONDS) is None
-    assert numbers.silent(111.0 + SILENT_SECONDS) == 110.0
+    assert numbers.silent(110.0 + SILENT) is None
+    assert numbers.silent(111.0 + SILENT) == 110.0
 
 
 def test_nobody_is_silent_to_one_who_does_not_listen(numbers: Numbers) -> None:
     numbers.take(batch(1), 101.0)
     numbers.excuse(120.0)
     assert numbers.silent(120.0) is None
-    assert numbers.silent(121.0 + SILENT_SECONDS) == 101.0
+    assert numbers.silent(121.0 + SILENT) == 101.0
 
 
 def test_one_that_says_farewell_is_not_waited_for(numbers: Numbers) -> None:

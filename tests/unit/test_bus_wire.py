@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from readstate.adapters.valkey.bus.bus import Channels
-from readstate.adapters.valkey.bus.connections import Lines
-from readstate.adapters.valkey.bus.wire import VERSION, decode, encode, runs, said, without_text
+from readstate.adapters.valkey.bus.connections import BusServers
+from readstate.adapters.valkey.bus.wire import VERSION, decode, encode, runs, without_text
 from readstate.domain.announcements import (
     Announcement,
     BadgeChanged,
@@ -22,6 +22,7 @@ from readstate.domain.announcements import (
 from readstate.domain.errors import ConfigurationError
 from readstate.domain.model import Message, Pointer, Undelivered
 from readstate.domain.rooms import thread_room
+from readstate.timings import ValkeyTimings
 
 MESSAGE = Message("größe", "m\u20ac", 3, "алиса", 1_700_000_000_000, preview="привет", mentions=("@channel", "боб"))
 KINDS: list[Announcement] = [
@@ -47,7 +48,7 @@ def travelled(*announcements: Announcement) -> list[Announcement]:
     received = decode(encode("p", 1, 0, announcements))
     assert received is not None
     assert received.skipped == 0
-    return said(received.batch)
+    return list(received.announcements)
 
 
 @pytest.mark.parametrize("one", [*KINDS, MOVED], ids=lambda one: type(one).__name__)
@@ -63,8 +64,8 @@ def test_reads_in_threads_arrive_as_they_were() -> None:
 def test_a_batch_without_content_is_a_sign_of_life() -> None:
     received = decode(encode("p", 4, 3))
     assert received is not None
-    assert received.said_nothing
-    assert (received.batch.publisher, received.batch.number, received.batch.after) == ("p", 4, 3)
+    assert received.is_heartbeat
+    assert (received.head.publisher, received.head.number, received.head.after) == ("p", 4, 3)
 
 
 def test_the_whole_text_of_a_message_stays_at_home() -> None:
@@ -110,21 +111,21 @@ def test_unknown_announcements_are_skipped_and_counted() -> None:
     news = [{"kind": "not known yet", "x": 1}, badge, {"kind": "seat", "user_id": 5}, {"no": "kind"}, 3]
     received = decode(changed(announcements=news))
     assert received is not None
-    assert said(received.batch) == [BadgeChanged("bob")]
+    assert list(received.announcements) == [BadgeChanged("bob")]
     assert received.skipped == 4
 
 
 def test_a_batch_of_which_nothing_is_known_still_has_its_number() -> None:
     received = decode(changed(announcements=[{"kind": "not known yet"}]))
     assert received is not None
-    assert (received.batch.number, said(received.batch), received.said_nothing) == (7, [], False)
+    assert (received.head.number, list(received.announcements), received.is_heartbeat) == (7, [], False)
 
 
 def test_reads_that_are_not_understood_are_skipped_and_counted() -> None:
     good = json.loads(encode("p", 1, 0, [MOVED]))["changes"][0]
     received = decode(changed(announcements=[], changes=[good, {"user_id": "bob"}, good | {"epoch": "x"}]))
     assert received is not None
-    assert said(received.batch) == [MOVED]
+    assert list(received.announcements) == [MOVED]
     assert received.skipped == 2
 
 
@@ -132,13 +133,13 @@ def test_new_fields_are_ignored() -> None:
     badge = {"kind": "badge", "user_id": "bob", "colour": "red"}
     received = decode(changed(announcements=[badge], weather="fine"))
     assert received is not None
-    assert said(received.batch) == [BadgeChanged("bob")]
+    assert list(received.announcements) == [BadgeChanged("bob")]
 
 
 def test_a_batch_of_a_version_that_can_not_be_read_is_skipped_whole() -> None:
     received = decode(changed(v=VERSION + 1))
     assert received is not None
-    assert (said(received.batch), received.skipped, received.batch.number) == ([], 1, 7)
+    assert (list(received.announcements), received.skipped, received.head.number) == ([], 1, 7)
 
 
 @pytest.mark.parametrize(
@@ -186,4 +187,4 @@ def test_databases_of_one_server_do_not_hear_each_other() -> None:
 @pytest.mark.parametrize("url", ["", "localhost:6379", "http://x", "redis://x:port", "redis+cluster://a:1,b:port"])
 def test_a_url_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(ConfigurationError):
-        Lines(url)
+        BusServers(url, ValkeyTimings())

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from readstate.services import freshness
-from readstate.services.freshness import AlwaysFresh, NeverFresh, Trailing
+from readstate.services.freshness import AlwaysFresh, NeverFresh, ReadLogProgress, Trailing
+from readstate.timings import ServiceTimings
 
 
 class Log:
@@ -41,12 +41,6 @@ class Log:
         return self.in_spools > 0
 
 
-@pytest.fixture(autouse=True)
-def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(freshness, "SETTLE_SECONDS", 0.001)
-    monkeypatch.setattr(freshness, "LOOK_SECONDS", 0.001)
-
-
 @pytest.fixture
 def log() -> Log:
     return Log()
@@ -54,7 +48,12 @@ def log() -> Log:
 
 @pytest.fixture
 def trailing(log: Log) -> Trailing:
-    return Trailing(log, log.spooled, log.ends, log.done, patience=5)
+    return hasty(log)
+
+
+def hasty(log: Log, **seconds: float) -> Trailing:
+    timings = ServiceTimings(**{"settle": 0.001, "freshness_poll": 0.001} | seconds)
+    return Trailing(log, ReadLogProgress(log.spooled, log.ends, log.done), timings, patience=5)
 
 
 async def looked_again(log: Log) -> None:
@@ -93,10 +92,9 @@ async def test_what_is_behind_is_waited_for(log: Log, trailing: Trailing, behind
     assert await asyncio.wait_for(asked, 30)
 
 
-async def test_but_not_for_ever(log: Log, trailing: Trailing, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(freshness, "PASS_SECONDS", 0.05)
+async def test_but_not_for_ever(log: Log) -> None:
     log.committed = 9
-    assert not await trailing.passed()
+    assert not await hasty(log, persister=0.05).passed()
 
 
 async def test_without_a_shared_log_it_is_known_at_once() -> None:
@@ -114,17 +112,13 @@ async def test_what_is_stored_is_known_at_once(trailing: Trailing) -> None:
 
 
 @pytest.mark.parametrize("behind", ["the persister", "a spool"])
-async def test_what_is_not_stored_is_waited_for_but_not_for_long(
-    log: Log, trailing: Trailing, behind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(freshness, "SOON_SECONDS", 0.05)
+async def test_what_is_not_stored_is_waited_for_but_not_for_long(log: Log, behind: str) -> None:
     if behind == "a spool":
         log.in_spools = 1
     else:
         log.end = 11
-    assert not await trailing.stored_soon()
-    monkeypatch.setattr(freshness, "SOON_SECONDS", 30.0)
-    waiting = asyncio.create_task(trailing.stored_soon())
+    assert not await hasty(log, persister_in_request=0.05).stored_soon()
+    waiting = asyncio.create_task(hasty(log, persister_in_request=30.0).stored_soon())
     await looked_again(log)
     assert not waiting.done()
     log.in_spools, log.committed = 0, 11
@@ -142,8 +136,8 @@ async def test_what_comes_from_a_spool_is_waited_for(log: Log, trailing: Trailin
     assert await waiting
 
 
-async def test_many_share_their_looks(log: Log, trailing: Trailing, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(freshness, "LOOK_SECONDS", 30.0)
+async def test_many_share_their_looks(log: Log) -> None:
+    trailing = hasty(log, freshness_poll=30.0)
     assert all(await asyncio.gather(*(trailing.stored_soon() for _ in range(100))))
     assert log.looks == 2  # at the spools and at the persister
 

@@ -53,9 +53,9 @@ def tagged(union: Any) -> dict[str, Any]:
 
 
 def structs_in(module: Any) -> dict[str, Any]:
-    """Every struct that a module defines, by name."""
+    """Every struct that a module, or a module of a package, defines and exports, by name."""
     found = {name: one for name, one in vars(module).items() if isinstance(one, type) and issubclass(one, Struct)}
-    return {name: fields(one) for name, one in found.items() if one.__module__ == module.__name__}
+    return {name: fields(one) for name, one in found.items() if f"{one.__module__}.".startswith(f"{module.__name__}.")}
 
 
 def columns() -> dict[str, list[str]]:

@@ -4,12 +4,41 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from readstate.domain.model import Latest, Number
-
-from . import Conversation, Id, LastRead, Place, PreferencesView, ReadTarget, Reason, Time
+from .fields import (
+    ChannelId,
+    Cursor,
+    Epoch,
+    Exact,
+    HasUnread,
+    Id,
+    InexactReason,
+    InputChannelId,
+    InputEpoch,
+    Label,
+    LastReadSeq,
+    LatestMessage,
+    MentionCount,
+    MessageTime,
+    Muted,
+    NotExact,
+    Preview,
+    ReadAt,
+    SenderCount,
+    SenderId,
+    Silent,
+    ThreadId,
+    UnreadCount,
+    about,
+)
+from .inbox import ArchivedChannel, Conversation, FirstUnread, LatestReply
+from .preferences import PreferencesView
+from .reads import LastRead, MessagesRead, Pointer, ReadTarget, UnreadFrom, UpTo, UpToSeq, UpToTime
 
 Ref = str | int
 """What a client calls one of its frames; its answer says the same."""
+RefGiven = Annotated[Ref | None, about("What the device called the frame.")]
+ServerTime = Annotated[int, about("The service's clock, in ms since 1970.")]
+LastReadId = Annotated[str | None, about("The message up to which everything is read.")]
 
 # ---------------------------------------------------------------- client to server
 
@@ -17,40 +46,42 @@ Ref = str | int
 class ClientFrame(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, gc=False, tag_field="type"):
     """What a device sends. Its answer is `ack` or `error`."""
 
-    ref: Ref | None = None
+    ref: RefGiven = None
 
 
 class Hello(ClientFrame, frozen=True, kw_only=True, tag="hello"):
     """The first frame: which device this is, and what it has seen last."""
 
-    device: Id
-    token: str | None = None
-    resume: str | None = None
+    device: Annotated[Id, about("Which of the user's devices this is: an id that stays the same for it.")]
+    token: Annotated[str | None, about("If it came neither in the header nor as a subprotocol.")] = None
+    resume: Annotated[
+        str | None, about("The newest cursor that the device has: a `resume`, or the `sync` of a bulk sync.")
+    ] = None
 
 
 class Focus(ClientFrame, frozen=True, kw_only=True, tag="channel.focus"):
     """The channel is open: what is there is read, and what comes is read at once."""
 
-    channel_id: Id
-    read: bool = True
+    channel_id: InputChannelId
+    read: Annotated[bool, about("False leaves the pointer where it is. Else everything that is there is read.")] = True
 
 
 class Blur(ClientFrame, frozen=True, kw_only=True, tag="channel.blur"):
     """The channel is open no more."""
 
-    channel_id: Id
+    channel_id: InputChannelId
 
 
 class MarkRead(ClientFrame, frozen=True, kw_only=True, tag="mark_read"):
     """Read everything, up to a place, or exactly these messages; or a thread."""
 
-    channel_id: Id
-    thread_id: Id | None = None
-    up_to: Id | None = None
-    up_to_seq: Number | None = None
-    up_to_time: Time | None = None
-    messages: tuple[Id, ...] | None = None
-    epoch: Number | None = None
+    channel_id: InputChannelId
+    thread_id: Annotated[Id | None, about("Read this thread, not the channel: whole, or `up_to` a reply.")] = None
+    up_to: UpTo = None
+    up_to_seq: UpToSeq = None
+    up_to_time: UpToTime = None
+    messages: MessagesRead = None
+    epoch: InputEpoch = None
 
     @property
     def target(self) -> ReadTarget:
@@ -67,21 +98,21 @@ class MarkRead(ClientFrame, frozen=True, kw_only=True, tag="mark_read"):
 class MarkUnread(ClientFrame, frozen=True, kw_only=True, tag="mark_unread"):
     """Make a message and every later one by somebody else unread."""
 
-    channel_id: Id
-    from_: Id = field(name="from")
-    epoch: Number | None = None
+    channel_id: InputChannelId
+    from_: UnreadFrom = field(name="from")
+    epoch: InputEpoch = None
 
 
 class Auth(ClientFrame, frozen=True, kw_only=True, tag="auth"):
     """A new token, before the old one expires."""
 
-    token: Annotated[str, Meta(min_length=1)]
+    token: Annotated[str, Meta(min_length=1), about("A new token of the same user.")]
 
 
 class BadgeTap(ClientFrame, frozen=True, kw_only=True, tag="badge.tap"):
     """Show who wrote while the user was away, and set the badge to 0; with a cursor, more of what a tap showed."""
 
-    cursor: str | None = None
+    cursor: Cursor = None
 
 
 class Ping(ClientFrame, frozen=True, kw_only=True, tag="ping"):
@@ -100,33 +131,31 @@ class ServerFrame(Struct, kw_only=True, frozen=True, gc=False, tag_field="type")
 class Ready(ServerFrame, frozen=True, kw_only=True, tag="ready"):
     """The connection is live."""
 
-    user_id: str
-    connection_id: str
-    instance_id: str
-    server_time: int
-    version: str
-    expires_at: int | None
-    """When the token expires; None for a service key."""
-    display_cap: int
-    """Labels show numbers up to this one."""
-    resume: str
+    user_id: Annotated[str, about("Whose events these are.")]
+    connection_id: Annotated[str, about("This connection.")]
+    instance_id: Annotated[str, about("The process that serves it.")]
+    server_time: ServerTime
+    version: Annotated[str, about("The service's version.")]
+    expires_at: Annotated[int | None, about("When the token expires, in ms since 1970; null for a service key.")]
+    display_cap: Annotated[int, about("Labels show numbers up to this one.")]
+    resume: Annotated[str, about("What the device came with; else the cursor from which on it gets events.")]
 
 
 class Error(ServerFrame, frozen=True, kw_only=True, tag="error", omit_defaults=True):
     """A frame could not be done, and has changed nothing."""
 
-    code: str
-    detail: str
-    retry: bool
-    ref: Ref | None = None
-    field: str | None = None
+    code: Annotated[str, about("The error, for programs.")]
+    detail: Annotated[str, about("The error, for people.")]
+    retry: Annotated[bool, about("Whether the same request may succeed later.")]
+    ref: RefGiven = None
+    field: Annotated[str | None, about("The field or parameter that is wrong.")] = None
 
 
 class Pong(ServerFrame, frozen=True, kw_only=True, tag="pong"):
     """Everything that was announced before the ping came before this."""
 
-    server_time: int
-    ref: Ref | UnsetType = UNSET
+    server_time: ServerTime
+    ref: Annotated[Ref | UnsetType, about("What the device called the frame.")] = UNSET
 
 
 # ---------------------------------------------------------------- server to client: events
@@ -141,108 +170,106 @@ class Event(ServerFrame, frozen=True, kw_only=True):
 class MessageNew(Event, frozen=True, kw_only=True, tag="message.new"):
     """A message came."""
 
-    channel_id: str
-    message_id: str
-    seq: int | None
-    sender_id: str
-    at: int
-    preview: str | None
-    counts: bool
-    """Whether it adds one to this user's unread."""
-    mentions_me: bool
-    silent: bool
-    epoch: int | UnsetType = UNSET
-    """The user's epoch in the channel, for a read that answers this message."""
-    thread_id: str | UnsetType = UNSET
-    thread_seq: int | UnsetType = UNSET
+    channel_id: ChannelId
+    message_id: Annotated[str, about("The message.")]
+    seq: Annotated[int | None, about("Its place in the channel: 1, 2, 3 …; null for a reply in a thread only.")]
+    sender_id: SenderId
+    at: MessageTime
+    preview: Preview
+    counts: Annotated[bool, about("Whether it adds one to this user's unread.")]
+    mentions_me: Annotated[bool, about("Whether it mentions the user.")]
+    silent: Silent
+    epoch: Annotated[
+        int | UnsetType, about("The user's epoch in the channel, for a read that answers this message.")
+    ] = UNSET
+    thread_id: ThreadId | UnsetType = UNSET
+    thread_seq: Annotated[int | UnsetType, about("Its place in the thread.")] = UNSET
 
 
 class ReadPointerUpdated(Event, frozen=True, kw_only=True, tag="read_pointer.updated"):
     """The user has read, or marked unread, elsewhere."""
 
-    channel_id: str
-    last_read_id: str | None
-    last_read_seq: int
-    last_read_at: int | None
-    epoch: int
-    unread: int
-    label: str
-    has_unread: bool
-    exact: bool
-    mentions: int
-    first_unread: Place | None
-    latest: Latest | None
-    muted: bool
-    instance_id: str
-    """Where the change came from."""
-    reason: Reason | UnsetType = UNSET
-    archived: bool | UnsetType = UNSET
+    channel_id: ChannelId
+    last_read_id: LastReadId
+    last_read_seq: LastReadSeq
+    last_read_at: Annotated[int | None, about("The time of that message.")]
+    epoch: Epoch
+    unread: UnreadCount
+    label: Label
+    has_unread: HasUnread
+    exact: Exact
+    mentions: MentionCount
+    first_unread: FirstUnread
+    latest: LatestMessage
+    muted: Muted
+    instance_id: Annotated[str, about("Where the change came from.")]
+    reason: InexactReason = UNSET
+    archived: ArchivedChannel = UNSET
 
 
 class UnreadUpdated(Event, frozen=True, kw_only=True, tag="unread.updated"):
     """Counts changed by something else: a delete, an edit, a preference, a recount."""
 
-    channel_id: str
-    unread: int
-    label: str
-    has_unread: bool
-    exact: bool
-    mentions: int
-    first_unread: Place | None
-    last_read: LastRead
-    latest: Latest | None
-    muted: bool
-    reason: Reason | UnsetType = UNSET
-    archived: bool | UnsetType = UNSET
+    channel_id: ChannelId
+    unread: UnreadCount
+    label: Label
+    has_unread: HasUnread
+    exact: Exact
+    mentions: MentionCount
+    first_unread: FirstUnread
+    last_read: Pointer
+    latest: LatestMessage
+    muted: Muted
+    reason: InexactReason = UNSET
+    archived: ArchivedChannel = UNSET
 
 
 class ChannelUpdated(Event, frozen=True, kw_only=True, tag="channel.updated"):
     """The user joined it, or it was renamed, or the preferences for it changed."""
 
-    channel_id: str
-    conversation: Conversation
-    preferences: PreferencesView
+    channel_id: ChannelId
+    conversation: Annotated[Conversation, about("The row of the inbox, as it stands now.")]
+    preferences: Annotated[PreferencesView, about("What the user wants of the channel.")]
 
 
 class ChannelRemoved(Event, frozen=True, kw_only=True, tag="channel.removed"):
     """The user left it, or it was deleted."""
 
-    channel_id: str
+    channel_id: ChannelId
 
 
 class ReceiptUpdated(Event, frozen=True, kw_only=True, tag="receipt.updated"):
     """Somebody else has read, or marked unread."""
 
-    channel_id: str
-    user_id: str
-    last_read_id: str | None
-    last_read_seq: int
-    read_at: int
+    channel_id: ChannelId
+    user_id: Annotated[str, about("Who has read.")]
+    last_read_id: LastReadId
+    last_read_seq: LastReadSeq
+    read_at: ReadAt
 
 
 class BadgeUpdated(Event, frozen=True, kw_only=True, tag="badge.updated"):
     """How many different people wrote while the user was away."""
 
-    senders: int
-    label: str
+    senders: SenderCount
+    label: Label
 
 
 class ThreadUpdated(Event, frozen=True, kw_only=True, tag="thread.updated"):
     """A followed thread changed; or it is followed no more."""
 
-    thread_id: str
-    channel_id: str
-    unread: int
-    label: str
-    latest: Latest | None
-    last_read: LastRead
-    followed: bool
-    exact: bool | UnsetType = UNSET
-    """Only there if it is false."""
-    reason: Reason | UnsetType = UNSET
+    thread_id: ThreadId
+    channel_id: ChannelId
+    unread: UnreadCount
+    label: Label
+    latest: LatestReply
+    last_read: Annotated[LastRead, about("The reply up to which the thread is read.")]
+    followed: Annotated[bool, about("False: the thread is followed no more. Drop it.")]
+    exact: NotExact = UNSET
+    reason: InexactReason = UNSET
 
 
 class SyncRequired(Event, frozen=True, kw_only=True, tag="sync.required"):
     """What was missed can't be given whole: sync over HTTP, and go on from there."""
 
-    reason: str
+    reason: Annotated[str, about("Why, for people.")]

@@ -12,8 +12,7 @@ from rich.progress import Progress as Bar
 from readstate.domain.errors import ConfigurationError
 from readstate.findings import MIB
 from readstate.gateway.auth.authenticator import JWT_SECRET_FILE, SERVICE_KEY_FILE
-from readstate.profiles.embedded import LOCK_FILE, back_up_store, restore_store
-from readstate.profiles.service import store_held
+from readstate.profiles.embedded import LOCK_FILE, back_up_store, restore_store, store_held
 from readstate.settings import Settings
 
 from .help import examples

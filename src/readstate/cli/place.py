@@ -18,7 +18,8 @@ from readstate.client import Client, Retries
 from readstate.domain.errors import ConfigurationError, Unavailable
 from readstate.gateway import asgi_app
 from readstate.gateway.auth.authenticator import load_secrets
-from readstate.profiles.service import Readstate, store_exists, store_is_locked
+from readstate.profiles.embedded import store_is_locked
+from readstate.profiles.service import Readstate, store_exists
 from readstate.settings import Settings, load_settings, without_password
 
 from .running import announced, is_alive

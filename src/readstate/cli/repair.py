@@ -10,8 +10,9 @@ from msgspec import Struct
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from readstate.profiles.service import Readstate, require_cluster
-from readstate.services.repair import PATIENCE, Audited, Rebuilt, Reconciled, Repair
-from readstate.services.repair import Progress as Tell
+from readstate.services.audit import Audited
+from readstate.services.audit import Progress as Tell
+from readstate.services.repair import Rebuilt, Reconciled
 from readstate.settings import Settings
 
 from .help import examples
@@ -21,6 +22,8 @@ from .place import Config, DataDir, Json, Place, require_store
 app = typer.Typer()
 
 PANEL = "Look after it"
+PATIENCE = 10.0
+"""Seconds that a difference must stand to count as drift."""
 Report = TypeVar("Report", bound=Struct)
 RECONCILE = (
     "Compare the read states of hot store and database, and merge what differs, both ways (cluster profile). Badges "
@@ -40,7 +43,7 @@ def reconcile(as_json: Json = False, data_dir: DataDir = None, config: Config = 
     """Compare the read states of hot store and database, and merge what differs."""
     settings = _of_cluster(data_dir, config)
     with _bar("reconciling") as tell:
-        found: Reconciled = _ask(settings, lambda repair: repair.reconcile(tell))
+        found: Reconciled = _ask(settings, lambda rs: rs.repair.reconcile(tell))
     if as_json:
         show_json(found)
         return
@@ -68,7 +71,7 @@ def rebuild(
     """Load every user and channel from the database into the hot store."""
     settings = _of_cluster(data_dir, config)
     with _bar("loading") as tell:
-        built: Rebuilt = _ask(settings, lambda repair: repair.rebuild(tell, clear=clear))
+        built: Rebuilt = _ask(settings, lambda rs: rs.repair.rebuild(tell, clear=clear))
     if as_json:
         show_json(built)
     else:
@@ -90,7 +93,7 @@ def audit(
     """Recount some users and channels, taken at random, and their badges, from the database; exit code 1 on drift."""
     settings = Place(data_dir=data_dir, config=config).settings()
     with _bar("counting") as tell:
-        found: Audited = _ask(settings, lambda repair: repair.audit(sample, patience, tell))
+        found: Audited = _ask(settings, lambda rs: rs.audit.run(sample, patience, tell))
     if as_json:
         show_json(found)
     else:
@@ -126,11 +129,11 @@ def _of_cluster(data_dir: DataDir, config: Config) -> Settings:
     return settings
 
 
-def _ask(settings: Settings, work: Callable[[Repair], Awaitable[Report]]) -> Report:
+def _ask(settings: Settings, work: Callable[[Readstate], Awaitable[Report]]) -> Report:
     async def run() -> Report:
         await require_store(settings)
         async with Readstate.open(settings=settings) as service:
-            return await work(service.repair)
+            return await work(service)
 
     return asyncio.run(run())
 

@@ -78,11 +78,11 @@ class Pointer(ReadState, frozen=True, gc=False, array_like=True):
 class Latest(Struct, frozen=True, gc=False):
     """The newest message of a channel that is not deleted."""
 
-    id: str
-    seq: int
-    at: int
-    sender_id: str
-    preview: str | None
+    id: Annotated[str, Meta(description="The message.", examples=["msg_42"])]
+    seq: Annotated[int, Meta(description="Its place in the channel, or in the thread.", examples=[42])]
+    at: Annotated[int, Meta(description="Its time, in ms since 1970.", examples=[1_769_851_800_000])]
+    sender_id: Annotated[str, Meta(description="Who sent it.", examples=["alice"])]
+    preview: Annotated[str | None, Meta(description="What an inbox shows of it.", examples=["Lunch at one?"])]
 
 
 class Channel(Struct, frozen=True, gc=False):

@@ -4,9 +4,12 @@ import re
 from collections.abc import Iterable, Sequence, Sized
 from datetime import UTC, datetime
 from functools import reduce
+from typing import Literal
+
+from msgspec import Struct
 
 from .errors import DirectChannelFull, Invalid, InvalidId, TooLarge
-from .model import MAX_NUMBER, Pointer, Position, ReadState, SeenPlace
+from .model import FOREVER, MAX_NUMBER, Pointer, Position, ReadState, SeenPlace
 
 EVERYONE = "@channel"
 HERE = "@here"
@@ -194,8 +197,34 @@ def parse_time(value: str | int, field: str) -> int:
     raise Invalid(f"{field} must be milliseconds or RFC 3339 with a zone, such as 2026-01-31T09:30:00Z", field=field)
 
 
-def preview_of(text: str | None, given: str | None, length: int) -> str | None:
-    """The preview that the caller gives, or the beginning of the text."""
-    if given is not None:
-        return given
-    return None if text is None else text[:length]
+def mute_end(muted: bool | str | int, field: str) -> int:
+    """`muted_until` of a mute: on, off, or until a time."""
+    if isinstance(muted, bool):
+        return FOREVER if muted else 0
+    return parse_time(muted, field)
+
+
+class MessageRules(Struct, frozen=True):
+    """The limits of a message, and what is kept of its text."""
+
+    max_text: int
+    max_mentions: int
+    preview_length: int
+    store_text: Literal["full", "preview", "none"]
+
+    def check_text(self, text: str | None, field: str) -> None:
+        check_text(text, field, self.max_text)
+
+    def mentions(self, mentions: Sequence[str | int]) -> tuple[str, ...]:
+        """The users mentioned, each once."""
+        if len(mentions) > self.max_mentions:
+            raise TooLarge(f"at most {self.max_mentions} mentions in one message", field="mentions")
+        return tuple(dict.fromkeys(check_mention(user, f"mentions[{i}]") for i, user in enumerate(mentions)))
+
+    def kept(self, text: str | None, preview: str | None) -> tuple[str | None, str | None]:
+        """Text and preview, as far as they are stored. The preview is the given one, or the beginning of the text."""
+        if self.store_text == "none":
+            return None, None
+        if preview is None and text is not None:
+            preview = text[: self.preview_length]
+        return (text if self.store_text == "full" else None), preview

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from readstate.api.frames import ChannelRemoved, Event, MessageNew, ReceiptUpdated
 from readstate.domain.model import SeenPlace
 from readstate.ports import Durable
+from readstate.services.changes import Changed, Changes
 from readstate.services.cursors import SyncCursor
-from readstate.services.unread import Changed, UnreadCounts
 
 from .rendering import LATER, Dirty, EventRenderer, Marks, mentions, message_new
 
@@ -21,13 +21,13 @@ class CatchUp:
     def __init__(
         self,
         durable: Durable,
-        unread: UnreadCounts,
+        changes: Changes,
         renderer: EventRenderer,
         *,
         receipts_max_members: int,
     ) -> None:
         self._durable = durable
-        self._unread = unread
+        self._changes = changes
         self._renderer = renderer
         self._receipts_limit = receipts_max_members
 
@@ -36,7 +36,7 @@ class CatchUp:
 
         That is so for more than 1,000 events, and when the user leaves a channel during the lookup.
         """
-        changed = await self._unread.changed(user, start)
+        changed = await self._changes.changed(user, start)
         room = MAX_EVENTS - 2 * len(changed.channels) - len(changed.removed) - len(changed.threads)
         events: list[Event] = [ChannelRemoved(channel_id=name, resume=LATER) for name in changed.removed]
         joins = await self._durable.joins(user, changed.channels)
@@ -46,7 +46,7 @@ class CatchUp:
                 return None
             events += messages
             room -= len(messages)
-        if len(await self._unread.member_of(user, frozenset(changed.channels))) < len(changed.channels):
+        if len(await self._changes.member_of(user, frozenset(changed.channels))) < len(changed.channels):
             return None  # the user left a channel meanwhile: the messages found may be newer than that
         events += await self._standing(user, changed)
         receipts = await self.receipts(user, start.at)

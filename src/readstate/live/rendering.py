@@ -168,7 +168,7 @@ class EventRenderer:
         shown = [name for name, marks in dirty.channels.items() if marks.conversation]
         rows = {row.channel_id: row for row in await self._inbox.rows(user, shown)} if shown else {}
         before = self._counting.stale()
-        user_rooms, channels = await self._unread.user_rooms(user, list(dirty.channels))
+        user_rooms, channels = await self._loader.member_rooms(user, list(dirty.channels))
         counts = await self._counting.unread(user, user_rooms, channels, before)
         rendered: list[Rendered] = []
         for user_room, channel, unread in zip(user_rooms, channels, counts, strict=True):

@@ -30,11 +30,11 @@ from readstate.domain.model import Message, Pointer, Position, Undelivered
 from readstate.domain.rooms import is_thread
 from readstate.domain.rules import EVERYONE
 from readstate.ports import MAX_UNPROVEN, Clock, CountDelta, Deliveries, Freshness, HotChannels, HotUsers
+from readstate.services.changes import Changes
 from readstate.services.cursors import Cursors, SyncCursor
 from readstate.services.loading import Loader
 from readstate.services.pending_writes import PendingWrites, UnannouncedWrites
 from readstate.services.receipts import ReadReceipts
-from readstate.services.unread import UnreadCounts
 from readstate.telemetry import WS_SENT
 
 from .catch_up import CatchUp
@@ -62,7 +62,7 @@ class Live:
         channels: HotChannels,
         deliveries: Deliveries,
         loader: Loader,
-        unread: UnreadCounts,
+        changes: Changes,
         receipts: ReadReceipts,
         renderer: EventRenderer,
         missed: CatchUp,
@@ -78,7 +78,7 @@ class Live:
         self._hot_channels = channels
         self._deliveries = deliveries
         self._loader = loader
-        self._unread = unread
+        self._changes = changes
         self._renderer = renderer
         self._missed = missed
         self._pending_writes = pending_writes
@@ -117,8 +117,8 @@ class Live:
         If the events can't be given completely, both cursors are the end, and the only event is `sync.required`. The
         end is taken before the lookup: what changes later is found by the lookup, or announced, or both.
         """
-        reached = await self._unread.cursor(user_id)
-        if start is not None and start.is_before(reached) and not await self._unread.erased_since(user_id, start):
+        reached = await self._changes.cursor(user_id)
+        if start is not None and start.is_before(reached) and not await self._changes.erased_since(user_id, start):
             missed = await self._missed.since(user_id, start)
             if missed is not None:
                 return start, reached, missed
@@ -445,7 +445,7 @@ class Live:
         moment = self._unannounced.moment()
         try:
             changes = await self._hot_users.changes([user.id for user in users])
-            positions, now, store = await self._hot_channels.positions(), self._clock(), self._unread.store_id
+            positions, now, store = await self._hot_channels.positions(), self._clock(), self._changes.store_id
         except ReadstateError as error:  # the events need not wait for a newer cursor
             log.debug("cursors stay where they are", action="live", reason=error.explained)
             return [None] * len(users)

@@ -20,8 +20,9 @@ from readstate.adapters.memory.bus import LocalBus
 from readstate.adapters.memory.hot import MemoryHot
 from readstate.adapters.sql.postgres.store import PostgresStore
 from readstate.adapters.sql.store import SqlStore
+from readstate.adapters.valkey import DurableCounter
 from readstate.adapters.valkey.bus.bus import ValkeyBus
-from readstate.adapters.valkey.hot import ValkeyHot
+from readstate.adapters.valkey.hot import HotOptions, SharedHot
 from readstate.adapters.valkey.notes import ValkeyNotes
 from readstate.batching import Batcher
 from readstate.domain.announcements import Announcement, UserRoomChanged
@@ -30,7 +31,7 @@ from readstate.domain.events import ReadEvent
 from readstate.domain.hot_updates import Merged
 from readstate.ports import Clock, Hot
 from readstate.services.cursors import Cursors
-from readstate.services.freshness import NeverFresh, Trailing
+from readstate.services.freshness import NeverFresh, ReadLogProgress, Trailing
 from readstate.services.pending_writes import UnannouncedWrites
 from readstate.settings import Settings
 from readstate.tasks import cancel
@@ -58,7 +59,7 @@ class Cluster:
     """Opens servers and services; closes them with the stack."""
 
     durable: PostgresStore
-    hot: ValkeyHot
+    hot: SharedHot
     bus: ValkeyBus
     log: KafkaLog
     watcher: Watcher
@@ -116,9 +117,8 @@ class Cluster:
             self.log = self._tracing.log(self.log)
         self.freshness = Trailing(
             self.notes,
-            self._spooled,
-            self._ends,
-            self._committed,
+            ReadLogProgress(self._spooled, self._ends, self._committed),
+            self.timings.services,
             s.wait_timeout,
             self.backlog.stale,
             s.partitions,
@@ -141,9 +141,7 @@ class Cluster:
         )
         services.assemble(s, self.clock, parts)
         self._assemble_aside(parts)
-        self._stack.push_async_callback(services.live.close)
-        self._stack.push_async_callback(services.reads.close)
-        self._stack.push_async_callback(services.presence.close)
+        self._stack.push_async_callback(services.finish)
 
         async def on_announcements(announcements: Sequence[Announcement]) -> None:
             # Devices before waiting requests, as in the embedded profile.
@@ -186,24 +184,19 @@ class Cluster:
 
     async def _open_hot(self, store_id: int) -> None:
         s = self.settings
-        self.hot = ValkeyHot(
-            s.hot_url,
+        options = HotOptions(
+            url=s.hot_url,
             prefix=s.key_prefix,
             unread_cap=s.unread_cap,
-            clock=self.clock,
             ledger_ttl=s.ledger_ttl,
-            position=0,
-            store=store_id,
-            next_generation=self.durable.next_generation,
-            shared=True,
-            partitions=s.partitions,
-            instance_id=self.instance_id,
             replica_url=s.write_replica_url,
         )
+        counter, timings = DurableCounter(store_id, self.durable.next_generation), self.timings.valkey
+        self.hot = SharedHot(options, counter, self.clock, timings, self.instance_id, s.partitions)
         self._stack.push_async_callback(self.hot.close)
         self.dependencies["hot_store"] = self.hot.ping
         self.notes = self.hot.notes
-        self.bus = await ValkeyBus.open(s.hot_url, prefix=s.key_prefix, instance_id=self.instance_id)
+        self.bus = await ValkeyBus.open(s.hot_url, timings, prefix=s.key_prefix, instance_id=self.instance_id)
         self._stack.push_async_callback(self.bus.close)
 
     async def _open_log(self) -> None:

@@ -35,7 +35,6 @@ from .wiring import Parts, Services
 if TYPE_CHECKING:
     from readstate.tracing import Tracing
 
-HOUSEKEEPING_SECONDS = 5
 EXPIRE_TURNS = 720
 """Rows that badges no longer need expire once an hour: every 720 turns of housekeeping."""
 LOCK_FILE = "lock"
@@ -82,9 +81,9 @@ class Embedded:
         persister = ReceiptPersister(durable.merge)
         bus, unannounced = LocalBus(), UnannouncedWrites()
 
-        async def read_in_focus(places: Sequence[Seen]) -> None:
-            """A late lookup: the writer is created before `services.reads`."""
-            await services.reads.read_in_focus(places)
+        async def read_in_focus(seen: Sequence[Seen]) -> None:
+            """A late lookup: the writer is created before `services.focus`."""
+            await services.focus.read(seen)
 
         async def note_away(effects: Sequence[Effect]) -> None:
             await hot.badges.add([one for effect in effects for one in effect.undelivered])
@@ -125,11 +124,19 @@ class Embedded:
         )
         services.assemble(self._settings, self._clock, parts)
         bus.subscribe(services.live.on_announcements, services.live.on_gap, services.live.is_idle)
-        self._stack.push_async_callback(services.live.close)
-        self._stack.push_async_callback(services.reads.close)
-        self._stack.push_async_callback(services.presence.close)
-        self._stack.push_async_callback(cancel, asyncio.create_task(_housekeeping(services, hot, writer)))
+        self._stack.push_async_callback(services.finish)
+        self._stack.push_async_callback(cancel, asyncio.create_task(self._housekeeping(services, hot, writer)))
         return durable, hot
+
+    async def _housekeeping(self, services: Services, hot: Hot, writer: MessageWriter) -> None:
+        for turn in itertools.count(1):
+            await asyncio.sleep(self._timings.services.housekeeping)
+            with contextlib.suppress(ReadstateError):
+                await services.presence.expire()
+                await writer.tend()
+                await hot.bound()
+                if turn % EXPIRE_TURNS == 0:
+                    await services.badge.expire()
 
     async def without_hot_store(self) -> Services | None:
         return None
@@ -167,32 +174,15 @@ class Embedded:
                 max_bytes=s.hot_memory * 2**20,
             )
         with extra("redis", "Valkey or Redis"):
-            from readstate.adapters.valkey.hot import ValkeyHot  # noqa: PLC0415 - an extra
-        hot = ValkeyHot(
-            s.hot_url,
-            prefix=s.key_prefix,
-            unread_cap=s.unread_cap,
-            clock=self._clock,
-            ledger_ttl=s.ledger_ttl,
-            position=position,
-            store=store_id,
-            next_generation=durable.next_generation,
-        )
+            from readstate.adapters.valkey import DurableCounter  # noqa: PLC0415 - an extra
+            from readstate.adapters.valkey.hot import ExclusiveHot, HotOptions  # noqa: PLC0415 - an extra
+        options = HotOptions(url=s.hot_url, prefix=s.key_prefix, unread_cap=s.unread_cap, ledger_ttl=s.ledger_ttl)
+        counter = DurableCounter(store_id, durable.next_generation)
+        hot = ExclusiveHot(options, counter, self._clock, self._timings.valkey, position)
         self._stack.push_async_callback(hot.close)
         await hot.clear()  # state of an earlier process may be behind the durable store
         self.dependencies["hot_store"] = hot.ping
         return hot
-
-
-async def _housekeeping(services: Services, hot: Hot, writer: MessageWriter) -> None:
-    for turn in itertools.count(1):
-        await asyncio.sleep(HOUSEKEEPING_SECONDS)
-        with contextlib.suppress(ReadstateError):
-            await services.presence.expire()
-            await writer.tend()
-            await hot.bound()
-            if turn % EXPIRE_TURNS == 0:
-                await services.badge.expire()
 
 
 def _take_directories(settings: Settings) -> Callable[[], None]:

@@ -121,7 +121,7 @@ class WorkerSupervisor:
             case _ if role == RECONCILER:
                 self._periodic.append(Reconciler(self._service.repair, self._service.badge, settings.reconcile_every))
             case _ if role == AUDITOR:
-                self._periodic.append(Auditor(self._service.repair, settings.audit_sample))
+                self._periodic.append(Auditor(self._service.audit, self._service.repair.claim, settings.audit_sample))
 
     def _consumer(self, group: str, *topics: str, gathers: bool = False) -> KafkaConsumer:
         silence = self._service.settings.session_timeout
@@ -284,7 +284,7 @@ class _Writer:
             self._cluster.bus,
             self._cluster.log.reads,
             self._note_away,
-            service.reads.read_in_focus,
+            service.focus.read,
             None,
             UnannouncedWrites(),
             service.clock,

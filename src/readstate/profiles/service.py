@@ -17,7 +17,7 @@ from readstate.settings import Settings, make_settings
 from readstate.tasks import cancel
 from readstate.timings import Timings
 
-from .embedded import Embedded, store_held, store_is_locked
+from .embedded import Embedded, store_held
 from .wiring import Services
 
 if TYPE_CHECKING:
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from .cluster import Cluster
 
 DEFAULT_TIMINGS = Timings()
-PING_SECONDS = 3
-LOOK_SECONDS = 1.0
-"""The result of a look at the dependencies is reused for this long."""
 
 
 def system_clock() -> int:
@@ -50,8 +47,8 @@ class Readstate(Services):
         self._stack = contextlib.AsyncExitStack()
         self.tracing = make_tracing(settings, self.instance_id)
         self._profile = self._make_profile()
-        self._looked: asyncio.Task[dict[str, str]] | None = None
-        self._look_again_at = 0.0
+        self._pinging: asyncio.Task[dict[str, str]] | None = None
+        self._ping_at = 0.0
 
     @classmethod
     def open(
@@ -88,22 +85,23 @@ class Readstate(Services):
 
     async def close(self) -> None:
         """Finish what was accepted, then stop."""
-        if self._looked is not None:
-            await cancel(self._looked)
+        if self._pinging is not None:
+            await cancel(self._pinging)
         await self._stack.aclose()
 
     async def ready(self) -> dict[str, str]:
-        """Each dependency, with "ok" or its fault. Looks at most once a second, because a look writes.
+        """Each dependency, with "ok" or its fault. Pings at most once a second, because a ping writes.
 
         A state that begins with `behind` is not the fault of a dependency.
         """
-        if self._looked is None or (self._looked.done() and time.monotonic() >= self._look_again_at):
-            self._looked = asyncio.create_task(self._look())
-            self._look_again_at = time.monotonic() + LOOK_SECONDS
-        return dict(await asyncio.shield(self._looked)) | self._profile.lags()
+        if self._pinging is None or (self._pinging.done() and time.monotonic() >= self._ping_at):
+            self._pinging = asyncio.create_task(self._ping())
+            self._ping_at = time.monotonic() + self.timings.services.ready_cache
+        return dict(await asyncio.shield(self._pinging)) | self._profile.lags()
 
-    async def _look(self) -> dict[str, str]:
-        states = await asyncio.gather(*(_state(ping) for ping in self._profile.dependencies.values()))
+    async def _ping(self) -> dict[str, str]:
+        seconds = self.timings.services.ping
+        states = await asyncio.gather(*(_state(ping, seconds) for ping in self._profile.dependencies.values()))
         return dict(zip(self._profile.dependencies, states, strict=True))
 
     async def lost(self) -> ReadstateError:
@@ -154,13 +152,13 @@ def require_cluster(settings: Settings) -> None:
         )
 
 
-async def _state(ping: Callable[[], Awaitable[None]]) -> str:
+async def _state(ping: Callable[[], Awaitable[None]], seconds: float) -> str:
     try:
-        await asyncio.wait_for(ping(), PING_SECONDS)
+        await asyncio.wait_for(ping(), seconds)
     except ReadstateError as error:
         return error.detail
     except TimeoutError:
-        return f"does not answer within {PING_SECONDS} s"
+        return f"does not answer within {seconds:g} s"
     return "ok"
 
 
@@ -196,14 +194,3 @@ async def store_exists(settings: Settings) -> bool:
     if settings.in_sqlite:
         return settings.database_path.exists()
     return (await _migrate_postgres(settings, check_only=True))[0] > 0
-
-
-__all__ = [
-    "Readstate",
-    "migrate",
-    "open_dead_letters",
-    "store_exists",
-    "store_held",
-    "store_is_locked",
-    "system_clock",
-]

@@ -1,33 +1,43 @@
 """Builds the services over the adapters that a profile opens."""
 
+from contextlib import AsyncExitStack
 from typing import NamedTuple
 
 from readstate.batching import Batcher, Batchers
-from readstate.domain.rules import check_id, check_user_id
+from readstate.domain.rules import MessageRules, check_id, check_user_id
 from readstate.live.catch_up import CatchUp
 from readstate.live.rendering import EventRenderer
 from readstate.live.updates import Live
 from readstate.ports import Bus, Clock, Durable, DurableTransfer, Freshness, Hot, Log
 from readstate.ports.consistency import Consistency
-from readstate.services.acceptance import Acceptance
+from readstate.services.acceptance import AcceptanceClock
+from readstate.services.audit import Audit
 from readstate.services.badge import OfflineBadge
+from readstate.services.changes import Changes
 from readstate.services.channels import Channels
 from readstate.services.counting import Counting
 from readstate.services.cursors import Cursors
+from readstate.services.event_checks import EventChecks
 from readstate.services.explain import Explain
+from readstate.services.focus import FocusReads
+from readstate.services.hot_cleanup import HotCleanup
 from readstate.services.inbox import UserInbox
 from readstate.services.loading import Loader
 from readstate.services.messages import Messages
+from readstate.services.moves import Moves, ReadStateLog
 from readstate.services.pending_writes import PendingWrites, UnannouncedWrites
 from readstate.services.positions import Positions
 from readstate.services.preferences import ChannelPreferences
 from readstate.services.presence import UserPresence
+from readstate.services.read_targets import ReadTargets
 from readstate.services.reads import Reads
 from readstate.services.receipts import ReadReceipts
 from readstate.services.repair import Repair
 from readstate.services.threads import ThreadPanel
 from readstate.services.transfer import Transfer
+from readstate.services.undelivered import LateBadges
 from readstate.services.unread_messages import UnreadView
+from readstate.services.unread_rooms import UnreadRooms
 from readstate.settings import Settings
 from readstate.timings import Timings
 from readstate.transfer.lines import Checks
@@ -52,164 +62,116 @@ class Parts(NamedTuple):
 
 
 class Services:
-    channels: Channels
-    messages: Messages
-    reads: Reads
-    unread: UnreadView
-    preferences: ChannelPreferences
-    inbox: UserInbox
-    threads: ThreadPanel
-    badge: OfflineBadge
-    receipts: ReadReceipts
-    presence: UserPresence
-    explain: Explain
-    renderer: EventRenderer
-    live: Live
-    transfer: Transfer
-    repair: Repair
-    loader: Loader
-    cursors: Cursors
-    settings: Settings
+    """What callers can do, and what these services share."""
 
     def assemble(self, settings: Settings, clock: Clock, parts: Parts) -> None:
-        s = self.settings = settings
-        log, hot, durable, bus, freshness = parts.log, parts.hot, parts.durable, parts.bus, parts.freshness
-        pending_writes = PendingWrites()
-        cursors = self.cursors = parts.cursors
-        loader = self.loader = Loader(hot.users, hot.channels, durable, s.unread_cap, hot.loaded)
-        places = Positions(durable, log)
-        counting = Counting(loader, places, clock, s.display_cap, freshness)
-        acceptance = Acceptance(clock)
-        self.channels = Channels(
-            log,
-            loader,
-            places,
-            durable,
-            freshness,
-            clock,
-            cursors,
-            alone=parts.alone,
-            max_batch=s.max_batch,
-            max_page=s.max_page,
-            max_text=s.max_text,
+        self.settings, self.clock, self.cursors = settings, clock, parts.cursors
+        hot, durable = parts.hot, parts.durable
+        self.loader = Loader(hot.users, hot.channels, durable, settings.unread_cap, hot.loaded)
+        self.lookups = parts.consistency.lookups(self.loader, parts.batchers)
+        self.positions = Positions(durable, parts.log)
+        self.counting = Counting(
+            self.loader, self.lookups, self.positions, parts.freshness, clock, settings.display_cap
         )
-        self.messages = Messages(
-            log,
-            loader,
-            places,
-            durable,
-            acceptance,
-            freshness,
-            max_batch=s.max_batch,
-            max_text=s.max_text,
-            max_mentions=s.max_mentions,
-            preview_length=s.preview_length,
-            store_text=s.store_text,
-            alone=parts.alone,
-        )
+        self.acceptance = AcceptanceClock(clock)
+        self.pending_writes = PendingWrites()
+        s = settings
+        self.rules = MessageRules(s.max_text, s.max_mentions, s.preview_length, s.store_text)
+        self._assemble_writes(parts)
+        self._assemble_reads(parts)
+        self._assemble_people(parts)
+        self._assemble_counts(parts)
+        self._assemble_upkeep(parts)
+        self._assemble_live(parts)
+
+    def _assemble_writes(self, parts: Parts) -> None:
+        log, loader, positions, durable, s = parts.log, self.loader, self.positions, parts.durable, self.settings
+        checks = EventChecks(loader, positions, durable, parts.freshness, parts.consistency)
+        self.channels = Channels(log, loader, positions, checks, durable, self.cursors, self.clock, s)
+        self.messages = Messages(log, loader, positions, checks, durable, self.acceptance, self.rules, s.max_batch)
+
+    def _assemble_reads(self, parts: Parts) -> None:
+        users, durable, freshness, policy = parts.hot.users, parts.durable, parts.freshness, parts.consistency
+        pending_writes, clock = self.pending_writes, self.clock
+        log = ReadStateLog(parts.log, users, parts.bus, pending_writes, policy, clock, parts.instance_id)
+        self.moves = Moves(users, self.loader, log, freshness, policy, parts.batchers)
+        self.focus = FocusReads(users, self.moves, pending_writes, freshness)
+        targets = ReadTargets(self.lookups, self.positions, durable, self.settings)
         self.reads = Reads(
-            hot.users,
-            durable,
-            log,
-            loader,
-            places,
-            counting,
-            hot.presence,
-            bus,
-            pending_writes,
-            freshness,
-            clock,
-            parts.batchers,
-            instance_id=parts.instance_id,
-            max_batch=s.max_batch,
-            unread_cap=s.unread_cap,
-            undo_ttl=s.undo_ttl,
-            alone=parts.alone,
+            self.moves, targets, self.loader, self.counting, durable, parts.hot.presence, clock, self.settings
         )
+
+    def _assemble_people(self, parts: Parts) -> None:
+        hot, durable, bus, s = parts.hot, parts.durable, parts.bus, self.settings
         self.badge = OfflineBadge(
-            hot.badges,
-            durable,
-            counting,
-            acceptance,
-            bus,
-            cursors,
-            mode=s.badge_mode,
-            max_messages=s.max_page,
-            retention=s.badge_retention,
+            hot.badges, durable, self.counting, self.acceptance, bus, self.cursors, s, parts.timings.services
         )
-        self.unread = UnreadView(
-            hot.users,
-            hot.channels,
-            loader,
-            counting,
-            pending_writes,
-            self.badge.count,
-            clock,
-            durable,
-            cursors,
-            store_id=parts.store_id,
-            max_page=s.max_page,
-            max_batch=s.max_batch,
-        )
-        self.threads = ThreadPanel(log, loader, places, self.reads, counting, clock, cursors, max_page=s.max_page)
         self.receipts = ReadReceipts(
-            hot.users, durable, loader, freshness, clock, receipts_max_members=s.receipts_max_members
+            hot.users, durable, self.loader, parts.freshness, self.clock, s.receipts_max_members
         )
-        self.presence = UserPresence(hot.presence, loader, durable, hot.badges, bus, clock)
-        self.preferences = ChannelPreferences(hot.users, durable, loader, bus, pending_writes, clock, alone=parts.alone)
-        self.inbox = UserInbox(loader, counting, self.unread, self.preferences, cursors, max_page=s.max_page)
-        self.explain = Explain(
-            hot.users, hot.channels, durable, loader, counting, pending_writes, bus, self.unread, alone=parts.alone
+        self.presence = UserPresence(
+            hot.presence, self.loader, durable, LateBadges(durable, hot.badges, bus), self.clock
         )
-        self.repair = Repair(hot, durable, loader, self.explain, freshness, pending_writes, bus, clock)
-        checks = Checks(
-            clock,
-            max_text=s.max_text,
-            max_mentions=s.max_mentions,
-            preview_length=s.preview_length,
-            store_text=s.store_text,
-        )
+
+    def _assemble_counts(self, parts: Parts) -> None:
+        hot, durable, freshness, policy = parts.hot, parts.durable, parts.freshness, parts.consistency
+        loader, counting, cursors, clock, s = self.loader, self.counting, self.cursors, self.clock, self.settings
+        pending_writes = self.pending_writes
+        self.changes = Changes(hot.channels, loader, durable, pending_writes, freshness, cursors, clock, parts.store_id)
+        rooms = UnreadRooms(hot.users, loader, counting)
+        self.unread = UnreadView(rooms, self.changes, loader, counting, self.badge, durable, cursors, s)
+        self.threads = ThreadPanel(parts.log, loader, self.positions, self.moves, counting, cursors, clock, s.max_page)
+        self.preferences = ChannelPreferences(hot.users, durable, loader, parts.bus, pending_writes, policy, clock)
+        self.inbox = UserInbox(loader, counting, rooms, self.changes, self.preferences, cursors, s.max_page)
+
+    def _assemble_upkeep(self, parts: Parts) -> None:
+        hot, durable, bus, freshness, policy = parts.hot, parts.durable, parts.bus, parts.freshness, parts.consistency
+        loader, pending_writes, clock = self.loader, self.pending_writes, self.clock
+        self.explain = Explain(hot, durable, loader, self.counting, pending_writes, bus, self.unread, policy)
+        self.audit = Audit(hot, durable, loader, self.explain, parts.timings.services)
+        self.repair = Repair(hot, durable, loader, freshness, pending_writes, bus, clock)
+        cleanup = HotCleanup(hot, parts.log, self.positions, policy, clock)
+        checks = Checks(clock, self.rules)
         self.transfer = Transfer(
-            parts.transfer,
-            log,
-            hot,
-            places,
-            pending_writes,
-            bus,
-            freshness,
-            clock,
-            acceptance,
-            checks,
-            alone=parts.alone,
+            parts.transfer, cleanup, pending_writes, bus, freshness, clock, self.acceptance, checks
         )
+
+    def _assemble_live(self, parts: Parts) -> None:
+        hot, loader, s = parts.hot, self.loader, self.settings
         self.renderer = EventRenderer(
             hot.users,
             hot.channels,
             loader,
-            counting,
+            self.counting,
             self.unread,
             self.inbox,
             self.preferences,
             self.threads,
             self.badge,
         )
-        missed = CatchUp(durable, self.unread, self.renderer, receipts_max_members=s.receipts_max_members)
+        missed = CatchUp(parts.durable, self.changes, self.renderer, receipts_max_members=s.receipts_max_members)
         self.live = Live(
             hot.users,
             hot.channels,
             hot.presence,
             loader,
-            self.unread,
+            self.changes,
             self.receipts,
             self.renderer,
             missed,
-            pending_writes,
+            self.pending_writes,
             parts.unannounced,
-            freshness,
-            clock,
-            cursors,
+            parts.freshness,
+            self.clock,
+            self.cursors,
             alone=parts.alone,
         )
+
+    async def finish(self) -> None:
+        """Finish what was accepted, before the stores close."""
+        async with AsyncExitStack() as stack:
+            for service in (self.live, self.focus, self.lookups, self.moves, self.presence):
+                stack.push_async_callback(service.close)
 
     async def is_member(self, user: str, *channels: str) -> bool:
         """Whether these channels exist and the user is in all of them."""

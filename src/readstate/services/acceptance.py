@@ -3,7 +3,7 @@
 from readstate.ports import Clock
 
 
-class Acceptance:
+class AcceptanceClock:
     """Whatever this process accepts after a cut (a tap or an erase) is later than it, even in the same millisecond."""
 
     def __init__(self, clock: Clock) -> None:

@@ -7,8 +7,8 @@ store answers counts. After the tap the set is reloaded, with everything accepte
 
 import asyncio
 from contextlib import suppress
+from dataclasses import dataclass, field
 from time import monotonic
-from typing import Literal
 
 import structlog
 
@@ -18,15 +18,15 @@ from readstate.domain.errors import InvalidCursor, StorageUnavailable, Unavailab
 from readstate.domain.model import Message
 from readstate.domain.rules import MAX_AHEAD_MS, check_user_id
 from readstate.ports import Bus, DurableUsers, HotBadges, TapCursor, Tapped
+from readstate.settings import Settings
+from readstate.timings import ServiceTimings
 
-from .acceptance import Acceptance
+from .acceptance import AcceptanceClock
 from .counting import Counting
 from .cursors import Cursors, TapAfter
 from .loading import MAX_TRIES
 from .messages import message_view
 
-TAP_SECONDS = 4.0
-"""The durable store must take a tap within this time, which is well below the lifetime of its hold."""
 PAGES_MS = 600_000
 """The pages of a tap stay readable and complete for this long, even if their messages are past their retention."""
 EXPIRE_AT_ONCE = 500
@@ -34,32 +34,19 @@ EXPIRE_AT_ONCE = 500
 log = structlog.get_logger()
 
 
+@dataclass(eq=False, repr=False)
 class OfflineBadge:
     """Counts from the precomputed set or on the fly from the durable store; both give the same number."""
 
-    def __init__(
-        self,
-        badges: HotBadges,
-        durable: DurableUsers,
-        counting: Counting,
-        acceptance: Acceptance,
-        bus: Bus,
-        cursors: Cursors,
-        *,
-        mode: Literal["precomputed", "on_the_fly"],
-        max_messages: int,
-        retention: int,
-    ) -> None:
-        self._badges = badges
-        self._durable = durable
-        self._counting = counting
-        self._acceptance = acceptance
-        self._bus = bus
-        self._cursors = cursors
-        self._mode = mode
-        self._max_messages = max_messages
-        self._retention_ms = retention * 1000
-        self._taps: set[asyncio.Task[Tapped]] = set()
+    _badges: HotBadges
+    _durable: DurableUsers
+    _counting: Counting
+    _acceptance: AcceptanceClock
+    _bus: Bus
+    _cursors: Cursors
+    _settings: Settings
+    _timings: ServiceTimings
+    _taps: set[asyncio.Task[Tapped]] = field(default_factory=set, init=False)
 
     async def get(self, user: str) -> Badge:
         check_user_id(user, "user")
@@ -71,7 +58,7 @@ class OfflineBadge:
         return Badge(senders, self._counting.label(senders), since or None)
 
     async def count(self, user: str) -> int:
-        if self._mode == "on_the_fly":
+        if self._settings.badge_mode == "on_the_fly":
             return await self._durable.badge_count(user) or await self._none(user)
         for _ in range(MAX_TRIES):
             known = await self._badges.count(user)
@@ -105,7 +92,7 @@ class OfflineBadge:
         removed = 0
         while after is not None:
             after, some = await self._durable.expire_undelivered(
-                after, now - self._retention_ms, now - PAGES_MS, EXPIRE_AT_ONCE
+                after, now - self._settings.badge_retention * 1000, now - PAGES_MS, EXPIRE_AT_ONCE
             )
             removed += some
         return removed
@@ -126,16 +113,13 @@ class OfflineBadge:
         return 0
 
     async def _tap(self, user: str) -> Tapped:
-        until = monotonic() + TAP_SECONDS
+        until = monotonic() + self._timings.tap
         token = await self._badges.hold(user)
         try:
-            tapped = await self._durable.tap(user, self._acceptance.cut(), self._max_messages + 1, until)
-        except StorageUnavailable as error:
-            if not error.uncertain:  # an uncertain tap may still commit: its hold must expire by itself
-                await self._release(user, token)
-            raise
-        except BaseException:
-            await self._release(user, token)
+            tapped = await self._durable.tap(user, self._acceptance.cut(), self._settings.max_page + 1, until)
+        except BaseException as error:
+            if not isinstance(error, StorageUnavailable) or not error.uncertain:
+                await self._release(user, token)  # an uncertain tap may still commit: its hold must expire by itself
             raise
         await self._release(user, token)
         await self._bus.publish([BadgeChanged(user)])
@@ -155,18 +139,18 @@ class OfflineBadge:
         """A page can be fetched repeatedly, but only for `PAGES_MS` after its tap."""
         if self._acceptance.now() - last.tapped_at > PAGES_MS:
             raise InvalidCursor(f"the pages of a tap can be read for {PAGES_MS // 60_000} minutes", field="cursor")
-        place = TapCursor(last.accepted_at, last.at, last.channel_id, last.message_id)
-        found = await self._durable.tapped(user, last.since, last.tapped_at, place, self._max_messages + 1)
+        after = TapCursor(last.accepted_at, last.at, last.channel_id, last.message_id)
+        found = await self._durable.tapped(user, last.since, last.tapped_at, after, self._settings.max_page + 1)
         return self._page(user, last.since, last.tapped_at, last.senders, found)
 
     def _page(self, user: str, since: int, at: int, senders: int, found: list[tuple[int, Message]]) -> Tap:
         """`found` has one message more than a page holds if another page follows."""
-        shown = found[: self._max_messages]
+        shown = found[: self._settings.max_page]
         cursor = None
         if len(found) > len(shown):
             accepted_at, last = shown[-1]
-            place = TapAfter(since, at, senders, accepted_at, last.at, last.channel_id, last.id)
-            cursor = self._cursors.encode(place, user)
+            after = TapAfter(since, at, senders, accepted_at, last.at, last.channel_id, last.id)
+            cursor = self._cursors.encode(after, user)
         return Tap(senders, at, _by_sender([message for _, message in shown]), cursor)
 
 

@@ -1,9 +1,9 @@
 """Channels and their members."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from msgspec import UNSET, UnsetType
-from msgspec.structs import replace
 
 from readstate.api import ChangeMembers, ChannelView, MembersChanged, MembersPage, MemberView, PutChannel
 from readstate.domain.errors import DirectChannelFull, Invalid
@@ -11,49 +11,34 @@ from readstate.domain.events import AnyChannelEvent, ChannelEvent, MembersEvent
 from readstate.domain.facts import Effect
 from readstate.domain.model import Channel
 from readstate.domain.rules import MAX_IN_DIRECT, check_id, check_size, check_text, check_user_id, direct_error
-from readstate.ports import Clock, DurableQueries, Freshness, Log
+from readstate.ports import Clock, DurableQueries, Log
+from readstate.settings import Settings
 
 from .cursors import Cursors, MembersAfter, page_size
 from .effects import done
+from .event_checks import EventChecks
 from .loading import Loader
 from .positions import Positions
 
 
+@dataclass(eq=False, repr=False)
 class Channels:
     """Changes take their place in the channel's order. They are answered when applied, or with NotYet."""
 
-    def __init__(
-        self,
-        log: Log,
-        loader: Loader,
-        places: Positions,
-        durable: DurableQueries,
-        freshness: Freshness,
-        clock: Clock,
-        cursors: Cursors,
-        *,
-        alone: bool,
-        max_batch: int,
-        max_page: int,
-        max_text: int,
-    ) -> None:
-        self._log = log
-        self._loader = loader
-        self._places = places
-        self._durable = durable
-        self._freshness = freshness
-        self._clock = clock
-        self._cursors = cursors
-        self._alone = alone
-        self._max_batch = max_batch
-        self._max_page = max_page
-        self._max_text = max_text
+    _log: Log
+    _loader: Loader
+    _positions: Positions
+    _checks: EventChecks
+    _durable: DurableQueries
+    _cursors: Cursors
+    _clock: Clock
+    _settings: Settings
 
     async def put(self, channel: str, request: PutChannel) -> ChannelView:
         """Create or update a channel. Members are added, never removed."""
         check_id(channel, "channel")
         for field, text in (("name", request.name), ("avatar", request.avatar)):
-            check_text(None if isinstance(text, UnsetType) else text, field, self._max_text)
+            check_text(None if isinstance(text, UnsetType) else text, field, self._settings.max_text)
         members = self._users(request.members, "members")
         await self._check_put(channel, request, members)
         now = self._clock()
@@ -69,7 +54,7 @@ class Channels:
         ]
         if members:
             event = MembersEvent(channel_id=channel, created_at=now, add=members)
-            events.append(await self._with_epochs(event))
+            events.append(await self._checks.returning(event))
         first, *rest = await self._log.channel_events(events)
         done(first)
         try:
@@ -101,7 +86,7 @@ class Channels:
         await self._loader.channel(check_id(channel, "channel"))
         event = ChannelEvent(channel_id=channel, created_at=self._clock(), action="delete")
         _channel((await self._log.channel_events([event]))[0])
-        self._places.forget(channel)
+        self._positions.forget({channel})
 
     async def change_members(self, channel: str, request: ChangeMembers) -> MembersChanged:
         check_id(channel, "channel")
@@ -114,13 +99,12 @@ class Channels:
         event = MembersEvent(
             channel_id=channel, created_at=self._clock(), add=add, remove=remove, history=request.history
         )
-        event = await self._with_epochs(event)
-        effect = done((await self._log.channel_events([event]))[0])
+        effect = done((await self._log.channel_events([await self._checks.returning(event)]))[0])
         return MembersChanged(effect.added, effect.removed, _channel(effect).member_count)
 
     async def members(self, channel: str, *, limit: int | None = None, cursor: str | None = None) -> MembersPage:
         """Members ordered by id."""
-        limit = page_size(limit, 100, self._max_page)
+        limit = page_size(limit, 100, self._settings.max_page)
         await self._loader.channel(check_id(channel, "channel"))
         after = "" if cursor is None else self._cursors.decode(cursor, MembersAfter, channel).user_id
         found = await self._durable.members(channel, after, limit + 1)
@@ -128,18 +112,8 @@ class Channels:
         more = self._cursors.encode(MembersAfter(rows[-1].user_id), channel) if len(found) > limit else None
         return MembersPage(rows, more)
 
-    async def _with_epochs(self, event: MembersEvent) -> MembersEvent:
-        """Add the epochs of returning members: their mark-unreads may be only in the log so far."""
-        if self._alone or not event.add:
-            return event
-        epochs = {}
-        for user in await self._durable.once_members(event.channel_id, event.add):
-            for user_room in (await self._loader.view(user, [event.channel_id])).user_rooms:
-                epochs[user] = user_room.pointer.epoch
-        return replace(event, epochs=epochs, in_doubt=bool(epochs) and self._freshness.behind)
-
     def _users(self, users: Sequence[str | int], field: str) -> tuple[str, ...]:
-        check_size(users, self._max_batch, field)
+        check_size(users, self._settings.max_batch, field)
         return tuple(dict.fromkeys(check_user_id(user, f"{field}[{i}]") for i, user in enumerate(users)))
 
 

@@ -1,6 +1,7 @@
 """Turns hot state into the counts that callers see."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from msgspec import UNSET, UnsetType
@@ -9,7 +10,8 @@ from msgspec.structs import replace
 from readstate.api import LastRead, Place, Reason, ThreadTotals, ThreadView, Totals, Unread
 from readstate.domain.model import Channel, Mode, Pointer, Position, Preferences
 from readstate.domain.rules import label
-from readstate.ports import Clock, Count, CountQuery, Freshness, Stale, UserRoom
+from readstate.ports import Clock, Count, CountQuery, Freshness, Moved, Stale, UserRoom
+from readstate.ports.consistency import Lookups
 
 from .loading import Loader
 from .positions import Positions
@@ -39,15 +41,16 @@ def flagged(figures: T, why: Reason | UnsetType) -> T:
     return figures if why is UNSET else replace(figures, exact=False, reason=why)
 
 
+@dataclass(eq=False, repr=False)
 class Counting:
     """Counts user rooms, both with ledgers and with timelines."""
 
-    def __init__(self, loader: Loader, places: Positions, clock: Clock, display_cap: int, freshness: Freshness) -> None:
-        self._loader = loader
-        self._places = places
-        self._clock = clock
-        self._display_cap = display_cap
-        self._freshness = freshness
+    _loader: Loader
+    _lookups: Lookups
+    _positions: Positions
+    _freshness: Freshness
+    _clock: Clock
+    _display_cap: int
 
     @property
     def behind(self) -> bool:
@@ -57,7 +60,7 @@ class Counting:
     def stale(self) -> Stale:
         """Which counts may be old, because a server is down or a consumer lags.
 
-        Callers ask before and after they look at the hot state: a count called exact is exact at both times.
+        Callers ask before and after they read the hot state: a count called exact is exact at both times.
         """
         return self._freshness.stale()
 
@@ -70,38 +73,40 @@ class Counting:
     async def counts(self, user: str, user_rooms: Sequence[UserRoom], channels: Sequence[Channel]) -> list[Count]:
         """Counts before preferences are applied. The ledgers must be loaded."""
         big = [
-            (
-                index,
-                CountQuery(
-                    user, user_room.channel_id, user_room.pointer, user_room.ledger.named if user_room.ledger else ()
-                ),
-            )
-            for index, (user_room, channel) in enumerate(zip(user_rooms, channels, strict=True))
-            if user_room.mode is Mode.TIMELINE and user_room.pointer.seq < channel.last_seq
+            (index, CountQuery(user, room.channel_id, room.pointer, room.ledger.named if room.ledger else ()))
+            for index, (room, channel) in enumerate(zip(user_rooms, channels, strict=True))
+            if room.mode is Mode.TIMELINE and room.pointer.seq < channel.last_seq
         ]
-        counts = [_NOTHING if user_room.mode is Mode.TIMELINE else _ledger_count(user_room) for user_room in user_rooms]
+        counts = [_NOTHING if room.mode is Mode.TIMELINE else _ledger_count(room) for room in user_rooms]
         if big:
             timelines = await self._loader.counts([query for _, query in big])
             for (index, _), count in zip(big, timelines, strict=True):
                 counts[index] = count
         return counts
 
+    async def after(self, moved: Moved) -> int:
+        """The count after a move, by the user's `count` preference; taken from the move itself if it has the number."""
+        if moved.preferences.count == "all":
+            if moved.mode is Mode.TIMELINE:
+                query = CountQuery(moved.user_id, moved.channel_id, moved.pointer)
+                return (await self._lookups.counts([query]))[0].count
+            if moved.unread is not None:
+                return moved.unread
+        user_room = await self._loader.user_room(moved.user_id, moved.channel_id)
+        channel = await self._loader.channel(moved.channel_id)
+        count = (await self.counts(moved.user_id, [user_room], [channel]))[0]
+        return shown(user_room.preferences, count.count, count.mentions)
+
     async def unread(
         self, user: str, user_rooms: Sequence[UserRoom], channels: Sequence[Channel], before: Stale
     ) -> list[Unread]:
         """`before`: what was stale before the user rooms were looked up."""
         counts = await self.counts(user, user_rooms, channels)
-        firsts = await self._first_places(user_rooms, counts)
+        firsts = await self._first_unread(user_rooms, counts)
         after = self.stale()
         return [
-            self._unread(
-                user_room,
-                channel,
-                count,
-                first,
-                stale=before.has(user_room.channel_id) or after.has(user_room.channel_id),
-            )
-            for user_room, channel, count, first in zip(user_rooms, channels, counts, firsts, strict=True)
+            self._unread(room, channel, count, first, stale=before.has(room.channel_id) or after.has(room.channel_id))
+            for room, channel, count, first in zip(user_rooms, channels, counts, firsts, strict=True)
         ]
 
     def _unread(
@@ -123,22 +128,16 @@ class Counting:
             archived=True if channel.archived else UNSET,
         )
 
-    async def _first_places(self, user_rooms: Sequence[UserRoom], counts: Sequence[Count]) -> list[Position | None]:
+    async def _first_unread(self, user_rooms: Sequence[UserRoom], counts: Sequence[Count]) -> list[Position | None]:
         """The first unread messages. Where the hot store keeps no seqs, their positions are looked up."""
+        firsts = [(room.channel_id, count.first) for room, count in zip(user_rooms, counts, strict=True)]
         keys = [
-            (user_room.channel_id, count.first.id)
-            for user_room, count in zip(user_rooms, counts, strict=True)
-            if count.first is not None and not count.first.seq and count.first.id is not None
+            (name, first.id) for name, first in firsts if first is not None and not first.seq and first.id is not None
         ]
         if not keys:
-            return [count.first for count in counts]
-        places = await self._places.by_id(keys)
-        return [
-            count.first
-            if count.first is None
-            else places.get((user_room.channel_id, count.first.id or ""), count.first)
-            for user_room, count in zip(user_rooms, counts, strict=True)
-        ]
+            return [first for _, first in firsts]
+        positions = await self._positions.by_id(keys)
+        return [first and positions.get((name, first.id or ""), first) for name, first in firsts]
 
 
 def _ledger_count(user_room: UserRoom) -> Count:

@@ -1,45 +1,34 @@
 """Explains why a count is what it is, and recounts it."""
 
 import asyncio
+from dataclasses import dataclass
 
 from msgspec import UNSET
 
 from readstate.api import Explanation, Recount
 from readstate.domain.announcements import UserRoomChanged
 from readstate.domain.rules import check_id, check_user_id
-from readstate.ports import Bus, DurableQueries, HotChannels, HotUsers
+from readstate.ports import Bus, DurableQueries, Hot
+from readstate.ports.consistency import Consistency
 
 from .counting import Counting, last_read, reason
 from .loading import Loader
 from .pending_writes import PendingWrites
 from .unread import UnreadCounts
 
-MAX_LOOKS = 20
+MAX_ATTEMPTS = 20
 
 
+@dataclass(eq=False, repr=False)
 class Explain:
-    def __init__(
-        self,
-        users: HotUsers,
-        channels: HotChannels,
-        durable: DurableQueries,
-        loader: Loader,
-        counting: Counting,
-        pending_writes: PendingWrites,
-        bus: Bus,
-        unread: UnreadCounts,
-        *,
-        alone: bool,
-    ) -> None:
-        self._users = users
-        self._channels = channels
-        self._durable = durable
-        self._loader = loader
-        self._counting = counting
-        self._pending_writes = pending_writes
-        self._bus = bus
-        self._unread = unread
-        self._alone = alone
+    _hot: Hot
+    _durable: DurableQueries
+    _loader: Loader
+    _counting: Counting
+    _pending_writes: PendingWrites
+    _bus: Bus
+    _unread: UnreadCounts
+    _consistency: Consistency
 
     async def explain(self, user: str, channel: str) -> Explanation:
         """Return both counts, the pointer, and how many messages do not count, by reason.
@@ -50,8 +39,8 @@ class Explain:
         check_id(channel, "channel")
         seen = set()
         before = self._counting.stale()
-        for look in range(MAX_LOOKS):
-            await asyncio.sleep(0.01 * look)
+        for attempt in range(MAX_ATTEMPTS):
+            await asyncio.sleep(0.01 * attempt)
             user_room = await self._loader.user_room(user, channel)
             info = await self._loader.channel(channel)
             count = (await self._counting.counts(user, [user_room], [info]))[0]
@@ -61,7 +50,7 @@ class Explain:
                 break
             seen.add((found.change, info.change, found.unread, count.count, user_room.pointer))
         else:
-            quiet = len(seen) == 1  # the change numbers differ, but no look saw anything move
+            quiet = len(seen) == 1  # the change numbers differ, but no attempt saw a change
         why = reason(before.or_by(self._counting.stale()).has(channel), count.capped)
         return Explanation(
             channel_id=channel,
@@ -82,14 +71,11 @@ class Explain:
         )
 
     async def recount(self, user: str, channel: str) -> Recount:
-        """Drop the hot state and count again from the durable store.
-
-        In a shared hot store the pointer stays, because the durable one may lack reads that only the log has.
-        """
+        """Drop the hot state and count again from the durable store."""
         before = await self._unread.of_channel(user, channel)  # checks the ids too
         await self._pending_writes.settled(user)
-        await self._users.forget(user, None if self._alone else channel)
-        await self._channels.forget(channel)
+        await self._consistency.forget_to_recount(self._hot.users, user, channel)
+        await self._hot.channels.forget(channel)
         after = await self._unread.of_channel(user, channel)
         await self._bus.publish([UserRoomChanged(user, channel)])
         return Recount(before.unread, after.unread)

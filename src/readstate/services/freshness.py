@@ -12,24 +12,15 @@ check.
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import structlog
 
 from readstate.domain.errors import HotStoreUnavailable, ReadstateError, Unavailable
 from readstate.ports import FRESH, Stale
+from readstate.timings import ServiceTimings
 
 log = structlog.get_logger()
-
-LOOK_SECONDS = 0.2
-SETTLE_SECONDS = 3.0
-"""After a loss, every instance has reported within this time whether it has reads in its spool."""
-LATE_SECONDS = 15.0
-"""A read in flight to the log when the hot store was lost is there, or was refused, after this time."""
-PASS_SECONDS = 60.0
-"""How long repairs and exports wait for the persister."""
-SOON_SECONDS = 2.0
-"""How long a request waits for the persister."""
 
 
 class AlwaysFresh:
@@ -87,8 +78,15 @@ class Notes(Protocol):
 Lagging = Callable[[], frozenset[int]]
 """The partitions of `messages` in which accepted events have waited too long."""
 Offsets = Callable[[], Awaitable[Mapping[int, int]]]
-Spooled = Callable[[], Awaitable[bool]]
-"""Whether any instance has reads in its spool."""
+
+
+class ReadLogProgress(NamedTuple):
+    """Where the log of reads ends, and how far the persister has come."""
+
+    spooled: Callable[[], Awaitable[bool]]
+    """Whether any instance has reads in its spool."""
+    ends: Offsets
+    committed: Offsets
 
 
 class Trailing:
@@ -100,24 +98,22 @@ class Trailing:
     def __init__(
         self,
         notes: Notes,
-        spooled: Spooled,
-        ends: Offsets,
-        committed: Offsets,
+        progress: ReadLogProgress,
+        timings: ServiceTimings,
         patience: float,
         lagging: Lagging = frozenset,
         partitions: int = 1,
     ) -> None:
         self._notes = notes
-        self._spooled = spooled
-        self._ends = ends
-        self._committed = committed
+        self._progress = progress
+        self._timings = timings
         self._patience = patience
         self._lagging = lagging
         self._partitions = partitions
         self._fresh = 0
         self._fresh_at = 0.0
         self._news = asyncio.Condition()
-        self._looks = _SharedLooks(spooled, ends, committed)
+        self._waits = _SharedWaits(progress, timings.freshness_poll)
 
     @property
     def behind(self) -> bool:
@@ -136,25 +132,16 @@ class Trailing:
             ) from None
 
     async def passed(self) -> bool:
-        try:
-            async with asyncio.timeout(PASS_SECONDS):
-                await asyncio.sleep(SETTLE_SECONDS)  # for reads in flight, and for the notes about spools
-                look = _Look(self._spooled, self._ends, self._committed, settled_at=0)
-                while True:
-                    with contextlib.suppress(ReadstateError):  # a server is down
-                        if await look.has_passed():
-                            return True
-                    await asyncio.sleep(LOOK_SECONDS)
-        except TimeoutError:
-            return False
+        await asyncio.sleep(self._timings.settle)  # for reads in flight, and for the notes about spools
+        return await self._waits.passed(self._timings.persister - self._timings.settle)
 
     async def stored_soon(self) -> bool:
-        return await self._looks.passed(SOON_SECONDS)
+        return await self._waits.passed(self._timings.persister_in_request)
 
     async def must_merge(self) -> bool:
         """Whether users in the hot store may have been loaded without what is in the database now."""
         number = await self._notes.generation()
-        return number != self._fresh or asyncio.get_running_loop().time() < self._fresh_at + LATE_SECONDS
+        return number != self._fresh or _now() < self._fresh_at + self._timings.late_reads
 
     async def run(self) -> None:
         while True:
@@ -163,49 +150,53 @@ class Trailing:
                 if number != self._fresh:
                     await self._follow(number)
             except ReadstateError as error:
-                log.debug("it is not known whether the database is behind", action="freshness", reason=error.explained)
-            await asyncio.sleep(LOOK_SECONDS)
+                log.debug("the freshness check failed", action="freshness", reason=error.explained)
+            await asyncio.sleep(self._timings.freshness_poll)
 
     async def _follow(self, number: int) -> None:
         """Returns when the generation is fresh, or another one has begun."""
         if await self._notes.fresh() < number:
-            settled_at = asyncio.get_running_loop().time() + SETTLE_SECONDS
-            look = _Look(self._spooled, self._ends, self._committed, settled_at)
-            while not await look.has_passed():
-                await asyncio.sleep(LOOK_SECONDS)
+            check = _Check(self._progress, settled_at=_now() + self._timings.settle)
+            while not await check.has_passed():
+                await asyncio.sleep(self._timings.freshness_poll)
                 if await self._notes.generation() != number:
                     return
             await self._notes.note_fresh(number)
         async with self._news:
-            self._fresh, self._fresh_at = number, asyncio.get_running_loop().time()
+            self._fresh, self._fresh_at = number, _now()
             self._news.notify_all()
 
 
-class _Look:
+def _passed(end: Mapping[int, int], committed: Mapping[int, int]) -> bool:
+    return all(committed.get(part, 0) >= offset for part, offset in end.items())
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class _Check:
     """Whether the persister has passed what the log and all spools held at one point in time."""
 
-    def __init__(self, spooled: Spooled, ends: Offsets, committed: Offsets, settled_at: float) -> None:
-        self._spooled = spooled
-        self._ends = ends
-        self._committed = committed
+    def __init__(self, progress: ReadLogProgress, settled_at: float) -> None:
+        self._progress = progress
         self._settled_at = settled_at
         self._end: Mapping[int, int] | None = None
 
     async def has_passed(self) -> bool:
         """Poll this until it returns True."""
-        settled = asyncio.get_running_loop().time() >= self._settled_at
-        if await self._spooled():
+        settled = _now() >= self._settled_at
+        if await self._progress.spooled():
             self._end = None  # reads from a spool are appended after the end that was seen
             return False
         if self._end is None:
-            end = await self._ends()
+            end = await self._progress.ends()
             if not any(end.values()):
                 return True
             if not settled:  # a spool may be sent before its instance has noted it
                 return False
             self._end = end
-        done = await self._committed()
-        return all(done.get(part, 0) >= end for part, end in self._end.items())
+        return _passed(self._end, await self._progress.committed())
 
 
 class _Waiting:
@@ -216,23 +207,22 @@ class _Waiting:
         self.done = asyncio.get_running_loop().create_future()
 
 
-class _SharedLooks:
-    """Checks the log for all waiting callers together: five times a second, however many there are."""
+class _SharedWaits:
+    """Checks the log for all waiting callers together: every `poll` seconds, however many there are."""
 
-    def __init__(self, spooled: Spooled, ends: Offsets, committed: Offsets) -> None:
-        self._spooled = spooled
-        self._ends = ends
-        self._committed = committed
+    def __init__(self, progress: ReadLogProgress, poll: float) -> None:
+        self._progress = progress
+        self._poll = poll
         self._waiting: list[_Waiting] = []
-        self._looking: asyncio.Task[None] | None = None
-        self._looked_at = 0.0
+        self._checking: asyncio.Task[None] | None = None
+        self._checked_at = 0.0
 
     async def passed(self, patience: float) -> bool:
         """Whether the persister passes everything acknowledged by now within `patience` seconds."""
         one = _Waiting()
         self._waiting.append(one)
-        if self._looking is None:
-            self._looking = asyncio.create_task(self._look())
+        if self._checking is None:
+            self._checking = asyncio.create_task(self._check_all())
         try:
             async with asyncio.timeout(patience):
                 await one.done
@@ -242,30 +232,29 @@ class _SharedLooks:
             self._waiting.remove(one)
         return True
 
-    async def _look(self) -> None:
-        loop = asyncio.get_running_loop()
+    async def _check_all(self) -> None:
         try:
             while self._waiting:
-                await asyncio.sleep(self._looked_at + LOOK_SECONDS - loop.time())
-                self._looked_at = loop.time()
+                await asyncio.sleep(self._checked_at + self._poll - _now())
+                self._checked_at = _now()
                 with contextlib.suppress(ReadstateError):  # a server is down
-                    await self._look_once()
+                    await self._check()
                 await asyncio.sleep(0)  # callers that are done leave the list
         finally:
-            self._looking = None
+            self._checking = None
 
-    async def _look_once(self) -> None:
+    async def _check(self) -> None:
         waiting = list(self._waiting)
-        if await self._spooled():
+        if await self._progress.spooled():
             for one in waiting:
                 one.end = None  # reads from a spool are appended after the end that was seen
             return
         new = [one for one in waiting if one.end is None]
         if new:
-            end = await self._ends()
+            end = await self._progress.ends()
             for one in new:
                 one.end = end
-        done = await self._committed()
+        done = await self._progress.committed()
         for one in waiting:
-            if all(done.get(part, 0) >= end for part, end in (one.end or {}).items()) and not one.done.done():
+            if _passed(one.end or {}, done) and not one.done.done():
                 one.done.set_result(None)

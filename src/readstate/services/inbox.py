@@ -1,6 +1,7 @@
 """The inbox: conversations by latest activity. Only the rows that a page shows are loaded."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from msgspec import UNSET, Struct
@@ -12,11 +13,12 @@ from readstate.domain.rooms import is_thread
 from readstate.domain.rules import check_user_id
 from readstate.ports import Count, UserRoom
 
+from .changes import Changes
 from .counting import Counting, reason
 from .cursors import Cursors, InboxAfter, page_size
 from .loading import Loader
 from .preferences import ChannelPreferences
-from .unread import UnreadCounts
+from .unread_rooms import UnreadRooms, latest_at
 
 Order = Literal["recent", "unread_first"]
 Filter = Literal["all", "unread", "archived"]
@@ -46,25 +48,17 @@ class _Source(Struct, frozen=True):
         return self.after[2:] if self.after[:2] == (1, rank) else _PASSED
 
 
+@dataclass(eq=False, repr=False)
 class UserInbox:
     """Merges the user's own sorted set (ledger channels) with the latest messages of the timeline channels."""
 
-    def __init__(
-        self,
-        loader: Loader,
-        counting: Counting,
-        unread: UnreadCounts,
-        preferences: ChannelPreferences,
-        cursors: Cursors,
-        *,
-        max_page: int,
-    ) -> None:
-        self._loader = loader
-        self._counting = counting
-        self._unread = unread
-        self._preferences = preferences
-        self._cursors = cursors
-        self._max_page = max_page
+    _loader: Loader
+    _counting: Counting
+    _rooms: UnreadRooms
+    _changes: Changes
+    _preferences: ChannelPreferences
+    _cursors: Cursors
+    _max_page: int
 
     async def page(
         self,
@@ -85,7 +79,7 @@ class UserInbox:
         if start is not None and (start.order, start.filter) != (order, filter):
             raise Invalid("the cursor was made for another order or filter", field="cursor")
         before = self._counting.stale()
-        sync = await self._unread.moment(user) if start is None else start.sync
+        sync = await self._changes.encoded_cursor(user) if start is None else start.sync
         after = None if start is None else (start.pinned, start.read, start.at, start.channel_id)
         keys = await self._keys(user, after, limit + 1, order, filter)
         rows = await self.rows(user, [key[3] for key in keys[:limit]])
@@ -117,13 +111,13 @@ class UserInbox:
 
     async def _named(self, source: _Source, names: set[str]) -> list[Key]:
         """Keys of the few conversations that the user has pinned or archived."""
-        user_rooms, channels = await self._unread.user_rooms(source.user, sorted(names))
+        user_rooms, channels = await self._loader.member_rooms(source.user, sorted(names))
         counts = await self._counting.counts(source.user, user_rooms, channels)
         return [
             (
                 int(channel.channel_id not in source.pinned),
                 int(source.unread_first and not _any(count)),
-                -_at(channel),
+                -latest_at(channel),
                 channel.channel_id,
             )
             for channel, count in zip(channels, counts, strict=True)
@@ -135,7 +129,7 @@ class UserInbox:
         if after is _PASSED:
             return []
         leave_out = source.pinned | source.archived
-        found = await self._unread.unread_keys(source.user, after, source.limit + len(leave_out))
+        found = await self._rooms.unread(source.user, after, source.limit + len(leave_out))
         return [(1, 0, at, name) for at, name in found if name not in leave_out]
 
     async def _rest(self, source: _Source, timelines: Sequence[str]) -> list[Key]:
@@ -144,16 +138,16 @@ class UserInbox:
         after = source.start(rank)
         leave_out = source.pinned | source.archived
         if source.unread_first:
-            leave_out |= {name for _, name in await self._unread.unread_keys(source.user, None, MAX_NUMBER)}
-        found = await self._unread.recent(source.user, after, source.limit + len(leave_out), only_unread=False)
+            leave_out |= {name for _, name in await self._rooms.unread(source.user, None, MAX_NUMBER)}
+        found = await self._rooms.recent(source.user, after, source.limit + len(leave_out), only_unread=False)
         big = await self._loader.channels(timelines)
-        found = found + [(-_at(channel), channel.channel_id) for channel in big if channel is not None]
+        found = found + [(-latest_at(channel), channel.channel_id) for channel in big if channel is not None]
         return [(1, rank, at, name) for at, name in found if name not in leave_out]
 
     async def rows(self, user: str, names: Sequence[str]) -> list[Conversation]:
         """One batched fetch of exactly these conversations."""
         before = self._counting.stale()
-        user_rooms, channels = await self._unread.user_rooms(user, names)
+        user_rooms, channels = await self._loader.member_rooms(user, names)
         counts = await self._counting.unread(user, user_rooms, channels, before)
         rows = zip(user_rooms, channels, counts, strict=True)
         return [_conversation(user, user_room, channel, count) for user_room, channel, count in rows]
@@ -161,10 +155,6 @@ class UserInbox:
 
 def _any(count: Count) -> bool:
     return count.count > 0 or count.capped
-
-
-def _at(channel: Channel) -> int:
-    return channel.latest.at if channel.latest is not None else 0
 
 
 def _conversation(user: str, user_room: UserRoom, channel: Channel, count: Unread) -> Conversation:

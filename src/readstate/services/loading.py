@@ -6,6 +6,8 @@ left meanwhile does not come back.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from readstate.domain.errors import ChannelNotFound, NotAMember, Unavailable
 from readstate.domain.model import Channel, Mode, Position, ReadState
@@ -24,23 +26,18 @@ from readstate.ports import (
 from readstate.telemetry import LOADS
 
 MAX_TRIES = 100
+R = TypeVar("R")
 
 
+@dataclass(eq=False, repr=False)
 class Loader:
-    def __init__(
-        self,
-        users: HotUsers,
-        channels: HotChannels,
-        durable: DurableLoads,
-        unread_cap: int,
-        loaded: Callable[[int], Awaitable[None]],
-    ) -> None:
-        self._users = users
-        self._channels = channels
-        self._durable = durable
-        self._cap = unread_cap
-        self._loaded = loaded
-        self._under_way: dict[str, asyncio.Task[None]] = {}
+    _users: HotUsers
+    _channels: HotChannels
+    _durable: DurableLoads
+    _unread_cap: int
+    _loaded: Callable[[int], Awaitable[None]]
+    """Called with the number of user rooms, channels and messages that were loaded."""
+    _loading: dict[str, asyncio.Task[None]] = field(default_factory=dict, init=False)
 
     # ------------------------------------------------------------ users
 
@@ -48,10 +45,10 @@ class Loader:
         """Concurrent callers share one load per user."""
         tasks = []
         for user in dict.fromkeys(users):
-            task = self._under_way.get(user)
+            task = self._loading.get(user)
             if task is None:
-                task = self._under_way[user] = asyncio.create_task(self._load_user(user))
-                task.add_done_callback(lambda _, user=user: self._under_way.pop(user))  # type: ignore[misc]
+                task = self._loading[user] = asyncio.create_task(self._load_user(user))
+                task.add_done_callback(lambda _, user=user: self._loading.pop(user))  # type: ignore[misc]
             tasks.append(task)
         await asyncio.gather(*map(asyncio.shield, tasks))
 
@@ -65,14 +62,18 @@ class Loader:
                 return
         raise overtaken(user)
 
-    async def view(self, user: str, which: Which) -> UserView:
-        """User rooms, with or without their ledgers."""
+    async def of_user(self, user: str, ask: Callable[[], Awaitable[R | None]]) -> R:
+        """The hot store's answer about a user, who is loaded while the answer is None."""
         for _ in range(MAX_TRIES):
-            view = await self._users.view(user, which)
-            if view is not None:
-                return view
+            answer = await ask()
+            if answer is not None:
+                return answer
             await self.load_users([user])
         raise overtaken(user)
+
+    async def view(self, user: str, which: Which) -> UserView:
+        """User rooms, with or without their ledgers."""
+        return await self.of_user(user, lambda: self._users.view(user, which))
 
     async def counted(self, user: str, which: Which) -> UserView:
         """User rooms with their ledgers loaded."""
@@ -98,9 +99,9 @@ class Loader:
         """The summary, once every ledger is loaded."""
         for _ in range(MAX_TRIES):
             await self.ready(user)
-            unread_summary = await self._users.unread_summary(user)
-            if unread_summary is not None:
-                return unread_summary
+            summary = await self._users.unread_summary(user)
+            if summary is not None:
+                return summary
         raise overtaken(user)
 
     async def user_room(self, user: str, channel: str) -> UserRoom:
@@ -109,6 +110,13 @@ class Loader:
         if view.user_rooms and view.user_rooms[0].member:
             return view.user_rooms[0]
         raise await self.no_user_room(user, channel)
+
+    async def member_rooms(self, user: str, names: Sequence[str]) -> tuple[list[UserRoom], list[Channel]]:
+        """User rooms of a member, with ledgers, and their channels, in the order of the names."""
+        user_rooms = [one for one in (await self.counted(user, names)).user_rooms if one.member]
+        channels = await self.channels([user_room.channel_id for user_room in user_rooms])
+        pairs = [(one, channel) for one, channel in zip(user_rooms, channels, strict=True) if channel is not None]
+        return [user_room for user_room, _ in pairs], [channel for _, channel in pairs]
 
     async def no_user_room(self, user: str, channel: str) -> Exception:
         """Return NotAMember. Raises ChannelNotFound or InvalidId if that is the cause."""
@@ -122,7 +130,7 @@ class Loader:
         wanted: list[tuple[str, str, Mode, ReadState]] = [
             (user, user_room.channel_id, user_room.mode, user_room.pointer.state) for user_room in user_rooms
         ]
-        loads = await self._durable.load_ledgers(wanted, self._cap)
+        loads = await self._durable.load_ledgers(wanted, self._unread_cap)
         await self._users.install_ledgers(loads)
         LOADS.labels("ledger").inc(len(loads))
         await self._loaded(sum(1 + len(load.entries) for load in loads))
@@ -171,17 +179,20 @@ class Loader:
 
     async def _sure(self, query: CountQuery, count: Count) -> Count:
         """Ask the durable store if the timeline is too short to decide how many messages are unread."""
-        if not count.capped or (count.sure and count.count >= self._cap):
+        if not count.capped or (count.sure and count.count >= self._unread_cap):
             return count
         wanted = [(query.user_id, query.channel_id, Mode.LEDGER, query.state)]
-        load = (await self._durable.load_ledgers(wanted, self._cap))[0]
+        load = (await self._durable.load_ledgers(wanted, self._unread_cap))[0]
         first = load.entries[0] if load.entries else None
-        place = None if first is None else Position(first.seq, first.id, first.at)
-        return Count(len(load.entries), sum(entry.mention for entry in load.entries), place, load.floor > 0)
+        position = None if first is None else Position(first.seq, first.id, first.at)
+        return Count(len(load.entries), sum(entry.mention for entry in load.entries), position, load.floor > 0)
+
+    async def close(self) -> None:
+        """Nothing to finish: every load has a caller that waits for it."""
 
     async def load_timeline(self, channel: str) -> None:
         await self.channels([channel])
-        load = await self._durable.load_timeline(channel, self._cap)
+        load = await self._durable.load_timeline(channel, self._unread_cap)
         await self._channels.install_timeline(load)
         LOADS.labels("timeline").inc()
         await self._loaded(len(load.entries))

@@ -1,39 +1,29 @@
 """Messages: send, edit, delete."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from msgspec import UNSET, UnsetType
-from msgspec.structs import replace
 
 from readstate.api import MessageEdit, MessageView, NewMessage, SendResult
 from readstate.domain.errors import (
     ChannelArchived,
     Invalid,
     MessageNotFound,
-    NotAMember,
     ReadstateError,
-    TooLarge,
     Unavailable,
 )
 from readstate.domain.events import DeleteEvent, EditEvent, MessageEvent
 from readstate.domain.facts import Effect
-from readstate.domain.folding.messages import root_error
 from readstate.domain.ids import ulid
 from readstate.domain.model import Message
-from readstate.domain.rules import (
-    check_id,
-    check_mention,
-    check_size,
-    check_text,
-    check_user_id,
-    parse_time,
-    preview_of,
-)
-from readstate.ports import DurableQueries, Freshness, Log
+from readstate.domain.rules import MessageRules, check_id, check_size, check_user_id, parse_time
+from readstate.ports import DurableQueries, Log
 from readstate.telemetry import MESSAGES
 
-from .acceptance import Acceptance
+from .acceptance import AcceptanceClock
 from .effects import done
+from .event_checks import EventChecks
 from .loading import Loader
 from .positions import Positions
 
@@ -57,37 +47,18 @@ def message_view(message: Message) -> MessageView:
     )
 
 
+@dataclass(eq=False, repr=False)
 class Messages:
     """Checks requests and appends them to the channel's order."""
 
-    def __init__(
-        self,
-        log: Log,
-        loader: Loader,
-        places: Positions,
-        durable: DurableQueries,
-        acceptance: Acceptance,
-        freshness: Freshness,
-        *,
-        max_batch: int,
-        max_text: int,
-        max_mentions: int,
-        preview_length: int,
-        store_text: str,
-        alone: bool,
-    ) -> None:
-        self._log = log
-        self._loader = loader
-        self._places = places
-        self._durable = durable
-        self._acceptance = acceptance
-        self._freshness = freshness
-        self._max_batch = max_batch
-        self._max_text = max_text
-        self._max_mentions = max_mentions
-        self._preview_length = preview_length
-        self._store_text = store_text
-        self._alone = alone
+    _log: Log
+    _loader: Loader
+    _positions: Positions
+    _checks: EventChecks
+    _durable: DurableQueries
+    _acceptance: AcceptanceClock
+    _rules: MessageRules
+    _max_batch: int
 
     async def send(self, messages: Sequence[NewMessage], wait: bool = True) -> list[SendResult]:
         """Append messages in order. A rejected message does not affect the others.
@@ -129,15 +100,15 @@ class Messages:
         text: str | None | UnsetType = UNSET
         preview: str | None | UnsetType = UNSET
         if not isinstance(edit.text, UnsetType):
-            check_text(edit.text, "text", self._max_text)
-            text, preview = self._stored(edit.text, None)
+            self._rules.check_text(edit.text, "text")
+            text, preview = self._rules.kept(edit.text, None)
         event = EditEvent(
             channel_id=channel,
             created_at=self._acceptance.now(),
             id=message_id,
             text=text,
             preview=preview,
-            mentions=edit.mentions if isinstance(edit.mentions, UnsetType) else self._mentions(edit.mentions),
+            mentions=edit.mentions if isinstance(edit.mentions, UnsetType) else self._rules.mentions(edit.mentions),
         )
         effect = (await self._log.channel_events([event]))[0]
         return message_view(_message(effect))
@@ -157,8 +128,7 @@ class Messages:
     ) -> MessageEvent | ReadstateError:
         try:
             event = await self._event(message, now)
-            await self._check_root(event, beside)
-            return event
+            return await self._checks.root(event if message.outside else await self._checks.sender(event), beside)
         except Unavailable:  # nothing is done yet: the caller can retry the whole request
             raise
         except ReadstateError as error:
@@ -167,12 +137,12 @@ class Messages:
     async def _event(self, message: NewMessage, now: int) -> MessageEvent:
         channel_id = check_id(message.channel_id, "channel_id")
         sender = check_user_id(message.sender_id, "sender_id")
-        check_text(message.text, "text", self._max_text)
-        check_text(message.preview, "preview", self._max_text)
+        self._rules.check_text(message.text, "text")
+        self._rules.check_text(message.preview, "preview")
         if message.also_to_channel and message.thread_id is None:
             raise Invalid("also_to_channel goes with thread_id", field="also_to_channel")
         sent_at = None if message.at is None else parse_time(message.at, "at")
-        text, preview = self._stored(message.text, message.preview)
+        text, preview = self._rules.kept(message.text, message.preview)
         event = MessageEvent(
             channel_id=channel_id,
             created_at=now,
@@ -184,52 +154,14 @@ class Messages:
             preview=preview,
             thread_id=None if message.thread_id is None else check_id(message.thread_id, "thread_id"),
             also_to_channel=message.also_to_channel,
-            mentions=self._mentions(message.mentions),
+            mentions=self._rules.mentions(message.mentions),
             silent=message.silent,
             backfill=message.backfill,
         )
         channel = await self._loader.channel(channel_id)
         if channel.archived:
             raise ChannelArchived(f"channel {channel_id!r} is archived and takes no messages", field="channel_id")
-        if message.outside:
-            return event
-        epoch = await self._epoch_of(sender, channel_id)
-        return replace(event, epoch=epoch, in_doubt=self._freshness.behind)
-
-    async def _check_root(self, event: MessageEvent, beside: set[tuple[str, str]]) -> None:
-        """Refuse a reply without a valid root now, not after the reply was accepted.
-
-        A log that is applied at once (`alone`) refuses it with the answer. `beside`: the messages of the same request.
-        """
-        if self._alone or event.thread_id is None or (event.channel_id, event.thread_id) in beside:
-            return
-        key = (event.channel_id, event.thread_id)
-        error = root_error(event.thread_id, (await self._places.messages([key])).get(key))
-        if error is not None:
-            raise error
-
-    async def _epoch_of(self, user: str, channel: str) -> int:
-        """Raises NotAMember."""
-        user_rooms = (await self._loader.view(user, [channel])).user_rooms
-        if not user_rooms or not user_rooms[0].member:
-            raise NotAMember(
-                f"channel {channel!r} has no member {user!r}: add {user!r} first, "
-                'or send with "outside": true (service keys only)',
-                field="sender_id",
-            )
-        return user_rooms[0].pointer.epoch
-
-    def _mentions(self, mentions: Sequence[str | int]) -> tuple[str, ...]:
-        if len(mentions) > self._max_mentions:
-            raise TooLarge(f"at most {self._max_mentions} mentions in one message", field="mentions")
-        return tuple(dict.fromkeys(check_mention(user, f"mentions[{i}]") for i, user in enumerate(mentions)))
-
-    def _stored(self, text: str | None, preview: str | None) -> tuple[str | None, str | None]:
-        """Text and preview, as far as `store_text` keeps them."""
-        if self._store_text == "none":
-            return None, None
-        kept = preview_of(text, preview, self._preview_length)
-        return (text if self._store_text == "full" else None), kept
+        return event
 
     def _result(self, event: MessageEvent, effect: Effect | None) -> SendResult:
         if effect is None:
@@ -238,7 +170,7 @@ class Messages:
             return _rejected(event.id, effect.error)
         message = _message(effect)
         if message.sender_id:
-            self._places.learn(message)
+            self._positions.learn(message)
         return SendResult(message.id, message.seq, message.thread_seq, "duplicate" if effect.duplicate else "accepted")
 
 

@@ -1,6 +1,6 @@
 """Positions of messages. A position never changes once it is assigned, so it can be cached."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TypeVar
 
 from readstate.domain.model import Message, Position
@@ -24,7 +24,7 @@ class Positions:
 
     async def by_id(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Position]:
         """Positions of existing messages, by (channel, id)."""
-        found = {key: place for key in keys if (place := self._by_id.get(key)) is not None}
+        found = {key: known for key in keys if (known := self._by_id.get(key)) is not None}
         missing = [key for key in keys if key not in found]
         if missing:
             for key, message in (await self.messages(missing)).items():
@@ -41,34 +41,32 @@ class Positions:
 
     async def by_seq(self, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Position]:
         """Positions by (channel, seq), for seqs that were assigned."""
-        found = {key: place for key in keys if (place := self._by_seq.get(key)) is not None}
+        found = {key: known for key in keys if (known := self._by_seq.get(key)) is not None}
         missing = [key for key in keys if key not in found]
         if missing:
-            places = await self._durable.by_seq(missing)
+            stored = await self._durable.by_seq(missing)
             for key in missing:
-                found[key] = self._by_seq[key] = places.get(key) or Position(key[1], None, None)
+                found[key] = self._by_seq[key] = stored.get(key) or Position(key[1], None, None)
             self._by_seq = _bounded(self._by_seq)
         return found
 
     def learn(self, message: Message) -> Position:
         self._by_id = _bounded(self._by_id)
         self._by_seq = _bounded(self._by_seq)
-        if message.seq is None:
-            self._by_id[message.channel_id, message.id] = WITHOUT_SEQ
-            return WITHOUT_SEQ
-        place = Position(message.seq, message.id, message.at)
-        self._by_id[message.channel_id, message.id] = place
-        self._by_seq[message.channel_id, message.seq] = place
-        return place
+        position = WITHOUT_SEQ if message.seq is None else Position(message.seq, message.id, message.at)
+        self._by_id[message.channel_id, message.id] = position
+        if message.seq is not None:
+            self._by_seq[message.channel_id, message.seq] = position
+        return position
 
-    def forget(self, channel: str) -> None:
-        """For a deleted channel: its message ids may be reused."""
-        self._by_id = {key: place for key, place in self._by_id.items() if key[0] != channel}
-        self._by_seq = {key: place for key, place in self._by_seq.items() if key[0] != channel}
+    def forget(self, channels: Collection[str]) -> None:
+        """For deleted or replaced channels: their message ids may be reused."""
+        self._by_id = {key: position for key, position in self._by_id.items() if key[0] not in channels}
+        self._by_seq = {key: position for key, position in self._by_seq.items() if key[0] not in channels}
 
 
-def _bounded(places: dict[K, Position]) -> dict[K, Position]:
+def _bounded(positions: dict[K, Position]) -> dict[K, Position]:
     """Evicts the older half of too many."""
-    if len(places) <= MAX_REMEMBERED:
-        return places
-    return dict(list(places.items())[len(places) // 2 :])
+    if len(positions) <= MAX_REMEMBERED:
+        return positions
+    return dict(list(positions.items())[len(positions) // 2 :])

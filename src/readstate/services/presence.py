@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import structlog
 
@@ -9,7 +10,7 @@ from readstate.api import PresenceView, PutPresence
 from readstate.domain.errors import Invalid, ReadstateError
 from readstate.domain.model import FOREVER, Undelivered
 from readstate.domain.rules import check_id, check_user_id
-from readstate.ports import Bus, Clock, Departure, Devices, DurableUsers, HotBadges
+from readstate.ports import Clock, Departure, Devices, DurableUsers
 
 from .loading import Loader
 from .undelivered import LateBadges
@@ -17,23 +18,15 @@ from .undelivered import LateBadges
 log = structlog.get_logger()
 
 
+@dataclass(eq=False, repr=False)
 class UserPresence:
     """Connections of devices: to this instance, or as reported by a product with connections of its own."""
 
-    def __init__(
-        self,
-        devices: Devices,
-        loader: Loader,
-        durable: DurableUsers,
-        badges: HotBadges,
-        bus: Bus,
-        clock: Clock,
-    ) -> None:
-        self._devices = devices
-        self._loader = loader
-        self._durable = durable
-        self._late = LateBadges(durable, badges, bus)
-        self._clock = clock
+    _devices: Devices
+    _loader: Loader
+    _durable: DurableUsers
+    _late: LateBadges
+    _clock: Clock
 
     async def get(self, user: str) -> PresenceView:
         """A user is online while at least one device is connected."""
@@ -53,7 +46,7 @@ class UserPresence:
         if request.online:
             await self._devices.connect(user, device, now + request.ttl * 1000, focus)
         elif focus is not None:
-            raise Invalid("a device that is gone has nothing open", field="focus")
+            raise Invalid("a disconnected device has no focus", field="focus")
         elif (gone := await self._devices.disconnect(user, device)) is not None:
             await self._departed([gone])
         return await self.get(user)

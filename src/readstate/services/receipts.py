@@ -9,6 +9,7 @@ Above `receipts_max_members` only the durable store is read, after a short wait 
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -23,25 +24,16 @@ from readstate.ports import Clock, Durable, Freshness, HotUsers
 from .loading import Loader
 
 
+@dataclass(eq=False, repr=False)
 class ReadReceipts:
     """Answers omit readers whose receipts are private, and what only a join marked as read."""
 
-    def __init__(
-        self,
-        users: HotUsers,
-        durable: Durable,
-        loader: Loader,
-        freshness: Freshness,
-        clock: Clock,
-        *,
-        receipts_max_members: int,
-    ) -> None:
-        self._users = users
-        self._durable = durable
-        self._loader = loader
-        self._freshness = freshness
-        self._clock = clock
-        self._limit = receipts_max_members
+    _users: HotUsers
+    _durable: Durable
+    _loader: Loader
+    _freshness: Freshness
+    _clock: Clock
+    _receipts_max_members: int
 
     async def seen(self, channel: str, message_id: str) -> Seen:
         """Who has seen a message; in large channels only how many."""
@@ -54,7 +46,7 @@ class ReadReceipts:
             raise MessageWithoutSeq(field="id")
         user_rooms = (await self._loader.view(sender, [channel])).user_rooms
         of = info.member_count - bool(user_rooms and user_rooms[0].member)
-        if info.member_count > self._limit:
+        if info.member_count > self._receipts_max_members:
             exact = await self._freshness.stored_soon()
             count = await self._durable.seen_count(channel, sender, seq)
             return Seen(count, of, None, exact, UNSET if exact else "stale")
@@ -75,7 +67,9 @@ class ReadReceipts:
     async def _readings(self, channel: str) -> tuple[list[Reading], bool]:
         """How far members have read, and whether that includes every read acknowledged before the call."""
         stale = self._freshness.behind
-        members = [member.user_id for member in await self._durable.members(channel, "", 2 * self._limit)]
+        members = [
+            member.user_id for member in await self._durable.members(channel, "", 2 * self._receipts_max_members)
+        ]
         pointers = dict(zip(members, await self._users.pointers_in(channel, members), strict=True))
         if None in pointers.values():
             await self._users.generation()  # calls the hot store: everything may have been lost
@@ -97,7 +91,7 @@ class ReadReceipts:
         small = [
             one
             for one, channel in zip(moved, channels, strict=True)
-            if channel is not None and channel.member_count <= self._limit
+            if channel is not None and channel.member_count <= self._receipts_max_members
         ]
         public = await self._durable.public_readers([(one.user_id, one.channel_id) for one in small]) if small else {}
         return [
@@ -109,7 +103,7 @@ class ReadReceipts:
     async def of_channel(self, channel: str) -> Receipts:
         """How far each member has read, for a whole screen of messages; empty in large channels."""
         info = await self._loader.channel(check_id(channel, "channel"))
-        if info.member_count > self._limit:
+        if info.member_count > self._receipts_max_members:
             return Receipts([])
         readings, exact = await self._readings(channel)
         places = [seen_place(r.user_id, channel, r.pointer.place, r.pointer.read_at, r.skipped) for r in readings]

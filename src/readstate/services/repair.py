@@ -3,45 +3,30 @@
 In normal operation the durable store trails the hot one, because a read is acknowledged when the log has it. So a state
 that only the hot store has is a difference only if the durable store still lacks it after the persister has passed the
 log. The hot store trails briefly too: while a message or a join is applied, or while a new sender is in flight to a
-badge. That is a difference only if it stands at a second look. A badge that differs is reloaded. All other repairs are
+badge. That is a difference only if it stands at a second check. A badge that differs is reloaded. All other repairs are
 merges, so an unnecessary one does no harm.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from readstate.domain.announcements import BadgeChanged, UserRoomChanged
-from readstate.domain.errors import NotFound
 from readstate.domain.events import ReadEvent, read_event
-from readstate.domain.facts import Key
 from readstate.domain.hot_updates import Merged
 from readstate.domain.model import Mode, Pointer
-from readstate.domain.rules import merge
 from readstate.ports import Bus, Clock, Durable, Freshness, Hot
-from readstate.telemetry import AUDITED, DRIFT, RECONCILED
+from readstate.telemetry import RECONCILED
 
-from .explain import Explain
+from .audit import Progress, badge_drift, each, lacks
 from .loading import Loader
 from .pending_writes import PendingWrites
 
 PAGE = 200
-AT_ONCE = 16
-"""Users or channels processed at the same time."""
 MAX_SUSPECTS = 5_000
 """Differences collected before waiting for the persister."""
-LOOK_SECONDS = 1.0
-PATIENCE = 10.0
-"""Seconds that a difference must stand to count as drift."""
-CANDIDATES = 5
-"""User rooms sampled for each one audited: those of users in the hot store come first."""
-
-T = TypeVar("T")
-R = TypeVar("R")
-Progress = Callable[[int, int], None]
-"""Called with (done, total)."""
 
 
 class Reconciled(Struct):
@@ -67,27 +52,6 @@ class Rebuilt(Struct):
     channels: int = 0
 
 
-class Drift(Struct, frozen=True):
-    """A difference that stood while nothing changed."""
-
-    user_id: str
-    channel_id: str | None
-    """None: the drift is in the user's badge."""
-    what: str
-    """`count`: the shown count differs from the durable one. `pointer`: the hot store lacks a read of the durable
-    store. `badge`: the size of the set differs from the durable count.
-    """
-    hot: int
-    durable: int
-
-
-class Audited(Struct):
-    counted: int
-    badges: int
-    """Loaded badges of the audited users."""
-    drift: list[Drift]
-
-
 class _Suspect(NamedTuple):
     """A user room whose states differed at `looked_at`."""
 
@@ -98,29 +62,17 @@ class _Suspect(NamedTuple):
     looked_at: int
 
 
+@dataclass(eq=False, repr=False)
 class Repair:
     """Every method may run at any time, alongside live traffic, and several times at once."""
 
-    def __init__(
-        self,
-        hot: Hot,
-        durable: Durable,
-        loader: Loader,
-        explain: Explain,
-        freshness: Freshness,
-        pending_writes: PendingWrites,
-        bus: Bus,
-        clock: Clock,
-    ) -> None:
-        self._hot = hot
-        self._users = hot.users
-        self._durable = durable
-        self._loader = loader
-        self._explain = explain
-        self._freshness = freshness
-        self._pending_writes = pending_writes
-        self._bus = bus
-        self._clock = clock
+    _hot: Hot
+    _durable: Durable
+    _loader: Loader
+    _freshness: Freshness
+    _pending_writes: PendingWrites
+    _bus: Bus
+    _clock: Clock
 
     async def claim(self, what: str, every_seconds: float) -> bool:
         """Whether it is this process's turn at a job that one process runs every `every_seconds`."""
@@ -136,7 +88,7 @@ class Repair:
         badges: list[str] = []
         async for users in _pages(self._durable.users_after):
             suspects += await self._compare(users, report)
-            badges += [one.user_id for one in await self._badges_off(users)]
+            badges += [one.user_id for one in await badge_drift(self._hot, self._durable, users)]
             if len(suspects) >= MAX_SUSPECTS:
                 await self._settle(suspects, report)
                 suspects = []
@@ -148,16 +100,16 @@ class Repair:
         return report
 
     async def _compare(self, users: Sequence[str], report: Reconciled) -> list[_Suspect]:
-        changes = await self._users.changes(users)
+        changes = await self._hot.users.changes(users)
         loaded = [user for user, change in zip(users, changes, strict=True) if change is not None]
-        found = await _each(loaded, self._differences)
+        found = await each(loaded, self._differences)
         report.hot_users += len(loaded)
         report.states += sum(count for count, _ in found)
         return [suspect for _, suspects in found for suspect in suspects]
 
     async def _differences(self, user: str) -> tuple[int, list[_Suspect]]:
         now = self._clock()
-        hot = await self._users.pointers(user) or {}
+        hot = await self._hot.users.pointers(user) or {}
         user_rooms = await self._durable.load_user(user)
         pairs = [
             _Suspect(user, user_room.channel_id, hot[user_room.channel_id], user_room.pointer, now)
@@ -178,21 +130,21 @@ class Repair:
         async def settle(user: str) -> None:
             await self._settle_user(user, by_user[user], passed, report)
 
-        await _each(list(by_user), settle)
+        await each(list(by_user), settle)
 
     async def _settle_user(self, user: str, suspects: Sequence[_Suspect], passed: bool, report: Reconciled) -> None:
         await self._pending_writes.settled(user)
-        hot = await self._users.pointers(user)
+        hot = await self._hot.users.pointers(user)
         durable = {user_room.channel_id: user_room.pointer for user_room in await self._durable.load_user(user)}
         events: list[ReadEvent] = []
         updates: list[Merged] = []
         for one in suspects:
-            there = durable.get(one.channel_id)
-            if there is None:
+            stored = durable.get(one.channel_id)
+            if stored is None:
                 continue  # erased meanwhile: no state may come back
-            if _lacks(there, one.hot):
+            if lacks(stored, one.hot):
                 events.append(read_event(user, one.channel_id, one.hot, one.looked_at))
-            if hot is not None and _lacks(hot.get(one.channel_id, Pointer()), one.durable):
+            if hot is not None and lacks(hot.get(one.channel_id, Pointer()), one.durable):
                 updates.append(Merged(one.channel_id, user, one.durable))
         if not passed:
             report.undecided += len(events)
@@ -208,7 +160,7 @@ class Repair:
             await self._durable.merge_unless_erased(events)
         if updates:
             now = self._clock()
-            moved = await self._users.apply(updates)
+            moved = await self._hot.users.apply(updates)
             if moved:  # each store had something that the other lacked
                 both = [read_event(user, one.channel_id, one.pointer, now) for one in moved]
                 await self._durable.merge_unless_erased(both)
@@ -217,25 +169,12 @@ class Repair:
     async def _settle_badges(self, users: Sequence[str], report: Reconciled) -> None:
         """Drop badges that still differ, so that they are reloaded. For one that only trails this does no harm."""
         for page in range(0, len(users), PAGE):
-            off = await self._badges_off(users[page : page + PAGE])
+            off = await badge_drift(self._hot, self._durable, users[page : page + PAGE])
             for one in off:
                 await self._hot.badges.forget(one.user_id)
             report.badges += len(off)
             RECONCILED.labels("badge").inc(len(off))
             await self._bus.publish([BadgeChanged(one.user_id) for one in off])
-
-    async def _badges_off(self, users: Sequence[str]) -> list[Drift]:
-        """Loaded badges that differ from the durable count."""
-        ready = await self._ready_badges(users)
-
-        async def look(user: str) -> Drift:
-            return Drift(user, None, "badge", ready[user], await self._durable.badge_count(user))
-
-        return [one for one in await _each(list(ready), look) if one.hot != one.durable]
-
-    async def _ready_badges(self, users: Sequence[str]) -> dict[str, int]:
-        counts = zip(users, await self._hot.badges.counts(users), strict=True)
-        return {user: count for user, count in counts if count is not None}
 
     # ------------------------------------------------------------ rebuild
 
@@ -249,7 +188,7 @@ class Repair:
         report = Rebuilt()
         total = await self._durable.count_channels() + await self._durable.count_users() if progress else 0
 
-        def tell() -> None:
+        def show() -> None:
             done = report.channels + report.users
             if progress:
                 progress(done, max(total, done))
@@ -257,78 +196,17 @@ class Repair:
         async for channels in _pages(self._durable.channels_after):
             await self._load_channels(channels)
             report.channels += len(channels)
-            tell()
+            show()
         async for users in _pages(self._durable.users_after):
-            await _each(users, self._loader.ready)
+            await each(users, self._loader.ready)
             report.users += len(users)
-            tell()
+            show()
         return report
 
     async def _load_channels(self, ids: Sequence[str]) -> None:
         found = await self._loader.channels(ids)
         big = [one.channel_id for one in found if one is not None and one.mode is Mode.TIMELINE]
-        await _each(big, self._loader.load_timeline)
-
-    # ------------------------------------------------------------ audit
-
-    async def audit(self, sample: int, patience: float = PATIENCE, progress: Progress | None = None) -> Audited:
-        """Recount a random sample of user rooms, and the badges of their users, from the durable store.
-
-        Differences are checked again until they are gone or have stood for `patience` seconds.
-        """
-        keys = await self._sample(sample)
-        done = 0
-
-        async def look(key: Key) -> Drift | None:
-            nonlocal done
-            found = await self._differs(*key)
-            done += 1
-            if progress:
-                progress(done, len(keys))
-            return found
-
-        drift = [found for found in await _each(keys, look) if found is not None]
-        users = list(dict.fromkeys(user for user, _ in keys))
-        badges = len(await self._ready_badges(users))
-        drift += await self._badges_off(users)
-        end = asyncio.get_running_loop().time() + patience
-        while drift and asyncio.get_running_loop().time() < end:
-            await asyncio.sleep(LOOK_SECONDS)
-            drift = await self._still_differ(drift)
-        AUDITED.inc(len(keys) + badges)
-        DRIFT.inc(len(drift))
-        return Audited(len(keys), badges, drift)
-
-    async def _still_differ(self, drift: Sequence[Drift]) -> list[Drift]:
-        keys = [(one.user_id, one.channel_id) for one in drift if one.channel_id is not None]
-        again = await _each(keys, lambda key: self._differs(*key))
-        badges = await self._badges_off([one.user_id for one in drift if one.channel_id is None])
-        return [*(found for found in again if found is not None), *badges]
-
-    async def _sample(self, size: int) -> list[Key]:
-        """Prefers user rooms of users in the hot store: only these can have drifted."""
-        drawn = await self._durable.some_user_rooms(size * CANDIDATES)
-        users = list(dict.fromkeys(user for user, _ in drawn))
-        changes = dict(zip(users, await self._users.changes(users), strict=True)) if users else {}
-        return sorted(drawn, key=lambda key: changes[key[0]] is None)[:size]
-
-    async def _differs(self, user: str, channel: str) -> Drift | None:
-        """The drift between shown and durable count, taken with the merge of both pointers; None if they agree."""
-        try:
-            why = await self._explain.explain(user, channel)
-            if not why.agrees:
-                return Drift(user, channel, "count", why.hot, why.durable)
-            there = (await self._durable.read_states([(user, channel)])).get((user, channel), Pointer())
-            here = (await self._loader.user_room(user, channel)).pointer
-        except NotFound:
-            return None  # the user left, or the channel was deleted meanwhile
-        # A hot pointer that lacks nothing of the durable one is the merge of both, and explain has counted with it.
-        return Drift(user, channel, "pointer", here.seq, there.seq) if _lacks(here, there) else None
-
-
-def _lacks(known: Pointer, other: Pointer) -> bool:
-    """Whether `other` has anything that `known` lacks."""
-    return merge(known.state, other.state) != known.state
+        await each(big, self._loader.load_timeline)
 
 
 async def _pages(page_after: Callable[[str, int], Awaitable[list[str]]]) -> AsyncIterator[list[str]]:
@@ -336,14 +214,3 @@ async def _pages(page_after: Callable[[str, int], Awaitable[list[str]]]) -> Asyn
     while page := await page_after(after, PAGE):
         yield page
         after = page[-1]
-
-
-async def _each(items: Sequence[T], work: Callable[[T], Awaitable[R]]) -> list[R]:
-    """Results of `work`, with at most `AT_ONCE` calls in flight."""
-    free = asyncio.Semaphore(AT_ONCE)
-
-    async def one(item: T) -> R:
-        async with free:
-            return await work(item)
-
-    return await asyncio.gather(*map(one, items))

@@ -1,44 +1,35 @@
 """Threads: follow, unread replies, the panel, mark read."""
 
+from dataclasses import dataclass
+
 from readstate.api import ReadResult, ThreadRead, Threads, ThreadTotals, ThreadView
 from readstate.domain.errors import Invalid, MessageNotFound, ReplyToReply, ThreadNotFound
 from readstate.domain.events import MembersEvent
 from readstate.domain.model import Latest, Position
 from readstate.domain.rooms import channel_and_thread, is_thread, thread_room
 from readstate.domain.rules import check_id, check_user_id
-from readstate.ports import Clock, Log, Stale, UserRoom
+from readstate.ports import Clock, Log, Read, Stale, UserRoom
 
 from .counting import Counting, flagged, last_read, reason
 from .cursors import Cursors, ThreadsAfter, page_size
 from .effects import done
 from .loading import Loader
+from .moves import Moves
 from .positions import Positions
-from .reads import Reads
 
 
+@dataclass(eq=False, repr=False)
 class ThreadPanel:
     """The threads that a user follows. Only followed threads cost anything."""
 
-    def __init__(
-        self,
-        log: Log,
-        loader: Loader,
-        places: Positions,
-        reads: Reads,
-        counting: Counting,
-        clock: Clock,
-        cursors: Cursors,
-        *,
-        max_page: int,
-    ) -> None:
-        self._log = log
-        self._loader = loader
-        self._places = places
-        self._reads = reads
-        self._counting = counting
-        self._clock = clock
-        self._cursors = cursors
-        self._max_page = max_page
+    _log: Log
+    _loader: Loader
+    _positions: Positions
+    _moves: Moves
+    _counting: Counting
+    _cursors: Cursors
+    _clock: Clock
+    _max_page: int
 
     async def follow(self, user: str, channel: str, thread: str, *, on: bool = True) -> None:
         """Follow a thread, which marks everything in it read, or stop following it. Idempotent."""
@@ -62,8 +53,8 @@ class ThreadPanel:
         await self._followed(user, room)
         to = (await self._loader.channel(room)).end
         if up_to is not None:
-            to = await self._place(channel, thread, up_to)
-        moved = await self._reads.read_place(user, room, to, origin)
+            to = await self._position(channel, thread, up_to)
+        moved = await self._moves.one(Read(user, room, to, origin=origin))
         user_room = await self._followed(user, room)
         count = 0 if user_room.ledger is None else user_room.ledger.count
         return ReadResult(last_read(moved.pointer), count, self._counting.label(count), moved.changed)
@@ -86,7 +77,7 @@ class ThreadPanel:
             await self._loader.user_room(user, check_id(channel, "channel"))
         after = None if cursor is None else self._cursors.decode(cursor, ThreadsAfter, user)
         before = self._counting.stale()
-        user_rooms = await self.followed(user)
+        user_rooms = await self._followed_rooms(user)
         rooms = await self._loader.channels([user_room.channel_id for user_room in user_rooms])
         stale = before.or_by(self._counting.stale())
         rows = []
@@ -106,22 +97,11 @@ class ThreadPanel:
         )
         return Threads(totals, [view for _, view in page], more)
 
-    async def totals(self, user: str) -> ThreadTotals:
-        return _totals(await self.followed(user))
-
-    async def followed(self, user: str) -> list[UserRoom]:
+    async def _followed_rooms(self, user: str) -> list[UserRoom]:
         """User rooms of followed threads, with ledgers, in channels that the user is a member of."""
         everything = (await self._loader.view(user, "all")).user_rooms
-        members = {
-            user_room.channel_id for user_room in everything if user_room.member and not is_thread(user_room.channel_id)
-        }
-        rooms = [
-            user_room.channel_id
-            for user_room in everything
-            if user_room.member
-            and is_thread(user_room.channel_id)
-            and channel_and_thread(user_room.channel_id)[0] in members
-        ]
+        members = dict.fromkeys(user_room.channel_id for user_room in everything if user_room.member)
+        rooms = [name for name in members if is_thread(name) and channel_and_thread(name)[0] in members]
         return (await self._loader.counted(user, rooms)).user_rooms
 
     def view(self, user_room: UserRoom, latest: Latest | None, stale: Stale) -> ThreadView:
@@ -136,7 +116,7 @@ class ThreadPanel:
         check_id(channel, "channel")
         check_id(thread, "thread")
         await self._loader.user_room(user, channel)
-        root = (await self._places.messages([(channel, thread)])).get((channel, thread))
+        root = (await self._positions.messages([(channel, thread)])).get((channel, thread))
         if root is None:
             raise ThreadNotFound(f"there is no message {thread!r} in channel {channel!r}", field="thread")
         if root.thread_id is not None:
@@ -148,8 +128,8 @@ class ThreadPanel:
             raise ThreadNotFound(f"{user!r} does not follow this thread", field="thread")
         return user_rooms[0]
 
-    async def _place(self, channel: str, thread: str, id_: str) -> Position:
-        reply = (await self._places.messages([(channel, id_)])).get((channel, id_))
+    async def _position(self, channel: str, thread: str, id_: str) -> Position:
+        reply = (await self._positions.messages([(channel, id_)])).get((channel, id_))
         if reply is None or reply.thread_id != thread or reply.thread_seq is None:
             raise MessageNotFound(f"there is no reply {id_!r} in thread {thread!r}", field="up_to")
         return Position(reply.thread_seq, reply.id, reply.at)

@@ -38,6 +38,6 @@ class LateBadges:
         """Save these, for callers that keep them and retry a failed call. Idempotent."""
         if not todo:
             return
-        there = await self._durable.save_undelivered(todo)
-        await self._badges.add(there)
-        await self._bus.publish([BadgeChanged(user) for user in {one.receiver_id for one in there}])
+        stored = await self._durable.save_undelivered(todo)
+        await self._badges.add(stored)
+        await self._bus.publish([BadgeChanged(user) for user in {one.receiver_id for one in stored}])

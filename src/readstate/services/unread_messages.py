@@ -14,6 +14,8 @@ from .messages import message_view
 from .unread import UnreadCounts
 
 Order = Literal["newest", "oldest", "channel"]
+_Source = tuple[int, int, UnreadSource]
+"""Where to look: (earliest time of the first unread message, time of the last message, source)."""
 
 
 class UnreadView(UnreadCounts):
@@ -32,7 +34,7 @@ class UnreadView(UnreadCounts):
         check_user_id(user, "user")
         if channel is not None:
             check_id(channel, "channel")
-        limit = page_size(limit, 100, self._max_page)
+        limit = page_size(limit, 100, self._settings.max_page)
         if order not in {"newest", "oldest", "channel"}:
             raise Invalid("order must be newest, oldest or channel", field="order")
         after = None if cursor is None else self._cursors.decode(cursor, MessagesAfter, user)
@@ -49,45 +51,35 @@ class UnreadView(UnreadCounts):
             more = self._cursors.encode(MessagesAfter(order, rows[-1].at, rows[-1].channel_id), user)
         return UnreadMessages(messages=[message_view(message) for message in rows], cursor=more)
 
-    async def _sources(self, user: str, channel: str | None) -> list[tuple[int, int, UnreadSource]]:
-        """Where to look: (earliest time of the first unread message, time of the last message, source)."""
+    async def _sources(self, user: str, channel: str | None) -> list[_Source]:
         if channel is not None:
             user_room = await self._loader.user_room(user, channel)
             last_at = (await self._loader.channel(channel)).last_at
             return [(0, last_at, _source(user_room))]
-        names = [name for _, name in await self.unread_keys(user, None, MAX_NUMBER)]
-        user_rooms, channels = await self.user_rooms(user, names)
+        names = [name for _, name in await self._rooms.unread(user, None, MAX_NUMBER)]
+        user_rooms, channels = await self._loader.member_rooms(user, names)
         return [
             (_first_at(user_room), one.last_at, _source(user_room))
             for user_room, one in zip(user_rooms, channels, strict=True)
         ]
 
     async def _by_time(
-        self,
-        user: str,
-        sources: Sequence[tuple[int, int, UnreadSource]],
-        after: MessagesAfter | None,
-        limit: int,
-        newest: bool,
+        self, user: str, sources: Sequence[_Source], after: MessagesAfter | None, limit: int, newest: bool
     ) -> list[Message]:
         """Merges channels, and queries only those that can still contribute."""
         found: list[Message] = []
         sign = -1 if newest else 1
+        low, high = _bounds(after, newest)
         for first, last, source in sorted(sources, key=lambda s: -s[1] if newest else s[0]):
             if len(found) >= limit and (last < found[-1].at if newest else first > found[-1].at):
                 break
-            low, high = _bounds(after, newest)
-            found += await self._durable.unread_messages(user, source, low, high, newest, limit + 1)
+                found += await self._durable.unread_messages(user, source, low, high, newest, limit + 1)
             found = [m for m in found if after is None or _is_after(m, after, sign)]
             found = sorted(found, key=lambda m: (sign * m.at, m.channel_id))[:limit]
         return found
 
     async def _by_channel(
-        self,
-        user: str,
-        sources: Sequence[tuple[int, int, UnreadSource]],
-        after: MessagesAfter | None,
-        limit: int,
+        self, user: str, sources: Sequence[_Source], after: MessagesAfter | None, limit: int
     ) -> list[Message]:
         """Goes through channels by id, so that a page continues where the last one ended."""
         found: list[Message] = []

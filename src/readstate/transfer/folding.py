@@ -457,15 +457,11 @@ class _Taking:
     @staticmethod
     def _wanted(known: KnownUserRoom, given: Preferences, room: Channel) -> Preferences:
         """Preferences that are set stay; those at their defaults take the given values."""
-        here = known.preferences
-        archived = room.last_seq if given.archived_seq == FOREVER else given.archived_seq
-        return Preferences(
-            here.muted_until or given.muted_until,
-            here.count if here.count != "all" else given.count,
-            here.receipts if here.receipts != "public" else given.receipts,
-            here.pinned or given.pinned,
-            here.archived_seq if here.archived_seq >= 0 else archived,
-        )
+        if given.archived_seq == FOREVER:
+            given = replace(given, archived_seq=room.last_seq)
+        names, here = Preferences.__struct_fields__, known.preferences
+        unset = (name for name in names if getattr(here, name) == getattr(NO_PREFERENCES, name))
+        return replace(here, **{name: getattr(given, name) for name in unset})
 
     def _join(self, key: Key, known: KnownUserRoom, given: Member, preferences: Preferences, *, presumed: bool) -> None:
         member = given if known.member is None or presumed else _later(known.member, given)

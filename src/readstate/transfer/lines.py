@@ -8,10 +8,11 @@ import msgspec
 from msgspec import DecodeError, ValidationError
 
 from readstate.api import Refused, Time
+from readstate.api.preferences import PreferencesLine, plain
 from readstate.domain.errors import Invalid, ReadstateError, TooLarge
 from readstate.domain.model import FOREVER, Channel, ChannelType, Clock, Latest, Member, Message, Preferences
 from readstate.domain.rooms import thread_room
-from readstate.domain.rules import HERE, MAX_AHEAD_MS, check_id, check_mention, check_user_id, parse_time, preview_of
+from readstate.domain.rules import HERE, MAX_AHEAD_MS, MessageRules, check_id, check_user_id, mute_end, parse_time
 
 from .records import (
     MAX_EPOCH,
@@ -30,7 +31,6 @@ from .records import (
     MessageLine,
     Numbered,
     PointerLine,
-    PreferencesLine,
     Record,
     ThreadLine,
     UserLine,
@@ -69,20 +69,9 @@ def wrong_header(line: bytes) -> str | None:
 class Checks:
     """Applies the limits of the service to records."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        *,
-        max_text: int,
-        max_mentions: int,
-        preview_length: int,
-        store_text: Literal["full", "preview", "none"],
-    ) -> None:
+    def __init__(self, clock: Clock, rules: MessageRules) -> None:
         self._clock = clock
-        self._max_text = max_text
-        self._max_mentions = max_mentions
-        self._preview_length = preview_length
-        self._store_text = store_text
+        self._rules = rules
 
     def read(self, number: int, line: bytes) -> Numbered | Refused:
         """A record that is valid in itself, or the refusal."""
@@ -117,8 +106,8 @@ class Checks:
     # ------------------------------------------------------------ channels and threads
 
     def _channel(self, line: ChannelLine) -> Channel:
-        self._check_text(line.name, "name")
-        self._check_text(line.avatar, "avatar")
+        self._rules.check_text(line.name, "name")
+        self._rules.check_text(line.avatar, "avatar")
         name = check_id(line.channel_id, "channel_id")
         return self._room(name, line.kind, line, line.name, line.avatar, line.archived)
 
@@ -159,9 +148,9 @@ class Checks:
         seq = last_seq if line.seq is None else line.seq
         if not 0 < seq <= last_seq:
             raise Invalid(f"latest.seq must be from 1 to last_seq, which is {last_seq}")
-        self._check_text(line.preview, "latest.preview")
+        self._rules.check_text(line.preview, "latest.preview")
         at = self._past(line.at, "latest.at")
-        preview = None if self._store_text == "none" else line.preview
+        preview = None if self._rules.store_text == "none" else line.preview
         return Latest(
             check_id(line.id, "latest.id"), seq, at, check_user_id(line.sender_id, "latest.sender_id"), preview
         )
@@ -170,10 +159,10 @@ class Checks:
 
     def _message(self, line: MessageLine) -> Message:
         self._check_places(line)
-        self._check_text(line.text, "text")
-        self._check_text(line.preview, "preview")
+        self._rules.check_text(line.text, "text")
+        self._rules.check_text(line.preview, "preview")
         at, sent_at = self._past(line.at, "at"), _time(line.sent_at, "sent_at")
-        text, preview = self._stored(line)
+        text, preview = (None, None) if line.deleted else self._rules.kept(line.text, line.preview)
         return Message(
             channel_id=check_id(line.channel_id, "channel_id"),
             id=check_id(line.id, "id"),
@@ -208,26 +197,10 @@ class Checks:
                 raise Invalid("a message with a place needs its sender_id")
 
     def _mentions(self, line: MessageLine) -> tuple[str, ...]:
-        if len(line.mentions) > self._max_mentions:
-            raise TooLarge(f"at most {self._max_mentions} mentions in one message")
-        found = dict.fromkeys(check_mention(user, f"mentions[{i}]") for i, user in enumerate(line.mentions))
+        found = self._rules.mentions(line.mentions)
         if HERE in found:
             raise Invalid('nobody knows who was online then: instead of "@here" name the users, or "@channel"')
-        return tuple(found)
-
-    def _stored(self, line: MessageLine) -> tuple[str | None, str | None]:
-        if line.deleted or self._store_text == "none":
-            return None, None
-        preview = preview_of(line.text, line.preview, self._preview_length)
-        return (line.text if self._store_text == "full" else None), preview
-
-    def _check_text(self, text: str | None, field: str) -> None:
-        if text is None:
-            return
-        if "\0" in text:
-            raise Invalid(f"{field} must not hold a NUL character")
-        if len(text) > self._max_text or len(text.encode()) > self._max_text:
-            raise TooLarge(f"{field} is longer than {self._max_text} bytes")
+        return found
 
     def _check_clock(self, at: int, field: str) -> None:
         if at > self._clock() + MAX_AHEAD_MS:
@@ -280,14 +253,11 @@ class Checks:
 def _preferences(line: PreferencesLine | None) -> Preferences:
     if line is None:
         return Preferences()
-    if isinstance(line.muted, bool):
-        muted_until = FOREVER if line.muted else 0
-    else:
-        muted_until = parse_time(line.muted, "preferences.muted")
+    muted_until = mute_end(line.muted, "preferences.muted")
     archived_seq = (FOREVER if line.archived else -1) if isinstance(line.archived, bool) else line.archived
     if archived_seq != FOREVER:
         _check_seqs("preferences.archived", archived_seq)
-    return Preferences(muted_until, line.count, line.receipts, line.pinned, archived_seq)
+    return Preferences(muted_until=muted_until, archived_seq=archived_seq, **plain(line, Preferences))
 
 
 def _thread_id(value: str | int) -> str:

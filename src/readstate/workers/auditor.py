@@ -2,10 +2,10 @@
 
 import structlog
 
-from readstate.services.repair import Repair
+from readstate.services.audit import Audit
 
 from . import AUDITOR
-from .periodic import Job, PeriodicJobs
+from .periodic import Claim, Job, PeriodicJobs
 
 log = structlog.get_logger()
 
@@ -19,9 +19,9 @@ applied.
 class Auditor(PeriodicJobs):
     """Any number of processes may have this role; each audit runs in only one of them."""
 
-    def __init__(self, repair: Repair, sample: int) -> None:
-        async def audit() -> None:
-            for one in (await repair.audit(sample, PATIENCE)).drift:
+    def __init__(self, audit: Audit, claim: Claim, sample: int) -> None:
+        async def run() -> None:
+            for one in (await audit.run(sample, PATIENCE)).drift:
                 log.error(
                     "hot store and database differ: readstate recount repairs a count, readstate reconcile the rest",
                     action=AUDITOR,
@@ -32,4 +32,4 @@ class Auditor(PeriodicJobs):
                     durable=one.durable,
                 )
 
-        super().__init__(AUDITOR, repair.claim, [Job("audit", AUDIT_SECONDS if sample else 0, audit)])
+        super().__init__(AUDITOR, claim, [Job("audit", AUDIT_SECONDS if sample else 0, run)])

@@ -5,9 +5,11 @@ from collections.abc import AsyncGenerator, Sequence
 
 import msgspec
 
+from readstate.api.preferences import preferences_line
 from readstate.domain.errors import StorageUnavailable
+from readstate.domain.model import Preferences
 from readstate.domain.rooms import channel_and_thread, is_thread
-from readstate.transfer.records import MessageLine, PreferencesLine, Record
+from readstate.transfer.records import MessageLine, Record
 
 from .session import SqlTopic
 
@@ -18,7 +20,6 @@ _NOT_OF_THREADS = ("preferences", "kind", "name", "avatar", "archived")
 _PARTS = ("rooms", "members", "pointers", "unplaced", "messages", "replies", "users")
 """Members and followers come before messages: for members who arrive after the replies, an import presumes follows."""
 _MESSAGES = {"unplaced", "messages", "replies"}
-_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(PreferencesLine)}
 _message_line = msgspec.json.Decoder(MessageLine)
 
 
@@ -56,7 +57,8 @@ def record_of(part: str, text: str) -> Record:
         fields["channel_id"], fields["thread_id"] = channel_and_thread(room)
         for name in _NOT_OF_THREADS:
             fields.pop(name, None)
-    if fields.get("preferences") == _DEFAULTS:
-        del fields["preferences"]
+    elif "preferences" in fields:
+        wanted = msgspec.convert(fields["preferences"], Preferences, strict=False)
+        fields["preferences"] = msgspec.to_builtins(preferences_line(wanted))
     record: Record = msgspec.convert(fields, Record)
     return record

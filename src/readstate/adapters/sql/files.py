@@ -7,6 +7,8 @@ from importlib.resources import files
 
 from readstate.domain.errors import ConfigurationError
 
+from .preferences import expand
+
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _ROW = re.compile(r"\(\?(?:, \?)*\)")
 _VALUE = re.compile(r"(?<![:\w]):([a-z_]+)")
@@ -17,7 +19,7 @@ def queries(dialect: str, file: str = "queries.sql") -> dict[str, str]:
     """The statements of a file, by the names in its `-- name:` lines."""
     text = _read(dialect, file)
     parts = _NAME.split(text)[1:]
-    return {name: body.strip() for name, body in zip(parts[::2], parts[1::2], strict=True)}
+    return {name: expand(body.strip(), dialect) for name, body in zip(parts[::2], parts[1::2], strict=True)}
 
 
 @cache

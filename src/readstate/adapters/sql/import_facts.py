@@ -16,7 +16,7 @@ from .session import Session, ask
 
 _known_messages = Decoder(list[tuple[str, str, KnownMessage]])
 _neighbours = Decoder(list[tuple[str, int, Neighbours]])
-_user_rooms = Decoder(list[tuple[str, str, Member | None, Preferences, Pointer | None]])
+_user_rooms = Decoder(list[tuple[str, str, Member | None, Preferences, Pointer | None]], strict=False)
 _tails = Decoder(list[tuple[str, int, int]])
 _own = Decoder(list[tuple[str, str, frozenset[int]]])
 _users = Decoder(list[GivenUser])

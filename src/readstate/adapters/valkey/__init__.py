@@ -3,9 +3,23 @@
 The package exports the client, which finds the server of a key and retries calls after faults.
 """
 
+from .backend import Backend
 from .client import Call, Overtaken, ServerChanged, ValkeyClient
-from .generation import Generation
+from .generation import DurableCounter, ExclusiveGeneration, Generation, SharedGeneration
 from .keys import slot_of, tag_of
 from .scripts import Script
 
-__all__ = ["Call", "Generation", "Overtaken", "Script", "ServerChanged", "ValkeyClient", "slot_of", "tag_of"]
+__all__ = [
+    "Backend",
+    "Call",
+    "DurableCounter",
+    "ExclusiveGeneration",
+    "Generation",
+    "Overtaken",
+    "Script",
+    "ServerChanged",
+    "SharedGeneration",
+    "ValkeyClient",
+    "slot_of",
+    "tag_of",
+]

@@ -8,28 +8,21 @@ from typing import Any, NamedTuple
 import msgspec
 
 from readstate.domain.model import Undelivered
-from readstate.ports import Clock
 
-from . import Call, Generation, Script, ValkeyClient, slot_of, tag_of
-from .groups import all_or_reload, groups, script
+from . import Backend, Script, slot_of, tag_of
+from .groups import Packed, all_or_reload, run_for_each
+from .scripts import script
 
 MAX_ADDED = 1_000
 """Pairs of receiver and sender in one call."""
 MAX_ASKED = 500
 """Badges that one call reads."""
 TICKET_BITS = 53
-HOLD_MS = 15_000
 
-
-COUNT = script("badge_state", "badge_count")
-ADD = script("badge_state", "badge_add")
-STANDING = script("badge_state", "badge_standing")
-MEMBERS = script("badge_state", "badge_members")
-BEGIN = script("badge_state", "badge_begin")
-INSTALL = script("badge_state", "badge_install")
-HOLD = script("badge_hold")
-RELEASE = script("badge_release")
-FORGET = script("badge_forget")
+COUNT, ADD = script("badge_state", "badge_count"), script("badge_state", "badge_add")
+READ, MEMBERS = script("badge_state", "badge_read"), script("badge_state", "badge_members")
+BEGIN, INSTALL = script("badge_state", "badge_begin"), script("badge_state", "badge_install")
+HOLD, RELEASE, FORGET = script("badge_hold"), script("badge_release"), script("badge_forget")
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -59,22 +52,9 @@ LOADING = BadgeState(b"", 0, 0, 0)
 class ValkeyBadges:
     """Implements `HotBadges`."""
 
-    def __init__(
-        self,
-        client: ValkeyClient,
-        generation: Generation,
-        *,
-        prefix: str,
-        clock: Clock,
-        ttl: int,
-        hold_ms: int = HOLD_MS,
-    ) -> None:
-        self._client = client
-        self._generation = generation
-        self._prefix = prefix
-        self._clock = clock
-        self._ttl = ttl * 1000
-        self._hold_ms = hold_ms
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._generation = backend.generation
 
     async def count(self, user: str) -> int | None:
         return (await self.counts([user]))[0]
@@ -94,20 +74,18 @@ class ValkeyBadges:
 
     async def take(self, wrote: Wrote) -> dict[str, Taken]:
         """Add senders whose message was accepted after the last tap."""
-        things = ((slot_of(self._keys(user)[0]), len(senders), user) for user, senders in wrote.items())
-        parts = list(groups(self._client, things, MAX_ADDED))
-        calls = []
-        for slot, users in parts:
+
+        def pack(users: list[str]) -> Packed:
             packed = [[word for one in wrote[user].items() for word in reversed(one)] for user in users]
-            calls.append(self._call(slot, users, _encode(packed)))
-        values = (await self._client.run(ADD, calls)).values
-        users = [user for part in parts for user in part.things]
-        rows = [row for value in values for row in value]
-        return {user: Taken(*row) for user, row in zip(users, rows, strict=True)}
+            return self._keys_of(users), [*self._time(), _encode(packed)]
+
+        things = ((self._slot(user), len(senders), user) for user, senders in wrote.items())
+        found = await run_for_each(self._backend.client, ADD, things, MAX_ADDED, pack)
+        return {user: Taken(*row) for user, row in found}
 
     async def badge_states(self, users: Collection[str]) -> dict[str, BadgeState]:
         """Badges that are neither loaded nor being loaded are left out."""
-        found = await self._each(STANDING, users)
+        found = await self._each(READ, users)
         return {user: _badge_state(row) for user, row in found.items() if row}
 
     async def members(self, users: Collection[str]) -> dict[str, tuple[bytes, list[bytes]]]:
@@ -117,7 +95,7 @@ class ValkeyBadges:
 
     async def hold(self, user: str) -> int:
         token = 1 + secrets.randbits(TICKET_BITS)
-        await self._run(HOLD, user, token, self._hold_ms, hold=True)
+        await self._run(HOLD, user, token, self._backend.timings.badge_hold_ms, hold=True)
         return token
 
     async def release(self, user: str, token: int) -> None:
@@ -126,40 +104,40 @@ class ValkeyBadges:
 
     async def begin(self, user: str) -> int | None:
         ticket = 1 + secrets.randbits(TICKET_BITS)  # unique, even if the server loses earlier tickets
-        given = await self._run(BEGIN, user, self._clock(), self._ttl, ticket, hold=True)
+        given = await self._run(BEGIN, user, *self._time(), ticket, hold=True)
         return int(given) if given else None
 
     async def install(self, user: str, ticket: int, tap: int, senders: frozenset[str]) -> bool:
         packed = _encode(sorted(senders))
-        return bool(await self._run(INSTALL, user, self._clock(), self._ttl, ticket, tap, packed))
+        return bool(await self._run(INSTALL, user, *self._time(), ticket, tap, packed))
 
     async def forget(self, user: str) -> None:
         with all_or_reload(self._generation):
             await self._run(FORGET, user)
 
     async def _each(self, script: Script, users: Collection[str]) -> dict[str, Any]:
-        things = ((slot_of(self._keys(user)[0]), 1, user) for user in users)
-        parts = list(groups(self._client, things, MAX_ASKED))
-        values = (await self._client.run(script, [self._call(slot, part) for slot, part in parts])).values
-        return {
-            user: row
-            for part, rows in zip(parts, values, strict=True)
-            for user, row in zip(part.things, rows, strict=True)
-        }
+        things = ((self._slot(user), 1, user) for user in users)
+        found = await run_for_each(
+            self._backend.client, script, things, MAX_ASKED, lambda some: (self._keys_of(some), self._time())
+        )
+        return dict(found)
 
-    def _call(self, slot: int, users: Sequence[str], *more: bytes) -> Call:
-        keys = [key for user in users for key in self._keys(user)]
-        return Call(slot, keys, [self._clock(), self._ttl, *more])
+    def _time(self) -> tuple[int, int]:
+        return self._backend.clock(), self._backend.ttl_ms
+
+    def _keys_of(self, users: Sequence[str]) -> list[str]:
+        return [key for user in users for key in self._keys(user)]
 
     def _keys(self, user: str) -> list[str]:
         tag = tag_of(user)
-        return [f"{self._prefix}badge:{tag}", f"{self._prefix}senders:{tag}"]
+        return [f"{self._backend.prefix}badge:{tag}", f"{self._backend.prefix}senders:{tag}"]
+
+    def _slot(self, user: str) -> int:
+        return slot_of(self._keys(user)[0])
 
     async def _run(self, script: Script, user: str, *arguments: str | bytes | int, hold: bool = False) -> Any:
-        keys = self._keys(user)
-        if hold:
-            keys.append(f"{self._prefix}hold:{tag_of(user)}")
-        return (await self._client.run(script, [Call(slot_of(keys[0]), keys, arguments)])).values[0]
+        keys = [*self._keys(user), f"{self._backend.prefix}hold:{tag_of(user)}"]
+        return await self._backend.one(script, keys if hold else keys[:2], *arguments)
 
 
 def newest(undelivered: Sequence[Undelivered]) -> dict[str, dict[str, int]]:

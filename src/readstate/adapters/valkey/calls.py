@@ -3,9 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from readstate.ports import Clock
-
-from . import Call, ValkeyClient
+from . import Backend, Call
 from .user_rooms import UserKeys, UserScript, encode
 
 MAX_ITEMS = 500
@@ -37,12 +35,10 @@ class Packet:
 
 
 class UserCalls:
-    def __init__(self, client: ValkeyClient, prefix: str, unread_cap: int, clock: Clock, ttl: int) -> None:
-        self.keys = UserKeys(prefix)
-        self.clock = clock
-        self.ttl = ttl * 1000
-        self._cap = unread_cap
-        self._client = client
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.keys = UserKeys(backend.prefix)
+        self._client = backend.client
 
     def packets(self) -> "Packets":
         return Packets(self, by_slot=self._client.is_cluster)
@@ -57,21 +53,19 @@ class UserCalls:
     ) -> tuple[Any, bool]:
         """Like `one`, and whether the call was sent more than once."""
         slot, keys = self.keys.of(user)
-        call = Call(slot, [*script.keys(keys), *more], [self.clock(), self.ttl, self._cap, 1, *arguments])
+        call = Call(slot, [*script.keys(keys), *more], [*self._head(1), *arguments])
         values, repeated = await self._client.run(script, [call])
         return values[0], repeated
 
     async def parts(self, script: UserScript, user: str, arguments: Sequence[bytes]) -> list[Any]:
         """Run a script once per argument, in one round trip. Other calls may run in between."""
         slot, keys = self.keys.of(user)
-        head = (self.clock(), self.ttl, self._cap, 1)
-        calls = [Call(slot, script.keys(keys), [*head, argument]) for argument in arguments]
+        calls = [Call(slot, script.keys(keys), [*self._head(1), argument]) for argument in arguments]
         return (await self._client.run(script, calls)).values
 
     async def put(self, script: UserScript, user: str, key: bytes, *arguments: str | bytes | int) -> None:
         """Run a script on one key in the user's slot."""
-        call = Call(self.keys.of(user)[0], [key], [self.clock(), self.ttl, self._cap, 0, *arguments])
-        await self._client.run(script, [call])
+        await self._client.run(script, [Call(self.keys.of(user)[0], [key], [*self._head(0), *arguments])])
 
     async def many(
         self, script: UserScript, packets: "Packets", *, updates: Sequence[Any] = (), generation: int | None = None
@@ -117,7 +111,11 @@ class UserCalls:
     def _call(self, script: UserScript, packet: Packet, arguments: Sequence[str | bytes | int]) -> Call:
         keys = [key for user in packet.users for key in script.keys(self.keys.of(user)[1])]
         keys += [self.keys.ledger(user, room) for user, room in packet.ledgers]
-        return Call(packet.slot, keys, [self.clock(), self.ttl, self._cap, len(packet.users), *arguments])
+        return Call(packet.slot, keys, [*self._head(len(packet.users)), *arguments])
+
+    def _head(self, users: int) -> tuple[int, ...]:
+        """The arguments that every script of users begins with."""
+        return self.backend.clock(), self.backend.ttl_ms, self.backend.unread_cap, users
 
 
 class Packets:

@@ -6,175 +6,52 @@ at any time, without notice, loses state but never receives older state.
 """
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
-from struct import Struct as Packing
-from typing import Any, Final, NamedTuple, get_args
-from zlib import crc32
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
 from readstate.domain.hot_updates import ChannelHotUpdate
-from readstate.domain.model import Channel, Entry, Latest, Mode, Position, RoomType
-from readstate.ports import Clock, Count, CountQuery, TimelineLoad
+from readstate.domain.model import Channel, Entry, Mode, Position
+from readstate.ports import Count, CountQuery, TimelineLoad
 
-from . import Call, Generation, Script, ValkeyClient, slot_of
-from .groups import all_or_reload, groups, once_or_reload, script
+from . import Backend, Call
+from .channel_values import decode_channel, encode_channel
+from .groups import Packed, all_or_reload, chunks, once_or_reload, run_for_each, run_grouped
+from .keys import ChannelKeys, shard_of
+from .scripts import script
 
-SHARDS: Final = 1024
 MAX_READ = 5_000
 """Channels that one call reads: a few ms of server time."""
-MAX_STEPS = 500
+MAX_UPDATES = 500
 MAX_INSTALLED = 2_000
 MAX_QUERIES = 500
 """Queries in one call. A run of messages read apart and a mention each count as one more."""
 MAX_STAGED = 5_000
-STAGED_MS = 60_000
-"""A staged timeline that is not installed expires after this time."""
 DROPS_PER_GENERATION: Final = 2**32
 
-_SHARD = ("channel_shard",)
-_TIMELINE = ("timeline_state",)
-
-
-READ = script("channel_read")
-ANNOUNCE = script(*_SHARD, "channel_announce")
-INSTALL = script(*_SHARD, "channel_install")
-APPLY = script(*_SHARD, *_TIMELINE, "channel_apply")
-FORGET = script("channel_forget")
-DROP = script("channel_drop")
-PASS, PLACES = script("places_pass"), script("places_read")
-COUNT = script(*_TIMELINE, "timeline_count")
-STAGE = script(*_TIMELINE, "timeline_stage")
-INSTALL_TIMELINE = script(*_TIMELINE, "timeline_install")
-
-
-# ---------------------------------------------------------------- a channel as a value
-
-_HEAD = Packing(">QB")
-"""Change number, flags. Scripts read both."""
-TIMELINE, ARCHIVED, DELETED = 1, 2, 4
-_TYPES: tuple[RoomType, ...] = get_args(RoomType)
-_TYPE_NUMBERS = {name: number for number, name in enumerate(_TYPES)}
-
-
-class _Latest(Struct, frozen=True, gc=False, array_like=True):
-    """Without id, seq and time if it is the last message of the channel, as it nearly always is."""
-
-    sender_id: str
-    preview: str | None
-    id: str | None = None
-    seq: int = 0
-    at: int = 0
-
-
-class _Rest(Struct, frozen=True, gc=False, array_like=True):
-    """The value after the head. New fields go to the end: an older version ignores them."""
-
-    type: int
-    name: str | None
-    avatar: str | None
-    member_count: int
-    last_seq: int
-    last_id: str | None
-    last_at: int
-    position: int
-    latest: _Latest | None
-    peers: tuple[str, ...]
-
+READ, FORGET, DROP = script("channel_read"), script("channel_forget"), script("channel_drop")
+ANNOUNCE, INSTALL = script("channel_shard", "channel_announce"), script("channel_shard", "channel_install")
+APPLY = script("channel_shard", "timeline_state", "channel_apply")
+COUNT, STAGE = script("timeline_state", "timeline_count"), script("timeline_state", "timeline_stage")
+INSTALL_TIMELINE = script("timeline_state", "timeline_install")
+PASS, READ_POSITIONS = script("positions_pass"), script("positions_read")
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_rest = msgspec.msgpack.Decoder(_Rest).decode
-
-
-def encode_channel(channel: Channel) -> bytes:
-    latest, place = None, channel.latest
-    if place is not None:
-        at_the_end = (place.seq, place.id, place.at) == (channel.last_seq, channel.last_id, channel.last_at)
-        latest = _Latest(place.sender_id, place.preview, *(() if at_the_end else (place.id, place.seq, place.at)))
-    rest = _Rest(
-        _TYPE_NUMBERS[channel.type],
-        channel.name,
-        channel.avatar,
-        channel.member_count,
-        channel.last_seq,
-        channel.last_id,
-        channel.last_at,
-        channel.position,
-        latest,
-        channel.peers,
-    )
-    flags = TIMELINE * (channel.mode is Mode.TIMELINE) + ARCHIVED * channel.archived + DELETED * channel.deleted
-    return _HEAD.pack(channel.change, flags) + _encode(rest)
-
-
-def decode_channel(channel_id: str, value: bytes) -> Channel:
-    change, flags = _HEAD.unpack_from(value)
-    rest = _decode_rest(value[_HEAD.size :])
-    latest, known = None, rest.latest
-    if known is not None and known.id is not None:
-        latest = Latest(known.id, known.seq, known.at, known.sender_id, known.preview)
-    elif known is not None and rest.last_id is not None:
-        latest = Latest(rest.last_id, rest.last_seq, rest.last_at, known.sender_id, known.preview)
-    return Channel(
-        channel_id,
-        _TYPES[rest.type],
-        rest.name,
-        rest.avatar,
-        bool(flags & ARCHIVED),
-        bool(flags & DELETED),
-        Mode.TIMELINE if flags & TIMELINE else Mode.LEDGER,
-        rest.member_count,
-        rest.last_seq,
-        rest.last_id,
-        rest.last_at,
-        change,
-        rest.position,
-        latest,
-        rest.peers,
-    )
-
-
-# ---------------------------------------------------------------- keys
-
-
-def shard_of(channel: str) -> int:
-    """Must be the same in every process and every version."""
-    return crc32(channel.encode()) % SHARDS
-
-
-class _Keys:
-    def __init__(self, prefix: str) -> None:
-        self._prefix = prefix
-        self.places, self.drops = f"{prefix}places", f"{prefix}channel-drops"
-        self._latest = [f"{prefix}channel-latest:{{{shard}}}" for shard in range(SHARDS)]
-        self._slots = list(map(slot_of, self._latest))
-
-    def latest(self, shard: int) -> tuple[int, str]:
-        """The slot and the key of a shard."""
-        return self._slots[shard], self._latest[shard]
-
-    def timeline(self, channel: str) -> list[str]:
-        """The keys of the messages, of those that mention everyone, and of the timeline's state."""
-        tag = f"{{{shard_of(channel)}}}:{channel}"
-        return [f"{self._prefix}{family}:{tag}" for family in ("timeline", "everyone", "timeline-state")]
-
-    def staged(self, channel: str, load: str) -> list[str]:
-        """The keys in which a load assembles a timeline."""
-        tag = f"{{{shard_of(channel)}}}:{load}"
-        return [f"{self._prefix}{family}:{tag}" for family in ("timeline-staged", "everyone-staged")]
 
 
 # ---------------------------------------------------------------- hot updates and counts as arguments
 
-_Step = tuple[int, int, int, str, int, int]
+_TimelineUpdate = tuple[int, int, int, str, int, int]
 
 
-class _News(NamedTuple):
+class _Changed(NamedTuple):
     """One channel's newest state, and the hot updates of its timeline."""
 
     channel: Channel
-    updates: list[_Step]
+    updates: list[_TimelineUpdate]
 
 
 def _member(entry: Entry) -> str:
@@ -182,22 +59,22 @@ def _member(entry: Entry) -> str:
     return f"{entry.at}:{entry.id}"
 
 
-def _fold(updates: Sequence[ChannelHotUpdate]) -> list[_News]:
+def _fold(updates: Sequence[ChannelHotUpdate]) -> list[_Changed]:
     """Per channel, the newest state and the hot updates of the timeline, in order.
 
     A channel that is counted by ledgers has no timeline and never had one.
     """
-    news: dict[str, _News] = {}
+    changed: dict[str, _Changed] = {}
     for update in updates:
         channel = update.channel
-        known = news.get(channel.channel_id) or _News(channel, [])
+        known = changed.get(channel.channel_id) or _Changed(channel, [])
         newest = channel if channel.change >= known.channel.change else known.channel
-        news[channel.channel_id] = _News(newest, known.updates)
+        changed[channel.channel_id] = _Changed(newest, known.updates)
         if channel.mode is Mode.TIMELINE or channel.deleted:
             put = update.put
             placed = (0, "", 0) if put is None else (put.seq, _member(put), int(put.mention))
             known.updates.append((update.change, int(channel.deleted or update.reload), *placed, update.remove))
-    return list(news.values())
+    return list(changed.values())
 
 
 class _Answer(Struct, frozen=True, gc=False, array_like=True):
@@ -210,6 +87,16 @@ class _Answer(Struct, frozen=True, gc=False, array_like=True):
 
 _decode_answers = msgspec.msgpack.Decoder(list[list[_Answer] | bool]).decode
 _Query = tuple[int, list[int], list[int]]
+"""The seq of the pointer, runs of seqs read apart, and seqs that mention the user."""
+
+
+class _Asked(NamedTuple):
+    """Queries about one channel."""
+
+    channel: str
+    indexes: Sequence[int]
+    """Of the queries, in the caller's list."""
+    queries: list[_Query]
 
 
 def _query(query: CountQuery) -> _Query:
@@ -238,119 +125,102 @@ def _count(query: CountQuery, answer: _Answer) -> Count:
     return Count(answer.count, answer.mentions, first, capped, answer.floor not in query.state.apart)
 
 
-# ---------------------------------------------------------------- the adapter
+# ---------------------------------------------------------------- the adapters
 
 
-class ValkeyChannels:
-    """Implements `HotChannels` and `AppliedOffsets`."""
+class ValkeyChannels(ABC):
+    """Implements `HotChannels`, except for what depends on whether other processes use the hot store too."""
 
-    def __init__(
-        self,
-        client: ValkeyClient,
-        generation: Generation,
-        *,
-        prefix: str,
-        unread_cap: int,
-        clock: Clock,
-        ttl: int,
-        position: int = 0,
-        partitions: int = 1,
-    ) -> None:
-        self._client = client
-        self._generation = generation
-        self._keys = _Keys(prefix)
-        self._cap = unread_cap
-        self._clock = clock
-        self._ttl = ttl * 1000
-        self._position = position
-        """Up to where the log is applied, if this process alone applies it."""
-        self._partitions = partitions
-        self._shared = generation.shared or partitions > 1
-        self._drops = 0
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._client = backend.client
+        self._generation = backend.generation
+        self._keys = ChannelKeys(backend.prefix)
+
+    @abstractmethod
+    async def positions(self) -> tuple[int, ...]:
+        """As in `HotChannels`."""
+
+    @abstractmethod
+    async def _drops(self) -> int:
+        """How many channels were dropped in this generation."""
+
+    @abstractmethod
+    async def _count_drop(self) -> str:
+        """Count a drop. Returns a token for a new witness of the channel's shard; empty: keep the witness."""
 
     async def channels(self, ids: Sequence[str]) -> list[Channel | None]:
         found: list[Channel | None] = [None] * len(ids)
-        reading = list(groups(self._client, self._shards(ids), MAX_READ))
-        calls = [
-            Call(slot, [key for key, _ in parts], [_encode([ids[index] for index in part]) for _, part in parts])
-            for slot, parts in reading
-        ]
-        answers = (await self._client.run(READ, calls)).values
-        for (_, parts), shards in zip(reading, answers, strict=True):
-            for (_, part), values in zip(parts, shards, strict=True):
-                for index, value in zip(part, values or (), strict=bool(values)):
-                    if value is not None:
-                        found[index] = decode_channel(ids[index], value)
+
+        def pack(shards: Sequence[tuple[str, Sequence[int]]]) -> Packed:
+            return [key for key, _ in shards], [_encode([ids[index] for index in part]) for _, part in shards]
+
+        for (_, part), values in await run_for_each(self._client, READ, self._shards(ids), MAX_READ, pack):
+            for index, value in zip(part, values or (), strict=bool(values)):
+                if value is not None:
+                    found[index] = decode_channel(ids[index], value)
         return found
 
-    def _shards(self, ids: Sequence[str]) -> Iterable[tuple[int, int, tuple[str, list[int]]]]:
+    def _shards(self, ids: Sequence[str]) -> Iterator[tuple[int, int, tuple[str, Sequence[int]]]]:
         """(slot, number of channels, (key, indexes of the channels in the list)) of each shard."""
         shards: dict[int, list[int]] = {}
         for index, id_ in enumerate(ids):
             shards.setdefault(shard_of(id_), []).append(index)
         for shard, indexes in shards.items():
             slot, key = self._keys.latest(shard)
-            for start in range(0, len(indexes), MAX_READ):
-                part = indexes[start : start + MAX_READ]
+            for part in chunks(indexes, MAX_READ):
                 yield slot, len(part), (key, part)
 
     async def apply(self, updates: Sequence[ChannelHotUpdate]) -> None:
         with all_or_reload(self._generation):
-            for start in range(0, len(updates), MAX_STEPS):  # sequential: a channel's updates keep their order
-                await self._apply(_fold(updates[start : start + MAX_STEPS]))
-        if not self._shared:
-            self._position = max([self._position, *(update.channel.position for update in updates)])
+            for some in chunks(updates, MAX_UPDATES):  # sequential: a channel's updates keep their order
+                await self._apply(_fold(some))
 
-    async def _apply(self, news: Sequence[_News]) -> None:
-        placed = ((*self._keys.latest(shard_of(one.channel.channel_id)), one) for one in news)
-        things = ((slot, 1, (key, one)) for slot, key, one in placed)
-        calls = []
-        for slot, parts in groups(self._client, things, MAX_STEPS):
+    async def _apply(self, changed: Sequence[_Changed]) -> None:
+        placed = ((*self._keys.latest(shard_of(one.channel.channel_id)), one) for one in changed)
+
+        def pack(parts: Sequence[tuple[str, _Changed]]) -> Packed:
             keys = [key for key, _ in parts]
             for _, (channel, updates) in parts:
                 keys += self._keys.timeline(channel.channel_id) if updates else ()
             packed = _encode([(channel.channel_id, channel.change, updates) for _, (channel, updates) in parts])
             values = [encode_channel(channel) for _, (channel, _) in parts]
-            known = (self._clock(), self._ttl, self._cap, secrets.token_hex(8), packed)
-            calls.append(Call(slot, keys, [*known, *values]))
-        await self._client.run(APPLY, calls)
+            return keys, [*self._time(), self._backend.unread_cap, secrets.token_hex(8), packed, *values]
+
+        await run_grouped(self._client, APPLY, ((slot, 1, (key, one)) for slot, key, one in placed), MAX_UPDATES, pack)
 
     async def count(self, queries: Sequence[CountQuery]) -> list[Count | None]:
         counts: list[Count | None] = [None] * len(queries)
-        asked = list(groups(self._client, self._questions(queries), MAX_QUERIES))
-        calls = []
-        for slot, parts in asked:
-            keys = [key for channel, _, _ in parts for key in self._keys.timeline(channel)]
-            packed = _encode([questions for _, _, questions in parts])
-            calls.append(Call(slot, keys, [self._clock(), self._ttl, packed]))
-        for (_, parts), packed in zip(asked, (await self._client.run(COUNT, calls)).values, strict=True):
-            for (_, indexes, _), answers in zip(parts, _decode_answers(packed), strict=True):
+
+        def pack(asked: Sequence[_Asked]) -> Packed:
+            keys = [key for one in asked for key in self._keys.timeline(one.channel)]
+            return keys, [*self._time(), _encode([one.queries for one in asked])]
+
+        for asked, packed in await run_grouped(self._client, COUNT, self._asked(queries), MAX_QUERIES, pack):
+            for one, answers in zip(asked, _decode_answers(packed), strict=True):
                 if not isinstance(answers, bool):
-                    for index, answer in zip(indexes, answers, strict=True):
+                    for index, answer in zip(one.indexes, answers, strict=True):
                         counts[index] = _count(queries[index], answer)
         return counts
 
-    def _questions(
-        self, queries: Sequence[CountQuery]
-    ) -> Iterable[tuple[int, int, tuple[str, list[int], list[_Query]]]]:
-        """(slot, weight, (channel, indexes of its queries in the list, the queries)) of each channel."""
-        asked: dict[str, list[int]] = {}
+    def _asked(self, queries: Sequence[CountQuery]) -> Iterator[tuple[int, int, _Asked]]:
+        """(slot, weight, queries) of each channel."""
+        channels: dict[str, list[int]] = {}
         for index, query in enumerate(queries):
-            asked.setdefault(query.channel_id, []).append(index)
-        for channel, indexes in asked.items():
+            channels.setdefault(query.channel_id, []).append(index)
+        for channel, indexes in channels.items():
             slot, _ = self._keys.latest(shard_of(channel))
-            for start in range(0, len(indexes), MAX_QUERIES):
-                part = indexes[start : start + MAX_QUERIES]
-                questions = [_query(queries[index]) for index in part]
-                weight = sum(1 + len(runs) // 2 + len(named) for _, runs, named in questions)
-                yield slot, weight, (channel, part, questions)
+            for part in chunks(indexes, MAX_QUERIES):
+                asked = _Asked(channel, part, [_query(queries[index]) for index in part])
+                yield slot, sum(1 + len(runs) // 2 + len(named) for _, runs, named in asked.queries), asked
+
+    def _time(self) -> tuple[int, int]:
+        return self._backend.clock(), self._backend.ttl_ms
 
     # ------------------------------------------------------------ loading
 
     async def generation(self) -> int:
-        number = await self._generation.check()
-        drops = await self._run(DROP, slot_of(self._keys.drops), [self._keys.drops], 0) if self._shared else self._drops
-        return number * DROPS_PER_GENERATION + int(drops)
+        return await self._generation.check() * DROPS_PER_GENERATION + await self._drops()
 
     async def install(self, channels: Sequence[Channel], generation: int | None = None) -> bool:
         """Reads the witnesses of the shards first, then the generation: a shard that is emptied later is noticed."""
@@ -358,91 +228,111 @@ class ValkeyChannels:
         for channel in channels:
             shards.setdefault(shard_of(channel.channel_id), []).append(channel)
         while True:
-            witnesses = await self._announce(list(shards))
+            witnesses = await self._announce(shards)
             number = await self.generation()
             if generation not in {None, number}:
                 return False
-            if all(int(witness.split()[0]) >= number // DROPS_PER_GENERATION for witness in witnesses):
+            if all(int(witness.split()[0]) >= number // DROPS_PER_GENERATION for witness in witnesses.values()):
                 break
         things = []
-        for witness, (shard, loaded) in zip(witnesses, shards.items(), strict=True):
+        for shard, loaded in shards.items():
             slot, key = self._keys.latest(shard)
-            for start in range(0, len(loaded), MAX_INSTALLED):
-                part = loaded[start : start + MAX_INSTALLED]
-                things.append((slot, len(part), (key, witness, part)))
-        calls = []
-        for slot, parts in groups(self._client, things, MAX_INSTALLED):
+            things += [(slot, len(part), (key, witnesses[shard], part)) for part in chunks(loaded, MAX_INSTALLED)]
+
+        def pack(parts: Sequence[tuple[str, str, Sequence[Channel]]]) -> Packed:
             loads = [[witness, *(x for c in part for x in (c.channel_id, c.change))] for _, witness, part in parts]
             values = [encode_channel(channel) for _, _, part in parts for channel in part]
-            calls.append(Call(slot, [key for key, _, _ in parts], [_encode(loads), *values]))
-        taken: int = sum((await self._client.run(INSTALL, calls)).values)
-        return taken == len(things)
+            return [key for key, _, _ in parts], [_encode(loads), *values]
 
-    async def _announce(self, shards: Sequence[int]) -> list[str]:
+        taken = await run_grouped(self._client, INSTALL, things, MAX_INSTALLED, pack)
+        return sum(int(count) for _, count in taken) == len(things)
+
+    async def _announce(self, shards: Iterable[int]) -> dict[int, str]:
         """Open the shards in this generation and return their witnesses."""
-        things = ((self._keys.latest(shard)[0], 1, index) for index, shard in enumerate(shards))
-        announced = list(groups(self._client, things, MAX_INSTALLED))
-        calls = [
-            Call(slot, [self._keys.latest(shards[index])[1] for index in indexes], [secrets.token_hex(8)])
-            for slot, indexes in announced
-        ]
-        witnesses = [""] * len(shards)
-        for (_, indexes), values in zip(announced, (await self._client.run(ANNOUNCE, calls)).values, strict=True):
-            for index, value in zip(indexes, values, strict=True):
-                witnesses[index] = value.decode()
-        return witnesses
+
+        def pack(some: Sequence[int]) -> Packed:
+            return [self._keys.latest(shard)[1] for shard in some], [secrets.token_hex(8)]
+
+        things = ((self._keys.latest(shard)[0], 1, shard) for shard in shards)
+        found = await run_for_each(self._client, ANNOUNCE, things, MAX_INSTALLED, pack)
+        return {shard: witness.decode() for shard, witness in found}
 
     async def install_timeline(self, load: TimelineLoad) -> bool:
-        channel, name = load.channel_id, secrets.token_hex(8)
-        left_out, entries = load.entries[: -self._cap], load.entries[-self._cap :]
+        channel, name, cap = load.channel_id, secrets.token_hex(8), self._backend.unread_cap
+        left_out, entries = load.entries[:-cap], load.entries[-cap:]
         floor = left_out[-1].seq if left_out else load.floor
-        slot, latest = self._keys.latest(shard_of(channel))
         staged = self._keys.staged(channel, name)
-        for start in range(0, len(entries), MAX_STAGED):
-            part = [(entry.seq, _member(entry), int(entry.mention)) for entry in entries[start : start + MAX_STAGED]]
-            await self._run(STAGE, slot, staged, STAGED_MS, _encode(part))
-        everyone = sum(entry.mention for entry in entries)
-        keys = [latest, *self._keys.timeline(channel), *staged]
-        sizes = (len(entries), everyone)
-        taken = await self._run(
-            INSTALL_TIMELINE, slot, keys, self._clock(), self._ttl, channel, load.change, floor, *sizes, name
-        )
-        return bool(taken)
+        for some in chunks(entries, MAX_STAGED):
+            part = [(entry.seq, _member(entry), int(entry.mention)) for entry in some]
+            await self._backend.one(STAGE, staged, self._backend.timings.load_ms, _encode(part))
+        keys = [self._keys.latest(shard_of(channel))[1], *self._keys.timeline(channel), *staged]
+        sizes = (len(entries), sum(entry.mention for entry in entries))
+        arguments = (*self._time(), channel, load.change, floor, *sizes, name)
+        return bool(await self._backend.one(INSTALL_TIMELINE, keys, *arguments))
 
     async def forget(self, channel: str) -> None:
-        token = ""
-        if self._shared:  # first the drop number, then a new witness: this order catches every load in flight
-            await self._run(DROP, slot_of(self._keys.drops), [self._keys.drops], 1)
-            token = secrets.token_hex(8)
-        self._drops += 1
+        token = await self._count_drop()
         slot, latest = self._keys.latest(shard_of(channel))
         call = Call(slot, [latest, *self._keys.timeline(channel)], [channel, token])
         await once_or_reload(self._generation, self._client.run(FORGET, [call]))
 
-    # ------------------------------------------------------------ how far the log is applied
+
+class ExclusiveChannels(ValkeyChannels):
+    """For a process that has the hot store to itself: it applies the log, and no other process drops channels."""
+
+    def __init__(self, backend: Backend, position: int) -> None:
+        super().__init__(backend)
+        self._position = position
+        self._drop_count = 0
+
+    async def apply(self, updates: Sequence[ChannelHotUpdate]) -> None:
+        await super().apply(updates)
+        self._position = max([self._position, *(update.channel.position for update in updates)])
+
+    async def positions(self) -> tuple[int, ...]:
+        return (self._position,)
+
+    async def _drops(self) -> int:
+        return self._drop_count
+
+    async def _count_drop(self) -> str:
+        self._drop_count += 1
+        return ""
+
+
+class SharedChannels(ValkeyChannels):
+    """For processes that share a hot store. Implements `AppliedOffsets` too."""
+
+    def __init__(self, backend: Backend, partitions: int) -> None:
+        super().__init__(backend)
+        self._partitions = partitions
 
     async def positions(self) -> tuple[int, ...]:
         """0 for a partition whose position is not known."""
-        if not self._shared:
-            return (self._position,)
-        places = await self._places()
-        return tuple(places.get(part, (0, 0))[0] for part in range(self._partitions))
+        known = await self._applied()
+        return tuple(known.get(part, (0, 0))[0] for part in range(self._partitions))
 
     async def passed(self, places: Mapping[int, tuple[int, int]]) -> None:
         if places:
             arguments = [number for part, place in places.items() for number in (part, *place)]
-            await self._run(PASS, slot_of(self._keys.places), [self._keys.places], *arguments)
+            await self._backend.one(PASS, [self._keys.positions], *arguments)
 
     async def offsets(self) -> Mapping[int, int]:
-        return {part: offset for part, (_, offset) in (await self._places()).items()}
+        return {part: offset for part, (_, offset) in (await self._applied()).items()}
 
-    async def _places(self) -> dict[int, tuple[int, int]]:
-        flat = iter(await self._run(PLACES, slot_of(self._keys.places), [self._keys.places]))
+    async def _applied(self) -> dict[int, tuple[int, int]]:
+        """By partition (log position, next offset)."""
+        flat = iter(await self._backend.one(READ_POSITIONS, [self._keys.positions]))
         found = {}
-        for part, place in zip(flat, flat, strict=True):
-            position, offset = map(int, place.split())
+        for part, applied in zip(flat, flat, strict=True):
+            position, offset = map(int, applied.split())
             found[int(part)] = position, offset
         return found
 
-    async def _run(self, script: Script, slot: int, keys: list[str], *arguments: str | bytes | int) -> Any:
-        return (await self._client.run(script, [Call(slot, keys, arguments)])).values[0]
+    async def _drops(self) -> int:
+        return int(await self._backend.one(DROP, [self._keys.drops], 0))
+
+    async def _count_drop(self) -> str:
+        """First the drop number, then a new witness: this order catches every load in flight."""
+        await self._backend.one(DROP, [self._keys.drops], 1)
+        return secrets.token_hex(8)

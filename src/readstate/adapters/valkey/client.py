@@ -32,6 +32,7 @@ from redis.exceptions import TimeoutError as NoAnswer
 
 from readstate.domain.errors import ConfigurationError, HotStoreUnavailable
 from readstate.tasks import cancel
+from readstate.timings import ValkeyTimings
 
 from .address import Address, server_name
 from .keys import SLOTS
@@ -41,11 +42,6 @@ from .scripts import Script
 OUTDATED = "OUTDATED"
 """The error with which a script refuses a caller that has missed a newer generation."""
 MAX_CONNECTIONS = 32
-CONNECT_SECONDS = 1.0
-ANSWER_SECONDS = 3.0
-FIRST_WAIT, LONGEST_WAIT = 0.01, 0.5
-LATE_SECONDS = 2.0
-"""How long a call whose late copy would do harm stays valid; a server that is slower refuses it."""
 
 
 class Guard(Protocol):
@@ -100,11 +96,8 @@ class Answers(NamedTuple):
 class ValkeyClient:
     """Knows the servers and which of them owns which slot."""
 
-    def __init__(
-        self, url: str, *, patience: float, answer_seconds: float | None = None, guard: Guard | None = None
-    ) -> None:
-        self._patience = patience
-        self._answer_seconds = ANSWER_SECONDS if answer_seconds is None else answer_seconds
+    def __init__(self, url: str, timings: ValkeyTimings, guard: Guard | None = None) -> None:
+        self._timings = timings
         self._guard = guard
         self._address = Address(url)
         self.is_cluster = self._address.is_cluster
@@ -141,9 +134,9 @@ class ValkeyClient:
             pool = FairPool.from_url(
                 self._address.url_of(address),
                 max_connections=MAX_CONNECTIONS,
-                patience=self._patience,
-                socket_connect_timeout=CONNECT_SECONDS,
-                socket_timeout=self._answer_seconds,
+                patience=self._timings.patience,
+                socket_connect_timeout=self._timings.connect,
+                socket_timeout=self._timings.answer,
                 retry=Retry(NoBackoff(), 0),
                 protocol=2,
                 **({"redis_connect_func": self._guard.admit} if self._guard else {}),
@@ -190,8 +183,7 @@ class ValkeyClient:
 
     def _refreshed(self, task: asyncio.Task[None]) -> None:
         self._refreshing = None
-        if not task.cancelled():
-            task.exception()  # marks it as retrieved; the waiting callers receive it
+        retrieve_exception(task)
 
     async def _ask_for_slots(self) -> None:
         known = list(dict.fromkeys([*self._first_slots, *self._address.seeds]))
@@ -228,8 +220,8 @@ class ValkeyClient:
         """
         answers: list[Any] = [None] * len(calls)
         todo = list(range(len(calls)))
-        end = monotonic() + self._patience
-        wait, repeated, tries = FIRST_WAIT, False, 0
+        end = monotonic() + self._timings.patience
+        wait, repeated, tries = self._timings.first_retry, False, 0
         number = 0 if self._guard is None else self._guard.number
         while todo:
             began = monotonic()
@@ -247,15 +239,15 @@ class ValkeyClient:
             at_once = all(isinstance(fault, NoScriptError | MovedError) or _is_outdated(fault) for fault in faults)
             if tries or not at_once:
                 await asyncio.sleep(wait * (0.5 + random.random() / 2))
-                wait = min(2 * wait, LONGEST_WAIT)
+                wait = min(2 * wait, self._timings.longest_retry)
             tries += 1
         if repeated and self._deadline(script) and self._guard is not None and self._guard.number == number:
-            await asyncio.sleep(began + 1.05 * LATE_SECONDS - monotonic())  # until then a copy may still run
+            await asyncio.sleep(began + 1.05 * self._timings.late - monotonic())  # until then a copy may still run
         return Answers(answers, repeated)
 
     def _deadline(self, script: Script) -> int:
         """The deadline of a call that is sent now; 0: none."""
-        return self._guard.deadline(LATE_SECONDS) if script.expires and self._guard is not None else 0
+        return self._guard.deadline(self._timings.late) if script.expires and self._guard is not None else 0
 
     async def _try(
         self,
@@ -375,6 +367,12 @@ def closed_is_lost() -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise LostConnection(str(error)) from error
+
+
+def retrieve_exception(task: asyncio.Task[None]) -> None:
+    """Marks the exception of a shared task as retrieved: the waiting callers receive it."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _may_have_been_sent(fault: Exception) -> bool:

@@ -4,13 +4,12 @@ Every master holds a marker: the number, the id of the durable store and the mas
 was emptied. A master with another run id was restarted from a snapshot, or is a replica that took over. Either may have
 lost something. Then the durable counter is raised, and everything loaded under an older number counts as not loaded.
 
-A process that has the hot store to itself raises the number when it starts and whenever it does not know whether a hot
-update was applied; a higher number tells it that another process has replaced it. Processes that share a hot store
-agree on a number instead: a process that finds one number on all masters adopts it, and the number is raised only where
-a marker shows a loss.
+`ExclusiveGeneration` and `SharedGeneration` differ in what happens to a call whose outcome is unknown, and in which
+number wins.
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any, NamedTuple
@@ -23,29 +22,29 @@ from redis.exceptions import RedisError
 from readstate.domain.errors import HotStoreUnavailable
 from readstate.tasks import cancel
 from readstate.telemetry import HOT_GENERATIONS
+from readstate.timings import ValkeyTimings
 
-from .client import ServerChanged, ValkeyClient, ask, raise_if_lasting
+from .client import ServerChanged, ValkeyClient, ask, raise_if_lasting, retrieve_exception
 from .keys import tag_in
-from .scripts import Script
+from .scripts import script
 
 log = structlog.get_logger()
 
-MAX_LOOKS = 3
+MAX_CHECKS = 3
 
-RAISE = Script(
-    """-- KEYS[1]: marker; ARGV: number, store, run id. A marker with a higher number stays, if the rest is the same.
-local known = redis.call('GET', KEYS[1])
-if known then
-  local number, rest = string.match(known, '^(%d+) (.*)$')
-  if rest == ARGV[2] .. ' ' .. ARGV[3] and tonumber(number) >= tonumber(ARGV[1]) then return known end
-end
-local marker = table.concat(ARGV, ' ')
-redis.call('SET', KEYS[1], marker)
-return marker"""
-)
+MARK = script("generation_mark")
 
 
-class Marker(NamedTuple):
+class DurableCounter(NamedTuple):
+    """Where the number is counted."""
+
+    store: int
+    """The id of the durable store."""
+    raise_above: Callable[[int], Awaitable[int]]
+    """Returns a number that is higher than the given one and was never used before."""
+
+
+class _Marker(NamedTuple):
     number: int
     store: str
     run: str
@@ -60,28 +59,21 @@ class _Found(NamedTuple):
     """All masters have one number, and none was replaced."""
 
 
-class Generation:
+Masters = dict[int, Redis]
+
+
+class Generation(ABC):
     """Checks every new connection, and the markers on demand. One per process and hot store."""
 
-    def __init__(
-        self,
-        url: str,
-        prefix: str,
-        patience: float,
-        store: int,
-        raise_number: Callable[[int], Awaitable[int]],
-        *,
-        shared: bool = False,
-    ) -> None:
-        self._client = ValkeyClient(url, patience=patience)
-        self._patience = patience
+    def __init__(self, url: str, prefix: str, counter: DurableCounter, timings: ValkeyTimings) -> None:
+        self._client = ValkeyClient(url, timings)
         self._prefix = prefix
-        self._store = str(store)
-        self._raise_number = raise_number
-        self.shared = shared
-        """Whether other processes use the same hot store at the same time."""
+        self._store = str(counter.store)
+        self._counter = counter
+        self._timings = timings
         self._runs: tuple[str, ...] = ()
-        self._doubts, self._settled = 1, 0
+        self._distrusts, self._confirmed = 1, 0
+        """How often the content was distrusted, and the last of these that a confirmation has covered."""
         self._confirming: asyncio.Task[None] | None = None
         self._raised = 0
         """The last number that this process raised; perhaps not on every master yet."""
@@ -91,8 +83,8 @@ class Generation:
 
     @property
     def trusted(self) -> bool:
-        """Whether the servers were confirmed since the last doubt about the content of the hot store."""
-        return self._settled == self._doubts
+        """Whether the servers were confirmed since the content of the hot store was last distrusted."""
+        return self._confirmed == self._distrusts
 
     async def admit(self, connection: AbstractConnection) -> None:
         """Accept a new connection only if it leads to a confirmed server."""
@@ -104,36 +96,23 @@ class Generation:
 
     def distrust(self) -> None:
         """The content of the hot store may be wrong: reload everything."""
-        self._doubts += 1
+        self._distrusts += 1
 
+    @abstractmethod
     def deadline(self, seconds: float) -> int:
-        """The time `seconds` from now, by the servers' clock in ms; 0: calls need no deadline.
+        """The time `seconds` from now, by the servers' clock in ms; 0: calls need no deadline."""
 
-        Where the hot store is not shared, an abandoned call ends the generation that it was made in.
-        """
-        if not self.shared or not self._ahead:
-            return 0
-        return int((monotonic() + seconds + max(self._ahead.values())) * 1000)
-
-    def _note_time(self, info: Any) -> str:
-        """Returns the run id of a server, and notes the time of its clock."""
-        told = _told(info)
-        if (now := told.get("server_time_usec")) is not None:
-            self._ahead[told["run_id"]] = int(now) / 1e6 - monotonic()
-        return told["run_id"]
-
+    @abstractmethod
     def missed(self) -> None:
-        """A hot update may be missing in the hot store, or a copy of it may arrive much later.
+        """A hot update may be missing in the hot store, or a copy of it may arrive much later."""
 
-        Where the hot store is shared, the caller retries a hot update until it is applied, and a replay changes
-        nothing. A call that would undo something newer is refused when it arrives late (`deadline`).
-        """
-        if not self.shared:
-            self.distrust()
+    @abstractmethod
+    async def _agree(self, masters: Masters, found: _Found, distrusts: int) -> int:
+        """Returns the number of all masters from now on. `distrusts`: how many there were when `found` was read."""
 
     async def check(self) -> int:
         """The number after a look at the markers: a new one if anything was lost."""
-        for _ in range(MAX_LOOKS):  # a confirmation in flight may have begun before the caller's doubt
+        for _ in range(MAX_CHECKS):  # a confirmation in flight may have begun before the caller's `distrust`
             if self.trusted and await self._is_marked():
                 break
             await self.confirm()
@@ -151,13 +130,13 @@ class Generation:
     async def confirm(self) -> None:
         """Ensure that every master has the number; raise it where a marker was lost. Concurrent callers share it."""
         if self._confirming is None:
-            self._confirming = asyncio.create_task(self._confirm_soon())
-            self._confirming.add_done_callback(_look_at)
+            self._confirming = asyncio.create_task(self._confirm_with_retries())
+            self._confirming.add_done_callback(retrieve_exception)
         await asyncio.shield(self._confirming)
 
-    async def _confirm_soon(self) -> None:
-        """Retries for `patience` seconds: a failover in a Cluster takes time."""
-        end, wait = monotonic() + self._patience, 0.02
+    async def _confirm_with_retries(self) -> None:
+        """A failover in a Cluster takes time."""
+        end, wait = monotonic() + self._timings.patience, self._timings.first_confirmation_retry
         try:
             while True:
                 try:
@@ -168,77 +147,59 @@ class Generation:
                     if monotonic() + wait > end:
                         raise HotStoreUnavailable("the hot store does not answer", reason=str(error)) from error
                 await asyncio.sleep(wait)
-                wait = min(2 * wait, 0.5)
+                wait = min(2 * wait, self._timings.longest_retry)
         finally:
             self._confirming = None
 
     async def _confirm(self) -> None:
-        doubts = self._doubts
+        distrusts = self._distrusts
         await self._client.refresh()
         masters = await self._client.masters()
-        found = await self._look(masters)
-        number = found.highest
-        if not self.shared and self._raised and number > self._raised:
-            raise HotStoreUnavailable("another process has taken the hot state over: this one answers no more")
-        if not found.whole or self._must_raise(doubts, number):
-            number = await self._raise(masters, found)
-        self.number = number
+        found = await self._read_markers(masters)
+        self.number = await self._agree(masters, found, distrusts)
         self._runs = found.runs
         self._ahead = {run: ahead for run, ahead in self._ahead.items() if run in found.runs}
-        self._settled = doubts
+        self._confirmed = distrusts
 
-    def _must_raise(self, doubts: int, found: int) -> bool:
-        """Whether the number must be raised although every master has it."""
-        if not self.shared:
-            return self._settled != doubts
-        first_look = 1  # adopts the number that others agreed on
-        return found < self.number or self._settled != doubts > first_look
-
-    async def _raise(self, masters: dict[int, Redis], found: _Found) -> int:
-        """Put a number on every master: a new one, or the last raised one if nothing was loaded under it yet."""
-        if self.shared:
-            # Other processes may have loaded under any number that was on the masters, so none is used again. Marking
-            # with 0 first fails at a full master, before a number is spent on each attempt.
-            await self._mark_all(masters, found, 0)
-            await self._take_number(max(found.highest, self.number))
-            if (now := await self._look(masters)).whole and now.highest > max(found.highest, self.number):
-                return now.highest  # another process was faster
-        elif not self.number < self._raised >= found.highest:
-            await self._take_number(found.highest)
-        return await self._mark_all(masters, found, self._raised)
-
-    async def _take_number(self, above: int) -> None:
-        self._raised = await self._raise_number(above)
+    async def _raise_above(self, number: int) -> None:
+        self._raised = await self._counter.raise_above(number)
         HOT_GENERATIONS.inc()
-        log.warning("all hot state is loaded again", action="hot", generation=self._raised)
+        log.warning("all hot state is reloaded", action="hot", generation=self._raised)
 
-    async def _look(self, masters: dict[int, Redis]) -> _Found:
-        states = await asyncio.gather(*(self._ask(slot, node) for slot, node in masters.items()))
+    async def _read_markers(self, masters: Masters) -> _Found:
+        states = await asyncio.gather(*(self._read_marker(slot, node) for slot, node in masters.items()))
         markers = [marker for _, marker in states]
         if self.number and any(marker is not None and marker.store != self._store for marker in markers):
             raise HotStoreUnavailable(
-                "another service with a database of its own uses the same keys of the hot store: "
-                "give each a key_prefix of its own"
+                "another service with its own database uses the same keys of the hot store: give each its own "
+                "key_prefix"
             )
         numbers = {marker.number if marker is not None else 0 for marker in markers}
         valid = all(marker is not None and marker[1:] == (self._store, run) for run, marker in states)
         return _Found(tuple(run for run, _ in states), max(numbers), valid and len(numbers) == 1 and min(numbers) > 0)
 
-    async def _ask(self, slot: int, node: Redis) -> tuple[str, Marker | None]:
+    async def _read_marker(self, slot: int, node: Redis) -> tuple[str, _Marker | None]:
         run = self._note_time(await ask(node, "INFO", "server"))
         return run, _parse(await ask(node, "GET", self._marker(slot)))
 
-    async def _mark_all(self, masters: dict[int, Redis], found: _Found, number: int) -> int:
+    async def _mark_all(self, masters: Masters, found: _Found, number: int) -> int:
         """Mark every master. Returns the highest number that any of them has then."""
-        told = [self._mark(slot, masters[slot], number, run) for slot, run in zip(masters, found.runs, strict=True)]
-        return max(await asyncio.gather(*told))
+        marks = [self._mark(slot, masters[slot], number, run) for slot, run in zip(masters, found.runs, strict=True)]
+        return max(await asyncio.gather(*marks))
 
     async def _mark(self, slot: int, node: Redis, number: int, run: str) -> int:
-        answer = _parse(await ask(node, "EVAL", RAISE.text, 1, self._marker(slot), number, self._store, run))
+        answer = _parse(await ask(node, "EVAL", MARK.text, 1, self._marker(slot), number, self._store, run))
         return number if answer is None else answer.number
 
     def _marker(self, slot: int) -> str:
         return f"{self._prefix}generation:{tag_in(slot)}"
+
+    def _note_time(self, info: Any) -> str:
+        """Returns the run id of a server, and notes the time of its clock."""
+        fields = _fields_of(info)
+        if (now := fields.get("server_time_usec")) is not None:
+            self._ahead[fields["run_id"]] = int(now) / 1e6 - monotonic()
+        return fields["run_id"]
 
     async def close(self) -> None:
         """Cancels a confirmation in flight, which would open new connections."""
@@ -247,17 +208,63 @@ class Generation:
         await self._client.close()
 
 
-def _look_at(task: "asyncio.Task[None]") -> None:
-    if not task.cancelled():
-        task.exception()  # marks it as retrieved; the waiting callers receive it
+class ExclusiveGeneration(Generation):
+    """For a process that has the hot store to itself.
+
+    It raises the number when it starts and whenever it does not know whether a hot update was applied: an abandoned
+    call ends the generation that it was made in. A higher number shows that another process has replaced this one.
+    """
+
+    def deadline(self, seconds: float) -> int:
+        return 0
+
+    def missed(self) -> None:
+        self.distrust()
+
+    async def _agree(self, masters: Masters, found: _Found, distrusts: int) -> int:
+        if self._raised and found.highest > self._raised:
+            raise HotStoreUnavailable("another process has taken over the hot store: this process no longer answers")
+        if found.whole and self._confirmed == distrusts:
+            return found.highest
+        if not self.number < self._raised >= found.highest:  # else nothing was loaded under the last one yet
+            await self._raise_above(found.highest)
+        return await self._mark_all(masters, found, self._raised)
 
 
-def _parse(marker: bytes | None) -> Marker | None:
+class SharedGeneration(Generation):
+    """For processes that share a hot store: they agree on a number.
+
+    A process that finds one number on all masters adopts it. The number is raised only where a marker shows a loss, or
+    a process distrusts the content. A hot update is retried by its caller until it is applied, and a replay changes
+    nothing. A call that would undo something newer carries a deadline, and is refused when it arrives late.
+    """
+
+    def deadline(self, seconds: float) -> int:
+        return int((monotonic() + seconds + max(self._ahead.values())) * 1000) if self._ahead else 0
+
+    def missed(self) -> None:
+        """The caller retries."""
+
+    async def _agree(self, masters: Masters, found: _Found, distrusts: int) -> int:
+        is_trusted = distrusts in {1, self._confirmed}  # 1: this process has not seen the hot store before
+        if found.whole and found.highest >= self.number and is_trusted:
+            return found.highest
+        # Other processes may have loaded under any number that was on the masters, so none is used again. Marking with
+        # 0 first fails at a full master, before a number is spent on each attempt.
+        known = max(found.highest, self.number)
+        await self._mark_all(masters, found, 0)
+        await self._raise_above(known)
+        if (now := await self._read_markers(masters)).whole and now.highest > known:
+            return now.highest  # another process was faster
+        return await self._mark_all(masters, found, self._raised)
+
+
+def _parse(marker: bytes | None) -> _Marker | None:
     parts = [] if marker is None else marker.decode().split(" ")
-    return Marker(int(parts[0]), parts[1], parts[2]) if len(parts) == 3 else None
+    return _Marker(int(parts[0]), parts[1], parts[2]) if len(parts) == 3 else None
 
 
-def _told(info: Any) -> dict[str, str]:
+def _fields_of(info: Any) -> dict[str, str]:
     if isinstance(info, dict):
         return {str(name): str(value) for name, value in info.items()}
     text = info.decode() if isinstance(info, bytes) else str(info)

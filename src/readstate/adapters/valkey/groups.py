@@ -1,39 +1,63 @@
-"""Shared by the scripts of the hot state: their text, grouping into calls, and what happens when one fails."""
+"""Shared by calls of the hot state: how they are grouped, and what happens when one fails."""
 
-from collections.abc import Awaitable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-from . import Generation, Script, ValkeyClient
+from . import Call, Generation, Script, ValkeyClient
 
 T = TypeVar("T")
 
 
-def script(*names: str) -> Script:
-    """A script of the hot state, with the part that all of them share in front."""
-    return Script.load("readstate.adapters.valkey.lua", "shared", *names)
+Packed = tuple[Sequence[str | bytes], Sequence[str | bytes | int]]
+"""The keys and the arguments of a call."""
 
 
-class Group(NamedTuple, Generic[T]):
-    """The content of one call: things of one server, or of one slot in a Cluster."""
+async def run_grouped(
+    client: ValkeyClient,
+    script: Script,
+    things: Iterable[tuple[int, int, T]],
+    most: int,
+    pack: Callable[[list[T]], Packed],
+) -> list[tuple[list[T], Any]]:
+    """Run a script for (slot, weight, thing), with one call for all things of a server, or of a slot in a Cluster.
 
-    slot: int
-    things: list[T]
+    No call weighs more than `most`, unless a single thing does. Returns the things of each call, and its answer.
+    """
+    groups = list(_groups(client.is_cluster, things, most))
+    calls = [Call(slot, *pack(group)) for slot, group in groups]
+    values = (await client.run(script, calls)).values
+    return [(group, value) for (_, group), value in zip(groups, values, strict=True)]
 
 
-def groups(client: ValkeyClient, things: Iterable[tuple[int, int, T]], most: int) -> Iterator[Group[T]]:
-    """Group (slot, weight, thing). No group weighs more than `most`, unless a single thing does."""
+async def run_for_each(
+    client: ValkeyClient,
+    script: Script,
+    things: Iterable[tuple[int, int, T]],
+    most: int,
+    pack: Callable[[list[T]], Packed],
+) -> list[tuple[T, Any]]:
+    """`run_grouped` for a script that returns one answer per thing. Returns each thing and its answer."""
+    found = await run_grouped(client, script, things, most, pack)
+    return [pair for group, answers in found for pair in zip(group, answers, strict=True)]
+
+
+def _groups(by_slot: bool, things: Iterable[tuple[int, int, T]], most: int) -> Iterator[tuple[int, list[T]]]:
     begun: dict[int, tuple[list[T], int]] = {}
     for slot, weight, thing in things:
-        place = slot if client.is_cluster else 0
+        place = slot if by_slot else 0
         group, weighs = begun.get(place, ([], 0))
         if group and weighs + weight > most:
-            yield Group(place, group)
+            yield place, group
             group, weighs = [], 0
         group.append(thing)
         begun[place] = group, weighs + weight
     for place, (group, _) in begun.items():
-        yield Group(place, group)
+        yield place, group
+
+
+def chunks(things: Sequence[T], most: int) -> Iterator[Sequence[T]]:
+    return (things[start : start + most] for start in range(0, len(things), most))
 
 
 @contextmanager

@@ -1,67 +1,52 @@
-"""Hot state in Valkey or Redis, one server or a Cluster."""
+"""Hot state in Valkey or Redis, one server or a Cluster, for one process or for several that share it."""
 
-from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from readstate.adapters.memory.presence import MemoryPresence
 from readstate.ports import Clock, HotBadges, HotPresence
+from readstate.timings import ValkeyTimings
 
-from . import Generation, ValkeyClient
+from . import Backend, DurableCounter, ExclusiveGeneration, Generation, SharedGeneration, ValkeyClient
 from .badges import ValkeyBadges
 from .calls import UserCalls
-from .channels import ValkeyChannels
+from .channels import ExclusiveChannels, SharedChannels
 from .notes import ValkeyNotes
 from .presence import ValkeyPresence
 from .users import ValkeyUsers
 from .write_replica import ReplicatedBadges, WriteReplica
 
-PATIENCE = 5.0
-"""Seconds of retries after a fault of the hot store; then callers get HotStoreUnavailable."""
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HotOptions:
+    """As the settings say."""
+
+    url: str
+    prefix: str
+    unread_cap: int
+    ledger_ttl: int
+    replica_url: str = ""
+    """Of the write replica; empty: there is none."""
 
 
 class ValkeyHot:
-    """Implements `Hot`. Presence covers the devices of this process or, if shared, of all processes."""
+    """What is the same for one process and for several. See `ExclusiveHot` and `SharedHot`."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        prefix: str,
-        unread_cap: int,
-        clock: Clock,
-        ledger_ttl: int,
-        position: int,
-        store: int,
-        next_generation: Callable[[int], Awaitable[int]],
-        shared: bool = False,
-        partitions: int = 1,
-        instance_id: str = "",
-        replica_url: str = "",
-    ) -> None:
-        """`shared`: several processes use the hot store at once, each with an instance id of its own."""
-        self._generation = Generation(url, prefix, PATIENCE, store, next_generation, shared=shared)
-        self._client = ValkeyClient(url, patience=PATIENCE, guard=self._generation)
-        calls = UserCalls(self._client, prefix, unread_cap, clock, ledger_ttl)
-        self.users = ValkeyUsers(calls, self._generation)
-        self.channels = ValkeyChannels(
-            self._client,
-            self._generation,
-            prefix=prefix,
-            unread_cap=unread_cap,
+    def __init__(self, options: HotOptions, generation: Generation, clock: Clock, timings: ValkeyTimings) -> None:
+        self._generation = generation
+        self._client = ValkeyClient(options.url, timings, generation)
+        self._backend = Backend(
+            client=self._client,
+            generation=generation,
             clock=clock,
-            ttl=ledger_ttl,
-            position=position,
-            partitions=partitions,
+            timings=timings,
+            prefix=options.prefix,
+            unread_cap=options.unread_cap,
+            ttl_ms=options.ledger_ttl * 1000,
         )
-        badges = ValkeyBadges(self._client, self._generation, prefix=prefix, clock=clock, ttl=ledger_ttl)
-        self._replica = WriteReplica(replica_url, prefix=prefix) if replica_url else None
+        self.users = ValkeyUsers(UserCalls(self._backend))
+        badges = ValkeyBadges(self._backend)
+        self._replica = WriteReplica(options.replica_url, options.prefix, timings) if options.replica_url else None
         self.badges: HotBadges = ReplicatedBadges(badges, self._replica) if self._replica else badges
-        self.notes = ValkeyNotes(self._client, self._generation, prefix, clock)
-        self._shared_presence = (
-            ValkeyPresence(self._client, self._generation, prefix=prefix, clock=clock, instance_id=instance_id)
-            if shared
-            else None
-        )
-        self.presence: HotPresence = self._shared_presence or MemoryPresence(clock)
 
     async def loaded(self, items: int) -> None:
         """Nothing to do: the server has its own memory limit, and the keys of users expire."""
@@ -78,9 +63,42 @@ class ValkeyHot:
         await self._generation.check()
 
     async def close(self) -> None:
-        if self._shared_presence is not None:
-            await self._shared_presence.close()
         if self._replica is not None:
             await self._replica.close()
         await self._client.close()
         await self._generation.close()
+
+
+class ExclusiveHot(ValkeyHot):
+    """Implements `Hot` for a process that has the hot store to itself. Presence is in its memory."""
+
+    def __init__(
+        self, options: HotOptions, counter: DurableCounter, clock: Clock, timings: ValkeyTimings, position: int
+    ) -> None:
+        """`position`: the log position up to which everything is applied."""
+        super().__init__(options, ExclusiveGeneration(options.url, options.prefix, counter, timings), clock, timings)
+        self.channels = ExclusiveChannels(self._backend, position)
+        self.presence: HotPresence = MemoryPresence(clock)
+
+
+class SharedHot(ValkeyHot):
+    """Implements `Hot` for one of several processes. Presence covers the devices of all of them."""
+
+    def __init__(
+        self,
+        options: HotOptions,
+        counter: DurableCounter,
+        clock: Clock,
+        timings: ValkeyTimings,
+        instance_id: str,
+        partitions: int,
+    ) -> None:
+        super().__init__(options, SharedGeneration(options.url, options.prefix, counter, timings), clock, timings)
+        self.channels = SharedChannels(self._backend, partitions)
+        self.notes = ValkeyNotes(self._backend)
+        self._presence = ValkeyPresence(self._backend, instance_id)
+        self.presence: HotPresence = self._presence
+
+    async def close(self) -> None:
+        await self._presence.close()
+        await super().close()

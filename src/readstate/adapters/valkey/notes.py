@@ -1,63 +1,26 @@
 """Notes that processes share in the hot store: which generation is fresh, and how many reads wait in spools."""
 
-from readstate.ports import Clock
+from . import Backend, Script
+from .scripts import script
 
-from . import Call, Generation, Script, ValkeyClient, slot_of
-
-SPOOL_MS = 10_000
-"""How long a note about a spool counts; it is renewed about every second."""
-
-NOTE_FRESH = Script(
-    """-- KEYS[1]: the notes; ARGV: generation, the number of one that is fresh; a higher one stays.
-local known = tonumber(redis.call('HGET', KEYS[1], 'fresh') or '0')
-if tonumber(ARGV[2]) > known then redis.call('HSET', KEYS[1], 'fresh', ARGV[2]) end
-return 0"""
-)
-FRESH = Script(
-    """-- KEYS[1]: the notes. Returns the newest generation that is fresh.
-return tonumber(redis.call('HGET', KEYS[1], 'fresh') or '0')"""
-)
-NOTE_SPOOL = Script(
-    """-- KEYS[1]: the notes; ARGV: generation, instance, reads that wait there, until when this counts.
-if tonumber(ARGV[3]) == 0 then
-  return redis.call('HDEL', KEYS[1], 'spool:' .. ARGV[2])
-end
-redis.call('HSET', KEYS[1], 'spool:' .. ARGV[2], ARGV[3] .. ' ' .. ARGV[4])
-return 0"""
-)
-SPOOLED = Script(
-    """-- KEYS[1]: the notes; ARGV: generation, now. Returns how many reads wait in all spools.
-local all, sum = redis.call('HGETALL', KEYS[1]), 0
-for at = 1, #all, 2 do
-  if string.sub(all[at], 1, 6) == 'spool:' then
-    local depth, til = string.match(all[at + 1], '^(%d+) (%d+)$')
-    if til and tonumber(til) > tonumber(ARGV[2]) then
-      sum = sum + tonumber(depth)
-    else
-      redis.call('HDEL', KEYS[1], all[at])
-    end
-  end
-end
-return sum"""
-)
+FRESH, NOTE_FRESH = script("notes_fresh"), script("notes_note_fresh")
+SPOOLED, NOTE_SPOOL = script("notes_spooled"), script("notes_note_spool")
 
 
 class ValkeyNotes:
     """One small hash, lost with the rest of the hot store."""
 
-    def __init__(self, client: ValkeyClient, generation: Generation, prefix: str, clock: Clock) -> None:
-        self._client = client
-        self._generation = generation
-        self._key = f"{prefix}notes"
-        self._clock = clock
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._key = f"{backend.prefix}notes"
 
     async def generation(self) -> int:
         """Looks at the markers first."""
-        return await self._generation.check()
+        return await self._backend.generation.check()
 
     def seen(self) -> int:
         """The generation as of the last look, without a call."""
-        return self._generation.number
+        return self._backend.generation.number
 
     async def fresh(self) -> int:
         """The newest generation that was found fresh."""
@@ -67,11 +30,10 @@ class ValkeyNotes:
         await self._run(NOTE_FRESH, generation)
 
     async def spooled(self) -> int:
-        return await self._run(SPOOLED, self._clock())
+        return await self._run(SPOOLED, self._backend.clock())
 
     async def note_spool(self, instance: str, depth: int) -> None:
-        await self._run(NOTE_SPOOL, instance, depth, self._clock() + SPOOL_MS)
+        await self._run(NOTE_SPOOL, instance, depth, self._backend.clock() + self._backend.timings.spool_note_ms)
 
     async def _run(self, script: Script, *arguments: str | int) -> int:
-        answer: int = (await self._client.run(script, [Call(slot_of(self._key), [self._key], arguments)])).values[0]
-        return answer
+        return int(await self._backend.one(script, [self._key], *arguments))

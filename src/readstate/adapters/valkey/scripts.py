@@ -2,7 +2,6 @@
 
 from hashlib import sha1
 from importlib.resources import files
-from typing import Self
 
 
 class Script:
@@ -15,7 +14,12 @@ class Script:
         self.text = "\n".join(texts)
         self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
-    @classmethod
-    def load(cls, package: str, *names: str) -> Self:
-        """Join the files `names` of a package."""
-        return cls(*[(files(package) / f"{name}.lua").read_text("utf-8") for name in names])
+
+def script(*names: str) -> Script:
+    """A script of the hot state, composed of files in `lua`. The part that all of them share comes first."""
+    folder = files("readstate.adapters.valkey.lua")
+    return Script(*[(folder / f"{name}.lua").read_text("utf-8") for name in ("shared", *names)])
+
+
+COMMAND = script("command")
+"""Runs one command on one key."""

@@ -13,12 +13,12 @@ from readstate.domain.model import NO_PREFERENCES, Mode, Pointer, Position, Pref
 from readstate.ports import LedgerView, UserRoom
 
 from . import Script, slot_of, tag_of
-from .groups import script
+from .scripts import script
 
 MEMBER, TIMELINE, THREAD, ARCHIVED, COUNTED, APART, MISSING, PREFERS = (1 << bit for bit in range(8))
 
 USER = Packing(">QQQII")
-SEAT = Packing(">BQIQIQ")
+USER_ROOM = Packing(">BQIQIQ")
 COUNT = Packing(">BIIIIQQIQB")
 NAMED = Packing(">IQ")
 MOVED = Packing(">QIQ")
@@ -44,10 +44,10 @@ class UserScript(Script):
 
     @classmethod
     def named(cls, name: str, *shared: str, width: int = len(FAMILIES), timed: bool = False) -> "UserScript":
-        """`shared`: further parts that the script needs. With `late`, it takes a deadline."""
+        """`shared`: further parts that the script needs. With `deadline`, it takes a deadline."""
         named = cls(f"local WIDTH = {width}", script("user", *shared, f"user_{name}").text)
         named.width, named.timed = width, timed
-        named.expires = "late" in shared
+        named.expires = "deadline" in shared
         return named
 
     def keys(self, keys: Sequence[bytes]) -> Sequence[bytes]:
@@ -86,7 +86,7 @@ def pack_seqs(seqs: Iterable[int]) -> bytes:
 
 
 def pack_user_room(pointer: Pointer, change: int, flags: int) -> bytes:
-    head = SEAT.pack(flags, pointer.epoch, pointer.seq, pointer.at or 0, change, pointer.change)
+    head = USER_ROOM.pack(flags, pointer.epoch, pointer.seq, pointer.at or 0, change, pointer.change)
     return head + (pointer.id or "").encode()
 
 
@@ -119,8 +119,8 @@ def preferences_of(packed: bytes | None) -> Preferences:
 
 def pointer_of(raw: bytes, apart: bytes, read_at: int = 0) -> Pointer:
     """The pointer in the row of a user room."""
-    _, epoch, seq, at, _, number = SEAT.unpack_from(raw)
-    return Pointer(epoch, seq, seqs_of(apart), raw[SEAT.size :].decode() or None, at or None, read_at, number)
+    _, epoch, seq, at, _, number = USER_ROOM.unpack_from(raw)
+    return Pointer(epoch, seq, seqs_of(apart), raw[USER_ROOM.size :].decode() or None, at or None, read_at, number)
 
 
 def read_at_of(pointer: Pointer, moved: bytes) -> Pointer:

@@ -12,7 +12,7 @@ from readstate.domain.model import Mode, Pointer, Preferences
 from readstate.domain.rooms import is_thread
 from readstate.ports import Absent, LedgerLoad, LoadedUserRoom, Move, Moved, Read, Restore, Rewind
 
-from . import Generation, Overtaken
+from . import Overtaken
 from .calls import Packet, UserCalls
 from .groups import all_or_reload, once_or_reload
 from .user_rooms import (
@@ -34,8 +34,6 @@ from .user_rooms import (
 )
 from .views import ValkeyViews
 
-LOAD_MS = 60_000
-"""How long a load may take."""
 STAGE = 1_000
 """Fields that one call writes to a staged key."""
 MAX_ENTRIES = 5_000
@@ -45,10 +43,15 @@ _KINDS = {Left: 4, Switched: 5, Gone: 6}
 _ABSENT = (Absent.NOT_LOADED, Absent.NOT_A_MEMBER)
 
 
-MOVE, STEPS = UserScript.named("move", "late", width=5, timed=True), UserScript.named("steps", "steps")
+MOVE = UserScript.named("move", "deadline", width=5, timed=True)
+APPLY = UserScript.named("apply", "hot_updates")
 LEDGERS = UserScript.named("ledgers", width=5)
-BEGIN, INSTALL, STAGED = UserScript.named("begin"), UserScript.named("install", "steps"), UserScript.named("stage")
-PREFER, FORGET = UserScript.named("prefer", "late"), UserScript.named("forget", "late")
+BEGIN, INSTALL, STAGED = (
+    UserScript.named("begin"),
+    UserScript.named("install", "hot_updates"),
+    UserScript.named("stage"),
+)
+PREFER, FORGET = UserScript.named("prefer", "deadline"), UserScript.named("forget", "deadline")
 NUMBER = UserScript.named("number")
 
 _HEAD = Packing(">iB")
@@ -57,9 +60,10 @@ _HEAD = Packing(">iB")
 class ValkeyUsers(ValkeyViews):
     """Implements `HotUsers`, for which `MemoryUsers` is the reference."""
 
-    def __init__(self, calls: UserCalls, generation: Generation) -> None:
+    def __init__(self, calls: UserCalls) -> None:
         super().__init__(calls)
-        self._generation = generation
+        self._generation = calls.backend.generation
+        self._load_ms = calls.backend.timings.load_ms
         self._drops = Drops()
 
     # ------------------------------------------------------------ reads
@@ -76,7 +80,7 @@ class ValkeyUsers(ValkeyViews):
             found, repeated = await once_or_reload(self._generation, self._calls.many(MOVE, packets, generation=number))
         except Overtaken:  # moves that were applied are lost with the generation
             return answers
-        now = self._calls.clock()
+        now = self._clock()
         for packet, values in found:
             for index, value in zip(packet.indexes, values, strict=True):
                 answers[index] = _moved(moves[index], value, now, repeated)
@@ -92,14 +96,14 @@ class ValkeyUsers(ValkeyViews):
                 place = packet.updates.setdefault(number, len(packet.updates) + 1)
                 ledger = packet.ledger(user, update.channel_id)
                 packet.add(number, [place, packet.user(user), ledger, *item])
-        packed = [_step(update) for update in updates]
+        packed = [_packed(update) for update in updates]
         with all_or_reload(self._generation):
-            found, _ = await self._calls.many(STEPS, packets, updates=packed)
-        now = self._calls.clock()
-        return [self._told(packet, value, updates, now) for packet, values in found for value in values]
+            found, _ = await self._calls.many(APPLY, packets, updates=packed)
+        now = self._clock()
+        return [self._moved_by(packet, value, updates, now) for packet, values in found for value in values]
 
     @staticmethod
-    def _told(packet: Packet, value: Sequence[Any], updates: Sequence[UserHotUpdate], now: int) -> Moved:
+    def _moved_by(packet: Packet, value: Sequence[Any], updates: Sequence[UserHotUpdate], now: int) -> Moved:
         index, was, was_apart, raw, apart = value
         user = list(packet.users)[packet.items[index - 1][1] - 1]
         update = updates[packet.indexes[index - 1]]
@@ -133,7 +137,7 @@ class ValkeyUsers(ValkeyViews):
         """
         for _ in range(3):
             number = self._generation.number
-            ticket = int(await self._calls.one(BEGIN, user, random.getrandbits(53), LOAD_MS))
+            ticket = int(await self._calls.one(BEGIN, user, random.getrandbits(53), self._load_ms))
             if await self._generation.check() == number:
                 break
         return ticket
@@ -161,7 +165,7 @@ class ValkeyUsers(ValkeyViews):
         for key, command, values in zip(staged, ("HSET", "HSET", "HSET", "HSET", "ZADD", "SADD"), flat, strict=True):
             for start in range(0, len(values), 2 * STAGE):
                 part = values[start : start + 2 * STAGE]
-                await self._calls.put(STAGED, user, key, LOAD_MS, command, *part)
+                await self._calls.put(STAGED, user, key, self._load_ms, command, *part)
         return bool(await self._calls.one(INSTALL, user, ticket, missing, more=staged))
 
     async def install_ledgers(self, loads: Sequence[LedgerLoad]) -> list[bool]:
@@ -252,7 +256,7 @@ def _moved(move: Move, value: Any, now: int, repeated: bool) -> Moved | Absent:
     )
 
 
-def _step(update: UserHotUpdate) -> list[object]:
+def _packed(update: UserHotUpdate) -> list[object]:
     room = update.channel_id
     thread = THREAD if is_thread(room) else 0
     match update:

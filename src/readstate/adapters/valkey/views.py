@@ -25,16 +25,17 @@ from .user_rooms import (
     user_room_of,
 )
 
-SURVEY, INBOX, ROOMS, TEND = map(UserScript.named, ("survey", "inbox", "rooms", "tend"))
-VIEW, SEATS = UserScript.named("view", "seats"), UserScript.named("seats", "seats", width=3)
-STANDING, CHANGES = UserScript.named("standing", width=4), UserScript.named("changes", width=1)
-POINTERS, PLACES = UserScript.named("pointers", width=2), UserScript.named("places", width=3, timed=True)
+UNREAD_SUMMARY, INBOX = UserScript.named("unread_summary"), UserScript.named("inbox")
+ROOMS, NOTE_USE = UserScript.named("rooms"), UserScript.named("note_use")
+VIEW, ROOM_STATES = UserScript.named("view", "room_states"), UserScript.named("room_states", "room_states", width=3)
+COUNT_DELTA, CHANGES = UserScript.named("count_delta", width=4), UserScript.named("changes", width=1)
+POINTERS, POINTERS_IN = UserScript.named("pointers", width=2), UserScript.named("pointers_in", width=3, timed=True)
 
 PART = 1_000
 """Rooms that one call reads."""
 MANY = 20_000
 """From this many rooms on, it is cheaper to read all."""
-MAX_LOOKS = 100
+MAX_ATTEMPTS = 100
 
 
 class ValkeyViews:
@@ -42,6 +43,8 @@ class ValkeyViews:
 
     def __init__(self, calls: UserCalls) -> None:
         self._calls = calls
+        self._clock = calls.backend.clock
+        self._ttl_ms = calls.backend.ttl_ms
 
     async def view(self, user: str, which: Which) -> UserView | None:
         """More than `PART` rooms take several calls, which are repeated until the user does not change in between."""
@@ -52,12 +55,12 @@ class ValkeyViews:
         names = [name for name in dict.fromkeys(which) if name]
         if len(names) > MANY:
             return await self._view_of_many(user, names)
-        for _ in range(MAX_LOOKS):
+        for _ in range(MAX_ATTEMPTS):
             found = await self._calls.one(VIEW, user, "rooms", encode(names[:PART]))
             if found is None:
                 return None
             rest = [encode(names[start : start + PART]) for start in range(PART, len(names), PART)]
-            parts = await self._calls.parts(SEATS, user, rest)
+            parts = await self._calls.parts(ROOM_STATES, user, rest)
             if all(part[0] == found[0] for part in parts):  # the user's marker is the same
                 break
         else:
@@ -66,7 +69,7 @@ class ValkeyViews:
             _by_name(names, [found[place], *(part[index] for part in parts)])
             for place, index in ((4, 1), (6, 2), (5, 3))
         )
-        await self._tend(user, counts)
+        await self._note_use(user, counts)
         return self._view(found, user_rooms, aparts, counts)
 
     async def _view_of_many(self, user: str, names: Sequence[str]) -> UserView | None:
@@ -75,25 +78,25 @@ class ValkeyViews:
         if found is None:
             return None
         user_rooms, counts = pairs(found[4]), pairs(found[6])
-        await self._tend(user, counts)
+        await self._note_use(user, counts)
         wanted = {name: user_rooms[name] for name in names if name in user_rooms}
         return self._view(found, wanted, pairs(found[5]), counts)
 
-    async def _tend(self, user: str, counts: dict[str, bytes]) -> None:
+    async def _note_use(self, user: str, counts: dict[str, bytes]) -> None:
         """Note the use of ledgers, if the last use that was noted is older than ttl / 16."""
-        due = (self._calls.clock() - self._calls.ttl // 16) // 1000
+        due = (self._clock() - self._ttl_ms // 16) // 1000
         names = [name for name, row in counts.items() if row[0] & MISSING == 0 and COUNT.unpack_from(row)[2] <= due]
         for start in range(0, len(names), PART):
             some = names[start : start + PART]
             ledgers = [self._calls.keys.ledger(user, name) for name in some]
-            await self._calls.one(TEND, user, encode(some), more=ledgers)
+            await self._calls.one(NOTE_USE, user, encode(some), more=ledgers)
 
     def _view(
         self, found: Any, user_rooms: dict[str, bytes], aparts: dict[str, bytes], counts: dict[str, bytes]
     ) -> UserView:
         _, number, since, _, _ = USER.unpack(found[0])
         wanted = {room: preferences_of(packed) for room, packed in pairs(found[3]).items()}
-        oldest = (self._calls.clock() - self._calls.ttl) // 1000
+        oldest = (self._clock() - self._ttl_ms) // 1000
         return UserView(
             change=number,
             complete_since=since,
@@ -110,7 +113,7 @@ class ValkeyViews:
         )
 
     async def unread_summary(self, user: str) -> UnreadSummary | None:
-        found = await self._calls.one(SURVEY, user)
+        found = await self._calls.one(UNREAD_SUMMARY, user)
         if found is None:
             return None
         wanted = {room.decode() for room in found[1][::2]}
@@ -138,7 +141,7 @@ class ValkeyViews:
         self, user: str, after: tuple[int, str] | None, limit: int, only_unread: bool = False
     ) -> list[tuple[int, str]] | None:
         if only_unread:
-            found = await self._calls.one(SURVEY, user)
+            found = await self._calls.one(UNREAD_SUMMARY, user)
             rows = iter(() if found is None else found[0])
             keys = [(-COUNT.unpack_from(row)[6], name) for name, row in zip(rows, rows, strict=True) if _is_unread(row)]
         else:
@@ -162,7 +165,7 @@ class ValkeyViews:
         return {room: pointer_of(raw, aparts.get(room, b"")) for room, raw in pairs(found[0]).items() if room}
 
     async def pointers_in(self, channel: str, users: Sequence[str]) -> list[Pointer | None]:
-        found = await self._calls.each(PLACES, users, None, channel)
+        found = await self._calls.each(POINTERS_IN, users, None, channel)
         return [
             None if raw is None else read_at_of(pointer_of(raw, apart), moved) if raw else Pointer()
             for raw, apart, moved in found
@@ -175,7 +178,7 @@ class ValkeyViews:
     async def count_delta(
         self, channel: str, place: Position, named: frozenset[str] | None, users: Sequence[str]
     ) -> list[tuple[CountDelta, int]]:
-        found = await self._calls.each(STANDING, users, channel, channel, place.seq, place.id or "")
+        found = await self._calls.each(COUNT_DELTA, users, channel, channel, place.seq, place.id or "")
         return [
             (self._count_delta(code, preferences, named is None or user in named), epoch)
             for user, (code, epoch, preferences) in zip(users, found, strict=True)
@@ -188,7 +191,7 @@ class ValkeyViews:
         wanted = preferences_of(packed)
         if wanted.count == "none" or (wanted.count == "mentions" and not mention):
             return CountDelta.LOOK
-        return CountDelta.ONE_MORE_MUTED if wanted.muted_until > self._calls.clock() else CountDelta.ONE_MORE
+        return CountDelta.ONE_MORE_MUTED if wanted.muted_until > self._clock() else CountDelta.ONE_MORE
 
 
 def _by_name(names: Sequence[str], parts: Sequence[Sequence[bytes | None]]) -> dict[str, bytes]:

@@ -11,10 +11,11 @@ written, and the replica is filled from it again.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -22,16 +23,13 @@ import structlog
 from readstate.domain.errors import HotStoreUnavailable
 from readstate.domain.model import Undelivered
 from readstate.telemetry import BADGE_REPLICA_UP, BADGE_WRITES_SAVED
+from readstate.timings import ValkeyTimings
 
-from . import Call, Script, ValkeyClient, slot_of, tag_of
+from . import Call, ValkeyClient, slot_of, tag_of
 from .badges import LOADING, BadgeState, Taken, ValkeyBadges, newest
-from .groups import groups, script
+from .groups import Packed, run_for_each, run_grouped
+from .scripts import COMMAND, script
 
-ANSWER_SECONDS = 0.5
-"""Time for the calls of one batch; then the replica is paused."""
-REST_SECONDS = 5.0
-TTL_MS = 24 * 3600 * 1000
-"""A set without a new sender for a day expires; it is filled again on use."""
 MAX_SIZE = 1_000
 """Larger badges are written to the main store alone: comparing them would take too long."""
 MAX_SENDERS = 1_000
@@ -39,7 +37,6 @@ MAX_SENDERS = 1_000
 
 KNOWN = script("badge_state", "replica_known")
 WRITE = script("replica_write")
-FORGET = Script("-- Drops a set.\n-- KEYS  1 known:{user}\nreturn redis.call('UNLINK', KEYS[1])")
 
 _encode = msgspec.msgpack.Encoder().encode
 log = structlog.get_logger()
@@ -65,88 +62,68 @@ class Update(NamedTuple):
 class WriteReplica:
     """A store that may fail, forget or be wrong at any time. No method raises because of that, or waits for long."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        prefix: str = "",
-        answer_seconds: float = ANSWER_SECONDS,
-        rest_seconds: float = REST_SECONDS,
-    ) -> None:
-        self._client = ValkeyClient(url, patience=answer_seconds, answer_seconds=answer_seconds)
+    def __init__(self, url: str, prefix: str, timings: ValkeyTimings) -> None:
+        answer = timings.replica_answer
+        self._client = ValkeyClient(url, replace(timings, patience=answer, answer=answer))
         self._prefix = prefix
-        self._answer_seconds = answer_seconds
-        self._rest_seconds = rest_seconds
-        self._rests_until = 0.0
+        self._timings = timings
+        self._paused_until = 0.0
         self._is_up: bool | None = None
 
     @property
-    def rests(self) -> bool:
-        """Whether it is paused because it failed a few seconds ago."""
-        return monotonic() < self._rests_until
+    def is_paused(self) -> bool:
+        """Whether it failed a few seconds ago."""
+        return monotonic() < self._paused_until
 
     async def known(self, questions: Sequence[Question]) -> dict[str, list[int]]:
         """Per user, 0 or 1 for each sender asked about. Users whose set differs are left out."""
-        asked = {one.user: one for one in questions}
-        found: dict[str, list[int]] = {}
-        with self._resting():
-            parts = self._parts((one.user, len(one.senders) + one.badge_state.size) for one in questions)
-            packed = [
-                [(*_told(asked[user].badge_state), asked[user].senders) for user in users] for users in parts.values()
-            ]
-            values = await self._run(KNOWN, parts, packed)
-            for users, rows in zip(parts.values(), values, strict=True):
-                found |= {user: row for user, row in zip(users, rows, strict=True) if row}
-        return found
+
+        def pack(some: list[Question]) -> Packed:
+            rows = [(state.name.decode(), state.size, state.sum, senders) for _, state, senders in some]
+            return [self._key(one.user) for one in some], [_encode(rows)]
+
+        things = ((self._slot(one.user), len(one.senders) + one.badge_state.size, one) for one in questions)
+        async with self._or_pause():
+            rows = await run_for_each(self._client, KNOWN, things, MAX_SENDERS, pack)
+            return {one.user: row for one, row in rows if row}
+        return {}
 
     async def write(self, updates: Sequence[Update]) -> None:
-        told = {one.user: one for one in updates}
-        with self._resting():
-            parts = self._parts((one.user, len(one.senders)) for one in updates)
-            packed = [
-                [(int(told[user].all), told[user].name, told[user].senders) for user in users]
-                for users in parts.values()
-            ]
-            await self._run(WRITE, parts, packed, TTL_MS)
+        def pack(some: list[Update]) -> Packed:
+            rows = [(int(one.all), one.name, one.senders) for one in some]
+            return [self._key(one.user) for one in some], [self._timings.replica_ttl_ms, _encode(rows)]
+
+        async with self._or_pause():
+            things = ((self._slot(one.user), len(one.senders), one) for one in updates)
+            await run_grouped(self._client, WRITE, things, MAX_SENDERS, pack)
 
     async def forget(self, user: str) -> None:
-        if not self.rests:
-            with self._resting():
-                await self._run(FORGET, self._parts([(user, 1)]), [[]])
+        if not self.is_paused:
+            async with self._or_pause():
+                await self._client.run(COMMAND, [Call(self._slot(user), [self._key(user)], ["UNLINK"])])
 
     async def close(self) -> None:
         await self._client.close()
 
-    def _parts(self, users: Iterable[tuple[str, int]]) -> dict[tuple[int, int], list[str]]:
-        """The users of each call, by (slot, number of the call)."""
-        things = ((slot_of(self._key(user)), weight, user) for user, weight in users)
-        return {(slot, n): part for n, (slot, part) in enumerate(groups(self._client, things, MAX_SENDERS))}
-
-    async def _run(
-        self, script: Script, parts: dict[tuple[int, int], list[str]], packed: Sequence[Any], *arguments: int
-    ) -> list[Any]:
-        calls = [
-            Call(slot, [self._key(user) for user in users], [*arguments, _encode(rows)])
-            for ((slot, _), users), rows in zip(parts.items(), packed, strict=True)
-        ]
-        async with asyncio.timeout(self._answer_seconds):
-            return (await self._client.run(script, calls)).values
-
     def _key(self, user: str) -> str:
         return f"{self._prefix}known:{tag_of(user)}"
 
-    @contextmanager
-    def _resting(self) -> Iterator[None]:
-        """A failure pauses the replica and has no other effect."""
-        try:
-            yield
-        except (HotStoreUnavailable, TimeoutError, OSError) as error:
-            self._rests_until = monotonic() + self._rest_seconds
-            self._tell(up=False, error=str(error) or "it does not answer in time")
-        else:
-            self._tell(up=True)
+    def _slot(self, user: str) -> int:
+        return slot_of(self._key(user))
 
-    def _tell(self, *, up: bool, **more: str) -> None:
+    @asynccontextmanager
+    async def _or_pause(self) -> AsyncIterator[None]:
+        """A failure, or a wait that is too long, pauses the replica and has no other effect."""
+        try:
+            async with asyncio.timeout(self._timings.replica_answer):
+                yield
+        except (HotStoreUnavailable, TimeoutError, OSError) as error:
+            self._paused_until = monotonic() + self._timings.replica_pause
+            self._report(up=False, error=str(error) or "it does not answer in time")
+        else:
+            self._report(up=True)
+
+    def _report(self, *, up: bool, **more: str) -> None:
         BADGE_REPLICA_UP.set(up)
         if up is not self._is_up:
             self._is_up = up
@@ -176,7 +153,7 @@ class ReplicatedBadges:
     async def add(self, undelivered: Sequence[Undelivered], *, or_reload: bool = True) -> dict[str, bool]:
         if not undelivered:
             return {}
-        if self._replica.rests:
+        if self._replica.is_paused:
             return await self._main.add(undelivered, or_reload=or_reload)
         with self._main.or_reload(or_reload):
             return await self._add(newest(undelivered))
@@ -190,7 +167,7 @@ class ReplicatedBadges:
         # A badge that is not in `badge_states` is loaded later, and that load finds the message in the durable store.
         new = {user: wrote[user] for user in badge_states if wrote[user]}
         taken = await self._main.take(new) if new else {}
-        await self._tell_replica(loaded, believed, taken, new)
+        await self._update_replica(loaded, believed, taken, new)
         unloaded = {user: False for user in wrote if user not in badge_states}
         return unloaded | {user: one.new > 0 for user, one in taken.items() if one.new}
 
@@ -211,7 +188,7 @@ class ReplicatedBadges:
                     BADGE_WRITES_SAVED.inc()
         return known
 
-    async def _tell_replica(
+    async def _update_replica(
         self,
         before: dict[str, BadgeState],
         believed: Collection[str],
@@ -219,7 +196,7 @@ class ReplicatedBadges:
         new: dict[str, dict[str, int]],
     ) -> None:
         """Send the replica what the main store has added or, where its set differs, the whole set."""
-        if self._replica.rests:
+        if self._replica.is_paused:
             return
         same = {user for user, one in taken.items() if user in before and one.name == before[user].name}
         empty = {user for user in same if before[user].size == 0}
@@ -235,10 +212,6 @@ class ReplicatedBadges:
         updates += [Update(user, name.decode(), _texts(members), all=True) for user, (name, members) in found.items()]
         if updates:
             await self._replica.write(updates)
-
-
-def _told(badge_state: BadgeState) -> tuple[str, int, int]:
-    return badge_state.name.decode(), badge_state.size, badge_state.sum
 
 
 def _texts(members: Sequence[bytes]) -> list[str]:

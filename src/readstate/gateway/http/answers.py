@@ -1,61 +1,65 @@
 """Shapes of answers that only HTTP has."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from readstate.api import ReadOutcome, SendResult, UserTotals
+from readstate.api.fields import ChannelId, MessageId, ThreadId, about
+
+_Deleted = Annotated[bool, about("Whether it is deleted.")]
+Dependencies = Annotated[dict[str, str], about('Each thing that the service needs, and "ok" or what is wrong with it.')]
 
 
 class DeletedChannel(Struct, frozen=True, gc=False):
     """A channel that is gone."""
 
-    channel_id: str
-    deleted: bool = True
+    channel_id: ChannelId
+    deleted: _Deleted = True
 
 
 class DeletedMessage(Struct, frozen=True, gc=False):
     """A message that is gone."""
 
-    id: str
-    channel_id: str
-    deleted: bool = True
+    id: MessageId
+    channel_id: ChannelId
+    deleted: _Deleted = True
 
 
 class SendResults(Struct, frozen=True, gc=False):
     """What became of each message, in the order of the request."""
 
-    results: list[SendResult]
+    results: Annotated[list[SendResult], about("One for each item, in the same order.")]
 
 
 class ReadOutcomes(Struct, frozen=True, gc=False):
     """What became of each read, in the order of the request."""
 
-    results: list[ReadOutcome]
+    results: Annotated[list[ReadOutcome], about("One for each item, in the same order.")]
 
 
 class TotalsByUser(Struct, frozen=True, gc=False):
     """The totals of each user, by id."""
 
-    users: dict[str, UserTotals]
+    users: Annotated[dict[str, UserTotals], about("The users.")]
 
 
 class Following(Struct, frozen=True, gc=False):
     """Whether a user follows a thread now."""
 
-    thread_id: str
-    channel_id: str
-    following: bool
+    thread_id: ThreadId
+    channel_id: ChannelId
+    following: Annotated[bool, about("Whether the user follows the thread.", True)]
 
 
 class Health(Struct, frozen=True, gc=False):
     """The process answers."""
 
-    status: Literal["ok"] = "ok"
+    status: Annotated[Literal["ok"], about("How it went.")] = "ok"
 
 
 class Readiness(Struct, frozen=True, gc=False):
     """Everything that the service needs works; or it works, and accepted messages wait for the message writer."""
 
-    dependencies: dict[str, str]
-    status: Literal["ok", "behind"] = "ok"
+    dependencies: Annotated[Dependencies, Meta(examples=[{"database": "ok"}])]
+    status: Annotated[Literal["ok", "behind"], about("How it went.")] = "ok"

@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import parse_qsl
 
 from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType, ValidationError, json
 
 from readstate.api import Id, NewMessage, Request, UserRead
+from readstate.api.fields import Cursor, about
 from readstate.domain.errors import (
     BadRequest,
     BrokenJson,
@@ -38,31 +39,34 @@ class Nothing(Request, frozen=True):
 class TapBadge(Request, frozen=True):
     """A tap, or with the cursor of its answer the next page of it."""
 
-    cursor: str | None = None
+    cursor: Cursor = None
 
 
 class Reads(Request, frozen=True):
     """Reads of any users."""
 
-    reads: tuple[UserRead, ...]
+    reads: Annotated[
+        tuple[UserRead, ...],
+        about("Reads of any users.", maxItems="max_batch"),
+    ]
 
 
 class Users(Request, frozen=True):
     """Users whose totals are asked for."""
 
-    users: tuple[Id, ...]
+    users: Annotated[tuple[Id, ...], about("The users.", ["alice", "bob"], maxItems="max_batch")]
 
 
 class Undo(Request, frozen=True):
     """The token that a mark-all-read gave."""
 
-    undo: str
+    undo: Annotated[str, about("Takes it back, for 10 minutes.", "4f0c2b9e")]
 
 
 class Messages(Request, frozen=True):
     """Several messages."""
 
-    messages: tuple[NewMessage, ...]
+    messages: Annotated[tuple[NewMessage, ...], about("The messages.", maxItems="max_batch")]
 
 
 class _Either(Struct):

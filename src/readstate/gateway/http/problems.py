@@ -5,10 +5,12 @@ import sqlite3
 import sys
 import time
 from http import HTTPStatus
+from typing import Annotated
 
 import structlog
 from msgspec import UNSET, MsgspecError, Struct, UnsetType, json
 
+from readstate.api.fields import about
 from readstate.domain.errors import (
     InvalidId,
     MethodNotAllowed,
@@ -20,7 +22,7 @@ from readstate.domain.errors import (
 )
 from readstate.gateway.asgi import Answer, Header, content_type
 
-from .answers import Readiness
+from .answers import Dependencies, Readiness
 
 PROBLEM = content_type("application/problem+json")
 AUTHENTICATE: Header = (b"www-authenticate", b"Bearer")
@@ -38,14 +40,14 @@ log = structlog.get_logger()
 class Problem(Struct, kw_only=True):
     """What a caller is told about an error."""
 
-    type: str = "about:blank"
-    title: str
-    status: int
-    code: str
-    detail: str
-    field: str | UnsetType = UNSET
-    retry: bool
-    dependencies: dict[str, str] | UnsetType = UNSET
+    type: Annotated[str, about("The kind of problem; `code` says more.")] = "about:blank"
+    title: Annotated[str, about("What the HTTP status means.", "Not Found")]
+    status: Annotated[int, about("The HTTP status.", 404)]
+    code: Annotated[str, about("The error, for programs.", "channel_not_found")]
+    detail: Annotated[str, about("The error, for people.", "there is no channel 'general'")]
+    field: Annotated[str | UnsetType, about("The field or parameter that is wrong.", "channel_id")] = UNSET
+    retry: Annotated[bool, about("Whether the same request may succeed later.")]
+    dependencies: Dependencies | UnsetType = UNSET
 
 
 class TooOften(RateLimited):

@@ -1,7 +1,7 @@
 """The OpenAPI 3.1 document of the API.
 
 Made of what the gateway runs on: the table of routes, the structs that decode requests and encode
-answers, and the tree of errors. Words about fields are in `words.py`, examples in `examples.py`.
+answers (with what stands beside their fields), and the tree of errors.
 """
 
 import inspect
@@ -323,4 +323,4 @@ def _schemas(groups: Sequence[Routes]) -> Json:
                 types.append(answer)
     unique = list(dict.fromkeys(types))
     _, components = msgspec.json.schema_components(unique, ref_template=REF + "{name}")
-    return schemas.told(unique, components)
+    return schemas.complete(unique, components)

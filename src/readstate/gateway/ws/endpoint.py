@@ -339,7 +339,7 @@ class _Connection:
     async def _start(self, resume: str | None) -> SyncCursor | None:
         """The cursor from which the device must catch up; None: its `resume` is not a cursor of this user."""
         if resume is None:
-            return await self._rs.unread.cursor(self._user)
+            return await self._rs.changes.cursor(self._user)
         try:
             return self._rs.cursors.decode(resume, SyncCursor, self._user, "resume")
         except InvalidCursor:

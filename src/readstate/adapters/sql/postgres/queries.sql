@@ -203,8 +203,7 @@ WHERE excluded.epoch > r.epoch
 
 -- name: put_preferences
 -- What a member wants of a channel. A late write that a newer one has overtaken does nothing.
-UPDATE members SET muted_until = :muted_until, count = :count, receipts = :receipts, pinned = :pinned,
-    archived_seq = :archived_seq, user_change = :change
+UPDATE members SET {preferences given}, user_change = :change
 WHERE user_id = :user AND channel_id = :channel AND user_change <= :change;
 
 -- name: load_user
@@ -214,8 +213,7 @@ SELECT coalesce(json_agg(json_build_array(
     json_build_array(
         coalesce(r.epoch, 0), coalesce(r.last_read_seq, 0), coalesce(r.apart, '{}'), r.last_read_id, r.last_read_at,
         coalesce(r.read_at, 0), greatest(m.user_change, r.user_change)),
-    json_build_array(coalesce(m.muted_until, 0), coalesce(m.count, 'all'), coalesce(m.receipts, 'public'),
-        coalesce(m.pinned, false), coalesce(m.archived_seq, -1), coalesce(m.user_change, 0)),
+    json_build_array({preferences of m}),
     coalesce(c.latest_at, 0), c.archived)), '[]')
 FROM (SELECT * FROM members WHERE user_id = :user) AS m
 FULL JOIN (SELECT * FROM read_receipts WHERE user_id = :user) AS r ON r.channel_id = m.channel_id
@@ -587,8 +585,7 @@ DELETE FROM undelivered WHERE channel_id = :channel;
 
 -- name: purge_members
 -- Nobody is in a deleted channel or its threads; that somebody was is kept, so that devices are told.
-UPDATE members SET active = false, joined_seq = 0, joined_at = 0, skipped = '[]', muted_until = 0, count = 'all',
-    receipts = 'public', pinned = false, archived_seq = -1
+UPDATE members SET active = false, joined_seq = 0, joined_at = 0, skipped = '[]', {preferences default}
 WHERE channel_id = :channel OR (channel_id > :first AND channel_id < :last);
 
 -- name: purge_receipts

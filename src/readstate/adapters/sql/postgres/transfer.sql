@@ -46,8 +46,7 @@ SELECT coalesce(json_agg(json_build_array(k ->> 0, k ->> 1,
     CASE WHEN m.user_id IS NOT NULL THEN json_build_object(
         'channel_id', m.channel_id, 'user_id', m.user_id, 'active', m.active, 'joined_seq', m.joined_seq,
         'joined_at', m.joined_at, 'skipped', m.skipped) END,
-    json_build_array(coalesce(m.muted_until, 0), coalesce(m.count, 'all'), coalesce(m.receipts, 'public'),
-        coalesce(m.pinned, false), coalesce(m.archived_seq, -1)),
+    json_build_array({preferences of m}),
     CASE WHEN r.user_id IS NOT NULL THEN json_build_array(
         r.epoch, r.last_read_seq, r.apart, r.last_read_id, r.last_read_at, r.read_at, r.user_change) END)), '[]')
 FROM jsonb_array_elements(:keys::jsonb) AS k
@@ -144,16 +143,13 @@ FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::bigint[], $6::
 
 -- name: put_user_rooms
 -- Memberships with preferences: (member, preferences).
-INSERT INTO members (user_id, channel_id, active, joined_seq, joined_at, skipped, muted_until, count, receipts, pinned,
-    archived_seq, user_change)
+INSERT INTO members (user_id, channel_id, active, joined_seq, joined_at, skipped, {preferences}, user_change)
 SELECT m ->> 'user_id', m ->> 'channel_id', (m ->> 'active')::boolean, (m ->> 'joined_seq')::bigint,
-    (m ->> 'joined_at')::bigint, m -> 'skipped', (p ->> 0)::bigint, p ->> 1, p ->> 2, (p ->> 3)::boolean,
-    (p ->> 4)::bigint, 0
+    (m ->> 'joined_at')::bigint, m -> 'skipped', {preferences of p}, 0
 FROM (SELECT v -> 0 AS m, v -> 1 AS p FROM jsonb_array_elements(:rows::jsonb) AS v) AS given
 ON CONFLICT (user_id, channel_id) DO UPDATE SET
     active = excluded.active, joined_seq = excluded.joined_seq, joined_at = excluded.joined_at,
-    skipped = excluded.skipped, muted_until = excluded.muted_until, count = excluded.count,
-    receipts = excluded.receipts, pinned = excluded.pinned, archived_seq = excluded.archived_seq;
+    skipped = excluded.skipped, {preferences excluded};
 
 -- name: put_pointers
 -- Pointers that are merged already. One that was made meanwhile could not be locked, so it is merged once more.
@@ -237,11 +233,7 @@ SELECT m.channel_id, m.active::int, m.user_id, json_build_object(
     'type', CASE WHEN c.type = 'thread' THEN 'follow' ELSE 'member' END, 'channel_id', m.channel_id,
     'user_id', m.user_id, 'active', m.active, 'joined_seq', m.joined_seq, 'joined_at', m.joined_at,
     'skipped', m.skipped,
-    'preferences', json_build_object(
-        'muted', CASE WHEN m.muted_until = 9007199254740991 THEN to_json(true)
-            WHEN m.muted_until = 0 THEN to_json(false) ELSE to_json(m.muted_until) END,
-        'count', m.count, 'receipts', m.receipts, 'pinned', m.pinned,
-        'archived', CASE WHEN m.archived_seq < 0 THEN to_json(false) ELSE to_json(m.archived_seq) END),
+    'preferences', json_build_array({preferences of m}),
     'last_read', CASE WHEN r.user_id IS NOT NULL THEN json_build_object(
         'epoch', r.epoch, 'seq', r.last_read_seq, 'apart', r.apart, 'id', r.last_read_id,
         'at', r.last_read_at, 'read_at', r.read_at) END)

@@ -169,8 +169,7 @@ WHERE excluded.epoch > epoch
 
 -- name: put_preferences
 -- What a member wants of a channel. A late write that a newer one has overtaken does nothing.
-UPDATE members SET muted_until = :muted_until, count = :count, receipts = :receipts, pinned = :pinned,
-    archived_seq = :archived_seq, user_change = :change
+UPDATE members SET {preferences given}, user_change = :change
 WHERE user_id = :user AND channel_id = :channel AND user_change <= :change;
 
 -- name: load_user
@@ -180,8 +179,7 @@ SELECT json_group_array(json_array(
     json_array(
         coalesce(r.epoch, 0), coalesce(r.last_read_seq, 0), json(coalesce(r.apart, '[]')), r.last_read_id,
         r.last_read_at, coalesce(r.read_at, 0), max(coalesce(m.user_change, 0), coalesce(r.user_change, 0))),
-    json_array(coalesce(m.muted_until, 0), coalesce(m.count, 'all'), coalesce(m.receipts, 'public'),
-        coalesce(m.pinned, 0), coalesce(m.archived_seq, -1), coalesce(m.user_change, 0)),
+    json_array({preferences of m}),
     coalesce(c.latest_at, 0), c.archived))
 FROM (SELECT channel_id FROM members WHERE user_id = :user
       UNION
@@ -561,8 +559,7 @@ DELETE FROM undelivered WHERE channel_id = :channel;
 
 -- name: purge_members
 -- Nobody is in a deleted channel or its threads; that somebody was is kept, so that devices are told.
-UPDATE members SET active = 0, joined_seq = 0, joined_at = 0, skipped = '[]', muted_until = 0, count = 'all',
-    receipts = 'public', pinned = 0, archived_seq = -1
+UPDATE members SET active = 0, joined_seq = 0, joined_at = 0, skipped = '[]', {preferences default}
 WHERE channel_id = :channel OR (channel_id > :first AND channel_id < :last);
 
 -- name: purge_receipts

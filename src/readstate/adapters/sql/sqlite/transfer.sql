@@ -40,8 +40,7 @@ SELECT json_group_array(json_array(k.value ->> 0, k.value ->> 1,
     json(iif(m.user_id IS NULL, NULL, json_object(
         'channel_id', m.channel_id, 'user_id', m.user_id, 'active', json(iif(m.active, 'true', 'false')),
         'joined_seq', m.joined_seq, 'joined_at', m.joined_at, 'skipped', json(m.skipped)))),
-    json_array(coalesce(m.muted_until, 0), coalesce(m.count, 'all'), coalesce(m.receipts, 'public'),
-        json(iif(m.pinned, 'true', 'false')), coalesce(m.archived_seq, -1)),
+    json_array({preferences of m}),
     json(iif(r.user_id IS NULL, NULL, json_array(
         r.epoch, r.last_read_seq, json(r.apart), r.last_read_id, r.last_read_at, r.read_at, r.user_change)))))
 FROM json_each(:keys) AS k
@@ -134,15 +133,13 @@ INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: put_user_rooms
 -- Memberships with preferences: (member, preferences).
-INSERT INTO members (user_id, channel_id, active, joined_seq, joined_at, skipped, muted_until, count, receipts, pinned,
-    archived_seq, user_change)
+INSERT INTO members (user_id, channel_id, active, joined_seq, joined_at, skipped, {preferences}, user_change)
 SELECT m ->> 'user_id', m ->> 'channel_id', m ->> 'active', m ->> 'joined_seq', m ->> 'joined_at', m -> 'skipped',
-    p ->> 0, p ->> 1, p ->> 2, p ->> 3, p ->> 4, 0
+    {preferences of p}, 0
 FROM (SELECT value -> 0 AS m, value -> 1 AS p FROM json_each(:rows)) WHERE true
 ON CONFLICT (user_id, channel_id) DO UPDATE SET
     active = excluded.active, joined_seq = excluded.joined_seq, joined_at = excluded.joined_at,
-    skipped = excluded.skipped, muted_until = excluded.muted_until, count = excluded.count,
-    receipts = excluded.receipts, pinned = excluded.pinned, archived_seq = excluded.archived_seq;
+    skipped = excluded.skipped, {preferences excluded};
 
 -- name: put_pointers
 -- Pointers that are merged already.
@@ -213,10 +210,7 @@ SELECT m.channel_id, m.active, m.user_id, json_object(
     'type', iif(c.type = 'thread', 'follow', 'member'), 'channel_id', m.channel_id, 'user_id', m.user_id,
     'active', json(iif(m.active, 'true', 'false')), 'joined_seq', m.joined_seq, 'joined_at', m.joined_at,
     'skipped', json(m.skipped),
-    'preferences', json_object(
-        'muted', json(iif(m.muted_until = 9007199254740991, 'true', iif(m.muted_until, m.muted_until, 'false'))),
-        'count', m.count, 'receipts', m.receipts, 'pinned', json(iif(m.pinned, 'true', 'false')),
-        'archived', json(iif(m.archived_seq < 0, 'false', m.archived_seq))),
+    'preferences', json_array({preferences of m}),
     'last_read', json(iif(r.user_id IS NULL, NULL, json_object(
         'epoch', r.epoch, 'seq', r.last_read_seq, 'apart', json(r.apart), 'id', r.last_read_id,
         'at', r.last_read_at, 'read_at', r.read_at))))

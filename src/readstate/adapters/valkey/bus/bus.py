@@ -14,13 +14,13 @@ from redis.crc import key_slot
 from readstate.domain.announcements import Announcement, OnAnnouncements, OnGap
 from readstate.domain.errors import ConfigurationError
 from readstate.tasks import cancel
+from readstate.timings import ValkeyTimings
 
-from .connections import Lines
+from .connections import BusServers
 from .listener import Listener
 from .sender import Sender
 
 READS = "read-pointer:changes"
-CLOSE_SECONDS = 2.0
 
 
 class Channels(NamedTuple):
@@ -36,7 +36,7 @@ class Channels(NamedTuple):
         others = f"{prefix}announcements:{{{reads}}}"
         if key_slot(reads.encode()) != key_slot(others.encode()):
             raise ConfigurationError(
-                f"KEY_PREFIX {prefix!r} has braces that are no hash tag: leave them out, or close them around something"
+                f"KEY_PREFIX {prefix!r} contains braces that do not form a hash tag; remove them or write {{tag}}"
             )
         return cls(reads, others)
 
@@ -48,20 +48,20 @@ class ValkeyBus:
     the server is down: each subscriber notices what it missed, and calls `missed`.
     """
 
-    def __init__(self, lines: Lines, channels: Channels, instance_id: str) -> None:
-        self._lines = lines
+    def __init__(self, servers: BusServers, channels: Channels, instance_id: str) -> None:
+        self._servers = servers
         self.channels = channels
         self._publisher = f"{instance_id}:{secrets.token_hex(4)}"
-        self._sender = Sender(lines, self._publisher, *channels)
+        self._sender = Sender(servers, self._publisher, *channels)
         self._sending = asyncio.create_task(self._sender.run())
         self._listener: Listener | None = None
         self._listening: asyncio.Task[None] | None = None
 
     @classmethod
-    async def open(cls, url: str, *, prefix: str = "", instance_id: str) -> "ValkeyBus":
+    async def open(cls, url: str, timings: ValkeyTimings, *, prefix: str = "", instance_id: str) -> "ValkeyBus":
         """Use the server or Cluster of the hot store, which may still be down."""
-        lines = Lines(url)
-        return cls(lines, Channels.named(prefix, lines.database), instance_id)
+        servers = BusServers(url, timings)
+        return cls(servers, Channels.named(prefix, servers.database), instance_id)
 
     def subscribe(self, on_announcements: OnAnnouncements, missed: OnGap, is_idle: Callable[[], bool]) -> None:
         """Deliver announcements from now on, and call `missed` when some may have been lost.
@@ -70,7 +70,7 @@ class ValkeyBus:
         this process holds no devices (`is_idle`), as in a worker, the reads of others are not decoded.
         """
         self._listener = Listener(
-            self._lines,
+            self._servers,
             self.channels,
             self._publisher,
             lambda: self._sender.answered_at,
@@ -95,13 +95,13 @@ class ValkeyBus:
             return
         self._sender.put(announcements)
         if self._listener is not None:
-            await self._listener.hand_on(announcements)
+            await self._listener.deliver(announcements)
 
     async def close(self) -> None:
-        """Publish what is queued and a closing batch, within `CLOSE_SECONDS`."""
+        """Publish what is queued and a closing batch, within `bus_close`."""
         if self._listening is not None:
             await cancel(self._listening)
         self._sender.finish()
-        await asyncio.wait([self._sending], timeout=CLOSE_SECONDS)
+        await asyncio.wait([self._sending], timeout=self._servers.timings.bus_close)
         await cancel(self._sending)
-        await self._lines.close()
+        await self._servers.close()

@@ -5,28 +5,27 @@ The library's own pub/sub reconnects silently. The bus must notice every break, 
 
 import asyncio
 import random
+import traceback
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
+import structlog
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError, ResponseError
 
 from readstate.adapters.valkey import ValkeyClient, slot_of
+from readstate.timings import ValkeyTimings
 
-ANSWER_SECONDS = 1.0
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+log = structlog.get_logger()
 
 BROKEN = (RedisError, OSError, TimeoutError, RuntimeError)
-"""Raised by a line that breaks or cannot be opened; uvloop raises RuntimeError if it was closed just before."""
+"""Raised by a connection that breaks or cannot be opened; uvloop raises RuntimeError if it was closed just before."""
 
 
-async def pause(failures: int) -> None:
-    """Exponential backoff with jitter, so that instances do not reconnect at the same time."""
-    await asyncio.sleep(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(failures, 10)) * random.uniform(0.5, 1))
-
-
-class Line:
+class BusConnection:
     """One connection, which never reconnects. What it reads is bytes."""
 
     def __init__(self, connection: AbstractConnection) -> None:
@@ -34,7 +33,7 @@ class Line:
 
     async def ask(self, *commands: Sequence[str | bytes]) -> list[Any]:
         """Send commands together and read all answers; then raise the first refusal, if any."""
-        await self.say(*commands)
+        await self.send(*commands)
         answers = [await self._answer() for _ in commands]
         for answer in answers:
             if isinstance(answer, ResponseError):
@@ -43,11 +42,11 @@ class Line:
 
     async def subscribe(self, command: str, channels: Sequence[str]) -> None:
         """Return once all channels are subscribed. One command: no message arrives between its confirmations."""
-        await self.say((command, *channels))
+        await self.send((command, *channels))
         for _ in channels:
             await self._connection.read_response()
 
-    async def say(self, *commands: Sequence[str | bytes]) -> None:
+    async def send(self, *commands: Sequence[str | bytes]) -> None:
         await self._connection.send_packed_command(self._connection.pack_commands(commands), check_health=False)
 
     async def read(self, seconds: float) -> Any:
@@ -61,22 +60,64 @@ class Line:
             return error
 
 
-class Lines:
-    """Opens lines to the server that owns a channel."""
+class BusServers:
+    """Opens connections to the server that owns a channel."""
 
-    def __init__(self, url: str) -> None:
-        self._client = ValkeyClient(url, patience=ANSWER_SECONDS, answer_seconds=ANSWER_SECONDS)
-        self.clustered = self._client.is_cluster
+    def __init__(self, url: str, timings: ValkeyTimings) -> None:
+        self._client = ValkeyClient(url, replace(timings, patience=timings.bus_answer, answer=timings.bus_answer))
+        self.timings = timings
+        self.is_cluster = self._client.is_cluster
         self.database = self._client.database
 
     @asynccontextmanager
-    async def open(self, channel: str, name: str) -> AsyncIterator[Line]:
-        """A line to the server that owns the channel now. It is closed on exit, and for good when it breaks."""
+    async def open(self, channel: str, name: str) -> AsyncIterator[BusConnection]:
+        """A connection to the server that owns the channel now. It is closed on exit, and for good when it breaks."""
         connection = await self._client.connection(slot_of(channel), name)
         try:
-            yield Line(connection)
+            yield BusConnection(connection)
         finally:
             await connection.disconnect(nowait=True)
 
     async def close(self) -> None:
         await self._client.close()
+
+
+class Reconnecting(ABC):
+    """Works on one connection, and opens another one when it breaks."""
+
+    def __init__(self, servers: BusServers, channel: str, name: str) -> None:
+        self._servers = servers
+        self._timings = servers.timings
+        self._channel = channel
+        self._name = name
+        self._failures = 0
+        """Consecutive failures. A connection that breaks at once counts as one."""
+        self.connected = False
+
+    @abstractmethod
+    async def _work(self, connection: BusConnection) -> None:
+        """Returns when there is nothing more to do; raises one of `BROKEN` when the connection breaks."""
+
+    def _broken(self) -> None:  # noqa: B027 - only one of the two has something to do
+        """The connection has broken."""
+
+    async def run(self) -> None:
+        while True:
+            try:
+                async with self._servers.open(self._channel, self._name) as connection:
+                    return await self._work(connection)
+            except BROKEN as error:
+                if not self._failures:
+                    log.warning("the bus is disconnected", action="bus", connection=self._name, reason=str(error))
+            except Exception:
+                log.error("the bus failed", action="bus", connection=self._name, traceback=traceback.format_exc())
+            finally:
+                self.connected = False
+            self._broken()
+            self._failures += 1
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Exponential backoff with jitter, so that instances do not reconnect at the same time."""
+        wait = self._timings.bus_first_retry * 2 ** min(self._failures, 10)
+        await asyncio.sleep(min(self._timings.bus_longest_retry, wait) * random.uniform(0.5, 1))

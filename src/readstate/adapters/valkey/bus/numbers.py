@@ -10,8 +10,6 @@ from msgspec import Struct
 
 from .wire import Received
 
-SILENT_SECONDS = 5.0
-
 
 class _Publisher(Struct):
     number: int | None
@@ -22,7 +20,9 @@ class _Publisher(Struct):
 class Numbers:
     """All publishers. Times are seconds of one monotonic clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, silent: float) -> None:
+        """`silent`: a publisher that sends nothing for this many seconds may have died."""
+        self._silent = silent
         self._publishers: dict[str, _Publisher] = {}
         self._since = 0.0
         self._excused = 0.0
@@ -36,20 +36,20 @@ class Numbers:
 
     def take(self, received: Received, now: float) -> tuple[bool, float | None]:
         """Returns whether a batch is new, and since when batches before it may be missing (None: none are)."""
-        batch = received.batch
-        known = self._publishers.get(batch.publisher)
-        # The number that must have been received before this batch.
-        before = batch.number if received.said_nothing else batch.number - 1
+        head = received.head
+        known = self._publishers.get(head.publisher)
+        # The number that must have been received before this head.
+        before = head.number if received.is_heartbeat else head.number - 1
         if known is None or known.number is None:
-            fresh, missed = True, self._since if batch.after < before else None
+            fresh, missed = True, self._since if head.after < before else None
         else:
-            fresh, missed = batch.number > known.number, known.at if known.number < before else None
-        if batch.bye:
-            self._publishers.pop(batch.publisher, None)
+            fresh, missed = head.number > known.number, known.at if known.number < before else None
+        if head.bye:
+            self._publishers.pop(head.publisher, None)
         elif known is None:
-            self._publishers[batch.publisher] = _Publisher(batch.number, now)
+            self._publishers[head.publisher] = _Publisher(head.number, now)
         else:
-            known.number, known.at = max(batch.number, known.number or 0), now
+            known.number, known.at = max(head.number, known.number or 0), now
         return fresh, missed
 
     def excuse(self, now: float) -> None:
@@ -58,7 +58,7 @@ class Numbers:
 
     def silent(self, now: float) -> float | None:
         """Forget publishers that fell silent. Returns when the first of them was last received; None: none did."""
-        limit = now - SILENT_SECONDS
+        limit = now - self._silent
         gone = {name: one.at for name, one in self._publishers.items() if max(one.at, self._excused) < limit}
         for name in gone:
             del self._publishers[name]

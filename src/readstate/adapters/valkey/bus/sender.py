@@ -8,26 +8,21 @@ subscribers that notice the gap look up what has happened.
 import asyncio
 import contextlib
 import time
-import traceback
 from collections import deque
 from collections.abc import Sequence
 
-import structlog
 from msgspec import Struct
 
 from readstate.domain.announcements import Announcement
 from readstate.telemetry import BUS_LOST, BUS_PUBLISHED
 
-from .connections import BROKEN, Line, Lines, pause
+from .connections import BusConnection, BusServers, Reconnecting
 from .wire import encode, runs, without_text
-
-log = structlog.get_logger()
 
 MAX_QUEUED = 10_000
 MAX_PACK = 500
 MAX_TRIES = 5
 """Attempts before a pack is given up."""
-SIGN_OF_LIFE_SECONDS = 1.0
 NAME = "readstate-bus-sender"
 
 
@@ -42,24 +37,21 @@ class _Pack(Struct):
     tries: int = 0
 
 
-class Sender:
-    """The numbers, the queue and the connection of one publisher."""
+class Sender(Reconnecting):
+    """The numbers, the queue and the connection of one publisher. Publishes until `finish`."""
 
-    def __init__(self, lines: Lines, publisher: str, reads: str, others: str) -> None:
-        self._lines = lines
+    def __init__(self, servers: BusServers, publisher: str, reads: str, others: str) -> None:
+        super().__init__(servers, reads, NAME)
         self._publisher = publisher
-        self._command = "SPUBLISH" if lines.clustered else "PUBLISH"
+        self._command = "SPUBLISH" if servers.is_cluster else "PUBLISH"
         self._reads, self._others = reads, others
         self._queue: deque[Announcement] = deque()
-        self._news = asyncio.Event()
+        self._queued = asyncio.Event()
         self._closing = False
         self._number = 0
         self._handed_over = 0
         """Batches up to this number have reached the server, or subscribers can see that they did not."""
         self._pack = _Pack()
-        self._failures = 0
-        """Consecutive failures."""
-        self.connected = False
         self.answered_at = 0.0
         """When the server last accepted a pack (monotonic)."""
 
@@ -70,32 +62,14 @@ class Sender:
             BUS_LOST.labels("overflow").inc(len(announcements))
         else:
             self._queue.extend(map(without_text, announcements))
-        self._news.set()
+        self._queued.set()
 
     def finish(self) -> None:
         """Make `run` return once the queue and a closing batch are published."""
         self._closing = True
-        self._news.set()
+        self._queued.set()
 
-    async def run(self) -> None:
-        """Publish until `finish`; reconnect when the connection breaks."""
-        while True:
-            try:
-                async with self._lines.open(self._reads, NAME) as line:
-                    await self._talk(line)
-                    return
-            except BROKEN as error:
-                if not self._failures:
-                    log.warning("the other instances can't be told", action="bus", reason=str(error))
-            except Exception:
-                log.error("the other instances were not told", action="bus", traceback=traceback.format_exc())
-            finally:
-                self.connected = False
-            self._give_up_in_time()
-            self._failures += 1
-            await pause(self._failures)
-
-    async def _talk(self, line: Line) -> None:
+    async def _work(self, connection: BusConnection) -> None:
         """Send packs until the closing batch. On a new connection, the first pack is sent at once."""
         while True:
             if not self._pack.commands:
@@ -103,7 +77,7 @@ class Sender:
                     await self._wait()
                 self._pack = self._fill()
             self._pack.tries += 1
-            await line.ask(*self._pack.commands)
+            await connection.ask(*self._pack.commands)
             self.connected, self._failures, self.answered_at = True, 0, time.monotonic()
             BUS_PUBLISHED.inc(self._pack.announcements)
             self._handed_over = self._pack.up_to
@@ -113,30 +87,31 @@ class Sender:
 
     async def _wait(self) -> None:
         if not self._queue and not self._closing:
-            self._news.clear()
+            self._queued.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(SIGN_OF_LIFE_SECONDS):
-                    await self._news.wait()
+                async with asyncio.timeout(self._timings.bus_heartbeat):
+                    await self._queued.wait()
 
     def _fill(self) -> "_Pack":
         """What is queued, or a heartbeat."""
         some = [self._queue.popleft() for _ in range(min(len(self._queue), MAX_PACK))]
         commands = []
-        for reads, said in runs(some):
+        for reads, announcements in runs(some):
             self._number += 1
-            commands.append(self._say(self._reads if reads else self._others, said))
+            commands.append(self._publish(self._reads if reads else self._others, announcements))
         is_last = self._closing and not self._queue
         if is_last or not some:
-            commands.append(self._say(self._others, bye=is_last))
+            commands.append(self._publish(self._others, bye=is_last))
         return _Pack(commands, len(some), self._number, is_last)
 
-    def _say(self, channel: str, said: Sequence[Announcement] = (), bye: bool = False) -> tuple[str, str, bytes]:
-        return self._command, channel, encode(self._publisher, self._number, self._handed_over, said, bye)
+    def _publish(
+        self, channel: str, announcements: Sequence[Announcement] = (), bye: bool = False
+    ) -> tuple[str, str, bytes]:
+        return self._command, channel, encode(self._publisher, self._number, self._handed_over, announcements, bye)
 
-    def _give_up_in_time(self) -> None:
+    def _broken(self) -> None:
         """Retry an unacknowledged pack up to `MAX_TRIES` times. A heartbeat is not retried."""
-        if not self._pack.announcements:
-            self._pack = _Pack()
-        elif self._pack.tries >= MAX_TRIES:
-            BUS_LOST.labels("failed").inc(self._pack.announcements)
-            self._pack = _Pack()
+        if self._pack.announcements and self._pack.tries < MAX_TRIES:
+            return
+        BUS_LOST.labels("failed").inc(self._pack.announcements)
+        self._pack = _Pack()

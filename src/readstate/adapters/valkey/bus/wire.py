@@ -9,6 +9,7 @@ All other batches have `announcements` in place of `changes`. A batch with neith
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import NamedTuple
 
@@ -71,8 +72,8 @@ class PointerChange(Struct, frozen=True, gc=False, omit_defaults=True):
     origin: str | None = None
 
 
-class Batch(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One message on a pub/sub channel."""
+class Head(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Where a batch belongs among the batches of its publisher."""
 
     v: int
     publisher: str
@@ -81,44 +82,40 @@ class Batch(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Counted from 1; a heartbeat repeats the number of the last batch."""
     after: int
     """Batches up to this number had certainly reached the server when this one was sent; later ones may be lost."""
-    changes: tuple[PointerChange, ...] = ()
-    announcements: tuple[Other, ...] = ()
     bye: bool = False
     """The publisher's last batch: none of its batches is lost."""
 
 
-class _Loose(Struct, frozen=True, kw_only=True):
+class Batch(Head, frozen=True, kw_only=True):
+    """One message on a pub/sub channel."""
+
+    changes: tuple[PointerChange, ...] = ()
+    announcements: tuple[Other, ...] = ()
+
+
+class _Loose(Head, frozen=True, kw_only=True):
     """A batch that may have entries this version does not know: they are decoded one by one."""
 
-    v: int
-    publisher: str
-    number: int
-    after: int
     changes: tuple[Raw, ...] = ()
     announcements: tuple[Raw, ...] = ()
-    bye: bool = False
 
 
-class _Skimmed(Struct, frozen=True, kw_only=True):
+class _Skimmed(Head, frozen=True, kw_only=True):
     """A batch whose entries are not decoded."""
 
-    v: int
-    publisher: str
-    number: int
-    after: int
     changes: Raw = Raw()
     announcements: Raw = Raw()
-    bye: bool = False
 
 
 class Received(NamedTuple):
-    batch: Batch
+    head: Head
+    announcements: Sequence[Announcement]
     skipped: int
     """Entries that this version does not know."""
-    said_nothing: bool
-    """The batch is a heartbeat."""
+    is_heartbeat: bool
 
 
+_MALFORMED = (MsgspecError, UnicodeDecodeError, RecursionError)
 _encode = json.Encoder().encode
 _decode = json.Decoder(Batch).decode
 _skim = json.Decoder(_Skimmed).decode
@@ -140,15 +137,16 @@ def without_text(one: Announcement) -> Announcement:
     return one
 
 
-def encode(publisher: str, number: int, after: int, said: Sequence[Announcement] = (), bye: bool = False) -> bytes:
+def encode(
+    publisher: str, number: int, after: int, announcements: Sequence[Announcement] = (), bye: bool = False
+) -> bytes:
     """A batch of reads, a batch of other announcements, or a heartbeat."""
-    changes = tuple(_to_wire(one) for one in said if isinstance(one, PointerMoved))
-    others = tuple(one for one in said if not isinstance(one, PointerMoved))
-    return _encode(
-        Batch(
-            v=VERSION, publisher=publisher, number=number, after=after, changes=changes, announcements=others, bye=bye
-        )
+    changes = tuple(_to_wire(one) for one in announcements if isinstance(one, PointerMoved))
+    others = tuple(one for one in announcements if not isinstance(one, PointerMoved))
+    batch = Batch(
+        v=VERSION, publisher=publisher, number=number, after=after, bye=bye, changes=changes, announcements=others
     )
+    return _encode(batch)
 
 
 def decode(data: bytes) -> Received | None:
@@ -156,10 +154,11 @@ def decode(data: bytes) -> Received | None:
     try:
         batch = _decode(data)
         if batch.v <= VERSION:
-            return Received(batch, 0, not batch.changes and not batch.announcements)
+            announcements = [*map(_from_wire, batch.changes), *batch.announcements]
+            return Received(batch, announcements, 0, not announcements)
     except ValidationError:
         pass  # of another version, or of another program
-    except (MsgspecError, UnicodeDecodeError, RecursionError):
+    except _MALFORMED:
         return None
     return _decode_one_by_one(data)
 
@@ -168,44 +167,26 @@ def skim(data: bytes) -> Received | None:
     """Decode only the publisher, the numbers, and whether there are entries. None: not a batch."""
     try:
         found = _skim(data)
-    except (MsgspecError, UnicodeDecodeError, RecursionError):
+    except _MALFORMED:
         return None
-    batch = Batch(v=found.v, publisher=found.publisher, number=found.number, after=found.after, bye=found.bye)
-    return Received(batch, 0, not bytes(found.changes) and not bytes(found.announcements))
-
-
-def said(batch: Batch) -> list[Announcement]:
-    return [*map(_from_wire, batch.changes), *batch.announcements]
+    return Received(found, (), 0, not bytes(found.changes) and not bytes(found.announcements))
 
 
 def _decode_one_by_one(data: bytes) -> Received | None:
     try:
         loose = _decode_loose(data)
-    except (MsgspecError, UnicodeDecodeError, RecursionError):
+    except _MALFORMED:
         return None
-    changes, others, skipped = [], [], 0
-    for raw in loose.changes:
-        try:
-            changes.append(_decode_change(raw))
-        except (MsgspecError, RecursionError):
-            skipped += 1
-    for raw in loose.announcements:
-        try:
-            others.append(_decode_other.decode(raw))
-        except (MsgspecError, RecursionError):
-            skipped += 1
-    known = loose.v <= VERSION
-    batch = Batch(
-        v=loose.v,
-        publisher=loose.publisher,
-        number=loose.number,
-        after=loose.after,
-        changes=tuple(changes) if known else (),
-        announcements=tuple(others) if known else (),
-        bye=loose.bye,
-    )
     total = len(loose.changes) + len(loose.announcements)
-    return Received(batch, skipped if known else total, total == 0)
+    known: list[Announcement] = []
+    if loose.v <= VERSION:
+        for raw in loose.changes:
+            with suppress(*_MALFORMED):
+                known.append(_from_wire(_decode_change(raw)))
+        for raw in loose.announcements:
+            with suppress(*_MALFORMED):
+                known.append(_decode_other.decode(raw))
+    return Received(loose, known, total - len(known), total == 0)
 
 
 def _to_wire(moved: PointerMoved) -> PointerChange:

@@ -7,9 +7,9 @@ local generation, now, ttl = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV
 -- Returns how many senders were new, and the sum of the set then.
 local function take(senders, known, messages)
   local added, sum = 0, known.sum
-  for place = 1, #messages, 2 do
-    if messages[place] > known.tap and redis.call('SADD', senders, messages[place + 1]) == 1 then
-      added, sum = added + 1, plus(sum, messages[place + 1])
+  for at = 1, #messages, 2 do
+    if messages[at] > known.tap and redis.call('SADD', senders, messages[at + 1]) == 1 then
+      added, sum = added + 1, plus(sum, messages[at + 1])
     end
   end
   return added, sum
@@ -18,7 +18,7 @@ end
 local answer = {}
 for index, messages in ipairs(cmsgpack.unpack(ARGV[4])) do
   local badge, senders = KEYS[2 * index - 1], KEYS[2 * index]
-  local known = standing(badge, senders, generation, now, ttl)
+  local known = read_badge(badge, senders, generation, now, ttl)
   -- A load in flight may have missed these messages.
   if known.ticket then redis.call('HDEL', badge, 'ticket') end
   local added = -1

@@ -4,7 +4,7 @@
 -- Returns the ticket; empty while a tap holds the badge
 local badge, senders, now, ttl = KEYS[1], KEYS[2], tonumber(ARGV[2]), tonumber(ARGV[3])
 if redis.call('EXISTS', KEYS[3]) == 1 then return '' end
-local known = standing(badge, senders, tonumber(ARGV[1]), now, ttl)
+local known = read_badge(badge, senders, tonumber(ARGV[1]), now, ttl)
 if known.ticket then return known.ticket end
 if not known.tap then redis.call('UNLINK', badge, senders) end -- remains of an older badge
 redis.call('HSET', badge, 'generation', ARGV[1], 'ticket', ARGV[4])

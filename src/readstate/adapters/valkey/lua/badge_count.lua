@@ -5,9 +5,9 @@
 local generation, now, ttl = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local answer = {}
-for place = 1, #KEYS, 2 do
-  local known = standing(KEYS[place], KEYS[place + 1], generation, now, ttl)
-  if known.tap then use_now_and_then(KEYS[place], KEYS[place + 1], known, now, ttl) end
+for at = 1, #KEYS, 2 do
+  local known = read_badge(KEYS[at], KEYS[at + 1], generation, now, ttl)
+  if known.tap then use_now_and_then(KEYS[at], KEYS[at + 1], known, now, ttl) end
   answer[#answer + 1] = known.tap and known.size or -1
 end
 return answer

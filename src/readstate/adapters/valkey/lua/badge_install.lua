@@ -3,7 +3,7 @@
 -- ARGV  1 generation   2 now (ms)   3 ttl (ms)   4 ticket   5 time of the last tap (ms)   6 senders, packed
 -- Returns whether it was installed (0 or 1)
 local badge, senders, now, ttl = KEYS[1], KEYS[2], tonumber(ARGV[2]), tonumber(ARGV[3])
-local known = standing(badge, senders, tonumber(ARGV[1]), now, ttl)
+local known = read_badge(badge, senders, tonumber(ARGV[1]), now, ttl)
 redis.call('HDEL', badge, 'ticket')
 if known.ticket ~= ARGV[4] then return 0 end
 redis.call('UNLINK', senders)

@@ -5,8 +5,8 @@
 local generation, now, ttl = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local answer = {}
-for place = 1, #KEYS, 2 do
-  local known = standing(KEYS[place], KEYS[place + 1], generation, now, ttl)
-  answer[#answer + 1] = known.tap and {known.name, redis.call('SMEMBERS', KEYS[place + 1])} or {}
+for at = 1, #KEYS, 2 do
+  local known = read_badge(KEYS[at], KEYS[at + 1], generation, now, ttl)
+  answer[#answer + 1] = known.tap and {known.name, redis.call('SMEMBERS', KEYS[at + 1])} or {}
 end
 return answer

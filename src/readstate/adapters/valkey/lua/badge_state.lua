@@ -8,7 +8,7 @@ local function plus(sum, member)
 end
 
 -- The state of a badge: its ticket, and the rest if it is loaded, complete, and was used within `ttl`.
-local function standing(badge, senders, generation, now, ttl)
+local function read_badge(badge, senders, generation, now, ttl)
   local known = redis.call('HMGET', badge, 'generation', 'ticket', 'tap', 'name', 'size', 'sum', 'used')
   if not known[1] or not is_current(known[1], generation) then return {} end
   local found = {ticket = known[2]}

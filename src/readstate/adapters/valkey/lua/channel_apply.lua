@@ -1,4 +1,4 @@
--- Applies hot updates (`step` in the code) to channels. Appended to channel_shard and timeline_state.
+-- Applies hot updates to channels. Appended to channel_shard and timeline_state.
 -- KEYS  channel-latest:{shard} of each channel; then for each channel with updates its timeline, everyone, state
 -- ARGV  1 generation   2 now (ms)   3 ttl (ms)   4 most messages in a timeline   5 token for a shard without witness
 --       6 the channels, packed: {channel, change, {update, …}}, where an update is {change, drop (0 or 1), seq to put
@@ -32,12 +32,12 @@ local function remove(timeline, everyone, known, seq)
   mention(everyone, known, seq, 0)
 end
 
-local function take(steps, timeline, everyone, state)
-  local known = standing(timeline, everyone, state, generation, now, ttl)
+local function take(updates, timeline, everyone, state)
+  local known = read_timeline(timeline, everyone, state, generation, now, ttl)
   if not known then return 0 end
   local taken = 0
-  for _, step in ipairs(steps) do
-    local change, drop, seq, member, meant, gone = unpack(step)
+  for _, update in ipairs(updates) do
+    local change, drop, seq, member, meant, gone = unpack(update)
     if change > known.change then
       taken, known.change = taken + 1, change
       if drop == 1 then
@@ -57,11 +57,11 @@ end
 local channels = cmsgpack.unpack(ARGV[6])
 local taken, key, opened = 0, #channels, {}
 for index, channel in ipairs(channels) do
-  local latest, steps = KEYS[index], channel[3]
+  local latest, updates = KEYS[index], channel[3]
   if not opened[latest] then opened[latest] = open(latest, ARGV[1], ARGV[5]) end
   keep(latest, channel[1], channel[2], ARGV[6 + index])
-  if #steps > 0 then
-    taken = taken + take(steps, KEYS[key + 1], KEYS[key + 2], KEYS[key + 3])
+  if #updates > 0 then
+    taken = taken + take(updates, KEYS[key + 1], KEYS[key + 2], KEYS[key + 3])
     key = key + 3
   end
 end

@@ -6,9 +6,9 @@
 local taken, value = 0, 2
 for index, load in ipairs(cmsgpack.unpack(ARGV[2])) do
   local is_same = redis.call('HGET', KEYS[index], '') == load[1]
-  for place = 2, #load, 2 do
+  for at = 2, #load, 2 do
     value = value + 1
-    if is_same then keep(KEYS[index], load[place], load[place + 1], ARGV[value]) end
+    if is_same then keep(KEYS[index], load[at], load[at + 1], ARGV[value]) end
   end
   if is_same then taken = taken + 1 end
 end

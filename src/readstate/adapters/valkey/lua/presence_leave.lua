@@ -4,7 +4,7 @@
 -- ARGV  6 for each user, packed: {the entry that leaves, '' for only the others; proven messages, …}
 -- Returns for each user {'lost'} if nothing is known of the user in this generation, {'stays'}, or {'gone', since when,
 -- unproven messages, …} if the last entry was removed; only one caller gets this. Unproven messages are kept in `left`
--- until the durable store has them, and are returned again (since when = 0) to a caller that passes ''. See `told`
+-- until the durable store has them, and are returned again (since when = 0) to a caller that passes ''. See `result`
 local answers = {}
 
 local function gone_since(left, since)
@@ -45,4 +45,4 @@ for index, item in ipairs(unpacked(ARGV[6])) do
   if answer and answer[1] ~= 'gone' and item[1] == '' and call('EXISTS', left) == 1 then answer = gone_since(left, 0) end
   answers[index] = answer
 end
-return told(answers)
+return result(answers)

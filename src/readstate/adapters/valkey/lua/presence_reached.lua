@@ -1,7 +1,7 @@
 -- Keeps messages to users who are online until they are proven to have arrived. Appended to presence_state.
 -- KEYS  for each user presence:{user}, unproven:{user}
 -- ARGV  6 for each user, packed: {accepted at, message, …}   7 how many are kept per user at most: the newest
--- Returns for each user whether it is online (0 or 1). See `told`
+-- Returns for each user whether it is online (0 or 1). See `result`
 local answers, most = {}, tonumber(ARGV[7])
 
 local function keep(unproven, messages)
@@ -25,4 +25,4 @@ for index, messages in ipairs(unpacked(ARGV[6])) do
   end
   answers[index] = online
 end
-return told(answers)
+return result(answers)

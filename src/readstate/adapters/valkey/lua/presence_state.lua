@@ -15,7 +15,7 @@ local function set_of(names)
   return set
 end
 
-local live, gone, doubted = set_of(unpacked(ARGV[3])), set_of(unpacked(ARGV[4])), {}
+local live, gone, unknown = set_of(unpacked(ARGV[3])), set_of(unpacked(ARGV[4])), {}
 
 -- Whether anything is known of a user in this generation.
 local function is_known(presence)
@@ -44,7 +44,7 @@ local function sorted(presence, leaving)
       elseif name[1] == '' or live[name[1]] then
         alive[#alive + 1] = entry
       else
-        doubted[name[1]], sure = true, false
+        unknown[name[1]], sure = true, false
       end
     end
   end
@@ -60,8 +60,8 @@ local function is_connected(entries)
 end
 
 -- The result of a script: an answer for each user, false where it is not sure; and the instances to look up.
-local function told(answers)
+local function result(answers)
   local names = {}
-  for name in pairs(doubted) do names[#names + 1] = name end
+  for name in pairs(unknown) do names[#names + 1] = name end
   return {answers, names}
 end

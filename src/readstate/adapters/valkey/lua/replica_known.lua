@@ -17,7 +17,7 @@ local answer = {}
 for index, asked in ipairs(cmsgpack.unpack(ARGV[2])) do
   local found = {}
   if is_the_same(KEYS[index], asked[1], asked[2], asked[3]) then
-    for place, sender in ipairs(asked[4]) do found[place] = redis.call('HEXISTS', KEYS[index], sender) end
+    for at, sender in ipairs(asked[4]) do found[at] = redis.call('HEXISTS', KEYS[index], sender) end
   end
   answer[index] = found
 end

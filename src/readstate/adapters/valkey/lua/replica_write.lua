@@ -3,14 +3,14 @@
 -- ARGV  1 generation   2 ttl (ms)   3 for each user, packed: {whether these are all senders (0 or 1), name, senders}
 -- Returns how many sets were written; a set with another name is left alone, unless these are all senders
 local written = 0
-for index, told in ipairs(cmsgpack.unpack(ARGV[3])) do
-  local key, name = KEYS[index], told[2]
-  if told[1] == 1 then
+for index, update in ipairs(cmsgpack.unpack(ARGV[3])) do
+  local key, name = KEYS[index], update[2]
+  if update[1] == 1 then
     redis.call('UNLINK', key)
     redis.call('HSET', key, '', name)
   end
   if redis.call('TYPE', key).ok == 'hash' and redis.call('HGET', key, '') == name then
-    for _, sender in ipairs(told[3]) do redis.call('HSET', key, sender, '') end
+    for _, sender in ipairs(update[3]) do redis.call('HSET', key, sender, '') end
     redis.call('PEXPIRE', key, ARGV[2])
     written = written + 1
   end

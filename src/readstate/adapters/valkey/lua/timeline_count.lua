@@ -39,9 +39,9 @@ local function first_beyond(timeline, seq, runs)
   local index = 1
   while true do
     local found = redis.call('ZRANGEBYSCORE', timeline, '(' .. text(seq), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-    local place = tonumber(found[2])
-    while runs[index] and runs[index + 1] < place do index = index + 2 end
-    if not runs[index] or place < runs[index] then return place, found[1] end
+    local first = tonumber(found[2])
+    while runs[index] and runs[index + 1] < first do index = index + 2 end
+    if not runs[index] or first < runs[index] then return first, found[1] end
     seq = runs[index + 1]
   end
 end
@@ -67,10 +67,10 @@ end
 local answers = {}
 for index, queries in ipairs(cmsgpack.unpack(ARGV[4])) do
   local timeline, everyone, state = KEYS[3 * index - 2], KEYS[3 * index - 1], KEYS[3 * index]
-  local known = standing(timeline, everyone, state, generation, now, ttl)
+  local known = read_timeline(timeline, everyone, state, generation, now, ttl)
   answers[index] = known and {} or false
-  for place, query in ipairs(known and queries or {}) do
-    answers[index][place] = answer(timeline, everyone, known, unpack(query))
+  for number, query in ipairs(known and queries or {}) do
+    answers[index][number] = answer(timeline, everyone, known, unpack(query))
   end
   -- Noting every use would make every count a write.
   if known and now - known.used >= ttl / 100 then use(timeline, everyone, state, now, ttl) end

@@ -6,7 +6,7 @@
 local latest, timeline, everyone, state, messages, seqs = unpack(KEYS)
 local generation, channel, change = tonumber(ARGV[1]), ARGV[4], tonumber(ARGV[5])
 
-local function is_welcome()
+local function is_valid()
   local witness, known = unpack(redis.call('HMGET', latest, '', channel))
   if not witness or not known or not is_current(string.match(witness, '^%d+'), generation) then return false end
   local known_change, flags = struct.unpack('>I8B', known)
@@ -15,7 +15,7 @@ local function is_welcome()
 end
 
 if redis.call('HGET', state, 'load') == ARGV[9] then return 1 end -- a retry; the first answer was lost
-if not is_welcome() then
+if not is_valid() then
   redis.call('UNLINK', messages, seqs)
   return 0
 end

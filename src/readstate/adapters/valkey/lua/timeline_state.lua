@@ -3,7 +3,7 @@
 -- that was dropped), size, everyone (the sizes of both), used (time of the last use), load (name of the load).
 
 -- The state of a timeline; nil: it is not loaded, is incomplete, or was not used for `ttl`.
-local function standing(timeline, everyone, state, generation, now, ttl)
+local function read_timeline(timeline, everyone, state, generation, now, ttl)
   local known = redis.call('HMGET', state, 'generation', 'change', 'floor', 'size', 'everyone', 'used')
   for index = 1, 6 do
     if not known[index] then return nil end

@@ -1,5 +1,5 @@
 -- The layout of a user's state in one slot. All scripts of users are appended to this text.
--- In the code, a `seat` is a packed user room, and a `row` is the summary of a ledger.
+-- A `row` is the summary of a ledger.
 --
 -- KEYS begin with WIDTH keys for each user, the first ones of these (WIDTH is set before this text):
 --   1 read-pointer  hash: room -> user room (flags, epoch, seq, at, change of the room, change number, message id);
@@ -23,7 +23,7 @@ local floor = math.floor
 
 local MEMBER, TIMELINE, THREAD, ARCHIVED, COUNTED, APART, MISSING, PREFERS = 1, 2, 4, 8, 16, 32, 64, 128
 local USER = '>I8I8I8I4I4'
-local SEAT, SEAT_HEAD = '>BI8I4I8I4I8', 33
+local USER_ROOM, USER_ROOM_HEAD = '>BI8I4I8I4I8', 33
 local COUNT, COUNT_HEAD = '>BI4I4I4I4I8I8I4I8B', 46
 local NAMED = 12 -- bytes of a mention: seq and time
 local MOVED = '>I8I4I8'
@@ -95,9 +95,9 @@ end
 
 -- A user is an index within the call. These parallel tables hold the state, so that none is allocated per user.
 local loaded, number, since, missing, used = {}, {}, {}, {}, {}
-local room_at_hand, seat_at_hand, unsaved, dirty = {}, {}, {}, {}
+local cached_room, cached_user_room, unsaved, dirty = {}, {}, {}, {}
 
-local SEATS, ASIDE, COUNTS, PREFERENCES, INBOX, TIMELINES, LOADING = 1, 2, 3, 4, 5, 6, 7
+local USER_ROOMS, READ_APART, COUNTS, PREFERENCES, INBOX, TIMELINES, LOADING = 1, 2, 3, 4, 5, 6, 7
 
 local function key_of(user, family) return KEYS[(user - 1) * WIDTH + family] end
 
@@ -117,11 +117,11 @@ end
 local function open(user, room)
   if loaded[user] ~= nil then return loaded[user] end
   if room and room ~= '' then -- no room has an empty name
-    local both = call('HMGET', key_of(user, SEATS), '', room)
-    room_at_hand[user], seat_at_hand[user] = room, both[2]
+    local both = call('HMGET', key_of(user, USER_ROOMS), '', room)
+    cached_room[user], cached_user_room[user] = room, both[2]
     take_marker(user, both[1])
   else
-    take_marker(user, call('HGET', key_of(user, SEATS), ''))
+    take_marker(user, call('HGET', key_of(user, USER_ROOMS), ''))
   end
   return loaded[user]
 end
@@ -131,13 +131,13 @@ local LATER = 1000
 
 local function renew(user)
   used[user] = seconds
-  call('PEXPIRE', key_of(user, SEATS), ttl)
-  for family = ASIDE, TIMELINES do call('PEXPIRE', key_of(user, family), ttl + LATER) end
+  call('PEXPIRE', key_of(user, USER_ROOMS), ttl)
+  for family = READ_APART, TIMELINES do call('PEXPIRE', key_of(user, family), ttl + LATER) end
 end
 
 -- Gives a key that may be new the expiry of the others.
 local function expire_with(user, key)
-  if call('PTTL', key) == -1 then call('PEXPIRE', key, call('PTTL', key_of(user, SEATS)) + LATER) end
+  if call('PTTL', key) == -1 then call('PEXPIRE', key, call('PTTL', key_of(user, USER_ROOMS)) + LATER) end
 end
 
 -- Must be called last: writes what changed for the users that were opened.
@@ -149,12 +149,12 @@ local function close()
       if dirty[user] or stale then
         local marker = pack(USER, generation, number[user], since[user], missing[user], used[user])
         if unsaved[user] then
-          call('HSET', key_of(user, SEATS), '', marker, room_at_hand[user], seat_at_hand[user])
+          call('HSET', key_of(user, USER_ROOMS), '', marker, cached_room[user], cached_user_room[user])
         else
-          call('HSET', key_of(user, SEATS), '', marker)
+          call('HSET', key_of(user, USER_ROOMS), '', marker)
         end
       elseif unsaved[user] then
-        call('HSET', key_of(user, SEATS), room_at_hand[user], seat_at_hand[user])
+        call('HSET', key_of(user, USER_ROOMS), cached_room[user], cached_user_room[user])
       end
     end
   end
@@ -168,62 +168,64 @@ end
 -- ------------------------------------------------------------ user rooms
 
 -- The user room that was read last is cached. It is written when another one is read, or in `close`.
-local function look_at(user, room)
-  if room_at_hand[user] == room then return seat_at_hand[user] end
+local function read_user_room(user, room)
+  if cached_room[user] == room then return cached_user_room[user] end
   if unsaved[user] then
-    call('HSET', key_of(user, SEATS), room_at_hand[user], seat_at_hand[user])
+    call('HSET', key_of(user, USER_ROOMS), cached_room[user], cached_user_room[user])
     unsaved[user] = false
   end
-  room_at_hand[user], seat_at_hand[user] = room, room ~= '' and call('HGET', key_of(user, SEATS), room)
-  return seat_at_hand[user]
+  cached_room[user], cached_user_room[user] = room, room ~= '' and call('HGET', key_of(user, USER_ROOMS), room)
+  return cached_user_room[user]
 end
 
-local function seat_of(user, room)
-  local raw = look_at(user, room)
+local function user_room_of(user, room)
+  local raw = read_user_room(user, room)
   if not raw then return nil end
-  local flags, epoch, seq, at, change, changed = unpacked(SEAT, raw)
+  local flags, epoch, seq, at, change, changed = unpacked(USER_ROOM, raw)
   return {
-    raw = raw, id = sub(raw, SEAT_HEAD + 1), flags = flags, epoch = epoch, seq = seq, at = at, change = change,
+    raw = raw, id = sub(raw, USER_ROOM_HEAD + 1), flags = flags, epoch = epoch, seq = seq, at = at, change = change,
     number = changed,
   }
 end
 
-local function pack_seat(seat)
-  seat.raw = pack(SEAT, seat.flags, seat.epoch, seat.seq, seat.at, seat.change, seat.number) .. seat.id
-  return seat.raw
+local function pack_user_room(user_room)
+  local head = pack(USER_ROOM, user_room.flags, user_room.epoch, user_room.seq, user_room.at, user_room.change,
+    user_room.number)
+  user_room.raw = head .. user_room.id
+  return user_room.raw
 end
 
-local function new_seat(flags)
-  local seat = {flags = flags, epoch = 0, seq = 0, at = 0, change = 0, number = 0, id = ''}
-  pack_seat(seat)
-  return seat
+local function new_user_room(flags)
+  local user_room = {flags = flags, epoch = 0, seq = 0, at = 0, change = 0, number = 0, id = ''}
+  pack_user_room(user_room)
+  return user_room
 end
 
 -- Keeps the cached user room. It has not changed for the user: only its flags about other keys may differ.
-local function keep_seat(user, seat)
-  seat_at_hand[user], unsaved[user] = pack_seat(seat), true
+local function keep_user_room(user, user_room)
+  cached_user_room[user], unsaved[user] = pack_user_room(user_room), true
 end
 
 -- Keeps the cached user room, which has changed, under a new change number.
-local function put_seat(user, seat)
+local function put_user_room(user, user_room)
   number[user] = number[user] + 1
   dirty[user] = true
-  seat.number = number[user]
-  keep_seat(user, seat)
+  user_room.number = number[user]
+  keep_user_room(user, user_room)
 end
 
-local function apart_of(user, room, seat)
-  if band(seat.flags, APART) == 0 then return '' end
-  return call('HGET', key_of(user, ASIDE), room) or ''
+local function apart_of(user, room, user_room)
+  if band(user_room.flags, APART) == 0 then return '' end
+  return call('HGET', key_of(user, READ_APART), room) or ''
 end
 
-local function put_apart(user, room, seat, list)
+local function put_apart(user, room, user_room, list)
   if list ~= '' then
-    put_field(user, ASIDE, room, list)
-    seat.flags = bor(seat.flags, APART)
-  elseif band(seat.flags, APART) ~= 0 then
-    call('HDEL', key_of(user, ASIDE), room)
-    seat.flags = band(seat.flags, bnot(APART))
+    put_field(user, READ_APART, room, list)
+    user_room.flags = bor(user_room.flags, APART)
+  elseif band(user_room.flags, APART) ~= 0 then
+    call('HDEL', key_of(user, READ_APART), room)
+    user_room.flags = band(user_room.flags, bnot(APART))
   end
 end
 
@@ -239,8 +241,8 @@ local function new_row()
   }
 end
 
-local function row_of(user, room, seat)
-  if band(seat.flags, COUNTED) == 0 then return nil end
+local function row_of(user, room, user_room)
+  if band(user_room.flags, COUNTED) == 0 then return nil end
   local raw = call('HGET', key_of(user, COUNTS), room)
   if not raw then
     local row = new_row()
@@ -257,8 +259,8 @@ local function row_of(user, room, seat)
 end
 
 -- Keeps or removes a row. The caller must keep the user room afterwards.
-local function put_row(user, room, seat, row)
-  local timeline = band(seat.flags, TIMELINE) ~= 0
+local function put_row(user, room, user_room, row)
+  local timeline = band(user_room.flags, TIMELINE) ~= 0
   if timeline then row.count = #row.named / NAMED end
   if row.count < 0 or (row.count == 0 and (row.floor > 0 or row.floor_at > 0)) then row.missing = true end
   if row.missing then
@@ -269,34 +271,34 @@ local function put_row(user, room, seat, row)
     dirty[user] = true
   end
   row.was_missing = row.missing
-  if row.missing or row.count > 0 or row.filled > seat.change then
-    local flags = bor(band(seat.flags, TIMELINE + THREAD + ARCHIVED), row.missing and MISSING or 0)
+  if row.missing or row.count > 0 or row.filled > user_room.change then
+    local flags = bor(band(user_room.flags, TIMELINE + THREAD + ARCHIVED), row.missing and MISSING or 0)
     put_field(user, COUNTS, room, pack(COUNT, flags, row.count, row.touched, row.filled, row.floor, row.floor_at,
       row.latest, row.first_seq, row.first_at, #row.first_id) .. row.first_id .. row.named)
-    seat.flags = bor(seat.flags, COUNTED)
-  elseif band(seat.flags, COUNTED) ~= 0 then
+    user_room.flags = bor(user_room.flags, COUNTED)
+  elseif band(user_room.flags, COUNTED) ~= 0 then
     call('HDEL', key_of(user, COUNTS), room)
-    seat.flags = band(seat.flags, bnot(COUNTED))
+    user_room.flags = band(user_room.flags, bnot(COUNTED))
   end
 end
 
 -- Marks the ledger as not loaded.
-local function unload(user, room, seat)
-  local row = row_of(user, room, seat) or new_row()
+local function unload(user, room, user_room)
+  local row = row_of(user, room, user_room) or new_row()
   row.missing = true
-  put_row(user, room, seat, row)
+  put_row(user, room, user_room, row)
 end
 
 -- Marks the ledger as empty.
-local function drop_row(user, room, seat)
-  local row = row_of(user, room, seat)
+local function drop_row(user, room, user_room)
+  local row = row_of(user, room, user_room)
   if row then
-    if row.was_missing and band(seat.flags, TIMELINE) == 0 then
+    if row.was_missing and band(user_room.flags, TIMELINE) == 0 then
       missing[user] = missing[user] - 1
       dirty[user] = true
     end
     call('HDEL', key_of(user, COUNTS), room)
-    seat.flags = band(seat.flags, bnot(COUNTED))
+    user_room.flags = band(user_room.flags, bnot(COUNTED))
   end
 end
 
@@ -316,10 +318,10 @@ local function find_first(row, ledger)
 end
 
 -- The pointer moves to a position: drops what is up to it, and a floor that it has passed.
-local function read_to(seat, row, ledger, seq, at)
+local function read_to(user_room, row, ledger, seq, at)
   row.named = beyond(row.named, seq, NAMED)
   if seq >= row.floor then row.floor = 0 end
-  if band(seat.flags, TIMELINE) ~= 0 then return end
+  if band(user_room.flags, TIMELINE) ~= 0 then return end
   if at == 0 then
     row.missing = true -- the time of the position is not known
     return
@@ -332,9 +334,9 @@ local function read_to(seat, row, ledger, seq, at)
 end
 
 -- Removes single messages, by their seqs (packed) and, if known, their ids.
-local function take_out(seat, row, ledger, seqs, ids)
+local function take_out(user_room, row, ledger, seqs, ids)
   for at = 1, #seqs, 4 do row.named = without(row.named, sub(seqs, at, at + 3), NAMED) end
-  if band(seat.flags, TIMELINE) ~= 0 or row.count == 0 then return end
+  if band(user_room.flags, TIMELINE) ~= 0 or row.count == 0 then return end
   if not ids then
     row.missing = true
     return
@@ -349,10 +351,10 @@ local function touch(row, ledger)
 end
 
 -- Adds an unread message.
-local function put_in(seat, row, ledger, seq, at, id, mention)
+local function put_in(user_room, row, ledger, seq, at, id, mention)
   local key = packed(seq)
   local item = key .. pack('>I8', at)
-  if band(seat.flags, TIMELINE) ~= 0 then
+  if band(user_room.flags, TIMELINE) ~= 0 then
     row.named = mention and with(row.named, key, item, NAMED) or without(row.named, key, NAMED)
     if #row.named / NAMED > cap then
       row.floor = unpacked('>I4', row.named)
@@ -391,33 +393,33 @@ local function note_move(user, room, epoch, seq)
 end
 
 -- Sets the read state. `ids`: the ids of the messages that this reads one by one, if known.
-local function set_state(user, room, seat, ledger, was_apart, epoch, seq, apart, at, id, ids)
-  if band(seat.flags, MEMBER) ~= 0 then -- a user who left has no ledger
-    if epoch ~= seat.epoch then
-      unload(user, room, seat)
+local function set_state(user, room, user_room, ledger, was_apart, epoch, seq, apart, at, id, ids)
+  if band(user_room.flags, MEMBER) ~= 0 then -- a user who left has no ledger
+    if epoch ~= user_room.epoch then
+      unload(user, room, user_room)
     else
-      local row = row_of(user, room, seat)
+      local row = row_of(user, room, user_room)
       if row and not row.missing then
-        if seq > seat.seq then read_to(seat, row, ledger, seq, at) end
+        if seq > user_room.seq then read_to(user_room, row, ledger, seq, at) end
         local new = ''
-        for place = 1, #apart, 4 do
-          local key = sub(apart, place, place + 3)
+        for index = 1, #apart, 4 do
+          local key = sub(apart, index, index + 3)
           if not has(was_apart, key, 4) then new = new .. key end
         end
-        if new ~= '' and not row.missing then take_out(seat, row, ledger, new, ids) end
-        put_row(user, room, seat, row)
+        if new ~= '' and not row.missing then take_out(user_room, row, ledger, new, ids) end
+        put_row(user, room, user_room, row)
       end
     end
   end
-  seat.epoch, seat.seq, seat.at, seat.id = epoch, seq, at, id
+  user_room.epoch, user_room.seq, user_room.at, user_room.id = epoch, seq, at, id
   note_move(user, room, epoch, seq)
-  if apart ~= was_apart then put_apart(user, room, seat, apart) end
-  put_seat(user, seat)
+  if apart ~= was_apart then put_apart(user, room, user_room, apart) end
+  put_user_room(user, user_room)
 end
 
 -- The size of a ledger; -1: it must be loaded, or holds only the newest messages.
-local function size_of(user, room, seat)
-  local row = row_of(user, room, seat)
+local function size_of(user, room, user_room)
+  local row = row_of(user, room, user_room)
   if not row then return 0 end
   if row.missing or row.floor > 0 or row.floor_at > 0 then return -1 end
   return row.count

@@ -7,17 +7,17 @@ if ARGV[6] == '' then
   call('DEL', key_of(user, LOADING))
   for index = WIDTH + 1, #KEYS do call('UNLINK', KEYS[index]) end
   if number[user] > 0 then
-    for family = SEATS, TIMELINES do call('UNLINK', key_of(user, family)) end
+    for family = USER_ROOMS, TIMELINES do call('UNLINK', key_of(user, family)) end
     call('UNLINK', KEYS[WIDTH])
-    call('HSET', key_of(user, SEATS), '', pack(USER, 0, number[user], 0, 0, used[user]))
-    call('PEXPIRE', key_of(user, SEATS), ttl)
+    call('HSET', key_of(user, USER_ROOMS), '', pack(USER, 0, number[user], 0, 0, used[user]))
+    call('PEXPIRE', key_of(user, USER_ROOMS), ttl)
   end
   return 1
 end
-local seat = loaded[user] and seat_of(user, ARGV[6])
-if seat and band(seat.flags, MEMBER) ~= 0 then
-  unload(user, ARGV[6], seat)
-  keep_seat(user, seat)
+local user_room = loaded[user] and user_room_of(user, ARGV[6])
+if user_room and band(user_room.flags, MEMBER) ~= 0 then
+  unload(user, ARGV[6], user_room)
+  keep_user_room(user, user_room)
   close()
 end
 return 1

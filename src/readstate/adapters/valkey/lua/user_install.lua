@@ -24,8 +24,8 @@ end
 number[user] = math.max(number[user] + 1, generation * 4294967296 + 8 * math.max(0, seconds - 1700000000) + 1)
 since[user], missing[user], used[user], loaded[user] = number[user], tonumber(ARGV[7]), 0, true
 for index = 3, #waiting do
-  local step = cmsgpack.unpack(waiting[index])
-  fan(user, step[1], step[2], step[3], nil)
+  local update = cmsgpack.unpack(waiting[index])
+  fan_out(user, update[1], update[2], update[3], nil)
 end
 close()
 return 1

@@ -7,13 +7,13 @@
 local CHUNK = 2000
 local answers = {}
 
-local function fill(seat, row, ledger, entries, apart)
-  local timeline, values, named = band(seat.flags, TIMELINE) ~= 0, {}, {}
+local function fill(user_room, row, ledger, entries, apart)
+  local timeline, values, named = band(user_room.flags, TIMELINE) ~= 0, {}, {}
   call('DEL', ledger)
   row.count, row.first_seq, row.first_at, row.first_id = 0, 0, 0, ''
   for _, entry in ipairs(entries) do
     local seq, at, id = entry[1], entry[2], entry[3]
-    if seq > seat.seq and not has(apart, packed(seq), 4) then
+    if seq > user_room.seq and not has(apart, packed(seq), 4) then
       if row.count == 0 then row.first_seq, row.first_at, row.first_id = seq, at, id end
       row.count = row.count + 1
       if entry[4] then named[#named + 1] = packed(seq) .. pack('>I8', at) end
@@ -35,22 +35,22 @@ end
 local function take(load)
   local room = load[3]
   local user = load[1]
-  local seat = open(user, room) and seat_of(user, room)
-  if not seat then return 0 end
-  if band(seat.flags, MEMBER) == 0 then return 1 end
-  local row = row_of(user, room, seat) or new_row()
-  if load[5] < math.max(seat.change, row.filled) or load[4] ~= seat.epoch then return 0 end
-  local apart = apart_of(user, room, seat)
-  if load[8] > seat.seq then return 0 end
+  local user_room = open(user, room) and user_room_of(user, room)
+  if not user_room then return 0 end
+  if band(user_room.flags, MEMBER) == 0 then return 1 end
+  local row = row_of(user, room, user_room) or new_row()
+  if load[5] < math.max(user_room.change, row.filled) or load[4] ~= user_room.epoch then return 0 end
+  local apart = apart_of(user, room, user_room)
+  if load[8] > user_room.seq then return 0 end
   for _, seq in ipairs(load[9]) do
-    if seq > seat.seq and not has(apart, packed(seq), 4) then return 0 end
+    if seq > user_room.seq and not has(apart, packed(seq), 4) then return 0 end
   end
-  fill(seat, row, ledger_key(load[2]), load[7], apart)
+  fill(user_room, row, ledger_key(load[2]), load[7], apart)
   row.missing, row.filled, row.floor_at = false, load[5], 0
-  row.floor = load[6] > seat.seq and load[6] or 0
+  row.floor = load[6] > user_room.seq and load[6] or 0
   row.latest = tonumber(call('ZSCORE', key_of(user, INBOX), room) or '0')
-  put_row(user, room, seat, row)
-  keep_seat(user, seat)
+  put_row(user, room, user_room, row)
+  keep_user_room(user, user_room)
   return 1
 end
 

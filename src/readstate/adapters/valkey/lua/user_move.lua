@@ -11,30 +11,30 @@ local answers = {}
 
 local function next_epoch(epoch) return math.max(epoch + 1, generation * 1048576) end
 
-local function target(move, seat, apart)
+local function target(move, user_room, apart)
   local kind = move[1]
   if kind == 1 then
-    if move[8] >= 0 and move[8] ~= seat.epoch then return nil end
-    local seq = math.max(seat.seq, move[5])
+    if move[8] >= 0 and move[8] ~= user_room.epoch then return nil end
+    local seq = math.max(user_room.seq, move[5])
     local list = beyond(union(apart, packed_all(move[9] or {})), seq, 4)
-    if seq == seat.seq and list == apart then return nil end
-    if seq == seat.seq then return seat.epoch, seq, list, seat.at, seat.id end
-    return seat.epoch, seq, list, move[6], move[7]
+    if seq == user_room.seq and list == apart then return nil end
+    if seq == user_room.seq then return user_room.epoch, seq, list, user_room.at, user_room.id end
+    return user_room.epoch, seq, list, move[6], move[7]
   elseif kind == 2 then
-    if move[8] >= 0 and move[8] ~= seat.epoch then return nil end
-    local seq = math.min(seat.seq, move[5] - 1)
+    if move[8] >= 0 and move[8] ~= user_room.epoch then return nil end
+    local seq = math.min(user_room.seq, move[5] - 1)
     local kept = sub(apart, 1, before(apart, packed(move[5]), 4) * 4)
     local list = union(kept, beyond(packed_all(move[9]), seq, 4))
-    if seq == seat.seq then return next_epoch(seat.epoch), seq, list, seat.at, seat.id end
-    return next_epoch(seat.epoch), seq, list, move[6], move[7]
+    if seq == user_room.seq then return next_epoch(user_room.epoch), seq, list, user_room.at, user_room.id end
+    return next_epoch(user_room.epoch), seq, list, move[6], move[7]
   else
-    if seat.epoch ~= move[9] or seat.seq ~= move[10] then return nil end
+    if user_room.epoch ~= move[9] or user_room.seq ~= move[10] then return nil end
     local list, after = packed_all(move[8]), packed_all(move[11])
     for at = 1, #apart, 4 do -- messages read one by one since then stay read
       local key = sub(apart, at, at + 3)
       if not has(after, key, 4) then list = with(list, key, key, 4) end
     end
-    return next_epoch(seat.epoch), move[5], list, move[6], move[7]
+    return next_epoch(user_room.epoch), move[5], list, move[6], move[7]
   end
 end
 
@@ -42,19 +42,19 @@ local function apply(move)
   local room = move[4]
   local user = move[2]
   if not open(user, room) then return 0 end
-  local seat = seat_of(user, room)
-  if not seat or band(seat.flags, MEMBER) == 0 then return 1 end
-  local was, apart = seat.raw, apart_of(user, room, seat)
-  local epoch, seq, list, at, id = target(move, seat, apart)
+  local user_room = user_room_of(user, room)
+  if not user_room or band(user_room.flags, MEMBER) == 0 then return 1 end
+  local was, apart = user_room.raw, apart_of(user, room, user_room)
+  local epoch, seq, list, at, id = target(move, user_room, apart)
   local is, now_apart = '', apart
   if epoch then
-    set_state(user, room, seat, ledger_key(move[3]), apart, epoch, seq, list, at, id, move[10])
-    is, now_apart = seat.raw, list
+    set_state(user, room, user_room, ledger_key(move[3]), apart, epoch, seq, list, at, id, move[10])
+    is, now_apart = user_room.raw, list
   end
-  local head = pack('>i4B', size_of(user, room, seat), #was) .. was
-  if apart == '' and now_apart == '' and band(seat.flags, PREFERS) == 0 then return head .. is end
+  local head = pack('>i4B', size_of(user, room, user_room), #was) .. was
+  if apart == '' and now_apart == '' and band(user_room.flags, PREFERS) == 0 then return head .. is end
   local preferences = ''
-  if band(seat.flags, PREFERS) ~= 0 then preferences = call('HGET', key_of(user, PREFERENCES), room) or '' end
+  if band(user_room.flags, PREFERS) ~= 0 then preferences = call('HGET', key_of(user, PREFERENCES), room) or '' end
   return {head .. is, apart, now_apart, preferences}
 end
 
@@ -79,7 +79,7 @@ local function cut(user, room, ledger, change, seq, at)
   local gone = call('ZREMRANGEBYSCORE', ledger, '-inf', at)
   if gone == 0 then return count end
   if gone >= count then -- the ledger was changed by something else
-    unload(user, room, seat_of(user, room))
+    unload(user, room, user_room_of(user, room))
     return nil
   end
   call('HSET', counts, room, pack(COUNT, flags, count - gone, touched, filled, 0, 0, latest, 0, tonumber(first[2]),
@@ -89,12 +89,12 @@ end
 
 -- By far the most reads: up to a position, by a member with nothing apart, no mentions and no preferences in the room.
 -- Returns nil for any other read.
-local function plain(move)
+local function plain_read(move)
   local user, room = move[2], move[4]
   if not open(user, room) then return 0 end
-  local raw = look_at(user, room)
+  local raw = read_user_room(user, room)
   if not raw then return 1 end
-  local flags, epoch, seq, at, change = unpacked(SEAT, raw)
+  local flags, epoch, seq, at, change = unpacked(USER_ROOM, raw)
   if band(flags, MEMBER + APART + PREFERS) ~= MEMBER then return nil end
   local forward, left = move[5] > seq and (move[8] < 0 or move[8] == epoch), 0
   if band(flags, COUNTED) ~= 0 then
@@ -105,14 +105,14 @@ local function plain(move)
   local head = pack('>i4B', left, #raw)
   if not forward then return head .. raw end
   local changed = number[user] + 1
-  local new = pack(SEAT, flags, epoch, move[5], move[6], change, changed) .. move[7]
-  number[user], dirty[user], seat_at_hand[user], unsaved[user] = changed, true, new, true
+  local new = pack(USER_ROOM, flags, epoch, move[5], move[6], change, changed) .. move[7]
+  number[user], dirty[user], cached_user_room[user], unsaved[user] = changed, true, new, true
   note_move(user, room, epoch, move[5])
   return head .. raw .. new
 end
 
 for index, move in ipairs(cmsgpack.unpack(ARGV[6])) do
-  answers[index] = move[1] == 1 and not move[9] and plain(move) or apply(move)
+  answers[index] = move[1] == 1 and not move[9] and plain_read(move) or apply(move)
 end
 close()
 return answers

@@ -2,4 +2,4 @@
 -- Returns {user rooms, apart}, each {room, value, ...}, with the marker under the empty name; false: not loaded.
 local user = 1
 if not open(user) then return false end
-return {call('HGETALL', key_of(user, SEATS)), call('HGETALL', key_of(user, ASIDE))}
+return {call('HGETALL', key_of(user, USER_ROOMS)), call('HGETALL', key_of(user, READ_APART))}

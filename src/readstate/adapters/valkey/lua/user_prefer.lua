@@ -8,12 +8,12 @@ if not open(user, room) then
   call('DEL', key_of(user, LOADING)) -- a load in flight is too old
   return -1
 end
-local seat = seat_of(user, room)
-if not seat or band(seat.flags, MEMBER) == 0 then return -1 end
-local standing = known >= 0 and call('HGET', key_of(user, PREFERENCES), room)
-if standing and (cmsgpack.unpack(standing)[6] or 0) > known then return -1 end
-seat.flags = bor(seat.flags, PREFERS)
-put_seat(user, seat)
+local user_room = user_room_of(user, room)
+if not user_room or band(user_room.flags, MEMBER) == 0 then return -1 end
+local stored = known >= 0 and call('HGET', key_of(user, PREFERENCES), room)
+if stored and (cmsgpack.unpack(stored)[6] or 0) > known then return -1 end
+user_room.flags = bor(user_room.flags, PREFERS)
+put_user_room(user, user_room)
 local wanted = cmsgpack.unpack(ARGV[7])
 wanted[6] = number[user]
 put_field(user, PREFERENCES, room, cmsgpack.pack(wanted))

@@ -1,0 +1,32 @@
+"""What every part of the hot state works with."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from readstate.ports import Clock
+from readstate.timings import ValkeyTimings
+
+from .client import Call, ValkeyClient
+from .generation import Generation
+from .keys import slot_of
+from .scripts import COMMAND, Script
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Backend:
+    client: ValkeyClient
+    generation: Generation
+    clock: Clock
+    timings: ValkeyTimings
+    prefix: str
+    unread_cap: int
+    ttl_ms: int
+    """After this time without use, keys expire."""
+
+    async def one(self, script: Script, keys: Sequence[str], *arguments: str | bytes | int) -> Any:
+        """Run a script once. All keys must be in one slot."""
+        return (await self.client.run(script, [Call(slot_of(keys[0]), keys, arguments)])).values[0]
+
+    async def command(self, key: str, *command: str | bytes | int) -> Any:
+        return await self.one(COMMAND, [key], *command)

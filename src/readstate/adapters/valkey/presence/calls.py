@@ -1,0 +1,86 @@
+"""Script calls about the presence of many users at once."""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from readstate.adapters.valkey import Backend, Call, Script, slot_of, tag_of
+from readstate.adapters.valkey.groups import Packed, chunks, run_grouped
+from readstate.adapters.valkey.scripts import COMMAND, script
+
+from .instances import MAX_USERS, Instances
+
+LEAVE = script("presence_state", "presence_leave")
+
+Key = tuple[str, str]
+"""(device, connection). The connection of a device that is only reported is empty."""
+
+_encode = msgspec.msgpack.Encoder().encode
+encode_text = msgspec.json.Encoder().encode
+
+
+class PresenceCalls:
+    def __init__(self, backend: Backend, instances: Instances) -> None:
+        self.backend = backend
+        self.instances = instances
+        self.keys_of = lru_cache(maxsize=100_000)(self._keys_of)
+
+    def _keys_of(self, user: str) -> tuple[int, tuple[str, str, str]]:
+        """The user's slot, and the keys of devices, of unproven messages, and of those kept after the user left."""
+        families = ("presence", "unproven", "left")
+        devices, unproven, left = (f"{self.backend.prefix}{family}:{tag_of(user)}" for family in families)
+        return slot_of(devices), (devices, unproven, left)
+
+    def entry(self, key: Key) -> str:
+        """The name of a device among a user's devices."""
+        return encode_text((self.instances.name if key[1] else "", *key)).decode()
+
+    async def answers(self, script: Script, items: Mapping[str, Any], *more: int) -> dict[str, Any]:
+        """One answer per user. An empty answer counts only if the generation still stands: it may be due to a loss."""
+        found: dict[str, Any] = {}
+        todo = dict(items)
+        while todo:
+            number = await self.instances.settled()
+            found |= await self.decide(script, todo, number, *more)
+            todo = {user: item for user, item in todo.items() if not found[user]}
+            if todo and await self.backend.generation.check() == number:
+                break
+        return found
+
+    async def decide(self, script: Script, items: Mapping[str, Any], number: int, *more: int) -> dict[str, Any]:
+        """Run a script until it answers for every user: it needs to know of each instance involved whether it lives.
+
+        In a generation other than `number` (0: any), the script answers that nothing is known.
+        """
+        found: dict[str, Any] = {}
+        todo = dict(items)
+        while todo:
+            parts = await self.run(script, todo, number, *more)
+            unknown = {name.decode() for _, (_, names) in parts for name in names}
+            for users, (answers, _) in parts:
+                found |= {user: answer for user, answer in zip(users, answers, strict=True) if answer is not None}
+            todo = {user: item for user, item in todo.items() if user not in found}
+            if unknown:
+                await self.instances.learn(unknown)
+        return found
+
+    async def run(
+        self, script: Script, items: Mapping[str, Any], number: int = 0, *more: int
+    ) -> list[tuple[list[str], Any]]:
+        """Run a script for many users. Returns the users of each call, and its answer."""
+        head = (self.backend.clock(), _encode(list(self.instances.live)), _encode(list(self.instances.gone)))
+        width = 3 if script is LEAVE else 2
+
+        def pack(users: list[str]) -> Packed:
+            keys = [key for user in users for key in self.keys_of(user)[1][:width]]
+            return keys, [*head, number, _encode([items[user] for user in users]), *more]
+
+        things = ((self.keys_of(user)[0], 1, user) for user in items)
+        return await run_grouped(self.backend.client, script, things, MAX_USERS, pack)
+
+    async def commands(self, commands: Sequence[Call]) -> None:
+        """Each runs one command on one key."""
+        for some in chunks(commands, MAX_USERS):
+            await self.backend.client.run(COMMAND, some)

@@ -1,0 +1,160 @@
+"""Leases of the processes that share the hot store, each under a name that was never used before.
+
+A process that loses its lease, because it was paused for too long or the hot store was lost, takes another one under a
+new name and writes its connected users again. So a name that is gone stays gone, and readers may cache that.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Collection, Iterable, Sequence
+from time import monotonic
+from typing import Any, NamedTuple
+
+from readstate.adapters.valkey import Backend, tag_of
+from readstate.adapters.valkey.groups import chunks
+from readstate.adapters.valkey.scripts import script
+
+MAX_GONE = 1_000
+"""How many names of gone processes are cached."""
+MAX_USERS = 500
+"""Users in one call."""
+
+LEASE = script("instance_lease")
+
+
+class _Lease(NamedTuple):
+    age: int
+    """Of the generation, in ms."""
+    is_mine: bool
+    live: set[str]
+    gone: set[str]
+
+
+class Instances:
+    def __init__(self, backend: Backend, instance_id: str) -> None:
+        self._backend = backend
+        self._timings = backend.timings
+        self._key = f"{backend.prefix}instances"
+        self._id = instance_id
+        self._settled = 0
+        self._read_at = 0.0
+        self._joining = asyncio.Lock()
+        self.name = ""
+        """The name of this process's lease; empty: none yet."""
+        self.live: Collection[str] = ()
+        self.gone: dict[str, None] = {}
+
+    async def settled(self) -> int:
+        """Returns the generation once every process had the time to write its connected users in it."""
+        generation = self._backend.generation
+        while self._settled != generation.number or not self._settled:
+            number = await generation.check()
+            missing = self._timings.settle_ms - (await self._read()).age
+            if generation.number != number:
+                continue
+            if missing <= 0:
+                self._settled = number
+            else:
+                await asyncio.sleep(missing / 1000)
+        if monotonic() > self._read_at + self._timings.lease_cache:
+            await self._read()
+        return self._settled
+
+    async def learn(self, names: Iterable[str]) -> None:
+        """Find out which of these are gone. A lease is written before anything under its name."""
+        await self._read()
+        self._cache_gone(set(names).difference(self.live))
+
+    async def over(self) -> set[str]:
+        """The processes whose lease is over and whose users were not expired yet."""
+        return (await self._read()).gone
+
+    async def join(self) -> None:
+        """Take a lease, unless this process has one."""
+        if not self.name:
+            async with self._joining:
+                if not self.name:
+                    await self.renew()
+
+    async def renew(self) -> bool:
+        """Renew this process's lease. False: it has a new name, under which none of its users is written yet."""
+        if self.name and (await self._read(self.name, self._timings.lease_ms)).is_mine:
+            return True
+        name = f"{self._id}:{secrets.token_hex(6)}"
+        await self._read(name, self._timings.lease_ms, take=True)
+        self.name = name
+        return False
+
+    async def leave(self) -> None:
+        """End the lease at shutdown: other processes expire its users at once."""
+        if self.name:
+            await self._read(self.name, 0)
+
+    async def forget(self, name: str) -> None:
+        """All users of a gone process are expired."""
+        await self._backend.command(self._key, "HDEL", name)
+
+    async def _read(self, me: str = "", lease: int = 0, *, take: bool = False) -> _Lease:
+        age, mine, live, gone = await self._backend.one(LEASE, [self._key], me, lease, int(take))
+        found = _Lease(age, bool(mine), {one.decode() for one in live}, {one.decode() for one in gone})
+        self.live, self._read_at = found.live, monotonic()
+        self._cache_gone(found.gone)
+        return found
+
+    def _cache_gone(self, gone: Iterable[str]) -> None:
+        for name in gone:
+            self.gone.pop(name, None)
+            self.gone[name] = None
+        while len(self.gone) > MAX_GONE:
+            del self.gone[next(iter(self.gone))]
+
+
+class ListedUsers:
+    """The users whom another process must expire if this one dies, on a list in the hot store."""
+
+    def __init__(self, backend: Backend, instances: Instances, wake: Callable[[], None]) -> None:
+        self._backend = backend
+        self._instances = instances
+        self._wake = wake
+        self.listed: set[str] = set()
+        self._changed: set[str] = set()
+
+    def changed(self, *users: str) -> None:
+        """Let the next flush decide whether these users must be on the list."""
+        self._changed.update(users)
+        self._wake()
+
+    def begin_anew(self, users: Iterable[str]) -> None:
+        """This process has a new lease, and with it an empty list."""
+        self.listed.clear()
+        self._changed.update(users)
+
+    async def flush(self, must_be_listed: Callable[[str], bool]) -> None:
+        changed, self._changed = self._changed, set()
+        added = {user for user in changed if must_be_listed(user)}
+        try:
+            for command, users in (("SADD", added), ("SREM", changed - added)):
+                for some in chunks(list(users), MAX_USERS):
+                    await self._command(self._instances.name, command, *some)
+        except BaseException:
+            self._changed |= changed
+            raise
+        self.listed = (self.listed | added) - (changed - added)
+
+    async def renew(self) -> None:
+        if self.listed:
+            await self._command(self._instances.name, "PEXPIRE", self._backend.timings.listed_ms)
+
+    async def of(self, instance: str) -> list[str]:
+        """Some of the users on the list of a gone process; none: all are expired."""
+        return [user.decode() for user in await self._command(instance, "SRANDMEMBER", MAX_USERS)]
+
+    async def adopt(self, users: Sequence[str]) -> None:
+        await self._command(self._instances.name, "SADD", *users)
+        self.listed.update(users)
+
+    async def expired(self, instance: str, users: Sequence[str]) -> None:
+        await self._command(instance, "SREM", *users)
+
+    async def _command(self, instance: str, *command: str | int) -> Any:
+        return await self._backend.command(f"{self._backend.prefix}connected:{tag_of(instance)}", *command)

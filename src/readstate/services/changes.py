@@ -1,0 +1,106 @@
+"""Sync cursors of users, and what has changed for a user since one."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from readstate.domain.errors import InvalidCursor
+from readstate.domain.model import Preferences
+from readstate.domain.rooms import is_thread
+from readstate.ports import Clock, DurableUsers, Freshness, HotChannels, UserRoom
+
+from .cursors import Cursors, SyncCursor
+from .loading import Loader
+from .pending_writes import PendingWrites
+
+CLOCKS_MS = 60_000
+"""The clocks of two instances differ by less than this."""
+
+
+class Changed(NamedTuple):
+    channels: list[str]
+    removed: list[str]
+    """Channels left or deleted."""
+    threads: list[str]
+    """Room names of threads, also of those no longer followed."""
+
+
+@dataclass(eq=False, repr=False)
+class Changes:
+    _channels: HotChannels
+    _loader: Loader
+    _durable: DurableUsers
+    _pending_writes: PendingWrites
+    _freshness: Freshness
+    _cursors: Cursors
+    _clock: Clock
+    store_id: int
+
+    async def cursor(self, user: str) -> SyncCursor:
+        """Everything up to it is durable, and in every answer made after it."""
+        positions = await self._channels.positions()
+        await self._pending_writes.settled(user)
+        change = (await self._loader.view(user, [])).change
+        return SyncCursor(change, positions, self._clock(), self.store_id, sure=not self._freshness.behind)
+
+    async def encoded_cursor(self, user: str) -> str:
+        return self._cursors.encode(await self.cursor(user), user)
+
+    async def now(self, user: str) -> tuple[int, tuple[int, ...]]:
+        """Differs after every change that the user may see."""
+        return (await self._loader.view(user, [])).change, await self._channels.positions()
+
+    async def decode(self, user: str, since: str) -> SyncCursor:
+        """Raises InvalidCursor if the changes since the cursor are not known."""
+        start = self._cursors.decode(since, SyncCursor, user, "since")
+        known = start.store == self.store_id and len(start.positions) == len(await self._channels.positions())
+        if not known or await self.erased_since(user, start):
+            raise InvalidCursor("what changed since then is not known: sync without since", field="since")
+        return start
+
+    async def erased_since(self, user: str, start: SyncCursor) -> bool:
+        """Whether the user was or may have been erased after a cursor: an erase leaves no trace of what it removed.
+
+        An erase drops the user's hot state. So the database is asked only if the user was loaded after the cursor.
+        """
+        if start.change >= (await self._loader.view(user, [])).complete_since:
+            return False
+        erased = await self._durable.erased_until(user)
+        return erased > 0 and start.at <= erased + CLOCKS_MS
+
+    async def member_of(self, user: str, wanted: frozenset[str] | None) -> list[str]:
+        """The user's channels, without threads; only those in `wanted`, if given."""
+        view = await self._loader.view(user, "all" if wanted is None else list(wanted))
+        return [one.channel_id for one in view.user_rooms if one.member and not is_thread(one.channel_id)]
+
+    async def changed(self, user: str, start: SyncCursor) -> Changed:
+        user_rooms = await self._perhaps_changed(user, start)
+        channels = await self._loader.channels([user_room.channel_id for user_room in user_rooms])
+        found = Changed([], [], [])
+        for user_room, channel in zip(user_rooms, channels, strict=True):
+            name = user_room.channel_id
+            own = (
+                not start.sure or user_room.pointer.change > start.change or self._unmuted(user_room.preferences, start)
+            )
+            if channel is None or not user_room.member:
+                if own or await self._position(name) > start.position_of(name):
+                    (found.threads if is_thread(name) else found.removed).append(name)
+            elif own or channel.position > start.position_of(name):
+                (found.threads if is_thread(name) else found.channels).append(name)
+        return found
+
+    def _unmuted(self, preferences: Preferences, start: SyncCursor) -> bool:
+        """Whether a mute has expired since the cursor."""
+        return start.at < preferences.muted_until <= self._clock()
+
+    async def _perhaps_changed(self, user: str, start: SyncCursor) -> list[UserRoom]:
+        """The user rooms to check: all, if the user was loaded after the cursor, or the cursor is not `sure`."""
+        view = await self._loader.view(user, start.change)
+        if start.change < view.complete_since or not start.sure:
+            return (await self._loader.view(user, "all")).user_rooms
+        known = {user_room.channel_id for user_room in view.user_rooms}
+        others = [name for name in (*view.timelines, *view.preferences) if name not in known]
+        return view.user_rooms + (await self._loader.view(user, others)).user_rooms
+
+    async def _position(self, channel: str) -> int:
+        found = (await self._channels.channels([channel]))[0]
+        return 0 if found is None else found.position
