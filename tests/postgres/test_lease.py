@@ -300,7 +300,7 @@ async def test_after_a_kill_the_next_process_waits_says_so_and_goes_on(url: str,
 
         heir.start()
 
-        assert said(heir, "waiting until its lease expires")
+        assert said(heir, "waiting until it expires")
         assert post(heir, "m1") == 202
         assert post(heir, "m2") == 202
         assert heir.stop() == 0

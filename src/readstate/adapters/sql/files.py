@@ -29,9 +29,8 @@ def migrations(dialect: str) -> dict[int, str]:
     return {int(match[1]): _read(dialect, name) for match, name in found}
 
 
-def check_version(dialect: str, version: int) -> tuple[int, int]:
+def check_version(version: int, newest: int) -> tuple[int, int]:
     """(current, wanted) schema version; equal when nothing is missing."""
-    newest = max(migrations(dialect))
     if version > newest:
         raise ConfigurationError(
             f"the database has schema {version}, made by a newer Readstate; this one knows up to {newest}"

@@ -26,7 +26,7 @@ async def migrations_missing(connection: Connection) -> tuple[int, int]:
     await connection.execute("BEGIN READ ONLY")
     version = await _version(connection)
     await connection.execute("COMMIT")
-    return check_version("postgres", version)
+    return check_version(version, max(migrations("postgres")))
 
 
 async def migrate(connection: Connection, timings: SqlTimings) -> tuple[int, int]:

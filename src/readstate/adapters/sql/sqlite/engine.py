@@ -245,7 +245,7 @@ def schema_version(connection: sqlite3.Connection) -> int:
 
 
 def migrations_missing(connection: sqlite3.Connection) -> tuple[int, int]:
-    return check_version("sqlite", schema_version(connection))
+    return check_version(schema_version(connection), max(migrations("sqlite")))
 
 
 def migrate(connection: sqlite3.Connection) -> tuple[int, int]:
