@@ -37,9 +37,12 @@ from readstate.profiles.wiring import Parts, Services
 from readstate.services.cursors import Cursors
 from readstate.services.freshness import AlwaysFresh
 from readstate.services.pending_writes import UnannouncedWrites
+from readstate.services.undelivered import LateBadges
 from readstate.settings import make_settings
 from readstate.timings import SqlTimings, Timings, ValkeyTimings
+from readstate.workers.focused_reads import FocusedReads
 from readstate.workers.message_writer import MessageWriter
+from readstate.workers.on_failure import RetryBatch
 from readstate.workers.receipt_persister import ReceiptPersister
 from tests.contract import valkey
 from tests.contract.postgres import postgres
@@ -92,17 +95,12 @@ class World:
         writing = UnannouncedWrites()
         self.writer = MessageWriter(
             durable,
-            hot.users,
-            hot.channels,
-            hot.badges,
-            hot.presence,
+            hot,
             bus,
-            self._log_reads,
             note_away,
-            read_in_focus,
-            None,
+            FocusedReads(hot.users, hot.presence, read_in_focus),
+            RetryBatch(LateBadges(durable, hot.badges, bus), self._log_reads, clock),
             writing,
-            clock,
             "w",
         )
         log = LocalLog(0, self.writer.handle, self._log_reads)
@@ -118,7 +116,6 @@ class World:
             1,
             cursors,
             "w",
-            alone=True,
             consistency=Exclusive(),
             timings=Timings(),
         )
@@ -276,10 +273,12 @@ async def run(world: World, log: Sequence[Delivery], random: Random) -> None:
             continue
 
 
-KINDS = {"memory": (in_memory, range(30)), "servers": (on_servers, range(8))}
+KINDS = {"memory": in_memory, "servers": on_servers}
+SHORTLY = [*(("memory", seed) for seed in range(10)), *(("servers", seed) for seed in range(3))]
+LONG = [*(("memory", seed) for seed in range(10, 30)), *(("servers", seed) for seed in range(3, 8))]
 
 
-@pytest.mark.parametrize(("kind", "seed"), [(kind, seed) for kind, (_, seeds) in KINDS.items() for seed in seeds])
+@pytest.mark.parametrize(("kind", "seed"), [*SHORTLY, *(pytest.param(*one, marks=pytest.mark.long) for one in LONG)])
 async def test_whatever_a_dying_writer_leaves_is_brought_to_its_end(kind: str, seed: int, tmp_path: Path) -> None:
     random = Random(seed)
     log = as_log(made_up(random, 60))
@@ -289,7 +288,7 @@ async def test_whatever_a_dying_writer_leaves_is_brought_to_its_end(kind: str, s
         for delivery in log:
             await straight.apply([delivery], nobody, LOG)
         clock = clock_from(START + 10_000)
-        store, hot = await stack.enter_async_context(KINDS[kind][0](tmp_path, clock))
+        store, hot = await stack.enter_async_context(KINDS[kind](tmp_path, clock))
         mortal = Mortal(store, random)
         world = World(mortal, hot, clock)
 
