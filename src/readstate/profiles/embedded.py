@@ -79,7 +79,7 @@ class Embedded:
             durable = self._tracing.durable(durable, "sqlite" if self._settings.in_sqlite else "postgresql")
             hot = self._tracing.hot(hot, "redis" if self._settings.hot_url else "")
             batchers = self._tracing.batchers
-        persister = ReceiptPersister(durable.merge)
+        persister = ReceiptPersister(durable)
         bus, unannounced = LocalBus(), UnannouncedWrites()
 
         async def read_in_focus(seen: Sequence[Seen]) -> None:
