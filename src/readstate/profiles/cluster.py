@@ -36,7 +36,7 @@ from readstate.services.pending_writes import UnannouncedWrites
 from readstate.settings import Settings
 from readstate.tasks import cancel
 from readstate.timings import Timings
-from readstate.workers.receipt_persister import ReceiptPersister, SharedPersister, SpoolRestorer
+from readstate.workers.receipt_persister import SharedPersister, SpoolRestorer, TopicPersister
 
 from .consistency import Shared
 from .wiring import Parts, Services
@@ -224,9 +224,7 @@ class Cluster:
 
     async def _open_spool(self) -> None:
         s = self.settings
-        persister = SharedPersister(
-            ReceiptPersister(self.durable.merge_unless_erased), self.hot.users, _always, self.clock, s.persist_rate
-        )
+        persister = SharedPersister(TopicPersister(self.durable), self.hot.users, _always, self.clock, s.persist_rate)
         restorer = SpoolRestorer(persister, self.sender.send_reads, self.bus)
         self.spools = SpoolDirectory(
             Path(s.data_dir), s.spool_max, restorer.restore, self.durable, self.clock, self.timings.kafka
