@@ -8,7 +8,14 @@ TOOLS := chromium:chromium node:nodejs
 
 SEEDS ?= 1 2 3
 
-.PHONY: help setup tools run test lint types imports pytest test-servers test-cluster chaos screenshots fmt fuzz bench lock clean
+# More processes than cores: half of the time a test waits for a server.
+PROCESSES ?= 4
+PYTEST := $(BIN)/pytest --numprocesses=$(PROCESSES) --dist=worksteal
+QUICK := tests/unit $(wildcard tests/http/test_*_story.py) tests/live/test_counts.py tests/live/test_focus.py \
+	tests/live/test_resume.py tests/model/test_laws.py
+RANDOM := tests/model tests/embedded/test_fuzz.py tests/kafka/test_spool.py tests/valkey/test_valkey_at_random.py
+
+.PHONY: help setup tools run quick test lint types imports pytest test-long test-servers test-cluster chaos screenshots fmt fuzz bench lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -34,27 +41,35 @@ tools: ## Install the Debian packages that tests need (a browser, Node.js), wher
 run: setup ## Start the service with its demo page on http://127.0.0.1:8080/demo, with its data in ./readstate-data
 	$(BIN)/readstate serve --demo
 
+quick: setup ## While editing: the rules and stories, without servers, until the first failure (under a minute)
+	$(BIN)/ruff check --quiet
+	TEST_STORES=embedded $(BIN)/pytest --numprocesses=2 --dist=worksteal --exitfirst --quiet -m "not long" $(QUICK)
+
 test: lint types imports pytest ## Everything that must hold: format, lint, types, import rules, tests
 
-lint: setup
+lint: setup ## Format and lint
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 
-types: setup
+types: setup ## Types, strictly
 	$(BIN)/mypy
 
-imports: setup
+imports: setup ## Who may import whom
 	$(BIN)/lint-imports
 
-pytest: setup tools
-	$(BIN)/pytest --numprocesses=2
+pytest: setup tools ## All tests but the long runs
+	$(PYTEST) -m "not long"
+
+test-long: setup tools ## Long runs: more seeds and storms, and ten times as many random examples (about an hour)
+	HYPOTHESIS_PROFILE=long $(PYTEST) --timeout=3600 -m long
+	HYPOTHESIS_PROFILE=long $(PYTEST) --timeout=3600 -m "not long" $(RANDOM)
 
 test-servers: setup ## Run the tests of the service with everything on PostgreSQL and Valkey (about 10 minutes)
-	TEST_STORES=servers $(BIN)/pytest --numprocesses=2 tests/http tests/live \
+	TEST_STORES=servers $(PYTEST) tests/http tests/live \
 		tests/embedded/test_memory_lost.py tests/embedded/test_concurrency.py
 
 test-cluster: setup ## Run the same tests with every service as a cluster, over Kafka too (about half an hour)
-	TEST_STORES=cluster $(BIN)/pytest --numprocesses=2 tests/http tests/live
+	TEST_STORES=cluster $(PYTEST) tests/http tests/live
 
 chaos: setup ## Storms over a cluster of real processes, each reproducible by its seed: make chaos SEEDS="1 2 3"
 	$(BIN)/python -m tests.chaos --seeds $(SEEDS)

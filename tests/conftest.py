@@ -26,11 +26,19 @@ settings.load_profile("shared machine")
 with suppress(ValueError):
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+SLOW = {"test_chaos", "test_crash", "test_fleet", "test_js_client", "test_stateful", "test_three_brokers"}
+"""They take long by themselves, and begin first: no process is left with one of them when the others are done."""
 SERVICE_KEY = "the-service-key-of-the-tests"
 JWT_SECRET = "the-jwt-secret-of-the-tests-with-32-bytes-or-more"
 GENERAL = "general"
 WAIT = {"prefer": "wait"}
 """Sent with every request: messages have their places when the answer comes, whatever the log is."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """After they were shuffled."""
+    items.sort(key=lambda item: item.path.stem not in SLOW)
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,6 @@ import os
 import resource
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +15,7 @@ from typing import Self
 import httpx
 
 from tests import stores
+from tests.commands import Command
 
 DEADLINE = 90.0
 
@@ -44,7 +44,7 @@ class Child:
         self.environ = environ_of(settings) | {"PYTHONFAULTHANDLER": "1"}
         self.log: list[str] = []
         self.url = ""
-        self._child: subprocess.Popen[str] | None = None
+        self._child: Command | None = None
         self._drain: threading.Thread | None = None
 
     @property
@@ -70,18 +70,12 @@ class Child:
     def launch(self) -> None:
         """Starts a child and waits for nothing."""
         assert self._child is None, "already started"
-        command = [sys.executable, "-m", "readstate", self.command, "--port", "0", "--data-dir", str(self.data_dir)]
+        words = [self.command, "--port", "0", "--data-dir", str(self.data_dir), *self.flags]
         # A pipe, not a file: limits on the size of files must not meet the log.
-        self._child = subprocess.Popen(
-            [*command, *self.flags],
-            env=self.environ,
-            cwd=self.data_dir.parent,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        )
-        self._drain = threading.Thread(target=self._read_log, args=(self._child,), daemon=True)
+        read, write = os.pipe()
+        self._child = Command(*words, env=self.environ, cwd=self.data_dir.parent, stdout=write, stderr=write)
+        os.close(write)
+        self._drain = threading.Thread(target=self._read_log, args=(read,), daemon=True)
         self._drain.start()
 
     def kill(self) -> None:
@@ -121,9 +115,9 @@ class Child:
         except httpx.TransportError:
             return False
 
-    def _read_log(self, child: subprocess.Popen[str]) -> None:
-        assert child.stdout is not None
-        self.log.extend(child.stdout)
+    def _read_log(self, pipe: int) -> None:
+        with open(pipe, errors="replace") as lines:
+            self.log.extend(lines)
 
     def _end(self, sign: signal.Signals | None, deadline: float = DEADLINE) -> int:
         assert self._child is not None
@@ -140,8 +134,6 @@ class Child:
             raise AssertionError(f"{self.data_dir.name} does not end:\n{''.join(self.log)}") from None
         finally:
             drain.join(DEADLINE)
-            assert child.stdout is not None
-            child.stdout.close()
         return code
 
     def close(self) -> None:

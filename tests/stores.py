@@ -1,7 +1,8 @@
 """Where the services of tests keep everything: in files and memory of their own, on real servers, or as a cluster.
 
 `TEST_STORES=servers` puts every service of the run on PostgreSQL and Valkey, `TEST_STORES=cluster` makes it one of the
-cluster profile, with Kafka and with workers beside it. Some tests ask for several kinds in any run.
+cluster profile, with Kafka and with workers beside it, `TEST_STORES=embedded` needs no server. Some tests ask for
+several kinds in any run that does not choose one.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ EMBEDDED, SERVERS, CLUSTER = "embedded", "servers", "cluster"
 chosen = os.environ.get("TEST_STORES", EMBEDDED)
 """What services use that are not told otherwise."""
 assert chosen in {EMBEDDED, SERVERS, CLUSTER}, f"TEST_STORES is {EMBEDDED}, {SERVERS} or {CLUSTER}"
-ALL = [EMBEDDED, SERVERS] if chosen == EMBEDDED else [chosen]
+ALL = [chosen] if "TEST_STORES" in os.environ else [EMBEDDED, SERVERS]
 UNLIMITED = {"rate_limit": 0, "max_devices": 0}
 """Tests ask faster, and with more devices, than a user may. Those of the limits set them."""
 PARTITIONS = 2

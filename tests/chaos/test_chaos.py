@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.effort import long
+
 from .run import storm
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *long([2, 3])])
 async def test_a_storm_takes_nothing_that_was_acknowledged(seed: int, tmp_path: Path) -> None:
     await storm(seed, tmp_path)

@@ -3,8 +3,6 @@
 import json
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from readstate import api
-from readstate.cli import app, bench_load
+from readstate.cli import app, bench_data, bench_load
 from readstate.client import Client
 from tests.cli.test_cli import Done, Shell
+from tests.commands import Command
 from tests.servers import DEADLINE, Server, serving, wait_until
 from tests.stores import not_in_a_cluster
 
@@ -163,7 +162,7 @@ def unread(channel: str, number: int, **more: Any) -> api.Unread:
     ],
 )
 def test_a_count_is_right_or_it_is_named(found: list[api.Unread], wrong: list[tuple[str, int, int | None]]) -> None:
-    differ = bench_load.differences("bob", {"a": 3, "b": 0}, found)
+    differ = bench_data.differences("bob", {"a": 3, "b": 0}, found)
 
     assert [(one.channel_id, one.expected, one.unread) for one in differ] == wrong
     assert all(one.user_id == "bob" for one in differ)
@@ -171,7 +170,7 @@ def test_a_count_is_right_or_it_is_named(found: list[api.Unread], wrong: list[tu
 
 def test_a_read_behind_its_back_is_noticed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     compare = bench_load.Run._compare
-    monkeypatch.setattr(bench_load, "PATIENCE", 0.5)
+    monkeypatch.setattr(bench_load, "TIMEOUT", 0.5)
 
     async def after_a_read(run: bench_load.Run) -> None:
         prefix = run.report.prefix
@@ -193,30 +192,27 @@ def test_a_read_behind_its_back_is_noticed(server: Server, monkeypatch: pytest.M
 # ---------------------------------------------------------------- a run that ends early
 
 
-def begun(server: Server, *words: str) -> "subprocess.Popen[str]":
+class Begun:
     """A run that would take long, in the midst of its messages."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", "readstate", "bench", *SMALL, "--seconds", "60", *words],
-        env=Shell(server.data_dir.parent).environ,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    wait_until(lambda: '"type":"message"' in exported(server), "messages are sent")
-    return child
 
+    def __init__(self, server: Server) -> None:
+        shell = Shell(server.data_dir.parent)
+        self._out, self._err = shell.directory / "out", shell.directory / "err"
+        with self._out.open("w") as out, self._err.open("w") as err:
+            words = ("bench", *SMALL, "--seconds", "60")
+            self.command = Command(*words, env=shell.environ, cwd=shell.directory, stdout=out, stderr=err)
+        wait_until(lambda: '"type":"message"' in exported(server), "messages are sent")
 
-def ended(child: "subprocess.Popen[str]") -> Done:
-    out, err = child.communicate(timeout=DEADLINE)
-    return Done(child.returncode, out, err)
+    def ended(self) -> Done:
+        return Done(self.command.wait(DEADLINE), self._out.read_text(), self._err.read_text())
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_leaves_nothing(server: Server, sign: signal.Signals) -> None:
-    child = begun(server)
+    run = Begun(server)
 
-    child.send_signal(sign)
-    done = ended(child)
+    run.command.send_signal(sign)
+    done = run.ended()
 
     assert (done.code, done.out) == (130, "")
     assert "interrupted" in done.err
@@ -234,13 +230,13 @@ def test_an_error_ends_the_run_and_what_it_made_is_taken_away(shell: Shell) -> N
 
 
 def test_what_cannot_be_taken_away_is_told(server: Server) -> None:
-    child = begun(server)
+    run = Begun(server)
 
     server.kill()
-    done = ended(child)
+    done = run.ended()
 
     assert (done.code, done.out) == (1, "")
-    assert "not all could be taken away" in done.err
+    assert "not everything could be removed" in done.err
     prefix = prefix_in(done.err)
     assert f"readstate bench --remove {prefix} --users 6 --channels 3" in done.err
     assert "error: messages, 100 at once: " in done.err

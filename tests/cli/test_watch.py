@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.commands import Command
 from tests.conftest import Chat, eventually, token_for
 from tests.servers import DEADLINE, Server, serving
 
@@ -21,11 +21,9 @@ from tests.servers import DEADLINE, Server, serving
 class Watch:
     """A running `readstate watch`."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-        assert process.stdout is not None
-        assert process.stderr is not None
-        self._out, self._err = process.stdout, process.stderr
+    def __init__(self, command: Command, out: asyncio.StreamReader, err: asyncio.StreamReader) -> None:
+        self._command = command
+        self._out, self._err = out, err
 
     async def line(self, pattern: str) -> str:
         """The next line that it prints and that has this in it."""
@@ -49,19 +47,17 @@ class Watch:
     async def rest(self) -> tuple[list[str], str, int]:
         """The lines that are left, what it says beside them, and its exit code, when it has ended."""
         async with asyncio.timeout(DEADLINE):
-            out, err = await self._process.communicate()
-        assert self._process.returncode is not None
-        return out.decode().splitlines(), err.decode(), self._process.returncode
+            out, err = await asyncio.gather(self._out.read(), self._err.read())
+        return out.decode().splitlines(), err.decode(), await asyncio.to_thread(self._command.wait, DEADLINE)
 
     def interrupt(self) -> None:
         """Ctrl+C."""
-        self._process.send_signal(signal.SIGINT)
+        self._command.send_signal(signal.SIGINT)
 
     async def close(self) -> None:
         """End it if it still runs."""
-        if self._process.returncode is None:
-            self._process.kill()
-        await self._process.communicate()
+        self._command.kill()
+        await self.rest()
 
     async def _next(self, stream: asyncio.StreamReader, pattern: str) -> str:
         async with asyncio.timeout(DEADLINE):
@@ -69,6 +65,18 @@ class Watch:
                 if re.search(pattern, text):
                     return text
         raise AssertionError(f"it has ended without {pattern}")
+
+
+@asynccontextmanager
+async def _pipe() -> AsyncIterator[tuple[asyncio.StreamReader, int]]:
+    """What is read here is what is written there; whoever has handed on the other end closes it."""
+    read, write = os.pipe()
+    reader = asyncio.StreamReader()
+    with os.fdopen(read, "rb", buffering=0) as file:
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), file)
+        yield reader, write
+        transport.close()
 
 
 class Shell:
@@ -80,20 +88,16 @@ class Shell:
 
     @asynccontextmanager
     async def watch(self, *words: str) -> AsyncIterator[Watch]:
-        command = [sys.executable, "-m", "readstate", "watch", *words]
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            cwd=self.data.parent,
-            env=self._environ | {"READSTATE_DATA_DIR": str(self.data)},
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        watch = Watch(process)
-        try:
-            yield watch
-        finally:
-            await watch.close()
+        environ = self._environ | {"READSTATE_DATA_DIR": str(self.data)}
+        async with _pipe() as (out, stdout), _pipe() as (err, stderr):
+            command = Command("watch", *words, env=environ, cwd=self.data.parent, stdout=stdout, stderr=stderr)
+            os.close(stdout)
+            os.close(stderr)
+            watch = Watch(command, out, err)
+            try:
+                yield watch
+            finally:
+                await watch.close()
 
     async def refuses(self, *words: str, code: int = 1) -> str:
         """What a watch says that can't be."""
@@ -232,11 +236,11 @@ async def test_after_a_restart_every_message_is_told_once(
         first = await watch.messages("m2")
 
         getattr(server, ending)()
-        await watch.says("the connection has ended.*coming back")
+        await watch.says("the connection has ended.*reconnecting")
         server.start()
         async with talking(server) as again:
             await again.send("alice", "m3")
-            await watch.says("back; what was missed comes first")
+            await watch.says("reconnected; what was missed comes first")
             await again.send("alice", "m4")
 
         assert first + await watch.messages("m4") == ["m1", "m2", "m3", "m4"]
@@ -310,7 +314,7 @@ async def test_what_is_not_readstate_is_told_plainly(shell: Shell) -> None:
         port = other.sockets[0].getsockname()[1]
         error = await shell.refuses("bob", "--url", f"http://127.0.0.1:{port}", "--key", "k")
 
-    assert "answered 404: there is no live service (http_404)" in error
+    assert "answered 404: it serves no live updates (http_404)" in error
 
 
 async def test_a_type_that_is_none_is_a_fault_of_usage(shell: Shell) -> None:

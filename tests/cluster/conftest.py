@@ -1,7 +1,6 @@
 """A service of the cluster profile in this process, with its workers beside it, and hands on its topics."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,10 +15,10 @@ from readstate.adapters.kafka.producer import KafkaProducer, Record
 from readstate.domain.rooms import partition_of
 from readstate.gateway import asgi_app
 from readstate.workers import MESSAGE_WRITER
-from tests import stores
+from tests import commands, stores
 from tests.conftest import JWT_SECRET, SERVICE_KEY, WAIT, Chat, eventually
 from tests.contract import postgres
-from tests.servers import environ_of
+from tests.servers import DEADLINE, environ_of
 
 from .hard import Instance, LocalCluster, local_cluster, two_rooms
 
@@ -66,18 +65,11 @@ class WorkingService:
     async def command(self, *words: str) -> str:
         """What a command of `readstate` says, over the same servers."""
         given = stores.settings_of(Path(self.rs.settings.data_dir))
-        child = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "readstate",
-            *words,
-            env=environ_of(given | {"data_dir": self.rs.settings.data_dir}) | {"COLUMNS": "1000"},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        told = (await child.communicate())[0].decode()
-        assert child.returncode == 0, told
-        return told
+        directory = Path(self.rs.settings.data_dir)
+        environ = environ_of(given | {"data_dir": directory}) | {"COLUMNS": "1000"}
+        done = await asyncio.to_thread(commands.run, *words, env=environ, cwd=directory, timeout=DEADLINE)
+        assert done.returncode == 0, done
+        return done.stdout + done.stderr
 
     async def receipts(self) -> dict[tuple[str, str], tuple[int, int, frozenset[int]]]:
         """The read states of the database: epoch, seq and what was read apart."""

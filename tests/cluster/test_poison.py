@@ -82,7 +82,7 @@ async def test_a_message_that_fails_is_listed_and_can_be_played_again(service: W
     assert await service.chat.count("bob") == 1
 
     await allow(service)
-    assert "played 1 again" in await service.command("dlt", "replay", "--all")
+    assert "replayed 1" in await service.command("dlt", "replay", "--all")
 
     await service.all_done()
     assert await service.chat.count("bob") == 2
@@ -116,7 +116,7 @@ async def test_a_read_that_cant_be_repaired_is_listed_and_can_be_played_again(se
     assert '"bob"' in event
 
     await allow(service)
-    assert "played 1 again" in await service.command("dlt", "replay", "--all")
+    assert "replayed 1" in await service.command("dlt", "replay", "--all")
 
     await service.all_done()
     assert (await service.receipts())["bob", "general"][1] == 2

@@ -1,9 +1,11 @@
-"""A real Kafka for tests: one for a test process, and topics of its own for every test."""
+"""A real Kafka for tests: one for a test run, and topics of its own for every test."""
 
 import atexit
 import functools
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import pytest
@@ -12,6 +14,7 @@ from readstate.stack import Kafka, KafkaCluster, SoftwareMissing
 from readstate.timings import KafkaTimings
 
 from ..folder import folder
+from . import shared_kafka
 
 K = TypeVar("K", Kafka, KafkaCluster)
 TIMINGS = KafkaTimings()
@@ -19,16 +22,32 @@ TIMINGS = KafkaTimings()
 
 @functools.cache
 def server() -> Kafka:
-    """Started when the first test needs it, gone with the process."""
+    """Started when the first test needs it, gone with the last process of the run. No test may pause or stop it."""
+    with _skipped_without_java():
+        kafka, keeper = shared_kafka.connect()
+    atexit.register(keeper.close)
+    return kafka
+
+
+@functools.cache
+def mortal() -> Kafka:
+    """One that tests may pause: only this process uses it."""
     kafka = Kafka(folder() / "kafka")
     atexit.register(kafka.wipe)
     return started(kafka)
 
 
 def started(kafka: K) -> K:
-    """Starts one. Skips loudly where there is no Java, but in CI."""
-    try:
+    """Starts one of a test's own."""
+    with _skipped_without_java():
         return kafka.start()
+
+
+@contextmanager
+def _skipped_without_java() -> Iterator[None]:
+    """Skips loudly, but in CI."""
+    try:
+        yield
     except SoftwareMissing as missing:
         if os.environ.get("CI"):
             raise

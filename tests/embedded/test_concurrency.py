@@ -32,8 +32,8 @@ async def chat(server: Server, request: pytest.FixtureRequest) -> AsyncIterator[
             if (await chat.call("GET", f"/v1/channels/{channel}")).is_success:
                 await chat.delete_channel(channel)
         await chat.open_channel("alice", "bob", "carol", "dave", channel="small")
-        crowd = [f"guest{number}" for number in range(30)]
-        await chat.open_channel("alice", "bob", "carol", "dave", *crowd, channel="large")
+        guests = [f"guest{number}" for number in range(30)]
+        await chat.open_channel("alice", "bob", "carol", "dave", *guests, channel="large")
         yield chat
 
 

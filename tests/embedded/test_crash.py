@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from tests.conftest import Chat, of
+from tests.effort import LONG, long
 from tests.servers import Server
 
 CHANNELS = ("small", "large")
@@ -161,7 +162,7 @@ async def talking_to(server: Server) -> AsyncIterator[Chat]:
         yield Chat(http, server.service_key)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, *long([2])])
 async def test_nothing_acknowledged_is_lost_or_doubled_by_kill_9(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     witness = Witness()
@@ -171,7 +172,7 @@ async def test_nothing_acknowledged_is_lost_or_doubled_by_kill_9(tmp_path: Path,
         async with talking_to(server) as chat:
             await chat.open_channel(*EVERYONE, channel="small")
             await chat.open_channel(*EVERYONE, "guest", channel="large")
-        for lap in range(5):
+        for lap in range(5 if LONG else 3):
             async with talking_to(server) as chat:
                 await Load(chat, witness, chance, lap).run_until_killed(server)
             server.start()

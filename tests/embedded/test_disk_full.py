@@ -169,22 +169,22 @@ def new_message(number: int, channel: str = "large") -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("crowded") / "data", fanout_max_members=2) as server:
+def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("full") / "data", fanout_max_members=2) as server:
         yield server
 
 
 @pytest.mark.parametrize("kind", WHOLE_OR_NOT)
-async def test_a_disk_that_fills_up_within_a_write_does_it_wholly_or_not_at_all(crowded: Server, kind: str) -> None:
-    async with talking_to(crowded) as chat:
+async def test_a_disk_that_fills_up_within_a_write_does_it_wholly_or_not_at_all(full: Server, kind: str) -> None:
+    async with talking_to(full) as chat:
         await start_over(chat)
         refused = 0
         for pages in range(12):
             method, path, body = WHOLE_OR_NOT[kind](pages)
             before = await chat.snapshot(USERS, CHANNELS)
-            crowded.limit_file_size(room_for(crowded, pages * PAGE))
+            full.limit_file_size(room_for(full, pages * PAGE))
             answer = await chat.call(method, path, body)
-            crowded.lift_limit()
+            full.lift_limit()
             if answer.is_success:
                 break
             check_problem(answer, 503, "storage_unavailable")

@@ -6,11 +6,13 @@ import sys
 from pathlib import Path
 
 import httpx
+import pytest
 
+from tests.effort import examples
 from tests.servers import Server
 
-EXAMPLES = os.environ.get("FUZZ_EXAMPLES", "2")
-SECONDS = os.environ.get("FUZZ_SECONDS", "40")
+EXAMPLES = os.environ.get("FUZZ_EXAMPLES", str(examples(1)))
+SECONDS = os.environ.get("FUZZ_SECONDS", str(examples(20)))
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 
 
@@ -25,6 +27,7 @@ def furnish(server: Server) -> None:
         http.post("/v1/messages", json={"messages": [*messages, reply]}).raise_for_status()
 
 
+@pytest.mark.timeout(float(SECONDS) + 240)
 def test_no_request_breaks_the_service_or_its_document(tmp_path: Path) -> None:
     server = Server(tmp_path / "data").start()
     try:

@@ -14,6 +14,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from websockets.sync.client import connect
 
+from tests import commands
 from tests.certificates import Pair, make_certificate
 from tests.conftest import JWT_SECRET, SERVICE_KEY, token_for
 from tests.servers import Server, environ_of, wait_until
@@ -68,15 +69,8 @@ def refused(server: Secure, reason: str) -> float:
 
 
 def command(server: Secure, *words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "readstate", *words, "--data-dir", str(server.data_dir)],
-        env=server.environ,
-        cwd=server.data_dir.parent,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    place = ("--data-dir", str(server.data_dir))
+    return commands.run(*words, *place, env=server.environ, cwd=server.data_dir.parent, timeout=60)
 
 
 def test_it_speaks_https_and_wss(server: Secure) -> None:
@@ -194,16 +188,8 @@ def test_it_stops_while_handshakes_are_under_way(tmp_path: Path, pair: Pair) -> 
 
 def start(tmp_path: Path, **settings: object) -> str:
     """What a start says that must fail."""
-    done = subprocess.run(
-        [sys.executable, "-m", "readstate", "serve", "--port", "0", "--data-dir", str(tmp_path / "data")],
-        env=environ_of(settings),
-        cwd=tmp_path,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        stdin=subprocess.DEVNULL,
-    )
+    words = ("serve", "--port", "0", "--data-dir", str(tmp_path / "data"))
+    done = commands.run(*words, env=environ_of(settings), cwd=tmp_path, timeout=60)
     assert done.returncode == 1, done.stderr
     assert not (tmp_path / "data").exists()
     [line] = done.stderr.splitlines()

@@ -22,7 +22,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _kinds(metafunc: pytest.Metafunc) -> list[str]:
-    if stores.chosen == stores.EMBEDDED and metafunc.module.__name__.rpartition(".")[2] in IN_A_CLUSTER:
+    in_any_run = stores.chosen == stores.EMBEDDED and stores.SERVERS in stores.ALL
+    if in_any_run and metafunc.module.__name__.rpartition(".")[2] in IN_A_CLUSTER:
         return [*stores.ALL, stores.CLUSTER]
     return stores.ALL
 

@@ -183,8 +183,8 @@ async def test_muted_channels_are_left_out_until_the_mute_ends_or_somebody_menti
 
 @pytest.mark.parametrize("kind", ["channel", "crowd"])
 async def test_in_open_and_in_large_channels_only_mentions_by_id_count(chat: Chat, kind: str) -> None:
-    crowd = [f"one of many {n}" for n in range(7)] if kind == "crowd" else []
-    await chat.open_channel(*PEOPLE, "bob", *crowd, type="group" if crowd else "channel")
+    others = [f"one of many {n}" for n in range(7)] if kind == "crowd" else []
+    await chat.open_channel(*PEOPLE, "bob", *others, type="group" if others else "channel")
     await chat.send("alice", "to all")
     await chat.send("carol", "louder", mentions=["@channel"])
     assert await chat.badge("bob") == 0

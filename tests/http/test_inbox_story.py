@@ -173,8 +173,8 @@ async def test_conversations_that_were_left_deleted_or_are_empty(chat: Chat) -> 
 
 
 async def test_big_channels_stand_among_the_small_ones(chat: Chat, clock: Clock) -> None:
-    crowd = [f"one of many {n}" for n in range(120)]
-    await chat.open_channel("alice", "bob", *crowd, channel="big")
+    others = [f"one of many {n}" for n in range(120)]
+    await chat.open_channel("alice", "bob", *others, channel="big")
     clock.advance(seconds=1)
     await chat.send("alice", "to all", channel="big")
     clock.advance(seconds=1)

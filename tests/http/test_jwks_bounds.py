@@ -3,8 +3,6 @@
 import asyncio
 import gzip
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from readstate.domain.errors import ConfigurationError, Unavailable
 from readstate.gateway.auth import jwks as module
 from readstate.gateway.auth.jwks import MAX_BYTES, Jwks, fetch
+from tests import commands
 from tests.conftest import check_problem, eventually, in_process
 from tests.servers import environ_of, serving, wait_until
 
@@ -253,10 +252,10 @@ async def test_a_file_that_is_not_there_is_refused_where_it_is_mounted(tmp_path:
 
 
 def test_a_file_that_is_not_there_is_refused_at_start(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "readstate", "serve", "--port", "0", "--data-dir", str(tmp_path / "data")]
+    words = ("serve", "--port", "0", "--data-dir", str(tmp_path / "data"))
     environ = environ_of({"jwks": tmp_path / "missing.json"})
 
-    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=90, check=False)
+    done = commands.run(*words, env=environ, cwd=tmp_path, timeout=90)
 
     assert done.returncode != 0
     assert "missing.json is not a file that can be read" in " ".join((done.stdout + done.stderr).split())

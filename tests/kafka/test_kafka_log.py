@@ -50,7 +50,7 @@ IMPATIENT = replace(kafka.TIMINGS, delivery=1.5, drain=0.5, close=2.0)
 
 @pytest.fixture(scope="module")
 def options() -> Options:
-    return {"bootstrap.servers": kafka.server().url}
+    return {"bootstrap.servers": kafka.mortal().url}
 
 
 @pytest.fixture(scope="module")
@@ -155,11 +155,11 @@ def sharing(options: Options, shared: Topics, tmp_path: Path) -> Cluster:
 @contextmanager
 def paused() -> Iterator[None]:
     """While the broker stands still."""
-    kafka.server().pause()
+    kafka.mortal().pause()
     try:
         yield
     finally:
-        kafka.server().resume()
+        kafka.mortal().resume()
 
 
 def message(channel: str, number: int, text: str = "hi") -> MessageEvent:

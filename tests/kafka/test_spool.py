@@ -24,6 +24,7 @@ from readstate.adapters.kafka import segments as module
 from readstate.adapters.kafka.spool import Spool
 from readstate.domain.errors import ConfigurationError, Unavailable
 from readstate.domain.events import ReadEvent
+from tests.effort import examples
 from tests.unit.test_spool import ROOM, Log, left_in, line_of, read, reads, segments, waiting
 
 REPOSITORY = Path(__file__).parents[2]
@@ -275,7 +276,7 @@ async def test_a_changed_byte_costs_its_own_line_alone(tmp_path: Path) -> None:
 
 
 @given(content=st.binary(max_size=300), torn=st.binary(max_size=50))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_no_content_is_an_error(tmp_path: Path, content: bytes, torn: bytes) -> None:
     good = line_of(read(1))
     found, damaged = await left_of(tmp_path, content + b"\n" + good + torn.replace(b"\n", b""))

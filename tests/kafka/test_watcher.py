@@ -29,7 +29,7 @@ PARTITIONS = 3
 
 @pytest.fixture(scope="module")
 def options() -> Options:
-    return {"bootstrap.servers": kafka.server().url}
+    return {"bootstrap.servers": kafka.mortal().url}
 
 
 @pytest.fixture
@@ -131,11 +131,11 @@ async def test_a_topic_that_is_made_again_has_another_id(options: Options, topic
 
 @contextmanager
 def paused() -> Iterator[None]:
-    kafka.server().pause()
+    kafka.mortal().pause()
     try:
         yield
     finally:
-        kafka.server().resume()
+        kafka.mortal().resume()
 
 
 async def refused(question: Awaitable[object]) -> bool:

@@ -11,6 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.effort import long
+
 from .conftest import Town, a_town
 from .device import Cut
 from .state import Follower
@@ -271,7 +273,7 @@ class Refused(Exception):
     """The service has said no."""
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, *long([2])])
 async def test_a_day_adds_up_at_every_hour(tmp_path: Path, mode: str, seed: int) -> None:
     async with a_town(tmp_path, fanout_max_members=100 if mode == "ledger" else 1) as town:
         day = Day(town, seed)
@@ -282,7 +284,7 @@ async def test_a_day_adds_up_at_every_hour(tmp_path: Path, mode: str, seed: int)
             await day.adds_up()
 
 
-@pytest.mark.parametrize("seed", [3, 4])
+@pytest.mark.parametrize("seed", [3, *long([4])])
 async def test_a_day_when_all_happens_at_once_adds_up(tmp_path: Path, mode: str, seed: int) -> None:
     async with a_town(tmp_path, fanout_max_members=100 if mode == "ledger" else 1) as town:
         day = Day(town, seed)

@@ -21,6 +21,7 @@ from redis.cluster import RedisCluster
 from readstate.stack import Stack, Status
 from readstate.stack.ports import HOST, is_free
 from readstate.stack.processes import birth
+from tests import commands
 from tests.servers import DEADLINE, wait_until
 
 CAN_RUN_KAFKA = bool(os.environ.get("CI") or (shutil.which("java") and shutil.which("mvn")))
@@ -45,15 +46,7 @@ class Desk:
         self.environ = {k: v for k, v in os.environ.items() if not k.startswith("READSTATE_")}
 
     def run(self, *words: str, **variables: str) -> Done:
-        done = subprocess.run(
-            [sys.executable, "-m", "readstate", "stack", *words],
-            cwd=self.directory,
-            env=self.environ | variables,
-            capture_output=True,
-            text=True,
-            timeout=MINUTES,
-            check=False,
-        )
+        done = commands.run("stack", *words, env=self.environ | variables, cwd=self.directory, timeout=MINUTES)
         assert "Traceback" not in done.stderr, done.stderr
         return Done(done.returncode, done.stdout, done.stderr)
 
@@ -268,7 +261,7 @@ def test_a_port_that_another_program_took_meanwhile_is_named(desk: Desk) -> None
         done = desk.run("up")
 
     assert done.code == 1
-    assert f"cannot have port {port} as before" in done.err
+    assert f"cannot use port {port} again" in done.err
     assert desk.states() == {"valkey": "stopped"}
 
 
@@ -375,7 +368,7 @@ def test_without_java_the_usual_stack_does_without_kafka(desk: Desk, machine: Ma
 
     assert done.code == 0
     assert set(settings(done.out)) == {"READSTATE_HOT_URL", "READSTATE_DATABASE_URL"}
-    assert "left out: kafka: Java 17 or later is not on this machine" in done.err
+    assert "left out: kafka: Java 17 or later is not installed" in done.err
     assert "apt install openjdk-17-jre-headless maven" in done.err
 
 
@@ -384,7 +377,7 @@ def test_without_java_a_kafka_that_was_named_is_an_error(desk: Desk, machine: Ma
 
     assert done.code == 1
     assert set(settings(done.out)) == {"READSTATE_HOT_URL"}, "the rest is started all the same"
-    assert "error: kafka: Java 17 or later is not on this machine" in done.err
+    assert "error: kafka: Java 17 or later is not installed" in done.err
 
 
 def test_without_maven_a_kafka_that_was_never_fetched_is_an_error(desk: Desk, machine: Machine) -> None:

@@ -1,4 +1,4 @@
-"""The service on Valkey and PostgreSQL in this process, and a crowd that uses it while somebody hurts the servers."""
+"""The service on Valkey and PostgreSQL in this process, and clients that use it while the servers fail."""
 
 import asyncio
 import random
@@ -76,8 +76,8 @@ def message(sender: str, name: str, channel: str = SMALL, **fields: Any) -> NewM
 async def two_channels(rs: Readstate, small: Sequence[str] = ("alice", "bob"), big: int = FANOUT + 2) -> None:
     """One that is counted by ledgers, and one with more members that is counted by its timeline."""
     await rs.channels.put(SMALL, PutChannel(type="group", members=tuple(small)))
-    crowd = (*small, *(f"guest{n}" for n in range(big - len(small))))
-    await rs.channels.put(BIG, PutChannel(type="group", members=crowd))
+    members = (*small, *(f"guest{n}" for n in range(big - len(small))))
+    await rs.channels.put(BIG, PutChannel(type="group", members=members))
 
 
 async def count(rs: Readstate, user: str, channel: str = SMALL) -> int:
@@ -114,7 +114,7 @@ class Insistence:
         assert time.monotonic() < end, f"refused for {INSISTENCE:.0f} s: {error.code} {error.detail}"
 
 
-class Crowd(Insistence):
+class Clients(Insistence):
     """One client a user, all at once: each does at random what users do, and looks at what it is told.
 
     Nobody else acts for its user, so a client knows what its user has read. What others write and delete at the
@@ -253,10 +253,10 @@ def _may_be_deleted(name: str) -> bool:
     return int(name.rpartition("-")[2]) % 4 == 3
 
 
-def crowd(rs: Readstate, seed: int) -> Crowd:
+def clients(rs: Readstate, seed: int) -> Clients:
     """Three users in a small channel, six in a big one."""
     users = ["ann", "bob", "cy", "dan", "eve", "fay"]
-    return Crowd(rs, {SMALL: users[:3], BIG: users, "pair": users[2:4]}, seed)
+    return Clients(rs, {SMALL: users[:3], BIG: users, "pair": users[2:4]}, seed)
 
 
 class Held:

@@ -9,7 +9,7 @@ import pytest
 
 from readstate.adapters.sql.postgres.doctor import postgres
 from readstate.adapters.sql.postgres.lease import open_leased
-from readstate.adapters.valkey.doctor import _server, valkey
+from readstate.adapters.valkey.doctor import server_finding, valkey
 from readstate.findings import Finding, clock, encryption, latency
 from readstate.profiles.doctor import examine_servers as servers_of
 from readstate.settings import make_settings
@@ -152,7 +152,7 @@ async def test_a_replica_is_no_place_to_write(start: Start) -> None:
     ],
 )
 def test_versions_that_are_too_old_are_refused(info: dict[str, str], state: str) -> None:
-    assert _server("hot store", "hot_url", "redis://h", info, in_cluster=False).state == state
+    assert server_finding("hot store", "hot_url", "redis://h", info, in_cluster=False).state == state
 
 
 # ---------------------------------------------------------------- Valkey Cluster

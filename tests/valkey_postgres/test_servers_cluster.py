@@ -16,7 +16,7 @@ from readstate.stack import ValkeyCluster
 from readstate.stack.cluster import ClusterNode
 from tests.conftest import eventually
 
-from .on_servers import BIG, SMALL, Insistence, count, crowd, hot, impatient, message, on_servers, two_channels
+from .on_servers import BIG, SMALL, Insistence, clients, count, hot, impatient, message, on_servers, two_channels
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ async def takes_over(node: ClusterNode) -> None:
 
 async def test_a_master_dies_and_its_replica_was_behind(cluster: ValkeyCluster, tmp_path: Path) -> None:
     async with on_servers(tmp_path, cluster.url) as rs:
-        people = crowd(rs, 1)
+        people = clients(rs, 1)
         await people.gather()
         await people.act(60)
         master = masters(cluster)[0]
@@ -128,7 +128,7 @@ async def test_a_master_that_was_a_replica_for_a_time_is_not_taken_for_the_one_i
     one = masters(cluster)[0]
     other = replica_of(cluster, one)
     async with on_servers(tmp_path, cluster.url) as rs:
-        people = crowd(rs, 2)
+        people = clients(rs, 2)
         await people.gather()
         await people.act(40)
         other.demand("CLUSTER", "FAILOVER")
@@ -189,7 +189,7 @@ class Mover:
 
 async def test_slots_move_while_people_go_on(cluster: ValkeyCluster, tmp_path: Path) -> None:
     async with on_servers(tmp_path, cluster.url) as rs:
-        people = crowd(rs, 3)
+        people = clients(rs, 3)
         await people.gather()
         mover = Mover(cluster)
         mover.watch(hot(rs)._client)
@@ -237,7 +237,7 @@ async def test_a_slot_is_asked_for_where_it_goes_to(cluster: ValkeyCluster, tmp_
 async def test_the_first_slots_of_masters_move(cluster: ValkeyCluster, tmp_path: Path) -> None:
     """There lie the markers of the generation."""
     async with on_servers(tmp_path, cluster.url) as rs:
-        people = crowd(rs, 4)
+        people = clients(rs, 4)
         await people.gather()
         mover = Mover(cluster)
         first = [min(slot for slot in (0, 5461, 10922) if owner_of(cluster, slot) is node) for node in masters(cluster)]

@@ -19,8 +19,9 @@ from readstate.gateway import asgi_app
 from readstate.stack import Postgres, Valkey
 from tests.conftest import SERVICE_KEY, WAIT, Chat, check_problem, eventually, of
 from tests.contract import postgres, valkey
+from tests.effort import long
 
-from .on_servers import ASKS_AGAIN, BIG, SMALL, Held, count, crowd, hot, impatient, message, on_servers, two_channels
+from .on_servers import ASKS_AGAIN, BIG, SMALL, Held, clients, count, hot, impatient, message, on_servers, two_channels
 
 
 class AtAnyMoment:
@@ -61,10 +62,10 @@ class AtAnyMoment:
 # ---------------------------------------------------------------- emptied
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, *long([1])])
 async def test_it_is_emptied_at_any_moment(tmp_path: Path, seed: int) -> None:
     async with on_servers(tmp_path, valkey.single().url) as rs:
-        people = crowd(rs, seed)
+        people = clients(rs, seed)
         await people.gather()
         outside = ValkeyClient(valkey.single().url, valkey.PATIENT)
         emptied = AtAnyMoment(rs, lambda: outside.each("FLUSHALL"), 0.005, seed)
@@ -79,7 +80,7 @@ async def test_it_is_emptied_at_any_moment(tmp_path: Path, seed: int) -> None:
 @pytest.mark.parametrize("whole", [True, False], ids=["all", "one master"])
 async def test_a_cluster_is_emptied_at_any_moment(tmp_path: Path, whole: bool) -> None:
     async with on_servers(tmp_path, valkey.cluster().url) as rs:
-        people = crowd(rs, 7)
+        people = clients(rs, 7)
         await people.gather()
         outside = ValkeyClient(valkey.cluster().url, valkey.PATIENT)
         one_by_one = itertools.cycle((await outside.masters()).values())
@@ -140,7 +141,7 @@ async def mortal(request: pytest.FixtureRequest) -> Valkey:
 
 async def test_valkey_is_killed_and_started_again_under_load(mortal: Valkey, tmp_path: Path) -> None:
     async with on_servers(tmp_path, mortal.url) as rs:
-        people = crowd(rs, 11)
+        people = clients(rs, 11)
         await people.gather()
 
         async def dies_and_returns() -> None:
@@ -179,7 +180,7 @@ async def test_valkey_comes_back_with_what_it_held_long_ago(lasting: Valkey, tmp
     """The file is that of an hour before, its marker as good as new: only the run tells."""
     await asyncio.to_thread(lasting.start)
     async with on_servers(tmp_path / "service", lasting.url) as rs:
-        people = crowd(rs, 12)
+        people = clients(rs, 12)
         await people.gather()
         await people.act(80)
         await people.check()
@@ -212,7 +213,7 @@ async def test_valkey_hangs_for_longer_than_anybody_waits(
     """It goes on with what it was told before, though whoever told it has gone."""
     await asyncio.to_thread(forgetful.start)
     async with on_servers(tmp_path, forgetful.url, timings=ASKS_AGAIN) as rs:
-        people = crowd(rs, 13)
+        people = clients(rs, 13)
         await people.gather()
 
         async def hangs() -> None:
@@ -234,7 +235,7 @@ async def test_valkey_hangs_for_longer_than_anybody_waits(
 async def test_valkey_has_no_memory_left_for_a_time(forgetful: Valkey, tmp_path: Path) -> None:
     await asyncio.to_thread(forgetful.start)
     async with on_servers(tmp_path, forgetful.url) as rs:
-        people = crowd(rs, 16)
+        people = clients(rs, 16)
         await people.gather()
 
         async def is_full() -> None:
@@ -258,7 +259,7 @@ async def test_valkey_has_no_memory_left_for_a_time(forgetful: Valkey, tmp_path:
 async def test_postgres_is_killed_and_started_again_under_load(tmp_path: Path) -> None:
     with Postgres(tmp_path / "postgres", settings=postgres.HASTY) as server:
         async with on_servers(tmp_path / "service", valkey.single().url, server.url) as rs:
-            people = crowd(rs, 14)
+            people = clients(rs, 14)
             await people.gather()
 
             async def dies_and_returns() -> None:
@@ -279,7 +280,7 @@ async def test_postgres_is_killed_and_started_again_under_load(tmp_path: Path) -
 async def test_sessions_that_postgres_ends_under_load(tmp_path: Path) -> None:
     """As an administrator does, or a pooler that is started again."""
     async with postgres.database() as url, on_servers(tmp_path, valkey.single().url, url) as rs:
-        people = crowd(rs, 15)
+        people = clients(rs, 15)
         await people.gather()
         name = url.rpartition("/")[2]
         end = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"

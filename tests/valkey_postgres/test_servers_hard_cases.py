@@ -12,7 +12,7 @@ from readstate.api import ChangeMembers, MarkUnread, PutChannel, ReadAll, ReadTa
 from readstate.domain.errors import ReadstateError
 from tests.contract import valkey
 
-from .on_servers import BIG, SMALL, Held, count, crowd, hot, message, on_servers, two_channels
+from .on_servers import BIG, SMALL, Held, clients, count, hot, message, on_servers, two_channels
 
 ROOMS = pytest.mark.parametrize("room", [SMALL, BIG])
 
@@ -159,7 +159,7 @@ async def test_a_message_read_one_by_one_and_then_deleted_is_taken_away_once(rs:
 
 async def test_a_channel_outgrows_the_limit_while_everything_goes_on(tmp_path: Path) -> None:
     async with on_servers(tmp_path, valkey.single().url) as rs:
-        people = crowd(rs, 31)
+        people = clients(rs, 31)
         await people.gather()
 
         async def grows() -> None:

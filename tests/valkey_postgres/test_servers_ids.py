@@ -16,7 +16,7 @@ from readstate.stack import Valkey, ValkeyCluster
 from tests.conftest import eventually
 from tests.contract import valkey
 
-from .on_servers import count, crowd, message, on_servers
+from .on_servers import clients, count, message, on_servers
 
 ODD = [
     *("a", "b", "a}", "{a", "{a}", "}{", "{}", "a}:b", "b}:c", "a:b", "b:c", ":", "::", "a:", ":a"),
@@ -123,7 +123,7 @@ async def test_all_but_the_latest_of_channels_and_the_generation_expires(
     server: Valkey | ValkeyCluster, tmp_path: Path
 ) -> None:
     async with on_servers(tmp_path, server.url, key_prefix="busy:") as rs:
-        people = crowd(rs, 21)
+        people = clients(rs, 21)
         await people.gather()
         await people.act(200)
         await rs.preferences.put("ann", "small", PutPreferences(muted=True))
@@ -139,7 +139,7 @@ async def test_all_but_the_latest_of_channels_and_the_generation_expires(
 async def test_what_nobody_uses_is_gone_after_its_time(tmp_path: Path) -> None:
     """All of a user but the ledgers after the time that is set; the ledgers after twice that."""
     async with on_servers(tmp_path, valkey.single().url, key_prefix="short:", ledger_ttl=1) as rs:
-        people = crowd(rs, 22)
+        people = clients(rs, 22)
         await people.gather()
         await people.act(100)
 

@@ -2,10 +2,8 @@
 
 import asyncio
 import contextlib
-import fcntl
 import itertools
-import os
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +14,7 @@ from readstate.adapters.sql.sqlite.file import Progress, back_up, restore
 from readstate.adapters.sql.sqlite.store import SqliteStore
 from readstate.adapters.sql.store import SqlStore
 from readstate.batching import Batcher, Batchers
-from readstate.domain.errors import ConfigurationError, ReadstateError, StorageUnavailable
+from readstate.domain.errors import ReadstateError, StorageUnavailable
 from readstate.domain.facts import Effect
 from readstate.extras import extra
 from readstate.ports import Clock, Hot, Seen
@@ -33,6 +31,7 @@ from readstate.workers.on_failure import DropHotState
 from readstate.workers.receipt_persister import ReceiptPersister
 
 from .consistency import Exclusive
+from .lock import take_directories
 from .wiring import Parts, Services
 
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 
 EXPIRE_TURNS = 720
 """Rows that badges no longer need expire once an hour: every 720 turns of housekeeping."""
-LOCK_FILE = "lock"
 
 
 class Embedded:
@@ -70,7 +68,7 @@ class Embedded:
         return {}
 
     async def start(self, services: Services) -> tuple[SqlStore, Hot]:
-        self._stack.callback(_take_directories(self._settings))
+        self._stack.callback(take_directories(self._settings))
         durable = await self._open_durable()
         position = await durable.last_position()
         store_id = await durable.store_id()
@@ -116,7 +114,6 @@ class Embedded:
             store_id,
             cursors,
             self._instance_id,
-            alone=True,
             batchers=batchers,
             timings=self._timings,
             consistency=Exclusive(),
@@ -182,47 +179,6 @@ class Embedded:
         await hot.clear()  # state of an earlier process may be behind the durable store
         self.dependencies["hot_store"] = hot.ping
         return hot
-
-
-def _take_directories(settings: Settings) -> Callable[[], None]:
-    for needed in (settings.store_directory, Path(settings.data_dir)):
-        needed.mkdir(parents=True, exist_ok=True)
-    return _lock(settings.store_directory)
-
-
-@contextlib.contextmanager
-def store_held(settings: Settings) -> Iterator[None]:
-    """Hold the lock on the store's directory during the block."""
-    release = _take_directories(settings)
-    try:
-        yield
-    finally:
-        release()
-
-
-def _lock(directory: Path) -> Callable[[], None]:
-    """Lock the directory for this process; returns the release. The lock file is never removed."""
-    handle = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(handle)
-        raise ConfigurationError(
-            f"another process has the store in {str(directory)!r}: it belongs to one process. "
-            "Talk to that one over HTTP, or stop it first"
-        ) from error
-    return lambda: os.close(handle)
-
-
-def store_is_locked(data_dir: str | Path) -> bool:
-    path = Path(data_dir) / LOCK_FILE
-    if not path.exists():
-        return False
-    try:
-        _lock(Path(data_dir))()
-    except ConfigurationError:
-        return True
-    return False
 
 
 def back_up_store(settings: Settings, target: Path, progress: Progress) -> int:

@@ -93,7 +93,7 @@ def _advice(setting: str, error: Exception) -> str:
 
 async def _examine(node: Redis, name: str, setting: str, url: str, in_cluster: bool) -> AsyncIterator[Finding]:
     info: Mapping[str, Any] = await node.info()
-    yield _server(name, setting, url, info, in_cluster)
+    yield server_finding(name, setting, url, info, in_cluster)
     yield await _persistence(node, name, info)
     yield _eviction(name, info)
     yield _memory(name, info)
@@ -103,7 +103,7 @@ async def _examine(node: Redis, name: str, setting: str, url: str, in_cluster: b
         yield _encryption(name, setting, url)
 
 
-def _server(name: str, setting: str, url: str, info: Mapping[str, Any], in_cluster: bool) -> Finding:
+def server_finding(name: str, setting: str, url: str, info: Mapping[str, Any], in_cluster: bool) -> Finding:
     """The server answers, is recent enough, accepts writes, and is of the kind that the URL names."""
     product, version = (
         ("Valkey", info["valkey_version"]) if "valkey_version" in info else ("Redis", info["redis_version"])
