@@ -17,6 +17,7 @@ from readstate.adapters.kafka.sender import Sender
 from readstate.adapters.kafka.spool_directory import SpoolDirectory
 from readstate.adapters.kafka.spool_notes import SpoolReport
 from readstate.adapters.kafka.topics import TopicCheck, Topics
+from readstate.adapters.kafka.waits import Waits
 from readstate.adapters.kafka.watcher import Watcher
 from readstate.adapters.memory.bus import LocalBus
 from readstate.adapters.memory.hot import MemoryHot
@@ -211,7 +212,7 @@ class Cluster:
             self.backlog,
             self.watcher,
             self.hot.channels.offsets,
-            self.instance_id,
+            Waits(self.instance_id),
             s.wait_timeout,
             timings,
         )

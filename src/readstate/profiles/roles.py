@@ -56,9 +56,9 @@ class WorkerSupervisor:
             service.durable,
             service.hot.users,
             service.clock,
-            reads=self._cluster.topics.reads,
-            decode=decode_read,
-            whose=decode_whose,
+            self._cluster.topics.reads,
+            decode_read,
+            decode_whose,
         )
         self._dead_letters = dead_letters
         self._failed = FailedEvents(

@@ -3,6 +3,7 @@
 import asyncio
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from time import perf_counter
 
 import structlog
@@ -51,23 +52,16 @@ class TopicPersister(ReceiptPersister):
         return await self._durable.merge_unless_erased(states)
 
 
+@dataclass(eq=False, repr=False)
 class SharedPersister:
     """The persister of a cluster: limits its rate, and merges into the hot store too, which may have lost the reads."""
 
-    def __init__(
-        self,
-        persister: ReceiptPersister,
-        users: HotUsers,
-        must_merge: Callable[[], Awaitable[bool]],
-        clock: Clock,
-        rows_per_second: int,
-    ) -> None:
-        self._persister = persister
-        self._users = users
-        self._must_merge = must_merge
-        self._clock = clock
-        self._rate = rows_per_second
-        self._free_at = 0.0
+    _persister: ReceiptPersister
+    _users: HotUsers
+    _must_merge: Callable[[], Awaitable[bool]]
+    _clock: Clock
+    _rate: int
+    _free_at: float = 0.0
 
     async def handle(self, events: Sequence[ReadEvent]) -> None:
         """First the durable store. The merge into the hot store is for users who were loaded before that."""
@@ -89,6 +83,7 @@ class SharedPersister:
             self._free_at = max(now, self._free_at) + rows / self._rate
 
 
+@dataclass(eq=False, repr=False)
 class SpoolRestorer:
     """Writes reads that a dead process left in its spool to the stores directly, not through the log.
 
@@ -97,12 +92,9 @@ class SpoolRestorer:
     the durable store, and then to the users in the hot store who were loaded before.
     """
 
-    def __init__(
-        self, persister: SharedPersister, send_reads: Callable[[Sequence[ReadEvent]], Awaitable[None]], bus: Bus
-    ) -> None:
-        self._persister = persister
-        self._send_reads = send_reads
-        self._bus = bus
+    _persister: SharedPersister
+    _send_reads: Callable[[Sequence[ReadEvent]], Awaitable[None]]
+    _bus: Bus
 
     async def restore(self, events: Sequence[ReadEvent]) -> None:
         try:
