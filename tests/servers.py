@@ -37,6 +37,9 @@ def environ_of(settings: Mapping[str, object]) -> dict[str, str]:
 class Child:
     """A process of the service over a data directory of its own; the next one that is started there goes on with it."""
 
+    program: tuple[str, ...] = ("-m", "readstate")
+    """What Python runs."""
+
     def __init__(self, data_dir: Path, command: str, *flags: str, **settings: object) -> None:
         self.data_dir = data_dir
         self.command = command
@@ -70,7 +73,7 @@ class Child:
     def launch(self) -> None:
         """Starts a child and waits for nothing."""
         assert self._child is None, "already started"
-        command = [sys.executable, "-m", "readstate", self.command, "--port", "0", "--data-dir", str(self.data_dir)]
+        command = [sys.executable, *self.program, self.command, "--port", "0", "--data-dir", str(self.data_dir)]
         # A pipe, not a file: limits on the size of files must not meet the log.
         self._child = subprocess.Popen(
             [*command, *self.flags],
@@ -224,10 +227,28 @@ def _as_text(value: object) -> str:
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
+class HastyServer(Server):
+    """A server whose gateway waits for little."""
+
+    program = ("-P", str(Path(__file__).with_name("hasty.py")))
+
+
 @contextmanager
 def serving(data_dir: Path, *flags: str, **settings: object) -> Iterator[Server]:
     """A running service over a data directory; it is ended with the block."""
-    server = Server(data_dir, *flags, **settings)
+    with _running(Server(data_dir, *flags, **settings)) as server:
+        yield server
+
+
+@contextmanager
+def serving_hastily(data_dir: Path, **settings: object) -> Iterator[Server]:
+    """The same; its gateway waits for little."""
+    with _running(HastyServer(data_dir, **settings)) as server:
+        yield server
+
+
+@contextmanager
+def _running(server: Server) -> Iterator[Server]:
     try:
         yield server.start()
     finally:

@@ -32,10 +32,11 @@ from readstate.gateway.http.connections import Limits
 from readstate.gateway.http.health import metrics_app
 from readstate.gateway.http.listener import BACKLOG, Listener
 from readstate.gateway.http.protocol import http_protocol
-from readstate.gateway.ws.protocol import LiveProtocol
+from readstate.gateway.ws.protocol import live_protocol
 from readstate.profiles.service import Readstate, make_tracing
 from readstate.settings import Settings, load_settings, without_password
 from readstate.telemetry import setup_logging
+from readstate.timings import Timings
 
 from .help import examples
 from .output import console, fields
@@ -117,7 +118,11 @@ def serve(
     """Run the service."""
     flags = {name: value or None if name == "cors_origins" else value for name, value in locals().items()}
     del flags["config"]
-    settings = load_settings(flags, os.environ, config)
+    run(load_settings(flags, os.environ, config), Timings())
+
+
+def run(settings: Settings, timings: Timings) -> None:
+    """Serve until a signal says stop."""
     require_jwks_file(settings)
     setup_logging(settings.log_level)
     sys.setswitchinterval(SWITCH_INTERVAL)
@@ -130,7 +135,7 @@ def serve(
         make_tracing(settings)  # refused once, not by every copy
         raise typer.Exit(_serve_by_copies(settings))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(as_copy(settings), listener, tls))
+        runner.run(_serve(as_copy(settings), listener, tls, timings))
 
 
 def _serve_by_copies(settings: Settings) -> int:
@@ -172,9 +177,11 @@ def _inherited() -> socket.socket | None:
     return None if given is None else socket.socket(fileno=int(given))
 
 
-async def _serve(settings: Settings, inherited: socket.socket | None, tls: ssl.SSLContext | None) -> None:
+async def _serve(
+    settings: Settings, inherited: socket.socket | None, tls: ssl.SSLContext | None, timings: Timings
+) -> None:
     """Listen until a signal says stop; then finish what was accepted and close the store."""
-    async with Readstate.open(settings=settings) as service:
+    async with Readstate.open(settings=settings, timings=timings) as service:
         listener = inherited or listen(settings.host, settings.port)
         url = url_of(settings.host, listener.getsockname()[1], tls=tls is not None)
         data_dir = Path(settings.data_dir)
@@ -184,10 +191,14 @@ async def _serve(settings: Settings, inherited: socket.socket | None, tls: ssl.S
                 announce(data_dir, url)
                 _greet(settings, url)
 
-        server = _Server(_server_config(service), started, Limits.of(settings), tls)
+        server = _Server(
+            _server_config(service),
+            started,
+            partial(Listener, limits=Limits.of(settings), timings=timings.http, tls=tls),
+        )
         watching = asyncio.create_task(_stop_when_lost(service, server))
         try:
-            async with _metrics(settings):
+            async with _metrics(settings, timings):
                 await server.serve([listener])
         finally:
             watching.cancel()
@@ -199,21 +210,23 @@ async def _serve(settings: Settings, inherited: socket.socket | None, tls: ssl.S
 
 
 @contextlib.asynccontextmanager
-async def _metrics(settings: Settings) -> AsyncIterator[None]:
+async def _metrics(settings: Settings, timings: Timings) -> AsyncIterator[None]:
     """Serve the metrics on a port of their own, if they have one."""
     if not settings.metrics_port:
         yield
         return
-    async with on_the_side(metrics_app(), listen(settings.host, settings.metrics_port), settings):
+    async with on_the_side(metrics_app(), listen(settings.host, settings.metrics_port), settings, timings):
         yield
 
 
 @contextlib.asynccontextmanager
-async def on_the_side(app: ASGIApp, listener: socket.socket, settings: Settings) -> AsyncIterator[None]:
+async def on_the_side(
+    app: ASGIApp, listener: socket.socket, settings: Settings, timings: Timings
+) -> AsyncIterator[None]:
     """Serve a small application while something else runs."""
     config = uvicorn.Config(
         app,
-        http=http_protocol(settings),
+        http=http_protocol(settings, timings.http),
         ws="none",
         log_config=None,
         lifespan="off",
@@ -249,19 +262,18 @@ class _Server(uvicorn.Server):
     servers: list[Any]
 
     def __init__(
-        self, config: uvicorn.Config, started: Callable[[], None], limits: Limits, tls: ssl.SSLContext | None
+        self, config: uvicorn.Config, started: Callable[[], None], make_listener: Callable[..., Listener]
     ) -> None:
         super().__init__(config)
         self._tell_started = started
-        self._limits = limits
-        self._tls = tls
+        self._make_listener = make_listener
         self.loss: ReadstateError | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await self.lifespan.startup()
         protocol: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
         make = partial(protocol, self.config, self.server_state, self.lifespan.state)
-        self.servers = [Listener(one, make, self._limits, self._tls) for one in sockets or ()]
+        self.servers = [self._make_listener(one, make) for one in sockets or ()]
         self.started = True
         self._tell_started()
 
@@ -292,8 +304,8 @@ class _Server(uvicorn.Server):
 def _server_config(service: Readstate) -> uvicorn.Config:
     return uvicorn.Config(
         asgi_app(service, demo=demo_is_on(service.settings)),
-        http=http_protocol(service.settings),
-        ws=LiveProtocol,
+        http=http_protocol(service.settings, service.timings.http),
+        ws=live_protocol(service.timings.http),
         ws_max_size=service.settings.max_frame,
         ws_ping_interval=service.settings.heartbeat,
         ws_ping_timeout=service.settings.heartbeat,

@@ -3,17 +3,13 @@
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import structlog
 
 from readstate.settings import Settings
 
 log = structlog.get_logger("readstate")
-
-SWEEP_SECONDS: Final = 0.5
-"""Interval of the sweep over deadlines: one timer for all connections, and none while no connection waits."""
-LOG_SECONDS: Final = 60.0
 
 
 class Watched(Protocol):
@@ -24,9 +20,10 @@ class Watched(Protocol):
 
 
 class Seldom:
-    """A warning that is logged at most once a minute, with the number of occurrences."""
+    """A warning that is logged once in an interval at most, with the number of occurrences."""
 
-    def __init__(self) -> None:
+    def __init__(self, interval: float) -> None:
+        self._interval = interval
         self._count = 0
         self._next = 0.0
 
@@ -34,7 +31,7 @@ class Seldom:
         self._count += 1
         if (now := time.monotonic()) >= self._next:
             log.warning(event, times=self._count, **fields)
-            self._count, self._next = 0, now + LOG_SECONDS
+            self._count, self._next = 0, now + self._interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +49,14 @@ class Limits:
 class Deadlines:
     """One periodic sweep over the connections that have a deadline."""
 
-    def __init__(self) -> None:
+    def __init__(self, interval: float) -> None:
+        self._interval = interval
         self._watched: set[Watched] = set()
 
     def watch(self, connection: Watched) -> None:
         """Check the connection from now on, until it has no deadline."""
         if not self._watched:
-            asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
+            asyncio.get_running_loop().call_later(self._interval, self._sweep)
         self._watched.add(connection)
 
     def forget(self, connection: Watched) -> None:
@@ -71,4 +69,4 @@ class Deadlines:
             if not connection.waits(now):
                 self._watched.discard(connection)
         if self._watched:
-            loop.call_later(SWEEP_SECONDS, self._sweep)
+            loop.call_later(self._interval, self._sweep)

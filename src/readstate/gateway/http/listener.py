@@ -12,14 +12,13 @@ from collections.abc import Callable
 from typing import Final
 
 from readstate.telemetry import ACCEPT_FAILED, HTTP_REFUSED
+from readstate.timings import HttpTimings
 
 from .connections import Limits, Seldom
 
 BACKLOG: Final = 2_048
 PER_TURN: Final = 64
 """Connections accepted before the event loop does anything else."""
-REST_SECONDS: Final = 0.25
-"""Pause after a failure to accept."""
 
 
 class Listener:
@@ -30,17 +29,19 @@ class Listener:
         listening: socket.socket,
         make_protocol: Callable[[], asyncio.Protocol],
         limits: Limits,
+        timings: HttpTimings,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._socket = listening
         self._make_protocol = make_protocol
         self._limits = limits
+        self._timings = timings
         self._tls = tls
         self._opening: set[asyncio.Task[None]] = set()
         """Connections that are not handed over yet, most of them in a TLS handshake."""
         self._rest: asyncio.TimerHandle | None = None
-        self._failures = Seldom()
+        self._failures = Seldom(timings.warning_interval)
         listening.setblocking(False)
         listening.listen(BACKLOG)
         self._loop.add_reader(listening, self._accept)
@@ -83,7 +84,8 @@ class Listener:
             "no connection can be accepted; they wait", action="accept", error=name, reason=error.strerror
         )
         self._loop.remove_reader(self._socket)
-        self._rest = self._loop.call_later(REST_SECONDS, self._loop.add_reader, self._socket, self._accept)
+        pause = self._timings.accept_pause
+        self._rest = self._loop.call_later(pause, self._loop.add_reader, self._socket, self._accept)
 
     async def _open(self, connection: socket.socket) -> None:
         timeout = None if self._tls is None else self._limits.header_timeout
