@@ -19,7 +19,7 @@ from websockets.frames import Frame
 
 from readstate.timings import HttpTimings
 
-from .endpoint import TOO_MANY_FRAMES
+from .codes import TOO_MANY_FRAMES
 from .outlet import EXTENSION
 
 SLICE: Final = 4_096
