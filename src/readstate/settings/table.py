@@ -67,12 +67,12 @@ class Settings:
         ),
     ] = ""
     key_prefix: Annotated[
-        str, About("Stands before every key in Valkey or Redis, for servers that are shared", check=checks.key_prefix)
+        str, About("Prefix of every key in Valkey or Redis, for shared servers", check=checks.key_prefix)
     ] = ""
     write_replica_url: Annotated[
         str,
         About(
-            "A second Valkey or Redis that spares the first one writes of badges (cluster profile)",
+            "A second Valkey or Redis that saves the first one writes of badges (cluster profile)",
             url=True,
             check=checks.hot_url,
         ),
@@ -82,55 +82,65 @@ class Settings:
     ] = ()
     kafka_security: Annotated[
         KafkaSecurity,
-        About("How Kafka is spoken to"),
+        About("Security protocol of connections to Kafka"),
     ] = "plaintext"
-    kafka_ca: Annotated[str, About("File with the certificates that Kafka's are checked by; empty: the system's")] = ""
-    kafka_certificate: Annotated[str, About("File with the certificate that this service shows to Kafka")] = ""
+    kafka_ca: Annotated[
+        str, About("File with the CA certificates that verify the brokers; empty: those of the system")
+    ] = ""
+    kafka_certificate: Annotated[str, About("File with the client certificate for Kafka")] = ""
     kafka_key: Annotated[str, About("File with the key of that certificate")] = ""
-    kafka_sasl_mechanism: Annotated[KafkaSasl, About("How a password is shown to Kafka")] = "SCRAM-SHA-512"
-    kafka_username: Annotated[str, About("User of Kafka")] = ""
+    kafka_sasl_mechanism: Annotated[KafkaSasl, About("SASL mechanism for Kafka")] = "SCRAM-SHA-512"
+    kafka_username: Annotated[str, About("SASL user name for Kafka")] = ""
     kafka_password: Annotated[str, About("Password of that user", secret=True)] = ""
     topic_prefix: Annotated[
         str,
-        About("Stands before every topic and consumer group, for brokers that are shared", check=checks.topic_prefix),
+        About("Prefix of every topic and consumer group, for shared brokers", check=checks.topic_prefix),
     ] = ""
-    partitions: Annotated[int, About("Partitions of a topic; fixed once the topics are there", 1, 10_000)] = 32
+    partitions: Annotated[int, About("Partitions of a topic; cannot be changed once the topics exist", 1, 10_000)] = 32
     produce_timeout: Annotated[
-        int, About("Milliseconds that Kafka has to take a read; then it goes to the local spool", 1, 60_000)
+        int, About("Milliseconds that Kafka has to acknowledge a read; then it goes to the local spool", 1, 60_000)
     ] = 100
-    spool_max: Annotated[int, About("Bound of the local spool in MiB; past it reads are refused", 1, 1_048_576)] = 1_024
-    wait_timeout: Annotated[int, About("Seconds that a request waits for what the log still has to bring", 1, 600)] = 5
+    spool_max: Annotated[int, About("Limit of the local spool in MiB; beyond it reads are refused", 1, 1_048_576)] = (
+        1_024
+    )
+    wait_timeout: Annotated[int, About("Seconds that a request waits until the log is applied", 1, 600)] = 5
     stale_after: Annotated[
         int,
         About(
-            "Seconds that an accepted message may wait to be applied before counts of its channel say stale", 1, 86_400
+            "Seconds that an accepted message may wait to be applied before counts of its channel are stale", 1, 86_400
         ),
     ] = 5
     max_lag: Annotated[
         int, About("Seconds that accepted messages may wait before new ones are refused; 0: never refused", 0, 86_400)
     ] = 0
     session_timeout: Annotated[
-        int, About("Milliseconds of silence after which others take over what a worker had", 1_000, 300_000)
+        int,
+        About(
+            "Milliseconds without a heartbeat after which other workers take over a worker's partitions", 1_000, 300_000
+        ),
     ] = 10_000
-    write_batch: Annotated[int, About("Most events of channels that are written at once", 1, 10_000)] = 500
-    persist_batch: Annotated[int, About("Most read events that are folded into one write", 500, 1_000_000)] = 25_000
-    persist_rate: Annotated[int, About("Rows of read states written in a second; 0: no limit", 0, 10_000_000)] = 0
+    write_batch: Annotated[int, About("Most channel events in one write", 1, 10_000)] = 500
+    persist_batch: Annotated[int, About("Most read events folded into one write", 500, 1_000_000)] = 25_000
+    persist_rate: Annotated[int, About("Rows of read states written per second; 0: no limit", 0, 10_000_000)] = 0
     reconcile_every: Annotated[
-        int, About("Seconds between two looks for differences between hot store and database; 0: never", 0, 31_536_000)
+        int, About("Seconds between two comparisons of hot store and database; 0: never", 0, 31_536_000)
     ] = 3_600
     audit_sample: Annotated[
-        int, About("Users and channels that are recounted in a minute to find drift; 0: none", 0, 1_000_000)
+        int, About("Users and channels recounted per minute to find drift; 0: none", 0, 1_000_000)
     ] = 20
     worker_port: Annotated[
-        int, About("Port of a worker's health and metrics; 0 takes a free one, more processes take the next", 0, 65_535)
+        int,
+        About(
+            "Port of a worker's health and metrics; 0 takes a free one, further processes take the next ones", 0, 65_535
+        ),
     ] = 9_100
     badge_retention: Annotated[
-        int, About("Seconds that undelivered messages are kept after the badge was tapped", 0, 3_153_600_000)
+        int, About("Seconds that undelivered messages are kept after a tap on the badge", 0, 3_153_600_000)
     ] = 604_800
     service_keys: Annotated[
         tuple[str, ...],
         About(
-            "Keys of chat backends, comma separated; none: one is made in the data directory",
+            "Keys of chat backends, comma separated; none: one is generated in the data directory",
             secret=True,
             check=checks.service_key,
         ),
@@ -138,7 +148,7 @@ class Settings:
     jwt_secret: Annotated[
         str,
         About(
-            "Secret of HS256 user tokens; empty: one is made in the data directory",
+            "Secret of HS256 user tokens; empty: one is generated in the data directory",
             secret=True,
             check=checks.jwt_secret,
         ),
@@ -151,7 +161,7 @@ class Settings:
     jwt_user_claim: Annotated[str, About("Claim of a user token that holds the user's id", check=checks.not_empty)] = (
         "sub"
     )
-    display_cap: Annotated[int, About("Labels show this number with a plus above it", 1, 1_000_000)] = 99
+    display_cap: Annotated[int, About("Labels of higher counts show this number with a plus", 1, 1_000_000)] = 99
     store_text: Annotated[StoreText, About("What is kept of a message's text")] = "full"
     cors_origins: Annotated[
         tuple[str, ...],
@@ -161,7 +171,7 @@ class Settings:
         int, About("Channels with more members are counted from one timeline", 0, 100_000)
     ] = 100
     receipts_max_members: Annotated[
-        int, About("Larger channels tell only how many have seen a message", 0, 100_000)
+        int, About("Larger channels show only how many have seen a message", 0, 100_000)
     ] = 100
     badge_mode: Annotated[
         BadgeMode,
@@ -170,7 +180,7 @@ class Settings:
     instance_id: Annotated[
         str, About("Name of this process in logs and events; empty: random", check=checks.instance_id)
     ] = ""
-    log_level: Annotated[LogLevel, About("Least level that is logged")] = "info"
+    log_level: Annotated[LogLevel, About("Lowest level that is logged")] = "info"
     traces: Annotated[
         bool,
         About(
@@ -178,7 +188,7 @@ class Settings:
             "extra otel"
         ),
     ] = False
-    demo: Annotated[bool, About("The demo page at /demo, which gives a sandbox to everyone who asks for it")] = False
+    demo: Annotated[bool, About("The demo page at /demo, which gives every visitor a sandbox")] = False
     metrics_port: Annotated[
         int,
         About(
@@ -208,11 +218,11 @@ class Settings:
         int, About("Most live connections of one user, in each process; 0: no limit", 0, 1_000_000)
     ] = 32
     heartbeat: Annotated[int, About("Seconds between pings of a live connection; two missed end it", 1, 3_600)] = 20
-    hello_timeout: Annotated[int, About("Seconds that a live connection has to say who it is", 1, 600)] = 10
+    hello_timeout: Annotated[int, About("Seconds that a live connection has to send hello", 1, 600)] = 10
     max_frame: Annotated[int, About("Largest frame of a live connection in bytes", 1_024, 2**24)] = 65_536
-    max_queue: Annotated[int, About("Bytes that may wait for a slow device; past this it is closed", 16_384, 2**30)] = (
-        1_048_576
-    )
+    max_queue: Annotated[
+        int, About("Bytes that may wait for a slow device; beyond that it is disconnected", 16_384, 2**30)
+    ] = 1_048_576
     max_connections: Annotated[
         int, About("Most open connections of one process; a further one gets 503", 1, 10_000_000)
     ] = 10_000
@@ -245,9 +255,9 @@ class Settings:
     ledger_ttl: Annotated[int, About("Seconds without activity after which hot state is dropped", 1, 3_153_600_000)] = (
         2_592_000
     )
-    hot_memory: Annotated[int, About("Bound of the hot state in memory, in MiB", 1, 1_048_576)] = 512
+    hot_memory: Annotated[int, About("Limit of the hot state in memory, in MiB", 1, 1_048_576)] = 512
     workers: Annotated[int, About("Server processes; the embedded profile has one", 1, 1_024)] = 1
-    shutdown_grace: Annotated[int, About("Seconds that running requests get at a stop", 0, 3_600)] = 10
+    shutdown_grace: Annotated[int, About("Seconds that running requests get when the service stops", 0, 3_600)] = 10
 
     def __post_init__(self) -> None:
         values = {name: getattr(self, name) for name in ABOUT}
