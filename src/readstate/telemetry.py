@@ -87,11 +87,11 @@ HOT_GENERATIONS = Counter(
 )
 STORAGE_ERRORS = Counter(
     "readstate_storage_errors_total",
-    "Durable writes that failed; their callers were told and nothing was changed.",
+    "Durable writes that failed; their callers got an error and nothing was changed.",
     registry=REGISTRY,
 )
 BUS_PUBLISHED = Counter(
-    "readstate_bus_published_total", "Announcements told to the other instances.", registry=REGISTRY
+    "readstate_bus_published_total", "Announcements published to other instances.", registry=REGISTRY
 )
 BUS_LOST = Counter(
     "readstate_bus_lost_total",
@@ -101,7 +101,7 @@ BUS_LOST = Counter(
 )
 BUS_GAPS = Counter(
     "readstate_bus_gaps_total",
-    "Times that announcements of other instances may have been missed, by what told so: "
+    "Times that announcements of other instances may have been missed, by cause: "
     "a new connection, a number that jumped, or an instance that fell silent. Devices were caught up.",
     ("sign",),
     registry=REGISTRY,
@@ -109,7 +109,7 @@ BUS_GAPS = Counter(
 BUS_SKIPPED = Counter(
     "readstate_bus_skipped_total",
     "What came on the bus and was not understood, by kind: unknown announcements of a newer version, "
-    "or malformed payloads of somebody else.",
+    "or malformed payloads of other programs.",
     ("kind",),
     registry=REGISTRY,
 )

@@ -8,7 +8,7 @@ from readstate.domain.errors import ConfigurationError
 
 Value = str | int | tuple[str, ...]
 Check = Callable[[str], str | None]
-"""Tells what is wrong with a text, to stand after it; None when nothing is."""
+"""What is wrong with a text, as the end of a sentence about it; None: nothing."""
 
 
 @dataclass(frozen=True)

@@ -186,7 +186,7 @@ def parse(content: bytes) -> Keys:
             keys |= _key(jwk)
         except Exception as error:
             reason = type(error).__name__
-            log.warning("left out a broken key of the JWKS", action="jwks.load", number=number, error=reason)
+            log.warning("ignored a broken key of the JWKS", action="jwks.load", number=number, error=reason)
     return keys
 
 

@@ -81,7 +81,7 @@ class Listener:
         name = errno.errorcode.get(error.errno or 0, "other")
         ACCEPT_FAILED.labels(name).inc()
         self._failures.warn(
-            "no connection can be accepted; they wait", action="accept", error=name, reason=error.strerror
+            "cannot accept connections; new ones wait", action="accept", error=name, reason=error.strerror
         )
         self._loop.remove_reader(self._socket)
         pause = self._timings.accept_pause

@@ -36,17 +36,7 @@ from readstate.gateway.ratelimit import unknown
 from readstate.services.cursors import SyncCursor
 from readstate.telemetry import WS_RECEIVED, WS_RESUMED
 
-from .codes import (
-    LOST,
-    NOT_AUTHENTICATED,
-    TOKEN_EXPIRED,
-    TOO_LARGE,
-    TOO_MANY_DEVICES,
-    TOO_MANY_FRAMES,
-    TOO_SLOW,
-    TRY_AGAIN,
-    Closed,
-)
+from . import codes
 from .commands import Commands
 
 if TYPE_CHECKING:
@@ -115,7 +105,7 @@ class Connection:
             await self._authenticate_at_once()
             await self._until_hello()
             await self._serve()
-        except Closed as closed:
+        except codes.Closed as closed:
             self._close(closed.code, closed.reason)
         except _Refused as refused:
             self._refuse(None, refused.error)
@@ -123,8 +113,8 @@ class Connection:
         except _Gone as gone:
             self.code = gone.code
         except ReadstateError as error:
-            log.warning("a device could not be told what it missed", action="ws", code=error.code)
-            self._close(TRY_AGAIN, error.detail[:100])
+            log.warning("a device could not catch up", action="ws", code=error.code)
+            self._close(codes.TRY_AGAIN, error.detail[:100])
         except Exception:
             log.error("a connection failed", action="ws", traceback=traceback.format_exc())
             self._close(1011, "an internal error")
@@ -145,7 +135,7 @@ class Connection:
         if not self.device:
             return
         if not self.observes:
-            if self._outlet.said_goodbye or self.code not in LOST:
+            if self._outlet.said_goodbye or self.code not in codes.LOST:
                 self.rs.presence.alive(self.user)
             with contextlib.suppress(ReadstateError):  # only "last seen" is lost; the failure is logged at its source
                 await self.rs.presence.disconnected(self.user, self.device, self.connection_id)
@@ -156,7 +146,7 @@ class Connection:
         self._outlet.close(code, reason)
 
     def _overrun(self) -> None:
-        self._close(TOO_SLOW, "too slow: sync again")
+        self._close(codes.TOO_SLOW, "too slow: sync again")
 
     # ------------------------------------------------------------ authentication and hello
 
@@ -175,9 +165,9 @@ class Connection:
             principal = await self.verify(header)
             self.user = self._user_of(principal)
         except Unavailable as error:
-            raise Closed(TRY_AGAIN, error.detail[:100]) from None
+            raise codes.Closed(codes.TRY_AGAIN, error.detail[:100]) from None
         except ReadstateError as error:
-            raise Closed(NOT_AUTHENTICATED, error.detail[:100]) from None
+            raise codes.Closed(codes.NOT_AUTHENTICATED, error.detail[:100]) from None
         self._admit(principal)
         self.take(principal)
 
@@ -188,14 +178,14 @@ class Connection:
             try:
                 limits.take(principal)
             except TooOften as error:
-                raise _Refused(TOO_MANY_FRAMES, error) from None
+                raise _Refused(codes.TOO_MANY_FRAMES, error) from None
         limits.disconnected(self._counts_as)
         self._counts_as = ""
         if not self.observes:
             try:
                 limits.connected(self.user)
             except TooManyDevices as error:
-                raise _Refused(TOO_MANY_DEVICES, error) from None
+                raise _Refused(codes.TOO_MANY_DEVICES, error) from None
             self._counts_as = self.user
 
     async def verify(self, header: bytes) -> Principal:
@@ -218,7 +208,7 @@ class Connection:
         if principal.expires is not None:
             delay = principal.expires - time.time()
             loop = asyncio.get_running_loop()
-            self._expiry = loop.call_later(delay, self._close, TOKEN_EXPIRED, "the token has expired")
+            self._expiry = loop.call_later(delay, self._close, codes.TOKEN_EXPIRED, "the token has expired")
 
     async def _until_hello(self) -> None:
         end = asyncio.get_running_loop().time() + self.rs.settings.hello_timeout
@@ -227,7 +217,7 @@ class Connection:
             if isinstance(frame, frames.Hello):
                 await self._hello(frame)
             elif self._principal is None:
-                raise Closed(NOT_AUTHENTICATED, "the first frame must be hello, with a token")
+                raise codes.Closed(codes.NOT_AUTHENTICATED, "the first frame must be hello, with a token")
             elif frame is not None:
                 self._refuse(frame.ref, Invalid("say hello first", field="type"))
 
@@ -237,13 +227,13 @@ class Connection:
             async with asyncio.timeout_at(end):
                 return await self._next()
         except TimeoutError:
-            raise Closed(NOT_AUTHENTICATED, "no hello came in time") from None
+            raise codes.Closed(codes.NOT_AUTHENTICATED, "no hello came in time") from None
 
     async def _hello(self, hello: frames.Hello) -> None:
         if hello.token is not None:
             await self._authenticate(b"Bearer " + hello.token.encode())
         if self._principal is None:
-            raise Closed(NOT_AUTHENTICATED, "no token came with the connection or with hello")
+            raise codes.Closed(codes.NOT_AUTHENTICATED, "no token came with the connection or with hello")
         try:
             device = check_id(hello.device, "device")
         except ReadstateError as error:
@@ -299,7 +289,7 @@ class Connection:
             return None
         body = text.encode()
         if len(body) > self.rs.settings.max_frame:
-            raise Closed(TOO_LARGE, f"a frame is over {self.rs.settings.max_frame} bytes")
+            raise codes.Closed(codes.TOO_LARGE, f"a frame is over {self.rs.settings.max_frame} bytes")
         if (limited := self._over_the_rate()) is not None:
             self._refuse(_ref_of(body), limited)
             return None
@@ -319,7 +309,7 @@ class Connection:
             self._refused = self._refused + 1 if now - self._refused_at < 1 else 1
             self._refused_at = now
             if self._refused > PATIENCE:
-                raise Closed(TOO_MANY_FRAMES, "too many frames") from None
+                raise codes.Closed(codes.TOO_MANY_FRAMES, "too many frames") from None
             return error
         return None
 
@@ -327,7 +317,7 @@ class Connection:
         """Count a frame that the application does not get. It is not answered: a library sent it."""
         try:
             self._over_the_rate()
-        except Closed as closed:
+        except codes.Closed as closed:
             self._close(closed.code, closed.reason)
 
     async def _answer(self, frame: frames.AnyClientFrame, commands: Commands) -> None:
