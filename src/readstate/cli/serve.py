@@ -28,7 +28,6 @@ from readstate.gateway.asgi import ASGIApp
 from readstate.gateway.auth.authenticator import SERVICE_KEY_FILE, load_secrets, require_jwks_file
 from readstate.gateway.demo.sandbox import is_on as demo_is_on
 from readstate.gateway.http.app import Gateway
-from readstate.gateway.http.connections import Limits
 from readstate.gateway.http.health import metrics_app
 from readstate.gateway.http.listener import BACKLOG, Listener
 from readstate.gateway.http.protocol import http_protocol
@@ -194,7 +193,7 @@ async def _serve(
         server = _Server(
             _server_config(service),
             started,
-            partial(Listener, limits=Limits.of(settings), timings=timings.http, tls=tls),
+            partial(Listener, settings=settings, timings=timings.http, tls=tls),
         )
         watching = asyncio.create_task(_stop_when_lost(service, server))
         try:

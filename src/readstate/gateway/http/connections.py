@@ -1,13 +1,10 @@
-"""What the connections of one server share: limits, deadlines, and throttled warnings."""
+"""What the connections of one server share: deadlines and throttled warnings."""
 
 import asyncio
 import time
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import structlog
-
-from readstate.settings import Settings
 
 log = structlog.get_logger("readstate")
 
@@ -32,18 +29,6 @@ class Seldom:
         if (now := time.monotonic()) >= self._next:
             log.warning(event, times=self._count, **fields)
             self._count, self._next = 0, now + self._interval
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    max_connections: int
-    max_header_bytes: int
-    header_timeout: int
-    body_timeout: int
-
-    @classmethod
-    def of(cls, settings: Settings) -> "Limits":
-        return cls(settings.max_connections, settings.max_header_bytes, settings.header_timeout, settings.body_timeout)
 
 
 class Deadlines:

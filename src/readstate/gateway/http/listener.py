@@ -11,10 +11,11 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
+from readstate.settings import Settings
 from readstate.telemetry import ACCEPT_FAILED, HTTP_REFUSED
 from readstate.timings import HttpTimings
 
-from .connections import Limits, Seldom
+from .connections import Seldom
 
 BACKLOG: Final = 2_048
 PER_TURN: Final = 64
@@ -28,14 +29,14 @@ class Listener:
         self,
         listening: socket.socket,
         make_protocol: Callable[[], asyncio.Protocol],
-        limits: Limits,
+        settings: Settings,
         timings: HttpTimings,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._socket = listening
         self._make_protocol = make_protocol
-        self._limits = limits
+        self._settings = settings
         self._timings = timings
         self._tls = tls
         self._opening: set[asyncio.Task[None]] = set()
@@ -68,7 +69,7 @@ class Listener:
             except OSError as error:
                 self._pause(error)
                 return
-            if len(self._opening) >= self._limits.max_connections:
+            if len(self._opening) >= self._settings.max_connections:
                 HTTP_REFUSED.labels("connections").inc()
                 connection.close()
                 continue
@@ -88,7 +89,7 @@ class Listener:
         self._rest = self._loop.call_later(pause, self._loop.add_reader, self._socket, self._accept)
 
     async def _open(self, connection: socket.socket) -> None:
-        timeout = None if self._tls is None else self._limits.header_timeout
+        timeout = None if self._tls is None else self._settings.header_timeout
         try:
             await self._loop.connect_accepted_socket(
                 self._make_protocol, connection, ssl=self._tls, ssl_handshake_timeout=timeout

@@ -24,7 +24,7 @@ from readstate.settings import Settings
 from readstate.telemetry import HTTP_REFUSED
 from readstate.timings import HttpTimings
 
-from .connections import Deadlines, Limits, Seldom
+from .connections import Deadlines, Seldom
 from .problems import problem
 
 MAX_FIELDS: Final = 128
@@ -51,7 +51,7 @@ LINGERING: Final = 4
 class Guard:
     """What the connections of one server share."""
 
-    def __init__(self, limits: Limits, timings: HttpTimings) -> None:
+    def __init__(self, limits: Settings, timings: HttpTimings) -> None:
         self.limits = limits
         self.linger = timings.linger
         self.deadlines = Deadlines(timings.sweep)
@@ -376,7 +376,7 @@ class HttpProtocol(HttpToolsProtocol):
 def http_protocol(settings: Settings, timings: HttpTimings) -> type[HttpProtocol]:
     class Limited(HttpProtocol):
         __slots__ = ()
-        guard = Guard(Limits.of(settings), timings)
+        guard = Guard(settings, timings)
 
     return Limited
 
