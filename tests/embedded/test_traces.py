@@ -334,15 +334,15 @@ async def test_that_traces_do_not_arrive_is_told_once_and_that_they_do_again(
             heard += "".join(capfd.readouterr())
 
     async with asyncio.timeout(60):
-        await until("traces are not delivered")
+        await until("traces cannot be delivered")
         for _ in range(10):
-            await until("traces are not delivered")
+            await until("traces cannot be delivered")
             with made.worker_batch("any", 1, 1):
                 await asyncio.sleep(0.01)
         collector.status = 200
         await until("traces are delivered again")
     await made.close()
-    assert heard.count("traces are not delivered") == 1
+    assert heard.count("traces cannot be delivered") == 1
     assert "code: 400" in heard
     assert collector.named("any batch")
 
