@@ -20,7 +20,7 @@ from readstate.adapters.kafka.topics import Topics
 from readstate.adapters.kafka.watcher import Watcher
 from readstate.adapters.sql.postgres.store import migrate
 from readstate.stack import Kafka, Postgres, Valkey
-from readstate.timings import SqlTimings
+from readstate.timings import KafkaTimings, SqlTimings
 from readstate.workers import MESSAGE_WRITER, RECEIPT_PERSISTER, ROLES
 
 from .load import HOST, BenchmarkError
@@ -79,7 +79,7 @@ class Cluster:
     @contextlib.asynccontextmanager
     async def watching(self) -> AsyncIterator[Callable[[], Awaitable[None]]]:
         """Gives what returns when the workers have done all that is in the log."""
-        watcher = Watcher({"bootstrap.servers": self.kafka.url}, PARTITIONS)
+        watcher = Watcher({"bootstrap.servers": self.kafka.url}, PARTITIONS, KafkaTimings())
         groups = {self.topics.messages: self.topics.writer, self.topics.reads: self.topics.persister}
 
         async def done() -> bool:

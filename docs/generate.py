@@ -1,9 +1,10 @@
-"""Writes the pages of reference that follow from the code: settings, metrics, errors, commands and frames.
+"""Writes the pages of reference that follow from the code: settings, metrics, errors, commands, frames and modules.
 
 python docs/generate.py           writes them
 python docs/generate.py --check   writes nothing; exit code 1 and their names when some are not current
 """
 
+import ast
 import copy
 import inspect
 import re
@@ -502,12 +503,38 @@ def _shapes(events: Iterable[type[Struct]]) -> list[type[Struct]]:
     return sorted((one for one in schemas.structs_in(own) if one not in own), key=_name)
 
 
+# ---------------------------------------------------------------- modules
+
+SOURCE = DOCS.parent / "src" / "readstate"
+MODULES = """# Modules
+
+Every file of `src/readstate` with the beginning of its docstring. [Architecture](architecture.md) says how they work
+together.
+"""
+
+
+def modules_page() -> str:
+    """All Python files, one table per directory."""
+    parts = [NOTE + MODULES]
+    for directory in sorted({path.parent for path in SOURCE.rglob("*.py")}):
+        rows = [(f"`{path.name}`", _first_sentence(path)) for path in sorted(directory.glob("*.py"))]
+        name = "/".join(("readstate", *directory.relative_to(SOURCE).parts))
+        parts.append(f"## {name}\n\n{_table(('file', 'what it is'), rows)}\n")
+    return "\n".join(parts)
+
+
+def _first_sentence(path: Path) -> str:
+    text = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+    return " ".join(text.split("\n\n")[0].split())
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings_page,
     "metrics.md": metrics_page,
     "errors.md": errors_page,
     "cli.md": commands_page,
     "live.md": live_page,
+    "modules.md": modules_page,
 }
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from readstate.timings import ServiceTimings, Timings, ValkeyTimings
+from readstate.timings import KafkaTimings, ServiceTimings, Timings, ValkeyTimings, WorkerTimings
 
 if TYPE_CHECKING:
     from readstate import Readstate
@@ -35,11 +35,23 @@ UNLIMITED = {"rate_limit": 0, "max_devices": 0}
 """Tests ask faster, and with more devices, than a user may. Those of the limits set them."""
 PARTITIONS = 2
 FRESH_SECONDS = 30.0
-GATHER_SECONDS = 0.05
-"""So long reads are gathered here before they are written: nobody looks at the load."""
 HEARTBEAT_SECONDS = 0.1
 SETTLE_SECONDS = 0.5
-"""So long a fresh hot store waits for what processes say of themselves: here there is one, and it says it sooner."""
+"""So long a fresh hot store waits for what processes say of themselves: here they say it sooner."""
+HASTY = Timings(
+    services=ServiceTimings(settle=SETTLE_SECONDS, freshness_poll=0.05),
+    workers=WorkerTimings(
+        gather_reads=0.05,
+        gather_unsent=0.05,
+        gather_dead_letters=0.05,
+        positions=0.1,
+        lag=0.5,
+        retries=(0.01, 0.01, 0.01),
+    ),
+    valkey=ValkeyTimings(heartbeat=HEARTBEAT_SECONDS, settle_ms=int(SETTLE_SECONDS * 1000)),
+    kafka=KafkaTimings(drain=0.2, heartbeat=HEARTBEAT_SECONDS, topics=0.1),
+)
+"""Of a cluster in one process: nobody looks at the load."""
 
 not_in_a_cluster = partial(pytest.mark.skipif, chosen == CLUSTER)
 """For what only one process with stores of its own promises: `@not_in_a_cluster(reason=...)`."""
@@ -110,12 +122,7 @@ def _collect_sockets() -> None:
 
 def timings() -> Timings:
     """A cluster of one process, which is made anew for every test, need not wait long for others."""
-    if chosen != CLUSTER:
-        return Timings()
-    return Timings(
-        services=ServiceTimings(settle=SETTLE_SECONDS),
-        valkey=ValkeyTimings(heartbeat=HEARTBEAT_SECONDS, settle_ms=int(SETTLE_SECONDS * 1000)),
-    )
+    return HASTY if chosen == CLUSTER else Timings()
 
 
 @asynccontextmanager
@@ -124,17 +131,15 @@ async def with_workers(rs: "Readstate") -> AsyncIterator[None]:
     if rs.settings.profile != "cluster":
         yield
         return
-    from readstate.profiles import roles as supervisor
+    from readstate.profiles.roles import WorkerSupervisor
     from readstate.workers import ROLES
 
     stopping = asyncio.Event()
-    usual, supervisor.GATHER_SECONDS = supervisor.GATHER_SECONDS, GATHER_SECONDS
-    work = asyncio.create_task(supervisor.WorkerSupervisor(rs, ROLES).run(stopping))
+    work = asyncio.create_task(WorkerSupervisor(rs, ROLES).run(stopping))
     try:
         await _until(lambda: not rs.cluster.freshness.behind or work.done(), "the hot state is fresh")
         yield
     finally:
-        supervisor.GATHER_SECONDS = usual
         stopping.set()
         await work
 

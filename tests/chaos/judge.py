@@ -12,7 +12,7 @@ import httpx
 from readstate.adapters.sql.postgres.store import PostgresStore
 from readstate.domain.errors import LogUnavailable
 from readstate.timings import SqlTimings
-from tests.cluster.fleet import Fleet, lags
+from tests.cluster.fleet import ClusterProcesses, lags
 from tests.conftest import Chat, segment
 
 from .clients import FANOUT, PEOPLE, ROOMS
@@ -38,7 +38,7 @@ class Message:
 class Judge:
     """Looks at a cluster in peace, from outside, and lists what is wrong."""
 
-    def __init__(self, fleet: Fleet, records: Records, devices: Sequence[LiveDevice]) -> None:
+    def __init__(self, fleet: ClusterProcesses, records: Records, devices: Sequence[LiveDevice]) -> None:
         self._fleet = fleet
         self._records = records
         self._devices = devices
@@ -48,7 +48,7 @@ class Judge:
         """All that is wrong besides what clients have found; nothing, if all is right."""
         await self._settle()
         await self._check_devices()
-        url = f"{self._fleet.machines.postgres.url.rpartition('/')[0]}/{self._fleet.stores.database}"
+        url = f"{self._fleet.backends.postgres.url.rpartition('/')[0]}/{self._fleet.stores.database}"
         connection = await asyncpg.connect(url)
         store = await PostgresStore.open(url, FANOUT, SqlTimings())
         try:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from readstate.stack import Kafka, Postgres, Valkey
 from readstate.stack.ports import HOST
-from tests.cluster.fleet import Machines
+from tests.cluster.fleet import Backends
 from tests.contract import kafka as contract_kafka
 
 from .proxy import Network, Proxy
@@ -43,7 +43,7 @@ class OutsideKafka(Kafka):
 class Weather(NamedTuple):
     """The servers as processes reach them, and the proxies between."""
 
-    machines: Machines
+    backends: Backends
     hot: Proxy
     log: Proxy
     database: Proxy
@@ -54,7 +54,7 @@ class Weather(NamedTuple):
 
     def heal(self) -> None:
         """Every server runs, and every way is open."""
-        for server in (self.machines.valkey, self.machines.kafka, self.machines.postgres):
+        for server in (self.backends.valkey, self.backends.kafka, self.backends.postgres):
             server.resume()
             if not server.is_running:
                 server.start()
@@ -79,5 +79,5 @@ def weather() -> Weather:
     postgres.start()
     hot, database = network.proxy(lambda: valkey.port), network.proxy(lambda: postgres.port)
     url = postgres.url.rpartition("/")[0].replace(f":{postgres.port}", f":{database.port}")
-    machines = Machines(valkey, kafka, postgres, f"redis://{HOST}:{hot.port}/0", f"{HOST}:{log.port}", url)
-    return Weather(machines, hot, log, database)
+    backends = Backends(valkey, kafka, postgres, f"redis://{HOST}:{hot.port}/0", f"{HOST}:{log.port}", url)
+    return Weather(backends, hot, log, database)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.cluster.fleet import running
+from tests.cluster.fleet import running_cluster
 
 from .clients import FANOUT, crowd, furnish, wired
 from .devices import devices
@@ -36,7 +36,7 @@ async def storm(
     def say(text: str) -> None:
         tell(f"[{time.monotonic() - started:5.1f}] {text}")
 
-    async with running(directory, sky.machines, serves=SERVES, workers=WORKERS, **IMPATIENT) as fleet:
+    async with running_cluster(directory, sky.backends, serves=SERVES, workers=WORKERS, **IMPATIENT) as fleet:
         records, stopping = Records(), asyncio.Event()
         urls = [one.url for one in fleet.serves]
         async with wired(urls, records) as wire, devices(seed, urls, records, stopping) as live:

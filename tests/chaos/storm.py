@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from readstate.stack.server import Server as StackServer
-from tests.cluster.fleet import Fleet
+from tests.cluster.fleet import ClusterProcesses
 from tests.servers import Child
 
 from .machines import Weather
@@ -19,18 +19,18 @@ STOP_SECONDS = 60.0
 class Storm:
     """Faults over one fleet. Everything that blocks is done in threads."""
 
-    def __init__(self, weather: Weather, fleet: Fleet, faults: Sequence[Fault], tell: Tell) -> None:
+    def __init__(self, weather: Weather, fleet: ClusterProcesses, faults: Sequence[Fault], tell: Tell) -> None:
         self._weather = weather
         self._faults = faults
         self._tell = tell
         self._fleet = fleet
         self._hit: set[str] = set()
         self._children: dict[str, Child] = {child.data_dir.name: child for child in fleet.children}
-        machines = weather.machines
+        backends = weather.backends
         self._servers: dict[str, StackServer] = {
-            "valkey": machines.valkey,
-            "kafka": machines.kafka,
-            "postgres": machines.postgres,
+            "valkey": backends.valkey,
+            "kafka": backends.kafka,
+            "postgres": backends.postgres,
         }
 
     async def rage(self, seconds: float) -> None:
@@ -65,7 +65,7 @@ class Storm:
             else:
                 proxy.cut() if fault.what == "cut" else proxy.stall()
         elif fault.what == "flush":
-            self._weather.machines.valkey.ask("FLUSHALL")
+            self._weather.backends.valkey.ask("FLUSHALL")
         elif fault.whom in self._servers:
             server = self._servers[fault.whom]
             server.kill() if fault.what == "kill" else server.pause()

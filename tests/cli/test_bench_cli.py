@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from readstate import api
-from readstate.cli import app, bench_load
+from readstate.cli import app, bench_data, bench_load
 from readstate.client import Client
 from tests.cli.test_cli import Done, Shell
 from tests.commands import Command
@@ -162,7 +162,7 @@ def unread(channel: str, number: int, **more: Any) -> api.Unread:
     ],
 )
 def test_a_count_is_right_or_it_is_named(found: list[api.Unread], wrong: list[tuple[str, int, int | None]]) -> None:
-    differ = bench_load.differences("bob", {"a": 3, "b": 0}, found)
+    differ = bench_data.differences("bob", {"a": 3, "b": 0}, found)
 
     assert [(one.channel_id, one.expected, one.unread) for one in differ] == wrong
     assert all(one.user_id == "bob" for one in differ)
@@ -170,7 +170,7 @@ def test_a_count_is_right_or_it_is_named(found: list[api.Unread], wrong: list[tu
 
 def test_a_read_behind_its_back_is_noticed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     compare = bench_load.Run._compare
-    monkeypatch.setattr(bench_load, "PATIENCE", 0.5)
+    monkeypatch.setattr(bench_load, "TIMEOUT", 0.5)
 
     async def after_a_read(run: bench_load.Run) -> None:
         prefix = run.report.prefix
@@ -236,7 +236,7 @@ def test_what_cannot_be_taken_away_is_told(server: Server) -> None:
     done = run.ended()
 
     assert (done.code, done.out) == (1, "")
-    assert "not all could be taken away" in done.err
+    assert "not everything could be removed" in done.err
     prefix = prefix_in(done.err)
     assert f"readstate bench --remove {prefix} --users 6 --channels 3" in done.err
     assert "error: messages, 100 at once: " in done.err

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from readstate.cli.place import Place
+from readstate.cli.target import Target
 from readstate.client import ApiError, Client
 from tests import commands
 from tests.servers import DEADLINE, Server, serving, wait_until
@@ -111,7 +111,7 @@ def anywhere(request: pytest.FixtureRequest, shell: Shell) -> Shell:
 
 def one_channel(shell: Shell, *texts: str) -> None:
     """Alice writes m1, m2 … to bob. Not by commands: a process for each would make the tests slow."""
-    Place(data_dir=shell.data).call(lambda client: fill(client, *texts), creates=True)
+    Target(data_dir=shell.data).call(lambda client: fill(client, *texts), creates=True)
 
 
 async def fill(client: Client, *texts: str, channel: str = "general", to: str = "bob") -> None:
@@ -194,7 +194,7 @@ def test_reads_go_up_to_a_place_or_a_time(shell: Shell, target: tuple[str, ...],
 
 @pytest.mark.parametrize("name", ["a/b", "..", "100%", "[red]x", "ä ö", "?a=b#c"])
 def test_odd_ids_reach_the_service_unharmed(shell: Shell, name: str) -> None:
-    Place(data_dir=shell.data).call(lambda client: fill(client, "hello", channel=name, to=name), creates=True)
+    Target(data_dir=shell.data).call(lambda client: fill(client, "hello", channel=name, to=name), creates=True)
 
     told = shell.says("unread", name, name)
 
@@ -214,7 +214,7 @@ async def a_thread(client: Client) -> None:
 
 
 def test_people_see_their_inbox_badge_threads_and_who_has_seen_what(anywhere: Shell) -> None:
-    Place(data_dir=anywhere.data).call(a_thread, creates=True)
+    Target(data_dir=anywhere.data).call(a_thread, creates=True)
     anywhere.says("send", "general", "alice", "@bob look", "--mention", "bob", "--id", "m3")
 
     [row] = anywhere.answers("inbox", "bob")["conversations"]
@@ -230,7 +230,7 @@ def test_people_see_their_inbox_badge_threads_and_who_has_seen_what(anywhere: Sh
 
 
 def test_people_get_tables_of_these_too(shell: Shell) -> None:
-    Place(data_dir=shell.data).call(a_thread, creates=True)
+    Target(data_dir=shell.data).call(a_thread, creates=True)
     shell.says("send", "general", "alice", "@bob look", "--mention", "bob", "--id", "m3")
 
     inbox = shell.says("inbox", "bob", "--order", "unread_first")
@@ -250,7 +250,7 @@ def test_people_get_tables_of_these_too(shell: Shell) -> None:
     assert "seen by 0 of 1" in shell.says("seen", "general", "m1")
     shell.says("read", "bob", "general")
     assert "bob" in shell.says("seen", "general", "m1")
-    assert "2 unread; stands at m1 (seq 1)" in shell.says("mark-unread", "bob", "general", "m2")
+    assert "2 unread; read up to m1 (seq 1)" in shell.says("mark-unread", "bob", "general", "m2")
 
 
 # ---------------------------------------------------------------- how commands find their service

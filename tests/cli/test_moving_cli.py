@@ -98,7 +98,7 @@ def test_an_import_stops_on_request_and_goes_on_from_there(shell: Shell, tmp_pat
     stopped = shell.run("import", write(path, channel(), first, "{", second), "--stop-on-error")
 
     assert stopped.code == 1
-    assert "go on with --from-line 4" in stopped.err
+    assert "continue with --from-line 4" in stopped.err
     report = shell.answers("import", write(path, channel(), first, second, messages(3)[2]), "--from-line", "4")
     assert (report["accepted"], report["refused"], report["next_line"]) == (2, [], 6)
 
@@ -165,7 +165,7 @@ def test_an_interrupted_import_tells_where_to_go_on(shell: Shell, tmp_path: Path
 
     assert child.returncode == 130
     assert "accepted" in out
-    assert "interrupted: go on with --from-line" in err
+    assert "interrupted: continue with --from-line" in err
 
 
 def test_an_empty_file_is_not_an_export(shell: Shell, tmp_path: Path) -> None:

@@ -236,11 +236,11 @@ async def test_after_a_restart_every_message_is_told_once(
         first = await watch.messages("m2")
 
         getattr(server, ending)()
-        await watch.says("the connection has ended.*coming back")
+        await watch.says("the connection has ended.*reconnecting")
         server.start()
         async with talking(server) as again:
             await again.send("alice", "m3")
-            await watch.says("back; what was missed comes first")
+            await watch.says("reconnected; what was missed comes first")
             await again.send("alice", "m4")
 
         assert first + await watch.messages("m4") == ["m1", "m2", "m3", "m4"]
@@ -314,7 +314,7 @@ async def test_what_is_not_readstate_is_told_plainly(shell: Shell) -> None:
         port = other.sockets[0].getsockname()[1]
         error = await shell.refuses("bob", "--url", f"http://127.0.0.1:{port}", "--key", "k")
 
-    assert "answered 404: there is no live service (http_404)" in error
+    assert "answered 404: it serves no live updates (http_404)" in error
 
 
 async def test_a_type_that_is_none_is_a_fault_of_usage(shell: Shell) -> None:

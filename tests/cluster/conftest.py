@@ -15,16 +15,15 @@ from readstate.adapters.kafka.producer import KafkaProducer, Record
 from readstate.domain.rooms import partition_of
 from readstate.gateway import asgi_app
 from readstate.workers import MESSAGE_WRITER
-from readstate.workers.runner import Runner
 from tests import commands, stores
 from tests.conftest import JWT_SECRET, SERVICE_KEY, WAIT, Chat, eventually
 from tests.contract import postgres
 from tests.servers import DEADLINE, environ_of
 
-from .hard import City, Instance, a_city, two_rooms
+from .hard import Instance, LocalCluster, local_cluster, two_rooms
 
 
-class Town:
+class WorkingService:
     """The service, a chat product that uses it, and somebody who writes into its topics by hand."""
 
     def __init__(self, rs: Readstate, chat: Chat, producer: KafkaProducer) -> None:
@@ -79,67 +78,59 @@ class Town:
 
 
 @asynccontextmanager
-async def a_town(data_dir: Path, **settings: Any) -> AsyncIterator[Town]:
+async def working_service(data_dir: Path, **settings: Any) -> AsyncIterator[WorkingService]:
     """A fresh one."""
     options: dict[str, Any] = {"service_keys": (SERVICE_KEY,), "jwt_secret": JWT_SECRET, "data_dir": str(data_dir)}
-    options |= stores.settings_of(data_dir) | settings
+    options |= stores.settings_of(data_dir) | {"timings": stores.HASTY} | settings
     async with Readstate.open(**options) as rs, stores.with_workers(rs):
-        producer = KafkaProducer(rs.cluster.options)
+        producer = KafkaProducer(rs.cluster.options, rs.timings.kafka)
         transport = httpx.ASGITransport(app=asgi_app(rs))
         try:
             async with httpx.AsyncClient(transport=transport, base_url="http://test", headers=WAIT) as http:
-                yield Town(rs, Chat(http), producer)
+                yield WorkingService(rs, Chat(http), producer)
         finally:
             await producer.close()
 
 
 @pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever fails is tried again at once."""
-    defaults = Runner.__init__.__kwdefaults__
-    assert defaults is not None
-    monkeypatch.setitem(defaults, "pauses", (0.01, 0.01, 0.01))
-
-
-@pytest.fixture
-async def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Town]:
+async def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WorkingService]:
     """One with alice and bob in general."""
     monkeypatch.setattr(stores, "chosen", stores.CLUSTER)
-    async with a_town(tmp_path) as town:
-        await town.chat.open_channel("alice", "bob")
-        yield town
+    async with working_service(tmp_path) as service:
+        await service.chat.open_channel("alice", "bob")
+        yield service
 
 
-async def listed(town: Town) -> Sequence[tuple[Any, ...]]:
+async def listed(service: WorkingService) -> Sequence[tuple[Any, ...]]:
     """The dead letters that nobody has repaired: topic, error and event."""
-    return await town.sql("SELECT topic, error, event FROM dead_letters ORDER BY id")
+    return await service.sql("SELECT topic, error, event FROM dead_letters ORDER BY id")
 
 
 # ---------------------------------------------------------------- several processes, step by step
 
 
 @pytest.fixture
-async def city(tmp_path: Path) -> AsyncIterator[City]:
+async def cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
     """Nobody is there yet."""
-    async with a_city(tmp_path) as city:
-        yield city
+    async with local_cluster(tmp_path) as cluster:
+        yield cluster
 
 
 @pytest.fixture
-async def worker(city: City) -> Instance:
+async def worker(cluster: LocalCluster) -> Instance:
     """Writes messages; nobody brings reads to the database yet."""
-    return await city.open("worker", MESSAGE_WRITER)
+    return await cluster.open("worker", MESSAGE_WRITER)
 
 
 @pytest.fixture
-async def one(city: City, worker: Instance) -> Instance:
+async def one(cluster: LocalCluster, worker: Instance) -> Instance:
     """Bob has five unread messages in each of two channels."""
-    one = await city.open("one")
+    one = await cluster.open("one")
     await two_rooms(one.chat)
-    await city.all_done(one, MESSAGE_WRITER)
+    await cluster.all_done(one, MESSAGE_WRITER)
     return one
 
 
 @pytest.fixture
-async def two(city: City, one: Instance) -> Instance:
-    return await city.open("two")
+async def two(cluster: LocalCluster, one: Instance) -> Instance:
+    return await cluster.open("two")

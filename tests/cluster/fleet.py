@@ -4,6 +4,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from readstate.adapters.sql.postgres.store import migrate
 from readstate.stack import Kafka, Postgres, Valkey
 from readstate.stack.ports import free_ports
 from readstate.timings import SqlTimings
+from tests import stores
 from tests.conftest import JWT_SECRET, SERVICE_KEY, WAIT, Chat
 from tests.contract import kafka, postgres, valkey
 from tests.servers import Child, Server, Worker
@@ -24,11 +26,13 @@ from tests.servers import Child, Server, Worker
 PARTITIONS = 4
 TEMPLATE = "template_of_fleets"
 START_SECONDS = 60.0
+HASTY = replace(stores.HASTY, workers=replace(stores.HASTY.workers, retries=(1.0, 2.0, 4.0)))
+"""Of processes that tests run in their own; an event that fails is retried as often as it is in production."""
 SHOWN_LINES = 60
 """Of the log of each child, when something went wrong."""
 
 
-class Machines(NamedTuple):
+class Backends(NamedTuple):
     """The servers that everything stands on, and how processes reach them."""
 
     valkey: Valkey
@@ -40,33 +44,33 @@ class Machines(NamedTuple):
     """The URL of a database, up to the name."""
 
 
-def shared_machines(own: Kafka | None = None) -> Machines:
+def shared_backends(own: Kafka | None = None) -> Backends:
     """Those of this test process, reached without a detour; with a Kafka of the caller's own, if there is one."""
     hot, log, durable = valkey.single(), own or kafka.server(), postgres.server()
-    return Machines(hot, log, durable, hot.url, log.url, durable.url.rpartition("/")[0])
+    return Backends(hot, log, durable, hot.url, log.url, durable.url.rpartition("/")[0])
 
 
-class Stores(NamedTuple):
-    """What one cluster has for itself on machines that many share."""
+class ClusterStores(NamedTuple):
+    """What one cluster has for itself on backends that many share."""
 
     database: str
     key_prefix: str
     topic_prefix: str
 
     @classmethod
-    def new(cls) -> "Stores":
+    def new(cls) -> "ClusterStores":
         """With names that nobody had before."""
         name = secrets.token_hex(6)
         return cls(f"fleet_{name}", f"{name}:", f"fleet-{name}-")
 
-    def settings(self, machines: Machines, partitions: int = PARTITIONS) -> dict[str, Any]:
+    def settings(self, backends: Backends, partitions: int = PARTITIONS) -> dict[str, Any]:
         """The settings of every process of the cluster."""
         return {
             "profile": "cluster",
-            "database_url": f"{machines.database}/{self.database}",
-            "hot_url": machines.hot_url,
+            "database_url": f"{backends.database}/{self.database}",
+            "hot_url": backends.hot_url,
             "key_prefix": self.key_prefix,
-            "kafka_bootstrap": tuple(machines.bootstrap.split(",")),
+            "kafka_bootstrap": tuple(backends.bootstrap.split(",")),
             "topic_prefix": self.topic_prefix,
             "partitions": partitions,
             "produce_timeout": 10_000,  # a busy machine is not one without Kafka
@@ -80,26 +84,26 @@ class Stores(NamedTuple):
         return Topics(self.topic_prefix)
 
 
-async def make_database(machines: Machines, name: str) -> None:
+async def make_database(backends: Backends, name: str) -> None:
     """A database with the tables of the service, from a template that is made once."""
-    connection = await asyncpg.connect(machines.postgres.url)
+    connection = await asyncpg.connect(backends.postgres.url)
     try:
         if not await connection.fetch(f"SELECT FROM pg_database WHERE datname = '{TEMPLATE}'"):
             await connection.execute(f"CREATE DATABASE {TEMPLATE}")
-            await migrate(f"{machines.postgres.url.rpartition('/')[0]}/{TEMPLATE}", SqlTimings())
+            await migrate(f"{backends.postgres.url.rpartition('/')[0]}/{TEMPLATE}", SqlTimings())
         await connection.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
     finally:
         await connection.close()
 
 
-async def remove_stores(machines: Machines, stores: Stores) -> None:
+async def remove_stores(backends: Backends, stores: ClusterStores) -> None:
     """Away with the database and the topics; keys in Valkey are in nobody's way."""
-    connection = await asyncpg.connect(machines.postgres.url)
+    connection = await asyncpg.connect(backends.postgres.url)
     try:
         await connection.execute(f"DROP DATABASE {stores.database} WITH (FORCE)")
     finally:
         await connection.close()
-    await asyncio.to_thread(remove_topics, machines.kafka.url, stores.topics)
+    await asyncio.to_thread(remove_topics, backends.kafka.url, stores.topics)
 
 
 def remove_topics(bootstrap: str, topics: Topics) -> None:
@@ -109,14 +113,14 @@ def remove_topics(bootstrap: str, topics: Topics) -> None:
         removed.exception(30)
 
 
-class Fleet:
+class ClusterProcesses:
     """The processes of one cluster. Everything here blocks; call it in a thread where clients run meanwhile."""
 
     def __init__(
         self,
         directory: Path,
-        machines: Machines,
-        stores: Stores,
+        backends: Backends,
+        stores: ClusterStores,
         *,
         serves: int = 2,
         workers: int = 2,
@@ -124,9 +128,9 @@ class Fleet:
         **settings: object,
     ) -> None:
         self.directory = directory
-        self.machines = machines
+        self.backends = backends
         self.stores = stores
-        self.settings: Mapping[str, Any] = {**stores.settings(machines), **settings}
+        self.settings: Mapping[str, Any] = {**stores.settings(backends), **settings}
         self.serves = [
             # Each keeps its port: clients come back to where they were.
             Server(self._home(f"serve-{n}"), "--port", str(port), **self._of(f"serve-{n}"))
@@ -138,7 +142,7 @@ class Fleet:
     def children(self) -> list[Child]:
         return [*self.serves, *self.workers]
 
-    def start(self) -> "Fleet":
+    def start(self) -> "ClusterProcesses":
         """All at once; returns when each is ready."""
         for child in self.children:
             child.launch()
@@ -190,24 +194,28 @@ class Fleet:
 
 
 @asynccontextmanager
-async def running(directory: Path, given: Machines | None = None, **options: Any) -> AsyncIterator[Fleet]:
-    """A fresh cluster that is ready; it is gone with the block. Options are those of a fleet."""
-    machines = given if given is not None else await asyncio.to_thread(shared_machines)
-    stores = Stores.new()
-    await make_database(machines, stores.database)
-    fleet = Fleet(directory, machines, stores, **options)
+async def running_cluster(
+    directory: Path, given: Backends | None = None, **options: Any
+) -> AsyncIterator[ClusterProcesses]:
+    """A fresh cluster that is ready; it is gone with the block. Options are those of `ClusterProcesses`."""
+    backends = given if given is not None else await asyncio.to_thread(shared_backends)
+    stores = ClusterStores.new()
+    await make_database(backends, stores.database)
+    processes = ClusterProcesses(directory, backends, stores, **options)
     try:
-        await asyncio.to_thread(fleet.start)
-        yield fleet
+        await asyncio.to_thread(processes.start)
+        yield processes
     finally:
-        await asyncio.to_thread(fleet.close)
-        await remove_stores(machines, stores)
+        await asyncio.to_thread(processes.close)
+        await remove_stores(backends, stores)
 
 
-async def lags(fleet: Fleet) -> dict[str, int]:
+async def lags(processes: ClusterProcesses) -> dict[str, int]:
     """Events that each group of consumers has still to do."""
-    topics = fleet.stores.topics
-    watcher = Watcher({"bootstrap.servers": fleet.machines.kafka.url}, fleet.settings["partitions"])
+    topics = processes.stores.topics
+    watcher = Watcher(
+        {"bootstrap.servers": processes.backends.kafka.url}, processes.settings["partitions"], kafka.TIMINGS
+    )
     try:
         return {
             "messages": await watcher.lag(topics.writer, topics.messages),

@@ -1,10 +1,9 @@
 """Several services of the cluster profile in this process, over real servers, and steps of theirs that can be held.
 
-Nobody works in a city until somebody is hired: so what is "only in the log" stays there as long as a test wants.
+No role runs until a test starts it: so what is "only in the log" stays there as long as a test wants.
 """
 
 import asyncio
-import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -12,26 +11,25 @@ from typing import Any
 
 import httpx
 import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from readstate import Readstate
-from readstate.adapters.kafka.consumer import Consumed, KafkaConsumer
 from readstate.adapters.kafka.producer import Record
-from readstate.adapters.kafka.watcher import Watcher
 from readstate.domain.errors import LogUnavailable
+from readstate.domain.events import Consumed
 from readstate.gateway import asgi_app
-from readstate.profiles.roles import WorkerSupervisor, _Writer
+from readstate.profiles.roles import WorkerSupervisor, channel_events, log_positions
 from readstate.tasks import cancel
-from readstate.timings import Timings
 from readstate.workers import MESSAGE_WRITER, RECEIPT_PERSISTER, STATUS_UPDATE
 from tests.conftest import WAIT, Chat, eventually
 from tests.contract import postgres
 
-from .fleet import PARTITIONS, Machines, Stores, make_database, remove_stores, shared_machines
+from .fleet import HASTY, PARTITIONS, Backends, ClusterStores, make_database, remove_stores, shared_backends
 
 SMALL, BIG = "small", "big"
 FANOUT = 3
 """Channels with more members are counted by their timeline."""
-STOP_SECONDS = 30.0
+STOP_SECONDS = READ_SECONDS = 30.0
 GUESTS = ("carol", "dave", "erin")
 ROOMS = pytest.mark.parametrize("room", [SMALL, BIG])
 
@@ -65,7 +63,7 @@ class Instance:
         self._work.append(Work(self.rs, roles))
         return self._work[-1]
 
-    async def dismiss(self) -> None:
+    async def stop_workers(self) -> None:
         """Nobody works here any more."""
         while self._work:
             await self._work.pop().stop()
@@ -97,13 +95,13 @@ class Instance:
         assert (result["status"], result["seq"]) == ("accepted", None), result
 
 
-class City:
+class LocalCluster:
     """The servers, and everybody who is on them."""
 
-    def __init__(self, directory: Path, machines: Machines, stores: Stores, stack: AsyncExitStack) -> None:
-        self.machines = machines
+    def __init__(self, directory: Path, backends: Backends, stores: ClusterStores, stack: AsyncExitStack) -> None:
+        self.backends = backends
         self.stores = stores
-        self.timings = Timings()
+        self.timings = HASTY
         """Of everybody who comes from now on."""
         self._directory = directory
         self._stack = stack
@@ -111,22 +109,23 @@ class City:
     async def open(self, name: str, *roles: str, **settings: Any) -> Instance:
         """One more process. Without roles it only serves."""
         options: dict[str, Any] = {"fanout_max_members": FANOUT, "instance_id": name, "stale_after": 60}
-        options |= self.stores.settings(self.machines) | {"data_dir": str(self._directory / name)} | settings
-        rs = await self._stack.enter_async_context(Readstate.open(timings=self.timings, **options))
+        options |= self.stores.settings(self.backends) | {"data_dir": str(self._directory / name)}
+        options |= {"timings": self.timings} | settings
+        rs = await self._stack.enter_async_context(Readstate.open(**options))
         transport = httpx.ASGITransport(app=asgi_app(rs))
         client = httpx.AsyncClient(transport=transport, base_url="http://test", headers=WAIT)
         instance = Instance(rs, await self._stack.enter_async_context(client))
-        self._stack.push_async_callback(instance.dismiss)
+        self._stack.push_async_callback(instance.stop_workers)
         if roles:
             instance.start_worker(*roles)
         return instance
 
     def lose_hot_store(self) -> None:
         """Everything hot is lost, without a word to anybody."""
-        self.machines.valkey.ask("FLUSHALL")
+        self.backends.valkey.ask("FLUSHALL")
 
     async def sql(self, statement: str) -> list[tuple[Any, ...]]:
-        return await postgres.command(statement, f"{self.machines.database}/{self.stores.database}")
+        return await postgres.command(statement, f"{self.backends.database}/{self.stores.database}")
 
     async def receipts(self) -> dict[tuple[str, str], tuple[int, int, frozenset[int]]]:
         """The read states of the database: epoch, seq and what was read apart."""
@@ -135,22 +134,7 @@ class City:
 
     async def records(self, topic: str) -> list[Consumed]:
         """All that a topic holds, oldest first in each partition."""
-        options = {"bootstrap.servers": self.machines.kafka.url}
-        watcher = Watcher(options, PARTITIONS)
-        consumer = KafkaConsumer(options, f"reader-{secrets.token_hex(6)}", [topic])
-        found: list[Consumed] = []
-        try:
-            end = sum((await watcher.ends(topic)).values())
-
-            async def all_there() -> bool:
-                found.extend(await consumer.batch(1000, 0.1))
-                return len(found) >= end
-
-            await eventually(all_there, f"{end} records of {topic} are read")
-        finally:
-            await consumer.close()
-            await watcher.close()
-        return sorted(found, key=lambda record: (record.partition, record.offset))
+        return await asyncio.to_thread(_read_topic, self.backends.kafka.url, topic)
 
     async def all_done(self, instance: Instance, *roles: str) -> None:
         """Returns when these roles have done what is in their topics now."""
@@ -168,18 +152,39 @@ class City:
 
 
 @asynccontextmanager
-async def a_city(directory: Path, machines: Machines | None = None) -> AsyncIterator[City]:
+async def local_cluster(directory: Path, backends: Backends | None = None) -> AsyncIterator[LocalCluster]:
     """A fresh one, without anybody; on the servers of this test process, if none are given."""
-    if machines is None:
-        machines = await asyncio.to_thread(shared_machines)
-    stores = Stores.new()
-    await make_database(machines, stores.database)
+    if backends is None:
+        backends = await asyncio.to_thread(shared_backends)
+    stores = ClusterStores.new()
+    await make_database(backends, stores.database)
     try:
         async with AsyncExitStack() as stack:
-            yield City(directory, machines, stores, stack)
+            yield LocalCluster(directory, backends, stores, stack)
     finally:
         with suppress(TimeoutError):  # a broker that has much to do removes topics when it can
-            await remove_stores(machines, stores)
+            await remove_stores(backends, stores)
+
+
+def _read_topic(bootstrap: str, topic: str) -> list[Consumed]:
+    """Without a group, which would have to be joined first."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False})
+    found: list[Consumed] = []
+    try:
+        parts = [TopicPartition(topic, part, OFFSET_BEGINNING) for part in range(PARTITIONS)]
+        left = sum(consumer.get_watermark_offsets(part, timeout=READ_SECONDS)[1] for part in parts)
+        consumer.assign(parts)
+        while len(found) < left:
+            messages = consumer.consume(left - len(found), READ_SECONDS)
+            assert messages, f"{len(found)} of {left} records of {topic} are read"
+            for message in messages:
+                partition, offset, key, value = message.partition(), message.offset(), message.key(), message.value()
+                epoch = message.leader_epoch()
+                fields: list[Any] = [topic, partition, offset, key or b"", value, -1 if epoch is None else epoch]
+                found.append(Consumed(*fields))
+    finally:
+        consumer.close()
+    return sorted(found, key=lambda record: (record.partition, record.offset))
 
 
 async def two_rooms(chat: Chat, messages: int = 5) -> None:
@@ -191,7 +196,7 @@ async def two_rooms(chat: Chat, messages: int = 5) -> None:
         await chat.post_all({"channel_id": room, "sender_id": "alice", "id": name} for name in names)
 
 
-class Hand:
+class ManualWriter:
     """A message writer that is led by hand: it takes what it is given, and says to nobody how far it has come."""
 
     def __init__(self, instance: Instance) -> None:
@@ -199,18 +204,13 @@ class Hand:
 
     async def handle(self, records: Sequence[Consumed]) -> None:
         """One batch, as the writer of that process would do it."""
-        cluster = self._rs.cluster
-        source = await cluster.watcher.topic_id(cluster.topics.messages)
-        consumer = KafkaConsumer(cluster.options, f"{cluster.topics.writer}-by-hand", [cluster.topics.messages])
-        try:
-            await _Writer(self._rs, consumer, source).handle(records)
-        finally:
-            await consumer.close()
+        unused: Any = None  # only a writer that runs by itself looks at the partitions of its consumer
+        await channel_events(self._rs, await log_positions(self._rs, unused)).handle(records)
 
 
-def by_hand(instance: Instance) -> Hand:
+def manual_writer(instance: Instance) -> ManualWriter:
     """The writer of a process that does what it is told."""
-    return Hand(instance)
+    return ManualWriter(instance)
 
 
 async def is_left(room: str, left: list[str], *instances: Instance) -> None:
@@ -221,19 +221,19 @@ async def is_left(room: str, left: list[str], *instances: Instance) -> None:
         assert await instance.chat.waiting("bob", channel=room, order="oldest") == left
 
 
-async def is_written(city: City, worker: Instance) -> None:
+async def is_written(cluster: LocalCluster, worker: Instance) -> None:
     """What is in the log is in the database."""
     worker.start_worker(RECEIPT_PERSISTER)
-    await city.all_done(worker, RECEIPT_PERSISTER)
+    await cluster.all_done(worker, RECEIPT_PERSISTER)
 
 
 class Unplugged:
     """A process that Kafka takes no reads from, until it is mended."""
 
     def __init__(self, instance: Instance) -> None:
-        self._log = instance.rs.cluster.log
+        self._spooled_reads = instance.rs.cluster.spooled_reads
         self._topic = instance.rs.cluster.topics.reads
-        self._producer = self._log._producer
+        self._producer = instance.rs.cluster.log._sender._producer
         self._send = self._producer.send
         self._producer.send = self._refuse  # type: ignore[method-assign]
 
@@ -247,6 +247,6 @@ class Unplugged:
         self._producer.send = self._send  # type: ignore[method-assign]
 
         async def drained() -> bool:
-            return not self._log.spooled
+            return not self._spooled_reads.depth
 
         await eventually(drained, "the spool is empty")

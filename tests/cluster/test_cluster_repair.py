@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from readstate import Readstate
-from readstate.adapters.kafka.producer import MOST_BYTES_OF_ALL, Record
+from readstate.adapters.kafka.producer import Record
+from readstate.adapters.kafka.topics import MOST_BYTES_OF_ALL
 from readstate.adapters.kafka.wire import channel_record
 from readstate.api import NewMessage, PutChannel, ReadTarget
 from readstate.domain.events import DeadLetter, MessageEvent
@@ -20,8 +21,8 @@ from readstate.domain.model import ReadState
 from readstate.profiles.roles import WorkerSupervisor
 from readstate.settings import Settings, make_settings
 from readstate.telemetry import AUDITED, DLT_FAILED, DLT_RECONCILED, DRIFT
-from readstate.workers import AUDITOR, DEAD_LETTERS, MESSAGE_WRITER, RECEIPT_PERSISTER, RECONCILER, runner
-from tests import commands
+from readstate.workers import AUDITOR, DEAD_LETTERS, MESSAGE_WRITER, RECEIPT_PERSISTER, RECONCILER
+from tests import commands, stores
 from tests.conftest import eventually
 from tests.contract import kafka, valkey
 from tests.contract.postgres import database
@@ -31,7 +32,7 @@ from tests.valkey_postgres.repairing import durable_state, read_durable_only, re
 GENERAL = "general"
 
 
-class Place(NamedTuple):
+class Cluster(NamedTuple):
     """A service of the cluster profile, and how others come to it."""
 
     rs: Readstate
@@ -64,22 +65,11 @@ class Place(NamedTuple):
 
     async def produce(self, topic: str, *values: bytes) -> None:
         """Somebody writes to a topic what no version of ours would."""
-        await self.rs.cluster.log._producer.send(topic, [Record(b"", value, 0) for value in values])
-
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An event that fails is tried three times, at once."""
-    usual = runner.Runner.__init__
-
-    def hasty(self: runner.Runner[Any], *arguments: Any, **more: Any) -> None:
-        usual(self, *arguments, **more | {"pauses": (0.0, 0.0, 0.0)})
-
-    monkeypatch.setattr(runner.Runner, "__init__", hasty)
+        await self.rs.cluster.log._sender._producer.send(topic, [Record(b"", value, 0) for value in values])
 
 
 @pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Place]:
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     broker = kafka.server()
     name = secrets.token_hex(4)
     async with database() as url:
@@ -93,8 +83,8 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
             "partitions": 2,
             "data_dir": str(tmp_path / "data"),
         }
-        async with Readstate.open(settings=_made(settings)) as rs:
-            yield Place(rs, settings, tmp_path)
+        async with Readstate.open(settings=_made(settings), timings=stores.HASTY) as rs:
+            yield Cluster(rs, settings, tmp_path)
 
 
 def _made(settings: dict[str, Any]) -> Settings:
@@ -127,17 +117,17 @@ async def listed(rs: Readstate) -> list[str]:
     return [one.event for one in await rs.durable.list_dead_letters(0, 100)]
 
 
-async def test_poison_is_put_aside_repaired_or_listed_and_played_again(place: Place) -> None:
-    rs = place.rs
+async def test_poison_is_put_aside_repaired_or_listed_and_played_again(cluster: Cluster) -> None:
+    rs = cluster.rs
     broken = f'{{"user_id":"bob","channel_id":"{GENERAL}","epoch":"two"}}'
     nonsense = b"\x00no event at all"
-    repaired = DLT_RECONCILED.labels(place.reads)._value.get()
-    failed = DLT_FAILED.labels(place.reads)._value.get()
+    repaired = DLT_RECONCILED.labels(cluster.reads)._value.get()
+    failed = DLT_FAILED.labels(cluster.reads)._value.get()
     async with at_work(rs, (MESSAGE_WRITER, RECEIPT_PERSISTER, DEAD_LETTERS)):
         await five_messages(rs)
         await read_hot_only(rs, GENERAL, 2)
-        await place.produce(place.reads, broken.encode(), nonsense)
-        await place.produce(place.messages, b'{"kind":"of another kind"}')
+        await cluster.produce(cluster.reads, broken.encode(), nonsense)
+        await cluster.produce(cluster.messages, b'{"kind":"of another kind"}')
 
         async def all_are_dealt_with() -> bool:
             return len(await listed(rs)) == 2 and await durable_state(rs, GENERAL) == ReadState(0, 2)
@@ -149,22 +139,22 @@ async def test_poison_is_put_aside_repaired_or_listed_and_played_again(place: Pl
             return await durable_state(rs, GENERAL) == ReadState(0, 3)
 
         await eventually(is_persisted, "a read that came after the poison is persisted")
-    assert DLT_RECONCILED.labels(place.reads)._value.get() == repaired + 1
-    assert DLT_FAILED.labels(place.reads)._value.get() == failed + 1
+    assert DLT_RECONCILED.labels(cluster.reads)._value.get() == repaired + 1
+    assert DLT_FAILED.labels(cluster.reads)._value.get() == failed + 1
 
-    table = await place.command("dlt", "list")
-    assert place.reads in table
-    assert place.messages in table
-    rows = await place.answer("dlt", "list")
+    table = await cluster.command("dlt", "list")
+    assert cluster.reads in table
+    assert cluster.messages in table
+    rows = await cluster.answer("dlt", "list")
     assert {row["event"] for row in rows} == {"\ufffdno event at all", '{"kind":"of another kind"}'}
-    refused = await place.answer("dlt", "replay", "--all", code=1)
+    refused = await cluster.answer("dlt", "replay", "--all", code=1)
     assert refused["replayed"] == []
     assert {one["id"] for one in refused["refused"]} == {row["id"] for row in rows}
-    assert "can't be played again" in await place.command("dlt", "replay", str(rows[0]["id"]), code=1)
-    assert await place.answer("dlt", "drop", str(rows[0]["id"]), "--yes") == {"dropped": 1}
-    assert "there is no dead letter" in await place.command("dlt", "drop", str(rows[0]["id"]), "--yes", code=1)
-    assert await place.answer("dlt", "drop", "--all", "--yes") == {"dropped": 1}
-    assert "no dead letters" in await place.command("dlt", "list")
+    assert "cannot be replayed" in await cluster.command("dlt", "replay", str(rows[0]["id"]), code=1)
+    assert await cluster.answer("dlt", "drop", str(rows[0]["id"]), "--yes") == {"dropped": 1}
+    assert "there is no dead letter" in await cluster.command("dlt", "drop", str(rows[0]["id"]), "--yes", code=1)
+    assert await cluster.answer("dlt", "drop", "--all", "--yes") == {"dropped": 1}
+    assert "no dead letters" in await cluster.command("dlt", "list")
 
 
 @contextmanager
@@ -190,9 +180,9 @@ async def until_m6_is_listed(rs: Readstate) -> None:
 
 
 async def test_a_message_that_failed_is_listed_and_comes_when_it_is_played_again(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rs = place.rs
+    rs = cluster.rs
     async with at_work(rs, (MESSAGE_WRITER, DEAD_LETTERS)):
         await five_messages(rs)
         with m6_fails(rs, monkeypatch):
@@ -201,9 +191,9 @@ async def test_a_message_that_failed_is_listed_and_comes_when_it_is_played_again
             await until_m6_is_listed(rs)
             await eventually(lambda: is_unread(rs, 6), "the one after it is there")
 
-        (row,) = await place.answer("dlt", "list")
+        (row,) = await cluster.answer("dlt", "list")
         assert "a fault of ours" in row["error"]
-        assert await place.answer("dlt", "replay", str(row["id"])) == {"replayed": [row["id"]], "refused": []}
+        assert await cluster.answer("dlt", "replay", str(row["id"])) == {"replayed": [row["id"]], "refused": []}
         await eventually(lambda: is_unread(rs, 7), "the message has come")
         assert await listed(rs) == []
 
@@ -213,13 +203,15 @@ async def test_a_message_that_failed_is_listed_and_comes_when_it_is_played_again
     [(b"\x01" * 700_000, True), (b'"' * 2_100_000, True), (b"\xff" * 1_500_000, False), (b"\0" * 3_000_000, False)],
     ids=["as JSON it is large", "quotes are doubled", "as text it is large", "the database would not take it"],
 )
-async def test_large_poison_stops_nobody_and_is_listed_without_a_detour(place: Place, junk: bytes, kept: bool) -> None:
+async def test_large_poison_stops_nobody_and_is_listed_without_a_detour(
+    cluster: Cluster, junk: bytes, kept: bool
+) -> None:
     """As a letter it is larger than Kafka takes."""
-    rs = place.rs
+    rs = cluster.rs
     async with at_work(rs, (MESSAGE_WRITER, RECEIPT_PERSISTER)):
         await five_messages(rs)
-        await place.produce(place.messages, junk)
-        await place.produce(place.reads, junk)
+        await cluster.produce(cluster.messages, junk)
+        await cluster.produce(cluster.reads, junk)
 
         async def both_are_listed() -> bool:
             return len(await rs.durable.list_dead_letters(0, 10)) == 2
@@ -235,42 +227,42 @@ async def test_large_poison_stops_nobody_and_is_listed_without_a_detour(place: P
         await eventually(is_persisted, "and a read")
 
     letters = await rs.durable.list_dead_letters(0, 10)
-    assert {one.topic for one in letters} == {place.messages, place.reads}
+    assert {one.topic for one in letters} == {cluster.messages, cluster.reads}
     text = junk.decode(errors="replace")
     for one in letters:
         assert one.event == text if kept else text.replace("\0", "\ufffd").startswith(one.event)
         assert kept != ("it can't be played again" in one.error)
-    told = await place.answer("dlt", "replay", "--all", code=1)
+    told = await cluster.answer("dlt", "replay", "--all", code=1)
     assert [one["id"] for one in told["refused"]] == [one.id for one in letters]
-    assert "NotAnEvent" in await place.command("dlt", "list")
+    assert "NotAnEvent" in await cluster.command("dlt", "list")
 
 
 async def test_a_large_message_that_failed_comes_when_it_is_played_again(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rs = place.rs
+    rs = cluster.rs
     now = rs.clock()
     large = MessageEvent(channel_id=GENERAL, created_at=now, at=now, id="m6", sender_id="alice", text='"' * 1_200_000)
     async with at_work(rs, (MESSAGE_WRITER,)):
         await five_messages(rs)
         with m6_fails(rs, monkeypatch):
-            await rs.cluster.log._producer.send(place.messages, [channel_record(large, 2)])
+            await rs.cluster.log._sender._producer.send(cluster.messages, [channel_record(large, 2)])
             await until_m6_is_listed(rs)
 
         ((number, error),) = [(one.id, one.error) for one in await rs.durable.list_dead_letters(0, 10)]
         assert error == "RuntimeError: a fault of ours"
-        assert await place.answer("dlt", "replay", "--all") == {"replayed": [number], "refused": []}
+        assert await cluster.answer("dlt", "replay", "--all") == {"replayed": [number], "refused": []}
         await eventually(lambda: is_unread(rs, 6), "the message has come")
         assert await listed(rs) == []
 
 
-async def test_a_large_read_that_makes_no_sense_is_repaired_from_the_hot_store(place: Place) -> None:
-    rs = place.rs
+async def test_a_large_read_that_makes_no_sense_is_repaired_from_the_hot_store(cluster: Cluster) -> None:
+    rs = cluster.rs
     async with at_work(rs, (MESSAGE_WRITER, RECEIPT_PERSISTER)):
         await five_messages(rs)
         await read_hot_only(rs, GENERAL, 2)
         odd = {"user_id": "bob", "channel_id": GENERAL, "epoch": "two", "more": '"' * 1_200_000}
-        await place.produce(place.reads, json.dumps(odd).encode())
+        await cluster.produce(cluster.reads, json.dumps(odd).encode())
 
         async def is_repaired() -> bool:
             return await durable_state(rs, GENERAL) == ReadState(0, 2)
@@ -279,8 +271,10 @@ async def test_a_large_read_that_makes_no_sense_is_repaired_from_the_hot_store(p
     assert await listed(rs) == []
 
 
-async def test_what_kafka_no_longer_takes_is_refused_and_the_letters_beside_it_are_played_again(place: Place) -> None:
-    rs = place.rs
+async def test_what_kafka_no_longer_takes_is_refused_and_the_letters_beside_it_are_played_again(
+    cluster: Cluster,
+) -> None:
+    rs = cluster.rs
     now = rs.clock()
     async with at_work(rs, (MESSAGE_WRITER,)):
         await five_messages(rs)
@@ -289,13 +283,13 @@ async def test_what_kafka_no_longer_takes_is_refused_and_the_letters_beside_it_a
         values = [large, channel_record(small, 2).value]
         await rs.durable.put_dead_letters(
             [
-                DeadLetter(one.decode(), "it failed", 3, place.messages, 0, offset, now)
+                DeadLetter(one.decode(), "it failed", 3, cluster.messages, 0, offset, now)
                 for offset, one in enumerate(values)
             ]
         )
         first, second = [one.id for one in await rs.durable.list_dead_letters(0, 10)]
 
-        told = await place.answer("dlt", "replay", "--all", code=1)
+        told = await cluster.answer("dlt", "replay", "--all", code=1)
 
         assert told["replayed"] == [second]
         assert [one["id"] for one in told["refused"]] == [first]
@@ -303,30 +297,30 @@ async def test_what_kafka_no_longer_takes_is_refused_and_the_letters_beside_it_a
         await eventually(lambda: is_unread(rs, 6), "the message has come")
 
 
-async def test_reconcile_rebuild_and_audit_by_command(place: Place) -> None:
-    rs = place.rs
+async def test_reconcile_rebuild_and_audit_by_command(cluster: Cluster) -> None:
+    rs = cluster.rs
     async with at_work(rs, (MESSAGE_WRITER, RECEIPT_PERSISTER)):
         await five_messages(rs)
         await read_hot_only(rs, GENERAL, 2)
         await read_durable_only(rs, GENERAL, 0, (4,))
-        assert (await place.answer("audit", "--patience", "0", code=1))["drift"] != []
+        assert (await cluster.answer("audit", "--patience", "0", code=1))["drift"] != []
 
-        found = await place.answer("reconcile")
+        found = await cluster.answer("reconcile")
         assert (found["database_behind"], found["hot_store_behind"], found["undecided"]) == (1, 1, 0)
         assert await durable_state(rs, GENERAL) == ReadState(0, 2, frozenset({4}))
         assert await is_unread(rs, 2)
-        assert "database was behind" in await place.command("reconcile")
-        assert "all agree" in await place.command("audit")
+        assert "database was behind" in await cluster.command("reconcile")
+        assert "all agree" in await cluster.command("audit")
 
         generation = await rs.cluster.notes.generation()
-        assert await place.answer("rebuild", "--clear") == {"users": 2, "channels": 1}
+        assert await cluster.answer("rebuild", "--clear") == {"users": 2, "channels": 1}
         assert await rs.cluster.notes.generation() > generation
         assert None not in await rs.hot.users.changes(["alice", "bob"])
         assert await is_unread(rs, 2)
 
 
-async def test_in_the_background_one_process_reconciles_and_audits(place: Place) -> None:
-    rs = place.rs
+async def test_in_the_background_one_process_reconciles_and_audits(cluster: Cluster) -> None:
+    rs = cluster.rs
     async with at_work(rs, (MESSAGE_WRITER, RECEIPT_PERSISTER)):
         await five_messages(rs)
         await read_hot_only(rs, GENERAL, 2)
@@ -345,16 +339,16 @@ async def test_in_the_background_one_process_reconciles_and_audits(place: Place)
         assert (AUDITED._value.get(), DRIFT._value.get()) == (audited + 2, drift)
 
 
-async def test_what_is_not_even_a_letter_is_listed(place: Place) -> None:
-    rs = place.rs
-    topic = rs.cluster.topics.dead(place.reads)
+async def test_what_is_not_even_a_letter_is_listed(cluster: Cluster) -> None:
+    rs = cluster.rs
+    topic = rs.cluster.topics.dead(cluster.reads)
     failed = DLT_FAILED.labels(topic)._value.get()
     async with at_work(rs, (DEAD_LETTERS,)):
-        await place.produce(topic, b"no letter")
+        await cluster.produce(topic, b"no letter")
 
         async def is_listed() -> bool:
             return await listed(rs) == ["no letter"] and DLT_FAILED.labels(topic)._value.get() == failed + 1
 
         await eventually(is_listed, "it is listed")
-    (refused,) = (await place.answer("dlt", "replay", "--all", code=1))["refused"]
+    (refused,) = (await cluster.answer("dlt", "replay", "--all", code=1))["refused"]
     assert "is no topic of events" in refused["reason"]

@@ -9,7 +9,7 @@ from readstate.telemetry import LOADS
 from readstate.workers import MESSAGE_WRITER, RECEIPT_PERSISTER, STATUS_UPDATE
 from tests.contract import valkey
 
-from .hard import BIG, SMALL, City, Instance, two_rooms
+from .hard import BIG, SMALL, Instance, LocalCluster, two_rooms
 
 OTHERS = ["alice", "carol"]
 
@@ -19,11 +19,11 @@ def loads() -> dict[str, float]:
 
 
 @pytest.fixture(params=["single", "cluster"])
-async def pair(request: pytest.FixtureRequest, city: City) -> tuple[Instance, Instance]:
+async def pair(request: pytest.FixtureRequest, cluster: LocalCluster) -> tuple[Instance, Instance]:
     """Two processes. Carol has read and marked unread what nobody has brought to the database yet; so has bob."""
     server: Callable[[], Any] = getattr(valkey, request.param)
-    one = await city.open("one", MESSAGE_WRITER, STATUS_UPDATE, hot_url=server().url)
-    two = await city.open("two", hot_url=server().url)
+    one = await cluster.open("one", MESSAGE_WRITER, STATUS_UPDATE, hot_url=server().url)
+    two = await cluster.open("two", hot_url=server().url)
     await two_rooms(one.chat)
     await one.chat.open_channel("bob", "alice", channel="direct", type="direct")
     await one.chat.send("bob", "hello", channel="direct")
@@ -32,7 +32,7 @@ async def pair(request: pytest.FixtureRequest, city: City) -> tuple[Instance, In
         await two.chat.mark_unread(user, "m3", BIG)
     for user in ("alice", "bob", "carol"):
         await two.chat.sync(user)
-    await city.all_done(one, MESSAGE_WRITER, STATUS_UPDATE)
+    await cluster.all_done(one, MESSAGE_WRITER, STATUS_UPDATE)
     return one, two
 
 
@@ -54,15 +54,15 @@ async def test_nobody_else_is_loaded_again(pair: tuple[Instance, Instance]) -> N
     assert loads() == loaded
 
 
-async def test_nothing_of_the_erased_user_comes_back(city: City, pair: tuple[Instance, Instance]) -> None:
+async def test_nothing_of_the_erased_user_comes_back(cluster: LocalCluster, pair: tuple[Instance, Instance]) -> None:
     one, two = pair
     await one.chat.ask("DELETE", "/v1/users/bob")
     one.start_worker(RECEIPT_PERSISTER)
-    await city.all_done(one, RECEIPT_PERSISTER)
+    await cluster.all_done(one, RECEIPT_PERSISTER)
 
     for table in ("members", "read_receipts", "user_activity", "undo"):
-        assert await city.sql(f"SELECT FROM {table} WHERE user_id = 'bob'") == []
-    assert ("carol", BIG) in await city.receipts()
+        assert await cluster.sql(f"SELECT FROM {table} WHERE user_id = 'bob'") == []
+    assert ("carol", BIG) in await cluster.receipts()
     for instance in (one, two):
         assert (await instance.chat.sync("bob", only_unread=False))["channels"] == []
         assert await instance.chat.badge("alice") == 0
@@ -74,15 +74,17 @@ async def test_nothing_of_the_erased_user_comes_back(city: City, pair: tuple[Ins
         assert (await instance.chat.channel(BIG))["member_count"] == 4
 
 
-async def test_nothing_is_left_in_the_hot_store(city: City, pair: tuple[Instance, Instance]) -> None:
+async def test_nothing_is_left_in_the_hot_store(cluster: LocalCluster, pair: tuple[Instance, Instance]) -> None:
     one, _ = pair
     client = one.rs.hot._client  # type: ignore[attr-defined]
 
     async def keys() -> set[str]:
         found: set[str] = set()
         for node in (await client.masters()).values():
-            found |= {key.decode() async for key in node.scan_iter(match=f"{city.stores.key_prefix}*bob*", count=1000)}
-        return {key.removeprefix(city.stores.key_prefix) for key in found}
+            found |= {
+                key.decode() async for key in node.scan_iter(match=f"{cluster.stores.key_prefix}*bob*", count=1000)
+            }
+        return {key.removeprefix(cluster.stores.key_prefix) for key in found}
 
     assert f"unread:{{bob}}:{SMALL}" in await keys()
 

@@ -26,6 +26,7 @@ Cases are `test_case_<number>_*` in the file that is named: reads is `test_hard_
 """
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,14 +35,13 @@ from readstate import Readstate
 from readstate.adapters.valkey.presence import ValkeyPresence
 from readstate.domain.errors import ConfigurationError
 from readstate.tasks import cancel
-from readstate.timings import ServiceTimings, Timings
 from readstate.workers import MESSAGE_WRITER, STATUS_UPDATE
 from tests.conftest import eventually
 from tests.servers import Server
 from tests.valkey_postgres.on_servers import Held
 
-from .fleet import PARTITIONS
-from .hard import BIG, ROOMS, SMALL, City, Instance, Unplugged, by_hand, is_left, is_written
+from .fleet import HASTY, PARTITIONS
+from .hard import BIG, ROOMS, SMALL, Instance, LocalCluster, Unplugged, is_left, is_written, manual_writer
 
 TRIO = "trio"
 
@@ -49,12 +49,12 @@ TRIO = "trio"
 
 
 @pytest.fixture
-async def trio(city: City, worker: Instance, one: Instance, two: Instance) -> None:
+async def trio(cluster: LocalCluster, worker: Instance, one: Instance, two: Instance) -> None:
     """Bob has a connection to the second process, carol has none anywhere."""
     worker.start_worker(STATUS_UPDATE)
     await one.chat.open_channel("alice", "bob", "carol", channel=TRIO)
     await two.rs.presence.connected("bob", "phone", "k1")
-    await city.all_done(one, MESSAGE_WRITER, STATUS_UPDATE)
+    await cluster.all_done(one, MESSAGE_WRITER, STATUS_UPDATE)
     await one.chat.tap("bob")
     await one.chat.tap("carol")
     assert [await one.chat.badge(user) for user in ("bob", "carol")] == [0, 0]
@@ -62,51 +62,51 @@ async def trio(city: City, worker: Instance, one: Instance, two: Instance) -> No
 
 @pytest.mark.usefixtures("trio")
 async def test_case_9_nobody_becomes_away_by_a_loss_of_the_hot_store(
-    city: City, worker: Instance, one: Instance, two: Instance
+    cluster: LocalCluster, worker: Instance, one: Instance, two: Instance
 ) -> None:
     """The writer is about to ask who is there when everything is lost."""
     asks = Held(worker.rs.hot.presence, "online", only_first=True)
     await one.accept("alice", "hello", TRIO)
     await asks.reached()
-    city.lose_hot_store()
+    cluster.lose_hot_store()
     asks.let_go()
-    await city.all_done(one, MESSAGE_WRITER, STATUS_UPDATE)
+    await cluster.all_done(one, MESSAGE_WRITER, STATUS_UPDATE)
 
     assert [await two.chat.badge(user) for user in ("bob", "carol")] == [0, 1]
-    assert await city.sql("SELECT receiver_id FROM undelivered WHERE message_id = 'hello'") == [("carol",)]
+    assert await cluster.sql("SELECT receiver_id FROM undelivered WHERE message_id = 'hello'") == [("carol",)]
 
 
 @pytest.mark.usefixtures("trio")
 async def test_case_9_a_batch_that_is_repeated_after_presence_has_changed_decides_nothing_again(
-    city: City, worker: Instance, one: Instance, two: Instance
+    cluster: LocalCluster, worker: Instance, one: Instance, two: Instance
 ) -> None:
     """The first writer is held after its transaction; the next one does it all again."""
-    await worker.dismiss()
-    known = await city.records(city.stores.topics.messages)
+    await worker.stop_workers()
+    known = await cluster.records(cluster.stores.topics.messages)
     await one.accept("alice", "hello", TRIO)
-    records = [record for record in await city.records(city.stores.topics.messages) if record not in known]
-    paused = await city.open("paused")
+    records = [record for record in await cluster.records(cluster.stores.topics.messages) if record not in known]
+    paused = await cluster.open("paused")
     held = Held(paused.rs.hot.channels, "apply")
-    late = asyncio.create_task(by_hand(paused).handle(records))
+    late = asyncio.create_task(manual_writer(paused).handle(records))
     await held.reached()
 
     await one.rs.presence.connected("carol", "phone", "k2")
     worker.start_worker(MESSAGE_WRITER, STATUS_UPDATE)
-    await city.all_done(one, MESSAGE_WRITER)
+    await cluster.all_done(one, MESSAGE_WRITER)
     held.let_go()
     await late
-    await city.all_done(one, STATUS_UPDATE)
+    await cluster.all_done(one, STATUS_UPDATE)
 
     assert [await two.chat.badge(user) for user in ("bob", "carol")] == [0, 1]
-    assert await city.sql("SELECT receiver_id FROM undelivered WHERE message_id = 'hello'") == [("carol",)]
+    assert await cluster.sql("SELECT receiver_id FROM undelivered WHERE message_id = 'hello'") == [("carol",)]
 
 
 @pytest.mark.usefixtures("trio")
 @pytest.mark.parametrize("proven", [False, True])
 async def test_case_9_what_an_instance_that_dies_has_not_proven_delivered_was_not(
-    city: City, one: Instance, proven: bool
+    cluster: LocalCluster, one: Instance, proven: bool
 ) -> None:
-    doomed = await city.open("doomed")
+    doomed = await cluster.open("doomed")
     await doomed.rs.presence.connected("carol", "phone", "k2")
     await one.chat.send("alice", "hello", channel=TRIO)
     presence = one.rs.cluster.hot.presence
@@ -149,21 +149,17 @@ async def dies(instance: Instance) -> None:
 # ---------------------------------------------------------------- 14: the database trails
 
 
-@pytest.fixture
-def _not_patient(city: City) -> None:
-    city.timings = Timings(services=ServiceTimings(persister=4.0))
-
-
-@pytest.mark.usefixtures("_not_patient")
 @ROOMS
 async def test_case_14_reads_that_only_the_log_has_are_no_difference(
-    city: City, worker: Instance, one: Instance, two: Instance, room: str
+    cluster: LocalCluster, worker: Instance, one: Instance, two: Instance, room: str
 ) -> None:
     """Whatever compares or recounts goes by the merge of both, and takes nothing of it away."""
+    timings = replace(HASTY, services=replace(HASTY.services, persister=1.0))
+    impatient = await cluster.open("impatient", timings=timings)
     await one.chat.read("bob", room)
     await one.chat.mark_unread("bob", "m2", room)
     await two.chat.read("bob", room, messages=["m4"])
-    assert ("bob", room) not in await city.receipts()
+    assert ("bob", room) not in await cluster.receipts()
 
     left = ["m2", "m3", "m5"]
     for instance in (one, two):
@@ -173,12 +169,12 @@ async def test_case_14_reads_that_only_the_log_has_are_no_difference(
         await is_left(room, left, instance)
         assert (await instance.rs.audit.run(100, 1.0)).drift == []
     await two.chat.prefer("bob", room, muted=True)
-    report = await one.rs.repair.reconcile()
+    report = await impatient.rs.repair.reconcile()
     assert (report.database_behind, report.hot_store_behind) == (0, 0)
     assert report.undecided > 0
     await is_left(room, left, one, two)
 
-    await is_written(city, worker)
+    await is_written(cluster, worker)
     report = await two.rs.repair.reconcile()
     assert (report.database_behind, report.hot_store_behind, report.undecided) == (0, 0, 0)
     await is_left(room, left, one, two)
@@ -186,7 +182,7 @@ async def test_case_14_reads_that_only_the_log_has_are_no_difference(
 
 @ROOMS
 async def test_case_14_preferences_that_could_not_be_kept_take_no_read_along(
-    city: City, worker: Instance, one: Instance, two: Instance, room: str
+    cluster: LocalCluster, worker: Instance, one: Instance, two: Instance, room: str
 ) -> None:
     await one.chat.read("bob", room)
     await one.chat.mark_unread("bob", "m2", room)
@@ -199,8 +195,8 @@ async def test_case_14_preferences_that_could_not_be_kept_take_no_read_along(
     assert (await one.chat.unread("bob", room))["muted"] is False
     await one.chat.read("bob", room, messages=["m3"])
     await is_left(room, ["m2", "m4", "m5"], one, two)
-    await is_written(city, worker)
-    city.lose_hot_store()
+    await is_written(cluster, worker)
+    cluster.lose_hot_store()
     await is_left(room, ["m2", "m4", "m5"], one, two)
 
 
@@ -208,26 +204,26 @@ async def test_case_14_preferences_that_could_not_be_kept_take_no_read_along(
 
 
 async def test_case_17_many_processes_share_a_data_directory_each_with_a_spool_of_its_own(
-    city: City, worker: Instance, one: Instance
+    cluster: LocalCluster, worker: Instance, one: Instance
 ) -> None:
-    shared = [await city.open(name, data_dir=one.rs.settings.data_dir, workers=2) for name in ("third", "fourth")]
+    shared = [await cluster.open(name, data_dir=one.rs.settings.data_dir, workers=2) for name in ("third", "fourth")]
     processes = [one, *shared]
     cables = [Unplugged(process) for process in processes]
     for process, name in zip(processes, ("m1", "m3", "m5"), strict=True):
         await process.chat.read("bob", SMALL, messages=[name])
-    assert [process.rs.cluster.log.spooled for process in processes] == [1, 1, 1]
+    assert [process.rs.cluster.spooled_reads.depth for process in processes] == [1, 1, 1]
 
     for cable in cables:
         await cable.mend()
-    await is_written(city, worker)
-    city.lose_hot_store()
+    await is_written(cluster, worker)
+    cluster.lose_hot_store()
     await is_left(SMALL, ["m2", "m4"], *processes)
 
 
 async def test_case_18_a_start_with_another_number_of_partitions_is_refused_with_the_reason(
-    city: City, worker: Instance, one: Instance, tmp_path: Path
+    cluster: LocalCluster, worker: Instance, one: Instance, tmp_path: Path
 ) -> None:
-    settings = city.stores.settings(city.machines, partitions=PARTITIONS + 1)
+    settings = cluster.stores.settings(cluster.backends, partitions=PARTITIONS + 1)
     with pytest.raises(ConfigurationError, match=f"has {PARTITIONS} partitions, not {PARTITIONS + 1}"):
         await Readstate.open(data_dir=str(tmp_path / "another"), **settings)
     home = tmp_path / "process"
@@ -237,7 +233,7 @@ async def test_case_18_a_start_with_another_number_of_partitions_is_refused_with
     assert await asyncio.to_thread(process.wait_for_exit) != 0
     assert f"has {PARTITIONS} partitions, not {PARTITIONS + 1}" in "".join(process.log)
 
-    ends = await one.rs.cluster.watcher.ends(city.stores.topics.messages)
+    ends = await one.rs.cluster.watcher.ends(cluster.stores.topics.messages)
     assert sorted(ends) == list(range(PARTITIONS))
     await one.chat.send("alice", "m6", channel=BIG)
     assert await one.chat.count("bob", BIG) == 6

@@ -12,7 +12,7 @@ from readstate.workers import MESSAGE_WRITER, RECEIPT_PERSISTER
 from tests.conftest import check_problem, eventually, of
 from tests.valkey_postgres.on_servers import Held
 
-from .hard import BIG, ROOMS, SMALL, City, Instance, Unplugged, by_hand, is_left, is_written
+from .hard import BIG, ROOMS, SMALL, Instance, LocalCluster, Unplugged, is_left, is_written, manual_writer
 
 LOOKS = 20
 """Of somebody who looks five times a second: longer than it takes to be sure that nothing is on its way."""
@@ -21,11 +21,11 @@ LOOKS = 20
 
 
 @pytest.fixture(params=[SMALL, BIG])
-async def marked(request: pytest.FixtureRequest, city: City, one: Instance, two: Instance) -> str:
+async def marked(request: pytest.FixtureRequest, cluster: LocalCluster, one: Instance, two: Instance) -> str:
     """Bob has read everything there, and marked it unread from m2 on: only the log knows that."""
     room: str = request.param
     await one.chat.read("bob", room)
-    await city.all_done(one, MESSAGE_WRITER)
+    await cluster.all_done(one, MESSAGE_WRITER)
     await two.chat.mark_unread("bob", "m2", room)
     return room
 
@@ -46,9 +46,9 @@ ACTS = pytest.mark.parametrize(
 
 @ACTS
 async def test_case_1_after_the_loss_bob_waits_until_the_database_has_his_mark_unread(
-    city: City, worker: Instance, one: Instance, two: Instance, marked: str, act: Act, left: list[str]
+    cluster: LocalCluster, worker: Instance, one: Instance, two: Instance, marked: str, act: Act, left: list[str]
 ) -> None:
-    city.lose_hot_store()
+    cluster.lose_hot_store()
     totals = await one.rs.unread.totals(["bob"])  # the first that this process hears of it
     assert not totals["bob"].exact
     for instance in (one, two):
@@ -63,8 +63,8 @@ async def test_case_1_after_the_loss_bob_waits_until_the_database_has_his_mark_u
     await acting
 
     await is_left(marked, left, one, two)
-    await city.all_done(one, RECEIPT_PERSISTER)
-    city.lose_hot_store()
+    await cluster.all_done(one, RECEIPT_PERSISTER)
+    cluster.lose_hot_store()
     await is_left(marked, left, two, one)
 
 
@@ -72,58 +72,60 @@ LOSSES = pytest.mark.parametrize("loss", ["before", "after"])
 """The hot store is lost before something is accepted, or after that and before it is written."""
 
 
-async def is_done_through_a_loss(city: City, worker: Instance, act: Coroutine[Any, Any, Any], loss: str) -> None:
+async def is_done_through_a_loss(
+    cluster: LocalCluster, worker: Instance, act: Coroutine[Any, Any, Any], loss: str
+) -> None:
     """What bob does is accepted, then written, and then the database gets what he had marked unread before."""
     if loss == "before":
-        city.lose_hot_store()
-    await worker.dismiss()
-    before = len(await city.records(city.stores.topics.messages))
+        cluster.lose_hot_store()
+    await worker.stop_workers()
+    before = len(await cluster.records(cluster.stores.topics.messages))
     waiting = asyncio.create_task(act)
 
     async def accepted() -> bool:
-        return len(await city.records(city.stores.topics.messages)) > before
+        return len(await cluster.records(cluster.stores.topics.messages)) > before
 
     await eventually(accepted, "the log has it")
     if loss == "after":
-        city.lose_hot_store()
+        cluster.lose_hot_store()
     worker.start_worker(MESSAGE_WRITER)
-    await is_written(city, worker)
+    await is_written(cluster, worker)
     await waiting
 
 
 @LOSSES
 async def test_case_1_by_sending_bob_reads_in_the_epoch_that_only_the_log_has(
-    city: City, worker: Instance, one: Instance, two: Instance, marked: str, loss: str
+    cluster: LocalCluster, worker: Instance, one: Instance, two: Instance, marked: str, loss: str
 ) -> None:
-    await is_done_through_a_loss(city, worker, one.chat.send("bob", "mine", channel=marked), loss)
+    await is_done_through_a_loss(cluster, worker, one.chat.send("bob", "mine", channel=marked), loss)
     await is_left(marked, [], one, two)
 
 
 @LOSSES
 async def test_case_1_by_joining_bob_reads_in_the_epoch_that_only_the_log_has(
-    city: City, worker: Instance, one: Instance, two: Instance, marked: str, loss: str
+    cluster: LocalCluster, worker: Instance, one: Instance, two: Instance, marked: str, loss: str
 ) -> None:
     await one.chat.leave("bob", channel=marked)
-    await is_done_through_a_loss(city, worker, one.chat.join("bob", channel=marked), loss)
+    await is_done_through_a_loss(cluster, worker, one.chat.join("bob", channel=marked), loss)
     await is_left(marked, [], one, two)
 
 
 async def test_case_1_a_spool_is_known_of_when_its_process_and_the_hot_store_are_gone(
-    city: City, worker: Instance, one: Instance, two: Instance
+    cluster: LocalCluster, worker: Instance, one: Instance, two: Instance
 ) -> None:
     Unplugged(one)
     await one.chat.read("bob", SMALL)
     await one.rs.close()
-    city.lose_hot_store()
+    cluster.lose_hot_store()
     looks: list[bool] = []
-    trailing = two.rs.cluster.freshness
-    ask = trailing._progress.spooled
+    persister = two.rs.cluster.freshness._persister
+    ask = persister._progress.spooled
 
     async def asked() -> bool:
         looks.append(await ask())
         return looks[-1]
 
-    trailing._progress = trailing._progress._replace(spooled=asked)
+    persister._progress = persister._progress._replace(spooled=asked)
     await two.knows_of_the_loss()
     worker.start_worker(RECEIPT_PERSISTER)
 
@@ -134,20 +136,27 @@ async def test_case_1_a_spool_is_known_of_when_its_process_and_the_hot_store_are
     assert all(looks)
     assert two.is_behind
 
-    again = await city.open("one")
+    again = await cluster.open("one")
     await is_left(SMALL, [], two, again)
 
 
 @ACTS
 @pytest.mark.parametrize("step", ["generation", "move", "dropped"])
 async def test_case_1_the_loss_comes_at_any_step_of_what_bob_does_next(
-    city: City, worker: Instance, one: Instance, two: Instance, marked: str, act: Act, left: list[str], step: str
+    cluster: LocalCluster,
+    worker: Instance,
+    one: Instance,
+    two: Instance,
+    marked: str,
+    act: Act,
+    left: list[str],
+    step: str,
 ) -> None:
     """And somebody else has him loaded at once, without what only the log has."""
     held = Held(one.rs.hot.users, step, only_first=True)
     acting = asyncio.create_task(act(one, marked))
     await held.reached()
-    city.lose_hot_store()
+    cluster.lose_hot_store()
     assert (await two.chat.unread("bob", marked))["reason"] == "stale"
     waits = Held(one.rs.cluster.freshness, "caught_up", only_first=True)
     held.let_go()
@@ -158,16 +167,16 @@ async def test_case_1_the_loss_comes_at_any_step_of_what_bob_does_next(
     await acting
 
     await is_left(marked, left, one, two)
-    await city.all_done(one, RECEIPT_PERSISTER)
-    city.lose_hot_store()
+    await cluster.all_done(one, RECEIPT_PERSISTER)
+    cluster.lose_hot_store()
     await is_left(marked, left, two, one)
 
 
 async def test_case_1_where_the_persister_does_not_come_bob_is_asked_to_come_again(
-    city: City, worker: Instance, one: Instance, marked: str
+    cluster: LocalCluster, worker: Instance, one: Instance, marked: str
 ) -> None:
-    hasty = await city.open("hasty", wait_timeout=1)
-    city.lose_hot_store()
+    hasty = await cluster.open("hasty", wait_timeout=1)
+    cluster.lose_hot_store()
     for path, body in (("read", {"messages": ["m3"]}), ("unread", {"from": "m4"})):
         check_problem(await hasty.chat.call("POST", f"{of('bob', marked)}/{path}", body), 503, "unavailable")
     many = {"reads": [{"user_id": "bob", "channel_id": marked, "up_to": "m5"}]}
@@ -183,7 +192,7 @@ async def test_case_1_where_the_persister_does_not_come_bob_is_asked_to_come_aga
 
 
 async def test_case_2_a_read_that_changes_nothing_is_kept_although_the_one_before_it_failed(
-    city: City, worker: Instance, one: Instance, two: Instance
+    cluster: LocalCluster, worker: Instance, one: Instance, two: Instance
 ) -> None:
     produces = Held(one.rs.cluster.log, "reads", only_first=True)
     first = asyncio.create_task(one.chat.call("POST", f"{of('bob', SMALL)}/read", {"up_to": "m3"}))
@@ -194,39 +203,39 @@ async def test_case_2_a_read_that_changes_nothing_is_kept_although_the_one_befor
 
     assert second["changed"] is False
     check_problem(await first, 503, "log_unavailable")
-    await is_written(city, worker)
-    city.lose_hot_store()
+    await is_written(cluster, worker)
+    cluster.lose_hot_store()
     await is_left(SMALL, ["m4", "m5"], one, two)
 
 
 async def test_case_2_a_read_that_changes_nothing_finds_one_that_only_a_spool_has(
-    city: City, worker: Instance, one: Instance, two: Instance
+    cluster: LocalCluster, worker: Instance, one: Instance, two: Instance
 ) -> None:
     """The process with the spool is gone before it can send it: the second read has brought the state to the log."""
     cable = Unplugged(one)
     await one.chat.read("bob", SMALL, up_to="m3")
-    assert one.rs.cluster.log.spooled == 1
+    assert one.rs.cluster.spooled_reads.depth == 1
 
     second = await two.chat.read("bob", SMALL, up_to="m3")
 
     assert second["changed"] is False
-    await is_written(city, worker)
-    assert (await city.receipts())["bob", SMALL][1] == 3
+    await is_written(cluster, worker)
+    assert (await cluster.receipts())["bob", SMALL][1] == 3
     await cable.mend()
     await is_left(SMALL, ["m4", "m5"], one, two)
 
 
 @ACTS
 async def test_case_1_a_mark_unread_that_only_a_spool_has_is_waited_for_too(
-    city: City, worker: Instance, one: Instance, two: Instance, act: Act, left: list[str]
+    cluster: LocalCluster, worker: Instance, one: Instance, two: Instance, act: Act, left: list[str]
 ) -> None:
     await one.chat.read("bob", SMALL)
-    await is_written(city, worker)
+    await is_written(cluster, worker)
     cable = Unplugged(one)
     await one.chat.mark_unread("bob", "m2", SMALL)
-    assert one.rs.cluster.log.spooled == 1
-    hasty = await city.open("hasty", wait_timeout=5)  # longer than it takes to settle
-    city.lose_hot_store()
+    assert one.rs.cluster.spooled_reads.depth == 1
+    hasty = await cluster.open("hasty", wait_timeout=2)  # longer than it takes to settle
+    cluster.lose_hot_store()
 
     check_problem(await hasty.chat.call("POST", f"{of('bob', SMALL)}/read", {"up_to": "m5"}), 503, "unavailable")
     assert (await two.chat.unread("bob", SMALL))["reason"] == "stale"
@@ -234,8 +243,8 @@ async def test_case_1_a_mark_unread_that_only_a_spool_has_is_waited_for_too(
     await act(two, SMALL)
 
     await is_left(SMALL, left, one, two)
-    await city.all_done(one, RECEIPT_PERSISTER)
-    city.lose_hot_store()
+    await cluster.all_done(one, RECEIPT_PERSISTER)
+    cluster.lose_hot_store()
     await is_left(SMALL, left, two, one)
 
 
@@ -244,24 +253,24 @@ async def test_case_1_a_mark_unread_that_only_a_spool_has_is_waited_for_too(
 
 @ROOMS
 async def test_case_5_a_message_read_one_by_one_and_then_deleted_is_taken_away_once(
-    city: City, worker: Instance, one: Instance, two: Instance, room: str
+    cluster: LocalCluster, worker: Instance, one: Instance, two: Instance, room: str
 ) -> None:
     await one.chat.read("bob", room, messages=["m2"])
     await two.chat.delete("m2", room)
     assert [await instance.chat.count("bob", room) for instance in (one, two)] == [4, 4]
 
-    await is_written(city, worker)
-    city.lose_hot_store()
+    await is_written(cluster, worker)
+    cluster.lose_hot_store()
     await is_left(room, ["m1", "m3", "m4", "m5"], one, two)
 
 
 @ROOMS
 async def test_case_6_an_own_send_whose_read_comes_late_reads_nothing_again(
-    city: City, worker: Instance, one: Instance, two: Instance, room: str
+    cluster: LocalCluster, worker: Instance, one: Instance, two: Instance, room: str
 ) -> None:
     """Bob writes, and marks all unread before that is stored; and again before the writer says what he has read."""
-    await worker.dismiss()
-    writer = await city.open("writer")
+    await worker.stop_workers()
+    writer = await cluster.open("writer")
     says = Held(writer.rs.cluster.log, "reads")
     await one.accept("bob", "own", room)
     await two.chat.mark_unread("bob", "m2", room)
@@ -271,31 +280,31 @@ async def test_case_6_an_own_send_whose_read_comes_late_reads_nothing_again(
     await two.chat.mark_unread("bob", "m1", room)
     says.let_go()
 
-    await city.all_done(one, MESSAGE_WRITER)
+    await cluster.all_done(one, MESSAGE_WRITER)
     assert (await one.chat.post("bob", room, id="own"))["status"] == "duplicate"
     await is_left(room, ["m1", "m2", "m3", "m4", "m5"], one, two)
-    await is_written(city, worker)
-    city.lose_hot_store()
+    await is_written(cluster, worker)
+    cluster.lose_hot_store()
     await is_left(room, ["m1", "m2", "m3", "m4", "m5"], one, two)
 
 
 @ROOMS
 async def test_case_6_a_join_that_is_repeated_after_a_mark_unread_reads_nothing_again(
-    city: City, worker: Instance, one: Instance, two: Instance, room: str
+    cluster: LocalCluster, worker: Instance, one: Instance, two: Instance, room: str
 ) -> None:
     """Once by whoever calls, once by a writer that has died before it could say how far it had come."""
     await one.chat.join("frank", channel=room)
-    await city.all_done(one, MESSAGE_WRITER)
+    await cluster.all_done(one, MESSAGE_WRITER)
     await two.chat.mark_unread("frank", "m4", room)
 
     assert (await two.chat.join("frank", channel=room))["added"] == 0
-    await worker.dismiss()
-    for record in await city.records(city.stores.topics.messages):
-        await by_hand(worker).handle([record])
+    await worker.stop_workers()
+    for record in await cluster.records(cluster.stores.topics.messages):
+        await manual_writer(worker).handle([record])
 
     assert [await instance.chat.count("frank", room) for instance in (one, two)] == [2, 2]
-    await is_written(city, worker)
-    city.lose_hot_store()
+    await is_written(cluster, worker)
+    cluster.lose_hot_store()
     for instance in (one, two):
         await instance.is_fresh()
         assert await instance.chat.count("frank", room) == 2
@@ -303,7 +312,7 @@ async def test_case_6_a_join_that_is_repeated_after_a_mark_unread_reads_nothing_
 
 @ROOMS
 async def test_case_6_a_mark_unread_ends_reading_by_focus_also_for_a_message_on_its_way(
-    city: City, worker: Instance, one: Instance, two: Instance, room: str
+    cluster: LocalCluster, worker: Instance, one: Instance, two: Instance, room: str
 ) -> None:
     """The writer has seen that bob looks at the channel; before it reads for him, he marks everything unread."""
     await one.chat.comes_online("bob", focus=room)
@@ -315,7 +324,7 @@ async def test_case_6_a_mark_unread_ends_reading_by_focus_also_for_a_message_on_
 
     await two.chat.mark_unread("bob", "m2", room)
     looks.let_go()
-    await city.all_done(one, MESSAGE_WRITER)
+    await cluster.all_done(one, MESSAGE_WRITER)
     await one.chat.send("alice", "m8", channel=room)
 
     left = ["m2", "m3", "m4", "m5", "seen", "m7", "m8"]
@@ -341,14 +350,14 @@ async def has_read(instance: Instance, room: str, seq: int) -> None:
 
 @ROOMS
 async def test_case_15_an_undo_keeps_what_was_read_one_by_one_since(
-    city: City, worker: Instance, one: Instance, two: Instance, room: str
+    cluster: LocalCluster, worker: Instance, one: Instance, two: Instance, room: str
 ) -> None:
     await one.chat.read("bob", room, messages=["m2"])
     token = (await two.chat.read_all("bob"))["undo"]
     await one.chat.send("alice", "m6", "m7", channel=room)
     await one.chat.read("bob", room, messages=["m7"])
-    await is_written(city, worker)
-    city.lose_hot_store()
+    await is_written(cluster, worker)
+    cluster.lose_hot_store()
 
     assert (await two.chat.undo("bob", token))["changed"] == 2
 
@@ -359,7 +368,7 @@ async def test_case_15_an_undo_keeps_what_was_read_one_by_one_since(
 @pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.parametrize("together", [True, False])
 async def test_case_16_two_states_of_one_epoch_merge_in_any_order(
-    city: City, worker: Instance, one: Instance, order: int, together: bool
+    cluster: LocalCluster, worker: Instance, one: Instance, order: int, together: bool
 ) -> None:
     now = one.rs.clock()
     events = [
@@ -367,11 +376,11 @@ async def test_case_16_two_states_of_one_epoch_merge_in_any_order(
         ReadEvent("bob", SMALL, 7, 12, (), "y", now, now, 0, now),
     ][::order]
     if together:
-        await one.rs.cluster.log.send_reads(events)
-        await is_written(city, worker)
+        await one.rs.cluster.sender.send_reads(events)
+        await is_written(cluster, worker)
     else:
         worker.start_worker(RECEIPT_PERSISTER)
         for event in events:
-            await one.rs.cluster.log.send_reads([event])
-            await city.all_done(one, RECEIPT_PERSISTER)
-    assert (await city.receipts())["bob", SMALL] == (7, 12, frozenset({15}))
+            await one.rs.cluster.sender.send_reads([event])
+            await cluster.all_done(one, RECEIPT_PERSISTER)
+    assert (await cluster.receipts())["bob", SMALL] == (7, 12, frozenset({15}))

@@ -9,8 +9,7 @@ import httpx
 import pytest
 
 from readstate import Readstate
-from readstate.adapters.kafka.producer import make_topics
-from readstate.adapters.kafka.topics import Topics
+from readstate.adapters.kafka.topics import Topics, make_topics
 from readstate.adapters.kafka.watcher import Watcher
 from readstate.gateway import asgi_app
 from readstate.stack import Kafka
@@ -19,28 +18,29 @@ from tests.conftest import Chat, check_problem
 from tests.contract import kafka, postgres
 from tests.servers import Child, Server, Worker, wait_until
 
-from .fleet import PARTITIONS, Machines, Stores, make_database, shared_machines
+from .fleet import PARTITIONS, Backends, ClusterStores, make_database, shared_backends
 
 
 @pytest.fixture
-async def machines(tmp_path: Path) -> AsyncIterator[Machines]:
+async def backends(tmp_path: Path) -> AsyncIterator[Backends]:
     """With a Kafka of its own."""
     own = await asyncio.to_thread(kafka.started, Kafka(tmp_path / "kafka"))
     try:
-        yield await asyncio.to_thread(shared_machines, own)
+        yield await asyncio.to_thread(shared_backends, own)
     finally:
         await asyncio.to_thread(own.wipe)
 
 
 @pytest.fixture
-async def settings(machines: Machines) -> AsyncIterator[dict[str, Any]]:
+async def settings(backends: Backends) -> AsyncIterator[dict[str, Any]]:
     """Of processes that believe in one partition too many, and a Kafka that is away."""
-    stores = Stores.new()
-    await make_database(machines, stores.database)
-    await asyncio.to_thread(make_topics, {"bootstrap.servers": machines.kafka.url}, stores.topics.all, PARTITIONS)
-    await asyncio.to_thread(machines.kafka.kill)
+    stores = ClusterStores.new()
+    await make_database(backends, stores.database)
+    options = {"bootstrap.servers": backends.kafka.url}
+    await asyncio.to_thread(make_topics, options, stores.topics.all, PARTITIONS, kafka.TIMINGS)
+    await asyncio.to_thread(backends.kafka.kill)
     try:
-        yield stores.settings(machines, partitions=PARTITIONS + 1)
+        yield stores.settings(backends, partitions=PARTITIONS + 1)
     finally:
         await postgres.command(f"DROP DATABASE {stores.database} WITH (FORCE)")
 
@@ -50,7 +50,7 @@ def until_it_runs(child: Child) -> None:
 
 
 async def test_another_number_of_partitions_ends_them_with_the_reason(
-    machines: Machines, settings: dict[str, Any], tmp_path: Path
+    backends: Backends, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     homes = [tmp_path / name for name in ("serve", "worker")]
     for home in homes:
@@ -61,7 +61,7 @@ async def test_another_number_of_partitions_ends_them_with_the_reason(
             child.launch()
         for child in children:
             await asyncio.to_thread(until_it_runs, child)
-        await asyncio.to_thread(machines.kafka.start)
+        await asyncio.to_thread(backends.kafka.start)
         for child in children:
             assert await asyncio.to_thread(child.wait_for_exit) == 1
             told = f"has {PARTITIONS} partitions, not {PARTITIONS + 1}"
@@ -72,14 +72,14 @@ async def test_another_number_of_partitions_ends_them_with_the_reason(
 
 
 async def test_nothing_goes_to_topics_that_have_another_number_of_partitions(
-    machines: Machines, settings: dict[str, Any], tmp_path: Path
+    backends: Backends, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     options = settings | {"data_dir": str(tmp_path / "data"), "produce_timeout": 100}
     async with Readstate.open(**options) as rs:
         transport = httpx.ASGITransport(app=asgi_app(rs))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
             chat, lost = Chat(http), asyncio.create_task(rs.lost())
-            starting = asyncio.create_task(asyncio.to_thread(machines.kafka.start))
+            starting = asyncio.create_task(asyncio.to_thread(backends.kafka.start))
             while not lost.done():
                 body = {"channel_id": "general", "sender_id": "alice", "id": "m1"}
                 answer = await chat.call("POST", "/v1/messages", body)
@@ -87,7 +87,7 @@ async def test_nothing_goes_to_topics_that_have_another_number_of_partitions(
                 await asyncio.sleep(0.01)
             await starting
             assert f"has {PARTITIONS} partitions" in lost.result().detail
-    watcher = Watcher({"bootstrap.servers": machines.bootstrap}, PARTITIONS)
+    watcher = Watcher({"bootstrap.servers": backends.bootstrap}, PARTITIONS, kafka.TIMINGS)
     try:
         for topic in Topics(settings["topic_prefix"]).all:
             assert set((await watcher.ends(topic)).values()) == {0}, topic

@@ -8,7 +8,7 @@ import httpx
 from readstate.domain.errors import StorageUnavailable
 from tests.valkey_postgres.on_servers import Held
 
-from .hard import SMALL, City, Instance
+from .hard import SMALL, Instance, LocalCluster
 
 PATH = f"/v1/users/bob/channels/{SMALL}/preferences"
 EVERYWHERE = "/v1/users/bob/preferences"
@@ -18,16 +18,16 @@ def puts(instance: Instance, path: str = PATH, **wanted: Any) -> "asyncio.Task[h
     return asyncio.create_task(instance.chat.call("PUT", path, wanted))
 
 
-async def stands(city: City, *instances: Instance, **wanted: Any) -> None:
+async def stands(cluster: LocalCluster, *instances: Instance, **wanted: Any) -> None:
     """Everybody says the same, before and after the hot store is loaded from the database."""
     for _ in range(2):
         for instance in instances:
             told = await instance.chat.ask("GET", PATH)
             assert {name: told[name] for name in wanted} == wanted
-        city.lose_hot_store()
+        cluster.lose_hot_store()
 
 
-async def test_a_late_write_does_not_undo_a_newer_one(city: City, one: Instance, two: Instance) -> None:
+async def test_a_late_write_does_not_undo_a_newer_one(cluster: LocalCluster, one: Instance, two: Instance) -> None:
     saves = Held(one.rs.durable, "save_preferences", only_first=True)
     first = puts(one, muted=True, pinned=True)
     await saves.reached()
@@ -35,7 +35,7 @@ async def test_a_late_write_does_not_undo_a_newer_one(city: City, one: Instance,
     saves.let_go()
 
     assert (await first).status_code == 200
-    await stands(city, one, two, muted=False, pinned=False)
+    await stands(cluster, one, two, muted=False, pinned=False)
 
 
 async def test_a_late_write_for_all_channels_does_not_undo_a_newer_one(one: Instance, two: Instance) -> None:
@@ -50,7 +50,9 @@ async def test_a_late_write_for_all_channels_does_not_undo_a_newer_one(one: Inst
         assert await instance.chat.ask("GET", EVERYWHERE) == {"receipts": "public"}
 
 
-async def test_a_write_that_fails_late_takes_nothing_newer_back(city: City, one: Instance, two: Instance) -> None:
+async def test_a_write_that_fails_late_takes_nothing_newer_back(
+    cluster: LocalCluster, one: Instance, two: Instance
+) -> None:
     saves = Held(one.rs.durable, "save_preferences", only_first=True)
     first = puts(one, count="none")
     await saves.reached()
@@ -58,22 +60,24 @@ async def test_a_write_that_fails_late_takes_nothing_newer_back(city: City, one:
     saves.fail(StorageUnavailable())
 
     assert (await first).status_code == 503
-    await stands(city, one, two, count="none", pinned=True)
+    await stands(cluster, one, two, count="none", pinned=True)
 
 
-async def test_a_loss_of_the_hot_store_brings_no_older_ones_back(city: City, one: Instance, two: Instance) -> None:
+async def test_a_loss_of_the_hot_store_brings_no_older_ones_back(
+    cluster: LocalCluster, one: Instance, two: Instance
+) -> None:
     saves = Held(one.rs.durable, "save_preferences", with_answer=True, only_first=True)
     first = puts(one, pinned=True)
     await saves.reached()
-    city.lose_hot_store()
+    cluster.lose_hot_store()
     await two.chat.prefer("bob", SMALL, pinned=False)
     saves.let_go()
 
     assert (await first).status_code == 200
-    await stands(city, one, two, pinned=False)
+    await stands(cluster, one, two, pinned=False)
 
 
-async def test_what_is_changed_at_the_same_time_stays(city: City, one: Instance, two: Instance) -> None:
+async def test_what_is_changed_at_the_same_time_stays(cluster: LocalCluster, one: Instance, two: Instance) -> None:
     prefers = Held(one.rs.hot.users, "prefer", only_first=True)
     first = puts(one, muted=True)
     await prefers.reached()
@@ -81,4 +85,4 @@ async def test_what_is_changed_at_the_same_time_stays(city: City, one: Instance,
     prefers.let_go()
 
     assert (await first).json()["pinned"] is True
-    await stands(city, one, two, muted=True, pinned=True)
+    await stands(cluster, one, two, muted=True, pinned=True)

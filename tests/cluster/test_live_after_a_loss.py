@@ -10,7 +10,7 @@ from readstate.workers import RECEIPT_PERSISTER
 from tests.conftest import eventually
 from tests.live.state import State, comparable, differences, fetch
 
-from .hard import BIG, SMALL, City, Instance
+from .hard import BIG, SMALL, Instance, LocalCluster
 
 LONG_AGO_SECONDS = 60.0
 
@@ -59,10 +59,10 @@ async def synced(instance: Instance) -> Screen:
 
 
 @pytest.fixture
-async def lost(city: City, one: Instance, two: Instance) -> None:
+async def lost(cluster: LocalCluster, one: Instance, two: Instance) -> None:
     """Bob has read all of one of two channels, which only the log knows any more."""
     await two.chat.read("bob", SMALL)
-    city.lose_hot_store()
+    cluster.lose_hot_store()
     await one.knows_of_the_loss()
 
 
@@ -95,7 +95,7 @@ async def test_a_device_that_comes_later_is_told_too(worker: Instance, one: Inst
 
 
 async def test_a_read_that_was_missed_and_lost_is_told_when_it_is_known_again(
-    city: City, worker: Instance, one: Instance, two: Instance, monkeypatch: pytest.MonkeyPatch
+    cluster: LocalCluster, worker: Instance, one: Instance, two: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its announcement did not come, and as long as only the log has it, nobody can look it up."""
     screen = await synced(one)
@@ -104,7 +104,7 @@ async def test_a_read_that_was_missed_and_lost_is_told_when_it_is_known_again(
         deaf.setattr(one.rs.live, "_pointer", _ignore)
         await two.chat.read("bob", SMALL)
         assert await one.chat.count("bob", SMALL) == 0
-        city.lose_hot_store()
+        cluster.lose_hot_store()
         await one.knows_of_the_loss()
     await one.rs.live.on_gap(LONG_AGO_SECONDS)
     await one.rs.live.flushed("bob")

@@ -13,8 +13,8 @@ from readstate.workers import MESSAGE_WRITER, RECEIPT_PERSISTER
 from tests.conftest import eventually
 from tests.contract import kafka
 
-from .fleet import PARTITIONS, shared_machines
-from .hard import SMALL, City, Instance, a_city, is_left
+from .fleet import PARTITIONS, shared_backends
+from .hard import SMALL, Instance, LocalCluster, is_left, local_cluster
 
 FIRST_SEGMENT = "00000000000000000000.log"
 BATCH = struct.Struct(">qi")
@@ -23,12 +23,12 @@ LOST = 3
 
 
 @pytest.fixture
-async def city(tmp_path: Path) -> AsyncIterator[City]:
+async def cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
     """With a Kafka of its own."""
     own = await asyncio.to_thread(kafka.started, Kafka(tmp_path / "kafka"))
     try:
-        async with a_city(tmp_path, await asyncio.to_thread(shared_machines, own)) as city:
-            yield city
+        async with local_cluster(tmp_path, await asyncio.to_thread(shared_backends, own)) as cluster:
+            yield cluster
     finally:
         await asyncio.to_thread(own.wipe)
 
@@ -56,11 +56,11 @@ def lose_end(log: Kafka, topic: str, partition: int, lost: int = LOST) -> int:
     return end
 
 
-async def is_cut(city: City, instance: Instance, topic: str, partition: int) -> None:
+async def is_cut(cluster: LocalCluster, instance: Instance, topic: str, partition: int) -> None:
     """The partition has lost its last batches."""
     watcher = instance.rs.cluster.watcher
     before = (await watcher.ends(topic))[partition]
-    end = await asyncio.to_thread(lose_end, city.machines.kafka, topic, partition)
+    end = await asyncio.to_thread(lose_end, cluster.backends.kafka, topic, partition)
     assert end < before
 
     async def is_back() -> bool:
@@ -81,62 +81,73 @@ async def is_accepted(instance: Instance, name: str) -> None:
     await eventually(accepted, f"Kafka takes {name}")
 
 
-async def are_written(city: City, *names: str) -> None:
+async def are_written(cluster: LocalCluster, *names: str) -> None:
     async def written() -> bool:
-        found = await city.sql("SELECT id FROM messages ORDER BY seq")
+        found = await cluster.sql("SELECT id FROM messages ORDER BY seq")
         return [name for (name,) in found] == list(names)
 
     await eventually(written, f"{names} are written")
 
 
-async def begun(city: City, worker: Instance) -> Instance:
+async def is_exact(instance: Instance) -> None:
+    """After the cut everything counts as not applied, until the writer's next commit is seen."""
+
+    async def exact() -> bool:
+        return not instance.rs.cluster.backlog.stale()
+
+    await eventually(exact, "counts are exact again")
+
+
+async def begun(cluster: LocalCluster, worker: Instance) -> Instance:
     """Bob has five unread messages, each in a batch of its own."""
-    one = await city.open("one")
+    one = await cluster.open("one")
     await one.chat.open_channel("alice", "bob", channel=SMALL)
     await one.chat.send("alice", "m1", "m2", "m3", "m4", "m5", channel=SMALL)
-    await city.all_done(worker, MESSAGE_WRITER)
+    await cluster.all_done(worker, MESSAGE_WRITER)
     return one
 
 
-async def test_what_comes_at_offsets_that_are_used_again_is_written(city: City) -> None:
-    worker = await city.open("worker", MESSAGE_WRITER, RECEIPT_PERSISTER)
-    one = await begun(city, worker)
-    await is_cut(city, one, city.stores.topics.messages, partition_of(SMALL, PARTITIONS))
+async def test_what_comes_at_offsets_that_are_used_again_is_written(cluster: LocalCluster) -> None:
+    worker = await cluster.open("worker", MESSAGE_WRITER, RECEIPT_PERSISTER)
+    one = await begun(cluster, worker)
+    await is_cut(cluster, one, cluster.stores.topics.messages, partition_of(SMALL, PARTITIONS))
     await is_accepted(one, "m6")
-    await are_written(city, "m1", "m2", "m3", "m4", "m5", "m6")
+    await are_written(cluster, "m1", "m2", "m3", "m4", "m5", "m6")
+    await is_exact(one)
     await is_left(SMALL, ["m1", "m2", "m3", "m4", "m5", "m6"], one)
     assert (await one.chat.post("alice", SMALL, id="m7"))["seq"] == 7
 
 
-async def test_a_log_that_has_passed_its_old_end_meanwhile_is_written(city: City) -> None:
-    worker = await city.open("worker", MESSAGE_WRITER, RECEIPT_PERSISTER)
-    one = await begun(city, worker)
-    await worker.dismiss()
-    await is_cut(city, one, city.stores.topics.messages, partition_of(SMALL, PARTITIONS))
+async def test_a_log_that_has_passed_its_old_end_meanwhile_is_written(cluster: LocalCluster) -> None:
+    worker = await cluster.open("worker", MESSAGE_WRITER, RECEIPT_PERSISTER)
+    one = await begun(cluster, worker)
+    await worker.stop_workers()
+    await is_cut(cluster, one, cluster.stores.topics.messages, partition_of(SMALL, PARTITIONS))
     later = [f"m{n}" for n in range(6, 6 + 2 * LOST)]
     for name in later:
         await is_accepted(one, name)
     worker.start_worker(MESSAGE_WRITER, RECEIPT_PERSISTER)
-    await are_written(city, "m1", "m2", "m3", "m4", "m5", *later)
+    await are_written(cluster, "m1", "m2", "m3", "m4", "m5", *later)
+    await is_exact(one)
     await is_left(SMALL, ["m1", "m2", "m3", "m4", "m5", *later], one)
 
 
-async def test_reads_at_offsets_that_are_used_again_are_written(city: City) -> None:
-    worker = await city.open("worker", MESSAGE_WRITER, RECEIPT_PERSISTER)
-    one = await begun(city, worker)
-    topic = city.stores.topics.reads
+async def test_reads_at_offsets_that_are_used_again_are_written(cluster: LocalCluster) -> None:
+    worker = await cluster.open("worker", MESSAGE_WRITER, RECEIPT_PERSISTER)
+    one = await begun(cluster, worker)
+    topic = cluster.stores.topics.reads
     for seq in (1, 2, 3):
         await one.chat.read("bob", SMALL, up_to_seq=seq)
-        await city.all_done(worker, RECEIPT_PERSISTER)
-    await worker.dismiss()
+        await cluster.all_done(worker, RECEIPT_PERSISTER)
+    await worker.stop_workers()
     ends = await one.rs.cluster.watcher.ends(topic)
     partition = max(ends, key=lambda part: ends[part])
-    await is_cut(city, one, topic, partition)
+    await is_cut(cluster, one, topic, partition)
     for seq in (4, 5):
         await one.chat.read("bob", SMALL, up_to_seq=seq)
     worker.start_worker(MESSAGE_WRITER, RECEIPT_PERSISTER)
 
     async def written() -> bool:
-        return (await city.receipts())["bob", SMALL][1] == 5
+        return (await cluster.receipts())["bob", SMALL][1] == 5
 
     await eventually(written, "the reads are written")

@@ -16,24 +16,24 @@ from readstate.stack.ports import HOST, free_ports
 from tests.conftest import Chat, eventually
 from tests.online import nobody
 
-from .fleet import Machines, Stores, make_database
+from .fleet import Backends, ClusterStores, make_database
 
 
 @pytest.fixture
-def machines(tmp_path: Path) -> Iterator[Machines]:
+def backends(tmp_path: Path) -> Iterator[Backends]:
     """A Valkey and a PostgreSQL of their own, and a Kafka that is not there."""
     [nobody] = free_ports(1)
     with Valkey(tmp_path / "valkey", persistent=False) as hot, Postgres(tmp_path / "postgres") as durable:
         database = durable.url.rpartition("/")[0]
-        yield Machines(hot, Kafka(tmp_path / "kafka"), durable, hot.url, f"{HOST}:{nobody}", database)
+        yield Backends(hot, Kafka(tmp_path / "kafka"), durable, hot.url, f"{HOST}:{nobody}", database)
 
 
 @pytest.fixture
-async def http(machines: Machines, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+async def http(backends: Backends, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     """Of a service in which bob is in a channel."""
-    stores = Stores.new()
-    await make_database(machines, stores.database)
-    async with Readstate.open(**stores.settings(machines), data_dir=str(tmp_path / "data")) as rs:
+    stores = ClusterStores.new()
+    await make_database(backends, stores.database)
+    async with Readstate.open(**stores.settings(backends), data_dir=str(tmp_path / "data")) as rs:
         channel = ChannelEvent(channel_id="general", created_at=1, type="group")
         members = MembersEvent(channel_id="general", created_at=1, add=("alice", "bob"))
         await rs.durable.apply([Delivery(channel, 1), Delivery(members, 2)], nobody)
@@ -52,9 +52,9 @@ CALLS: list[tuple[str, str, Any]] = [
 ]
 
 
-async def test_answers_do_not_say_where_servers_are(machines: Machines, http: httpx.AsyncClient) -> None:
+async def test_answers_do_not_say_where_servers_are(backends: Backends, http: httpx.AsyncClient) -> None:
     chat = Chat(http)
-    ports = [machines.bootstrap.rpartition(":")[2], str(machines.valkey.port), str(machines.postgres.port)]
+    ports = [backends.bootstrap.rpartition(":")[2], str(backends.valkey.port), str(backends.postgres.port)]
     codes: set[str] = set()
 
     async def look(dependency: str) -> None:
@@ -75,8 +75,8 @@ async def test_answers_do_not_say_where_servers_are(machines: Machines, http: ht
         await eventually(is_down, f"{dependency} is down")
 
     await look("log")
-    await asyncio.to_thread(machines.valkey.stop)
+    await asyncio.to_thread(backends.valkey.stop)
     await look("hot_store")
-    await asyncio.to_thread(machines.postgres.stop)
+    await asyncio.to_thread(backends.postgres.stop)
     await look("database")
     assert codes >= {"log_unavailable", "hot_store_unavailable", "storage_unavailable", "unavailable"}

@@ -8,7 +8,7 @@ import pytest
 from readstate.domain.events import ReadEvent
 from tests.effort import long
 
-from .conftest import Town
+from .conftest import WorkingService
 
 Key = tuple[str, str]
 NOW = 1_700_000_000_000
@@ -37,24 +37,24 @@ def told_in_any_order(dice: random.Random, events: list[ReadEvent]) -> list[Read
 
 
 @pytest.mark.parametrize("seed", [1, *long([2, 3])])
-async def test_reads_of_the_log_merge_whatever_their_order(town: Town, seed: int) -> None:
+async def test_reads_of_the_log_merge_whatever_their_order(service: WorkingService, seed: int) -> None:
     dice = random.Random(seed)
     keys = [(f"user{u}", f"channel{c}") for u in range(8) for c in range(5)]
     events = [made_up(dice, *dice.choice(keys)) for _ in range(600)]
     for some in (told_in_any_order(dice, events[:400]), told_in_any_order(dice, events)):
-        await town.rs.cluster.log.send_reads(some)
-        await town.all_done()
+        await service.rs.cluster.sender.send_reads(some)
+        await service.all_done()
 
     by_key: dict[Key, list[ReadEvent]] = defaultdict(list)
     for event in events:
         by_key[event.user_id, event.channel_id].append(event)
-    found = await town.receipts()
+    found = await service.receipts()
     assert {key: found[key] for key in by_key} == {key: naive(some) for key, some in by_key.items()}
 
 
-async def test_reads_that_come_late_and_again_change_nothing_that_bob_sees(town: Town) -> None:
+async def test_reads_that_come_late_and_again_change_nothing_that_bob_sees(service: WorkingService) -> None:
     """What bob did, told to the log again in another order, while his hot state is lost."""
-    chat = town.chat
+    chat = service.chat
     await chat.send("alice", *(f"m{n}" for n in range(1, 9)))
     events = []
     for target in ({"up_to": "m3"}, {"messages": ["m5", "m7"]}, None, {"up_to": "m2"}, {"messages": ["m8"]}):
@@ -62,23 +62,25 @@ async def test_reads_that_come_late_and_again_change_nothing_that_bob_sees(town:
             await chat.mark_unread("bob", "m2")
         else:
             await chat.read("bob", **target)
-        await town.all_done()
-        [(epoch, seq, apart)] = [state for key, state in (await town.receipts()).items() if key == ("bob", "general")]
+        await service.all_done()
+        [(epoch, seq, apart)] = [
+            state for key, state in (await service.receipts()).items() if key == ("bob", "general")
+        ]
         events.append(ReadEvent("bob", "general", epoch, seq, tuple(sorted(apart)), f"m{seq}", seq, NOW, 0, NOW))
     before = await chat.unread("bob")
     assert before["unread"] == 5  # m3 to m7; the reads before the mark-unread are taken back
 
-    await town.rs.evict()
-    await town.rs.cluster.log.send_reads(told_in_any_order(random.Random(4), events))
-    await town.all_done()
+    await service.rs.evict()
+    await service.rs.cluster.sender.send_reads(told_in_any_order(random.Random(4), events))
+    await service.all_done()
 
-    await town.rs.cluster.freshness.caught_up()
+    await service.rs.cluster.freshness.caught_up()
     assert await chat.count("bob") == 5
     assert (await chat.unread("bob"))["last_read"] == before["last_read"]
 
 
-async def test_events_of_a_channel_that_come_again_change_nothing(town: Town) -> None:
-    chat = town.chat
+async def test_events_of_a_channel_that_come_again_change_nothing(service: WorkingService) -> None:
+    chat = service.chat
     await chat.send("alice", "m1", "m2", "m3")
     await chat.delete("m2")
     await chat.read("bob", messages=["m3"])

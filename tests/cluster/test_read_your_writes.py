@@ -12,7 +12,7 @@ from readstate.workers import RECEIPT_PERSISTER, STATUS_UPDATE
 from tests.conftest import Chat, eventually
 from tests.valkey_postgres.on_servers import Held
 
-from .hard import BIG, GUESTS, ROOMS, SMALL, City, Instance, Unplugged, is_written
+from .hard import BIG, GUESTS, ROOMS, SMALL, Instance, LocalCluster, Unplugged, is_written
 
 STALE = (False, "stale")
 EXACT = (True, None)
@@ -40,11 +40,13 @@ async def receipts(chat: Chat, room: str) -> dict[str, tuple[int, str | None]]:
 
 
 @ROOMS
-async def test_a_read_that_only_the_log_has_is_a_receipt(city: City, one: Instance, two: Instance, room: str) -> None:
+async def test_a_read_that_only_the_log_has_is_a_receipt(
+    cluster: LocalCluster, one: Instance, two: Instance, room: str
+) -> None:
     await one.chat.read("bob", room, up_to="m3")
     await two.chat.read("bob", room, messages=["m5"])
 
-    assert ("bob", room) not in await city.receipts()
+    assert ("bob", room) not in await cluster.receipts()
     for instance in (one, two):
         assert [await seen_by(instance.chat, f"m{n}", room) for n in (3, 4, 5)] == [["bob"], [], ["bob"]]
         assert (await receipts(instance.chat, room))["bob"] == (3, "m3")
@@ -52,11 +54,11 @@ async def test_a_read_that_only_the_log_has_is_a_receipt(city: City, one: Instan
 
 @ROOMS
 async def test_a_mark_unread_that_only_the_log_has_takes_a_receipt_back(
-    city: City, worker: Instance, one: Instance, two: Instance, room: str
+    cluster: LocalCluster, worker: Instance, one: Instance, two: Instance, room: str
 ) -> None:
     await one.chat.read("bob", room)
-    await is_written(city, worker)
-    await worker.dismiss()
+    await is_written(cluster, worker)
+    await worker.stop_workers()
     await two.chat.mark_unread("bob", "m3", room)
 
     for instance in (one, two):
@@ -69,14 +71,14 @@ LOOKS = pytest.mark.parametrize("look", ["pointers_in", "readers"])
 
 @LOOKS
 async def test_a_read_is_missed_by_no_order_of_looking(
-    city: City, worker: Instance, one: Instance, two: Instance, look: str
+    cluster: LocalCluster, worker: Instance, one: Instance, two: Instance, look: str
 ) -> None:
     """Before either look, the database gets the read and the hot store lets the reader go."""
     await two.chat.read("bob", SMALL)
     held = Held(one.rs.hot.users if look == "pointers_in" else one.rs.durable, look)
     asking = asyncio.create_task(seen_by(one.chat, "m5", SMALL))
     await held.reached()
-    await is_written(city, worker)
+    await is_written(cluster, worker)
     await two.rs.hot.users.forget("bob")
     held.let_go()
 
@@ -96,15 +98,15 @@ async def test_private_is_private_at_once(one: Instance, two: Instance) -> None:
 
 
 async def test_what_a_lost_hot_store_has_forgotten_is_called_stale(
-    city: City, worker: Instance, one: Instance, two: Instance
+    cluster: LocalCluster, worker: Instance, one: Instance, two: Instance
 ) -> None:
     await one.chat.read("bob", SMALL)
-    city.lose_hot_store()
+    cluster.lose_hot_store()
 
     for instance in (one, two):
         assert exactness(await instance.chat.seen("m5", SMALL)) == STALE
         assert exactness(await instance.chat.ask("GET", f"/v1/channels/{SMALL}/receipts")) == STALE
-    await is_written(city, worker)
+    await is_written(cluster, worker)
     for instance in (one, two):
         await instance.is_fresh()
         assert await seen_by(instance.chat, "m5", SMALL) == ["bob"]
@@ -114,13 +116,13 @@ async def test_what_a_lost_hot_store_has_forgotten_is_called_stale(
 
 
 @pytest.fixture
-async def third(city: City, one: Instance) -> Instance:
+async def third(cluster: LocalCluster, one: Instance) -> Instance:
     """Tells only how many have seen a message in the big channel."""
-    return await city.open("third", receipts_max_members=len(GUESTS))
+    return await cluster.open("third", receipts_max_members=len(GUESTS))
 
 
 async def test_a_large_channel_counts_what_the_database_has(
-    city: City, worker: Instance, one: Instance, third: Instance
+    cluster: LocalCluster, worker: Instance, one: Instance, third: Instance
 ) -> None:
     await one.chat.read("bob", BIG)
     answer = await third.chat.seen("m5", BIG)
@@ -138,7 +140,7 @@ async def test_a_large_channel_counts_what_the_database_has(
 
 
 async def test_a_large_channel_is_not_exact_while_reads_wait_in_a_spool(
-    city: City, worker: Instance, one: Instance, third: Instance
+    cluster: LocalCluster, worker: Instance, one: Instance, third: Instance
 ) -> None:
     worker.start_worker(RECEIPT_PERSISTER)
     cable = Unplugged(one)
@@ -225,16 +227,16 @@ async def answers(chat: Chat) -> dict[str, Any]:
 
 
 async def test_every_answer_says_that_it_is_stale_while_reads_are_missing(
-    city: City, worker: Instance, one: Instance, two: Instance
+    cluster: LocalCluster, worker: Instance, one: Instance, two: Instance
 ) -> None:
     await one.chat.read("bob", SMALL)
     exact = await answers(two.chat)
     assert {name: exactness(answer) for name, answer in exact.items()} == dict.fromkeys(exact, EXACT)
-    city.lose_hot_store()
+    cluster.lose_hot_store()
     await two.knows_of_the_loss()
     stale = await answers(two.chat)
     assert {name: exactness(answer) for name, answer in stale.items()} == dict.fromkeys(stale, STALE)
-    await is_written(city, worker)
+    await is_written(cluster, worker)
     await two.is_fresh()
     again = await answers(two.chat)
     assert {name: exactness(answer) for name, answer in again.items()} == dict.fromkeys(again, EXACT)
@@ -247,11 +249,11 @@ def own_valkey(tmp_path: Path) -> Iterator[Valkey]:
 
 
 async def test_without_a_hot_store_the_database_answers_and_says_so(
-    city: City, worker: Instance, one: Instance, own_valkey: Valkey
+    cluster: LocalCluster, worker: Instance, one: Instance, own_valkey: Valkey
 ) -> None:
     await one.chat.read("bob", SMALL)
-    await is_written(city, worker)
-    fourth = await city.open("fourth", hot_url=own_valkey.url, receipts_max_members=len(GUESTS))
+    await is_written(cluster, worker)
+    fourth = await cluster.open("fourth", hot_url=own_valkey.url, receipts_max_members=len(GUESTS))
     await fourth.is_fresh()
     assert await seen_by(fourth.chat, "m5", SMALL) == ["bob"]
     own_valkey.kill()

@@ -15,16 +15,15 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from readstate.adapters.kafka.doctor import kafka as doctor
-from readstate.adapters.kafka.producer import RETENTION_MS, make_topics
-from readstate.adapters.kafka.topics import Topics
+from readstate.adapters.kafka.topics import RETENTION_MS, Topics, make_topics
 from readstate.settings import make_settings
 from readstate.stack import Kafka, KafkaCluster
 from readstate.workers import MESSAGE_WRITER, RECEIPT_PERSISTER
 from tests.conftest import eventually
 from tests.contract import kafka
 
-from .fleet import PARTITIONS, Stores, shared_machines
-from .hard import SMALL, City, Instance, a_city
+from .fleet import PARTITIONS, ClusterStores, shared_backends
+from .hard import SMALL, Instance, LocalCluster, local_cluster
 
 BEFORE, AFTER = 40, 40
 """Messages that are accepted before a broker dies, and after."""
@@ -40,11 +39,11 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
 
 
 @pytest.fixture
-async def city(brokers: KafkaCluster, tmp_path: Path) -> AsyncIterator[City]:
+async def cluster(brokers: KafkaCluster, tmp_path: Path) -> AsyncIterator[LocalCluster]:
     await asyncio.to_thread(brokers.start)
-    machines = await asyncio.to_thread(shared_machines, brokers.nodes[0])
-    async with a_city(tmp_path, machines._replace(bootstrap=brokers.url)) as city:
-        yield city
+    backends = await asyncio.to_thread(shared_backends, brokers.nodes[0])
+    async with local_cluster(tmp_path, backends._replace(bootstrap=brokers.url)) as cluster:
+        yield cluster
 
 
 def config_of(admin: AdminClient, topic: str) -> dict[str, Any]:
@@ -54,8 +53,8 @@ def config_of(admin: AdminClient, topic: str) -> dict[str, Any]:
 
 def check_topics(bootstrap: str, replicas: int, least_in_sync: str) -> None:
     """Every topic is made as it should be."""
-    topics = Topics(Stores.new().topic_prefix)
-    make_topics({"bootstrap.servers": bootstrap}, topics.all, PARTITIONS)
+    topics = Topics(ClusterStores.new().topic_prefix)
+    make_topics({"bootstrap.servers": bootstrap}, topics.all, PARTITIONS, kafka.TIMINGS)
     admin = AdminClient({"bootstrap.servers": bootstrap})
     known = admin.list_topics(timeout=30).topics
     for topic in topics.all:
@@ -87,7 +86,7 @@ def learned(look: Callable[[], list[Any]]) -> list[Any]:
 
 
 def test_doctor_tells_of_topics_that_one_broker_may_lose(brokers: KafkaCluster) -> None:
-    stores = Stores.new()
+    stores = ClusterStores.new()
     bootstrap, topics = brokers.start().url, stores.topics
     options: dict[str, Any] = {"bootstrap.servers": bootstrap}
     servers = {
@@ -96,7 +95,7 @@ def test_doctor_tells_of_topics_that_one_broker_may_lose(brokers: KafkaCluster) 
         "kafka_bootstrap": tuple(bootstrap.split(",")),
     }
     settings = make_settings(profile="cluster", partitions=PARTITIONS, topic_prefix=stores.topic_prefix, **servers)
-    make_topics(options, topics.all, PARTITIONS)
+    make_topics(options, topics.all, PARTITIONS, kafka.TIMINGS)
     assert {one.state for one in doctor(settings) if one.check == "kafka topics"} == {"ok"}
 
     risky = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
@@ -109,7 +108,7 @@ def test_doctor_tells_of_topics_that_one_broker_may_lose(brokers: KafkaCluster) 
     [found] = learned(lambda: [one for one in doctor(settings) if one.state == "warn" and one.check == "kafka topics"])
     assert topics.messages in found.detail
     assert "min.insync.replicas=2,unclean.leader.election.enable=false" in found.advice
-    make_topics(options, topics.all, PARTITIONS)
+    make_topics(options, topics.all, PARTITIONS, kafka.TIMINGS)
     name = "min.insync.replicas"
     left_as_it_was = learned(lambda: [value for value in [config_of(admin, topics.messages)[name]] if value == "1"])
     assert left_as_it_was, "the service has altered it by itself"
@@ -146,9 +145,9 @@ async def is_ready(instance: Instance) -> None:
     await eventually(ready, "two brokers are enough")
 
 
-async def test_a_broker_dies_under_load_and_nothing_is_lost(city: City, brokers: KafkaCluster) -> None:
-    worker = await city.open("worker", MESSAGE_WRITER, RECEIPT_PERSISTER)
-    one = await city.open("one")
+async def test_a_broker_dies_under_load_and_nothing_is_lost(cluster: LocalCluster, brokers: KafkaCluster) -> None:
+    worker = await cluster.open("worker", MESSAGE_WRITER, RECEIPT_PERSISTER)
+    one = await cluster.open("one")
     await one.chat.open_channel("alice", "bob", channel=SMALL)
     talk = Talk(one)
     await talk.go_on(BEFORE)
@@ -157,13 +156,13 @@ async def test_a_broker_dies_under_load_and_nothing_is_lost(city: City, brokers:
     await going_on
     await is_ready(one)
     await is_ready(worker)
-    await city.all_done(worker, MESSAGE_WRITER, RECEIPT_PERSISTER)
+    await cluster.all_done(worker, MESSAGE_WRITER, RECEIPT_PERSISTER)
 
-    written = await city.sql("SELECT id FROM messages WHERE seq IS NOT NULL ORDER BY seq")
+    written = await cluster.sql("SELECT id FROM messages WHERE seq IS NOT NULL ORDER BY seq")
     assert [name for (name,) in written] == talk.accepted
     await one.chat.read("bob", SMALL)
     assert await one.chat.count("bob", SMALL) == 0
     await one.chat.send("alice", "last", channel=SMALL)
     assert await one.chat.count("bob", SMALL) == 1
-    await city.all_done(worker, MESSAGE_WRITER, RECEIPT_PERSISTER)
-    assert (await city.receipts())["bob", SMALL][1] == len(talk.accepted)
+    await cluster.all_done(worker, MESSAGE_WRITER, RECEIPT_PERSISTER)
+    assert (await cluster.receipts())["bob", SMALL][1] == len(talk.accepted)

@@ -7,14 +7,14 @@ import pytest
 from prometheus_client import generate_latest
 
 from readstate import telemetry
-from readstate.adapters.kafka.consumer import Consumed
+from readstate.adapters.kafka.channel_events import ChannelEvents
+from readstate.domain.events import Consumed
 from readstate.domain.rooms import partition_of
-from readstate.profiles.roles import _Writer
 from readstate.workers import MESSAGE_WRITER
 from tests.conftest import check_problem, eventually
 
 from .fleet import PARTITIONS
-from .hard import City, Instance
+from .hard import Instance, LocalCluster
 from .test_live_after_a_loss import synced
 
 HERE = "here"
@@ -24,16 +24,16 @@ SOON = {"stale_after": 1}
 
 
 @pytest.fixture
-async def one(city: City, worker: Instance) -> Instance:
+async def one(cluster: LocalCluster, worker: Instance) -> Instance:
     """Bob has read nothing in two channels of different partitions, and follows a thread; dave is in the second one."""
-    one = await city.open("one", **SOON)
+    one = await cluster.open("one", **SOON)
     await one.chat.open_channel("alice", "bob", channel=HERE)
     await one.chat.open_channel("alice", "bob", "dave", channel=ELSEWHERE)
     await one.chat.send("alice", "m1", channel=HERE)
     await one.chat.send("alice", "m1", channel=ELSEWHERE)
     await one.chat.post("bob", HERE, id="r1", thread_id="m1")
     await one.chat.post("alice", HERE, id="r2", thread_id="m1")
-    await city.all_done(one, MESSAGE_WRITER)
+    await cluster.all_done(one, MESSAGE_WRITER)
     return one
 
 
@@ -55,15 +55,15 @@ async def becomes(instance: Instance, expected: bool) -> None:
 
 async def falls_behind(worker: Instance, one: Instance) -> None:
     """Nobody writes messages, and one is accepted; returns when the count says that it is old."""
-    await worker.dismiss()
+    await worker.stop_workers()
     await one.accept("alice", "m2", HERE)
     await becomes(one, False)
 
 
 async def test_counts_of_channels_that_wait_are_stale_until_the_writer_has_caught_up(
-    city: City, worker: Instance, one: Instance
+    cluster: LocalCluster, worker: Instance, one: Instance
 ) -> None:
-    two = await city.open("two", **SOON)  # it never sends a message itself
+    two = await cluster.open("two", **SOON)  # it never sends a message itself
     await falls_behind(worker, one)
     await becomes(two, False)
 
@@ -119,8 +119,10 @@ async def test_it_is_ready_and_says_that_it_is_behind(worker: Instance, one: Ins
     assert (await one.chat.ask("GET", "/readyz"))["status"] == "ok"
 
 
-async def test_messages_are_refused_while_too_much_waits(city: City, worker: Instance, one: Instance) -> None:
-    strict = await city.open("strict", **SOON, max_lag=1)
+async def test_messages_are_refused_while_too_much_waits(
+    cluster: LocalCluster, worker: Instance, one: Instance
+) -> None:
+    strict = await cluster.open("strict", **SOON, max_lag=1)
     await falls_behind(worker, one)
     body = {"channel_id": HERE, "sender_id": "alice", "id": "m3"}
 
@@ -142,10 +144,12 @@ async def test_messages_are_refused_while_too_much_waits(city: City, worker: Ins
     assert await strict.chat.waiting("bob", channel=ELSEWHERE, order="oldest") == ["m1", "m2"]
 
 
-async def test_a_process_that_starts_meanwhile_knows_it_at_once(city: City, worker: Instance, one: Instance) -> None:
+async def test_a_process_that_starts_meanwhile_knows_it_at_once(
+    cluster: LocalCluster, worker: Instance, one: Instance
+) -> None:
     await falls_behind(worker, one)
 
-    late = await city.open("late", **SOON)
+    late = await cluster.open("late", **SOON)
 
     assert late.rs.cluster.backlog.stale() == {PARTITION}
     await late.is_fresh()
@@ -156,16 +160,16 @@ async def test_a_process_that_starts_meanwhile_knows_it_at_once(city: City, work
 async def test_a_writer_that_is_stuck_on_one_event_is_behind_too(
     worker: Instance, one: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handle = _Writer.handle
+    handle = ChannelEvents.handle
     faulty = True
 
-    async def fail(self: _Writer, records: Sequence[Consumed]) -> None:
+    async def fail(self: ChannelEvents, records: Sequence[Consumed]) -> None:
         if faulty and any(b"odd" in record.value for record in records):
             raise ValueError("it can't be applied")
         await handle(self, records)
 
-    await worker.dismiss()
-    monkeypatch.setattr(_Writer, "handle", fail)
+    await worker.stop_workers()
+    monkeypatch.setattr(ChannelEvents, "handle", fail)
     worker.start_worker(MESSAGE_WRITER)
     await one.accept("alice", "odd", HERE)
     await becomes(one, False)

@@ -11,11 +11,13 @@ from typing import TypeVar
 import pytest
 
 from readstate.stack import Kafka, KafkaCluster, SoftwareMissing
+from readstate.timings import KafkaTimings
 
 from ..folder import folder
 from . import shared_kafka
 
 K = TypeVar("K", Kafka, KafkaCluster)
+TIMINGS = KafkaTimings()
 
 
 @functools.cache

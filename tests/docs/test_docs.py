@@ -316,6 +316,13 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not heading or heading in headings(target), f"{link} has no #{heading}"
 
 
+def test_files_that_the_architecture_names_exist() -> None:
+    source = ROOT / "src" / "readstate"
+    names = set(re.findall(r"`([\w/]+\.py)`", (ROOT / "docs" / "architecture.md").read_text()))
+    files = {str(path.relative_to(source)) for path in source.rglob("*.py")}
+    assert not [name for name in names if not any(f"/{file}".endswith(f"/{name}") for file in files)]
+
+
 # ---------------------------------------------------------------- this test itself
 
 

@@ -48,7 +48,7 @@ def back_up(shell: Shell, file: Path, *words: str) -> None:
     done = shell.run("backup", str(file), *words)
     assert done.code == 0, done
     assert "wrote" in done.out
-    assert "Secrets are not in it" in done.err
+    assert "The file holds no secrets" in done.err
     assert file.stat().st_mode & 0o777 == 0o600
     assert [one.name for one in file.parent.glob(f"*{file.name}*")] == [file.name]
 
@@ -57,7 +57,7 @@ def restore(shell: Shell, file: Path) -> None:
     done = shell.run("restore", str(file))
     assert done.code == 0, done
     assert "restored" in done.out
-    assert "Secrets are not in it" in done.err
+    assert "The file holds no secrets" in done.err
 
 
 async def stopped(server: Server) -> str:
@@ -151,7 +151,7 @@ def test_a_store_that_nobody_has_open_is_backed_up_too(shell: Shell, elsewhere: 
     file = tmp_path / "copy.db"
 
     back_up(shell, file)
-    assert "is there already" in shell.refuses("backup", str(file))
+    assert "exists already" in shell.refuses("backup", str(file))
     back_up(shell, file, "--force")
     restore(elsewhere, file)
 

@@ -17,11 +17,12 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import SpanKind
 
 from readstate import Readstate, tracing
-from readstate.adapters.kafka.consumer import Consumed
 from readstate.batching import Batcher
 from readstate.domain.errors import ConfigurationError
+from readstate.domain.events import Consumed
+from readstate.timings import WorkerTimings
 from readstate.tracing import Tracing
-from readstate.workers.runner import Runner
+from readstate.workers.runner import Gather, Runner
 from tests import stores
 from tests.cli.test_cli import Shell
 from tests.collector import Collector, collecting
@@ -247,7 +248,9 @@ async def test_a_batch_of_a_worker_is_a_span(collector: Collector) -> None:
 
     async def dead_letter(record: Consumed, reason: str, tries: int) -> None: ...
 
-    runner = Runner("writer", Scripted(*batches), handle, dead_letter, most=10, seconds=0, pauses=(0, 0), tracing=made)
+    runner = Runner(
+        "writer", Scripted(*batches), handle, dead_letter, Gather(10, 0), WorkerTimings(retries=(0, 0)), tracing=made
+    )
     await runner.turn()
     await runner.turn()
     await step(())  # outside of any batch

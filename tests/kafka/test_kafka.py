@@ -3,15 +3,19 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from readstate.adapters.kafka.consumer import Consumed, KafkaConsumer
-from readstate.adapters.kafka.producer import KafkaProducer, Options, Record, make_topics
+from readstate.adapters.kafka.client import Options
+from readstate.adapters.kafka.consumer import KafkaConsumer
+from readstate.adapters.kafka.producer import KafkaProducer, Record
+from readstate.adapters.kafka.topics import make_topics
 from readstate.adapters.kafka.watcher import Watcher
 from readstate.domain.errors import ConfigurationError, LogUnavailable
+from readstate.domain.events import Consumed
 from readstate.stack import Kafka
 from tests.conftest import eventually
 from tests.contract import kafka
@@ -27,13 +31,13 @@ def options() -> Options:
 @pytest.fixture
 def topic(options: Options) -> str:
     name = kafka.topic()
-    make_topics(options, [name], 3)
+    make_topics(options, [name], 3, kafka.TIMINGS)
     return name
 
 
 @asynccontextmanager
 async def producing(options: Options) -> AsyncIterator[KafkaProducer]:
-    producer = KafkaProducer(options)
+    producer = KafkaProducer(options, kafka.TIMINGS)
     try:
         yield producer
     finally:
@@ -42,7 +46,7 @@ async def producing(options: Options) -> AsyncIterator[KafkaProducer]:
 
 @asynccontextmanager
 async def consuming(options: Options, topic: str, group: str = "readers") -> AsyncIterator[KafkaConsumer]:
-    consumer = KafkaConsumer(options, group, [topic])
+    consumer = KafkaConsumer(options, group, [topic], kafka.TIMINGS)
     try:
         yield consumer
     finally:
@@ -104,9 +108,9 @@ async def test_members_of_a_group_share_the_work_and_take_over(options: Options,
 
 
 async def test_topics_are_made_once_and_never_change_their_number_of_partitions(options: Options, topic: str) -> None:
-    make_topics(options, [topic], 3)
+    make_topics(options, [topic], 3, kafka.TIMINGS)
     with pytest.raises(ConfigurationError, match="3 partitions, not 4"):
-        make_topics(options, [topic], 4)
+        make_topics(options, [topic], 4, kafka.TIMINGS)
 
 
 async def test_a_broker_that_is_away_refuses_and_then_goes_on(tmp_path: Path) -> None:
@@ -114,7 +118,7 @@ async def test_a_broker_that_is_away_refuses_and_then_goes_on(tmp_path: Path) ->
     own = await asyncio.to_thread(Kafka(tmp_path / "kafka").start)
     try:
         options: Options = {"bootstrap.servers": own.url, "delivery.timeout.ms": 1000, "request.timeout.ms": 900}
-        await asyncio.to_thread(make_topics, options, ["t"], 1)
+        await asyncio.to_thread(make_topics, options, ["t"], 1, kafka.TIMINGS)
         async with producing(options) as producer:
 
             async def insist(value: bytes) -> dict[int, int]:
@@ -145,7 +149,7 @@ async def test_a_topic_that_is_missing_is_not_made_by_whoever_writes_to_it(optio
         with pytest.raises(LogUnavailable):
             await producer.send(missing, [Record(b"k", b"before", 2)])
         assert missing not in AdminClient(dict(options)).list_topics(timeout=DEADLINE).topics
-        await asyncio.to_thread(make_topics, options, [missing], 3)
+        await asyncio.to_thread(make_topics, options, [missing], 3, kafka.TIMINGS)
 
         async def is_taken() -> bool:
             with suppress(LogUnavailable):
@@ -159,8 +163,8 @@ async def test_a_topic_that_is_missing_is_not_made_by_whoever_writes_to_it(optio
 
 
 async def test_nobody_there() -> None:
-    nowhere: Options = {"bootstrap.servers": "127.0.0.1:1", "delivery.timeout.ms": 500, "request.timeout.ms": 400}
-    producer = KafkaProducer(nowhere)
+    nowhere: Options = {"bootstrap.servers": "127.0.0.1:1", "request.timeout.ms": 400}
+    producer = KafkaProducer(nowhere, replace(kafka.TIMINGS, delivery=0.5))
     with pytest.raises(LogUnavailable):
         await producer.send("t", [Record(b"k", b"v")])
     await producer.close()
@@ -183,8 +187,8 @@ async def test_a_partition_that_was_given_away_while_a_batch_took_long_is_read_w
 @pytest.mark.parametrize("partitions_left", [True, False])
 async def test_a_consumer_that_stands_still_is_replaced(options: Options, topic: str, partitions_left: bool) -> None:
     """As the library may do by itself after brokers were away; here it is told to."""
-    watcher = Watcher(options, 3)
-    consumer = KafkaConsumer(options, kafka.topic(), [topic], watcher, patience=0.5)
+    watcher = Watcher(options, 3, kafka.TIMINGS)
+    consumer = KafkaConsumer(options, kafka.topic(), [topic], replace(kafka.TIMINGS, stuck=0.5), watcher)
     try:
         async with producing(options) as producer:
             await producer.send(topic, [Record(b"key", b"first", 0)])
@@ -198,7 +202,9 @@ async def test_a_consumer_that_stands_still_is_replaced(options: Options, topic:
                 while not found:
                     found = await consumer.batch(500, 0.1)
                     if consumer._consumer is not stopped:
-                        consumer._patience = DEADLINE  # the new one has the time that it needs to join
+                        consumer._timings = replace(
+                            kafka.TIMINGS, stuck=DEADLINE
+                        )  # the new one has the time that it needs to join
                     with suppress(LogUnavailable):  # while it is being replaced
                         await consumer.check(await consumer.ends())
             assert values(found) == [b"second"]
@@ -210,7 +216,7 @@ async def test_a_consumer_that_stands_still_is_replaced(options: Options, topic:
 async def test_a_consumer_whose_batch_takes_long_or_that_nothing_waits_for_is_not_replaced(
     options: Options, topic: str
 ) -> None:
-    consumer = KafkaConsumer(options, kafka.topic(), [topic], patience=0)
+    consumer = KafkaConsumer(options, kafka.topic(), [topic], replace(kafka.TIMINGS, stuck=0))
     try:
         async with producing(options) as producer:
             await until(lambda: len(consumer.assigned()) == 3, lambda: consumer.batch(1, 0.1))

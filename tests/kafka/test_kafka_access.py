@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # they are the
     UserScramCredentialUpsertion,
 )
 
+from readstate.adapters.kafka.client import Options, kafka_options
 from readstate.adapters.kafka.consumer import KafkaConsumer
-from readstate.adapters.kafka.producer import KafkaProducer, Options, Record, make_topics
-from readstate.adapters.kafka.topics import kafka_options
+from readstate.adapters.kafka.producer import KafkaProducer, Record
+from readstate.adapters.kafka.topics import make_topics
 from readstate.adapters.kafka.watcher import Watcher
 from readstate.domain.errors import ConfigurationError, LogUnavailable
 from readstate.settings import Settings
@@ -86,7 +88,7 @@ def guarded(folder: Path, authority: Pair) -> Iterator[GuardedKafka]:
     server = GuardedKafka(folder / "kafka", authority, make_certificate(folder, "broker", authority))
     with kafka.started(server):
         add_user(server)
-        make_topics({"bootstrap.servers": server.url}, [TOPIC], 1)
+        make_topics({"bootstrap.servers": server.url}, [TOPIC], 1, kafka.TIMINGS)
         yield server
 
 
@@ -122,14 +124,14 @@ def by_certificate(server: GuardedKafka, authority: Pair, own: Pair | None) -> O
 
 async def use(options: Options) -> None:
     """Everything that the service does: topics, writing, reading, watching."""
-    await asyncio.to_thread(make_topics, options, [TOPIC], 1)
+    await asyncio.to_thread(make_topics, options, [TOPIC], 1, kafka.TIMINGS)
     value = kafka.topic().encode()
-    producer, watcher = KafkaProducer(options), Watcher(options, 1)
+    producer, watcher = KafkaProducer(options, kafka.TIMINGS), Watcher(options, 1, kafka.TIMINGS)
     await producer.send(TOPIC, [Record(b"k", value)])
     await producer.close()
     assert (await watcher.ends(TOPIC))[0] > 0
     await watcher.close()
-    consumer = KafkaConsumer(options, kafka.topic(), [TOPIC])
+    consumer = KafkaConsumer(options, kafka.topic(), [TOPIC], kafka.TIMINGS)
     async with asyncio.timeout(DEADLINE):
         while value not in {record.value for record in await consumer.batch(100, 0.1)}:
             continue
@@ -138,9 +140,9 @@ async def use(options: Options) -> None:
 
 async def turned_away(options: Options) -> str:
     """What whoever must not get in is told: at the start, and when writing."""
-    with pytest.raises(ConfigurationError, match="does not let us in") as caught:
-        await asyncio.to_thread(make_topics, options, [TOPIC], 1)
-    producer = KafkaProducer({**options, "delivery.timeout.ms": 1_500, "request.timeout.ms": 1_000})
+    with pytest.raises(ConfigurationError, match="Kafka refuses the connection") as caught:
+        await asyncio.to_thread(make_topics, options, [TOPIC], 1, kafka.TIMINGS)
+    producer = KafkaProducer({**options, "request.timeout.ms": 1_000}, replace(kafka.TIMINGS, delivery=1.5))
     with pytest.raises(LogUnavailable) as refused:
         await producer.send(TOPIC, [Record(b"k", b"v")])
     await producer.close()
@@ -178,4 +180,4 @@ async def test_a_broker_that_nobody_vouches_for(guarded: GuardedKafka, folder: P
 
 async def test_a_file_that_is_not_there(guarded: GuardedKafka, authority: Pair) -> None:
     with pytest.raises(ConfigurationError, match=r"ssl\.ca\.location"):
-        KafkaProducer(by_password(guarded, authority, kafka_ca="nowhere.pem"))
+        KafkaProducer(by_password(guarded, authority, kafka_ca="nowhere.pem"), kafka.TIMINGS)

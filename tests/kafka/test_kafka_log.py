@@ -3,16 +3,19 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from readstate.adapters.kafka.backlog import Backlog, Sources
-from readstate.adapters.kafka.consumer import Consumed, KafkaConsumer
-from readstate.adapters.kafka.log import KafkaLog
-from readstate.adapters.kafka.producer import KafkaProducer, Options, make_topics
+from readstate.adapters.kafka.client import Options
+from readstate.adapters.kafka.consumer import KafkaConsumer
+from readstate.adapters.kafka.log import KafkaLog, SpooledReads
+from readstate.adapters.kafka.producer import KafkaProducer
+from readstate.adapters.kafka.sender import Sender
 from readstate.adapters.kafka.spool import Spool
-from readstate.adapters.kafka.topics import Topics
+from readstate.adapters.kafka.topics import Topics, make_topics
 from readstate.adapters.kafka.watcher import Watcher
 from readstate.adapters.kafka.wire import (
     NotAnEvent,
@@ -31,7 +34,7 @@ from readstate.domain.errors import (
     TooLarge,
     Unavailable,
 )
-from readstate.domain.events import AnyChannelEvent, DeadLetter, MessageEvent, ReadEvent, UnsentEvent
+from readstate.domain.events import AnyChannelEvent, Consumed, DeadLetter, MessageEvent, ReadEvent, UnsentEvent
 from readstate.domain.facts import Effect
 from readstate.domain.rooms import partition_of, thread_room
 from tests.conftest import eventually
@@ -40,7 +43,7 @@ from tests.contract import kafka
 DEADLINE = 90
 PARTITIONS = 4
 NOW = 1_700_000_000_000
-IMPATIENT: Mapping[str, int] = {"delivery.timeout.ms": 1_500, "request.timeout.ms": 1_000}
+IMPATIENT = replace(kafka.TIMINGS, delivery=1.5, drain=0.5, close=2.0)
 """So that nobody waits for long in a test for what does not come."""
 
 
@@ -62,7 +65,7 @@ def topics(options: Options) -> Topics:
 
 def made(options: Options) -> Topics:
     topics = Topics(f"{kafka.topic()}-")
-    make_topics(options, topics.all, PARTITIONS)
+    make_topics(options, topics.all, PARTITIONS, kafka.TIMINGS)
     return topics
 
 
@@ -73,6 +76,9 @@ async def nothing(*_: object) -> dict[int, int]:
 
 class Cluster:
     """A log, and a writer's place in it, as the hot store would tell."""
+
+    sender: Sender
+    spooled: SpooledReads
 
     def __init__(self, options: Options, topics: Topics, directory: Path) -> None:
         self.options, self.topics, self.directory = options, topics, directory
@@ -94,21 +100,15 @@ class Cluster:
         async def note() -> None:
             self.noted.append(spool.depth)
 
-        producer = KafkaProducer({**self.options, **IMPATIENT})
-        watcher = Watcher(self.options, PARTITIONS)
-        log = KafkaLog(
-            producer,
-            spool,
-            self.topics,
-            watcher,
-            Backlog(Sources(nothing, nothing, nothing, nothing), PARTITIONS, stale_after=5, max_lag=0),
-            partitions=PARTITIONS,
-            instance_id="here",
-            produce_timeout=produce_timeout,
-            wait_timeout=wait_timeout,
-            applied=self.places,
-            note_spool=note,
-        )
+        timings = IMPATIENT
+        producer = KafkaProducer({**self.options, "request.timeout.ms": 1_000}, timings)
+        watcher = Watcher(self.options, PARTITIONS, timings)
+        backlog = Backlog(Sources(nothing, nothing, nothing, nothing), PARTITIONS, timings, stale_after=5, max_lag=0)
+        checked = asyncio.Event()
+        checked.set()
+        sender = self.sender = Sender(producer, self.topics, PARTITIONS, checked, backlog)
+        self.spooled = SpooledReads(sender, spool, note, produce_timeout, timings)
+        log = KafkaLog(sender, self.spooled, backlog, watcher, self.places, "here", wait_timeout, timings)
         await log.start()
         try:
             yield log
@@ -118,7 +118,7 @@ class Cluster:
 
     @asynccontextmanager
     async def consumer(self, topic: str) -> AsyncIterator[KafkaConsumer]:
-        consumer = KafkaConsumer(self.options, kafka.topic(), [topic])
+        consumer = KafkaConsumer(self.options, kafka.topic(), [topic], kafka.TIMINGS)
         try:
             yield consumer
         finally:
@@ -201,7 +201,7 @@ async def test_a_thread_is_named_beside_its_channel_and_shares_its_key(cluster: 
     states = [state("bob", "general", 3), state("bob", thread_room("general", "m1"), 4)]
     async with cluster.log() as log:
         await log.reads(states)
-        assert log.spooled == 0
+        assert cluster.spooled.depth == 0
     first, second = await cluster.read(cluster.topics.reads, 2)
     assert [decode_read(first.value), decode_read(second.value)] == states
     assert first.key == second.key == b"bob:general"
@@ -216,12 +216,12 @@ async def test_events_of_workers_come_back_as_they_were(cluster: Cluster) -> Non
         b'{"kind":"message","id":"m1","channel_id":"c","created_at":1,"sender_id":"ann","at":1,"from":"a newer one"}'
     )
     letter = DeadLetter(poison.decode(), "it would not go", 3, topics.messages, 2, 7, NOW)
-    async with cluster.log() as log:
-        await log.unsent([unsent])
-        await log.dead(topics.messages, [letter])
-        await log.again(topics.messages, [letter.event.encode()])
+    async with cluster.log():
+        await cluster.sender.unsent([unsent])
+        await cluster.sender.dead(topics.messages, [letter])
+        await cluster.sender.again(topics.messages, [letter.event.encode()])
         with pytest.raises(NotAnEvent, match="kind"):
-            await log.again(topics.messages, [poison, b"{}"])
+            await cluster.sender.again(topics.messages, [poison, b"{}"])
     assert decode_unsent((await cluster.read(topics.unsent, 1))[0].value) == unsent
     [put_aside] = await cluster.read(topics.dead(topics.messages), 1)
     assert decode_dead_letter(put_aside.value) == letter
@@ -343,11 +343,11 @@ async def test_kafka_stands_still_and_no_read_is_lost(cluster: Cluster) -> None:
             sending = asyncio.ensure_future(refused(log))
             await asyncio.sleep(0)  # it is tried: Kafka has refused nothing yet
             await asyncio.gather(*(log.reads([one]) for one in states[:10]))
-            assert log.spooled == 10
+            assert cluster.spooled.depth == 10
             assert "safe to repeat" in await sending
-            assert {one async for batch in log.pending_spool() for one in batch} == set(states[:10])
+            assert {one async for batch in cluster.spooled.pending() for one in batch} == set(states[:10])
             await asyncio.gather(*(log.reads([one]) for one in states[10:20]))
-            assert log.spooled == 20
+            assert cluster.spooled.depth == 20
 
             async def turned_away_at_once() -> bool:
                 return "right now" in await refused(log)
@@ -356,7 +356,7 @@ async def test_kafka_stands_still_and_no_read_is_lost(cluster: Cluster) -> None:
         await cluster.states(states[:20])
 
         async def drained() -> bool:
-            return log.spooled == 0
+            return cluster.spooled.depth == 0
 
         await eventually(drained, "the spool is empty")
 
@@ -375,17 +375,17 @@ async def test_topics_that_are_missing_are_as_kafka_away_until_they_are_made(opt
     missing = Cluster(options, topics, tmp_path / "spool")
     async with missing.log() as log:
         await log.reads(states)
-        assert log.spooled == len(states)
+        assert missing.spooled.depth == len(states)
         assert await refused(log)
 
-        await asyncio.to_thread(make_topics, options, topics.all, PARTITIONS)
+        await asyncio.to_thread(make_topics, options, topics.all, PARTITIONS, kafka.TIMINGS)
 
         async def all_is_taken() -> bool:
             try:
                 await log.channel_events([message("c1", 1)], wait=False)
             except LogUnavailable:
                 return False
-            return not log.spooled
+            return not missing.spooled.depth
 
         await eventually(all_is_taken, "messages are taken, and the spool is sent")
     await missing.states(states)
@@ -399,7 +399,7 @@ async def test_what_waits_in_the_spool_outlives_the_process(cluster: Cluster) ->
             await asyncio.sleep(0)  # all of them have begun
         await asyncio.gather(*reading)
     async with cluster.log() as log:
-        assert log.spooled == 30
+        assert cluster.spooled.depth == 30
         await cluster.states(states)
 
 
@@ -435,6 +435,6 @@ async def test_a_full_spool_refuses(cluster: Cluster) -> None:
                 await read_on(log)
             assert caught.value.code == "unavailable"
             assert kept
-            assert log.spooled == len(kept)
+            assert cluster.spooled.depth == len(kept)
     async with cluster.log():
         await cluster.states(kept)

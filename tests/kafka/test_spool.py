@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from msgspec import json
 from msgspec.structs import replace
 
-from readstate.adapters.kafka import spool as module
+from readstate.adapters.kafka import segments as module
 from readstate.adapters.kafka.spool import Spool
 from readstate.domain.errors import ConfigurationError, Unavailable
 from readstate.domain.events import ReadEvent

@@ -4,19 +4,24 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from confluent_kafka import OFFSET_INVALID, TopicPartition
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo  # type: ignore[attr-defined]
 
-from readstate.adapters.kafka import watcher as module
-from readstate.adapters.kafka.consumer import Consumed, KafkaConsumer
-from readstate.adapters.kafka.producer import KafkaProducer, Options, Record, make_topics
+from readstate.adapters.kafka.client import Options
+from readstate.adapters.kafka.consumer import KafkaConsumer
+from readstate.adapters.kafka.producer import KafkaProducer, Record
+from readstate.adapters.kafka.topics import make_topics
 from readstate.adapters.kafka.watcher import Watcher
 from readstate.domain.errors import LogUnavailable
+from readstate.domain.events import Consumed
 from tests.conftest import eventually
 from tests.contract import kafka
+
+IMPATIENT = replace(kafka.TIMINGS, answer=0.5)
 
 DEADLINE = 30
 PARTITIONS = 3
@@ -30,26 +35,26 @@ def options() -> Options:
 @pytest.fixture
 def topic(options: Options) -> str:
     name = kafka.topic()
-    make_topics(options, [name], PARTITIONS)
+    make_topics(options, [name], PARTITIONS, kafka.TIMINGS)
     return name
 
 
 @pytest.fixture
 async def watcher(options: Options) -> AsyncIterator[Watcher]:
-    watcher = Watcher(options, PARTITIONS)
+    watcher = Watcher(options, PARTITIONS, kafka.TIMINGS)
     yield watcher
     await watcher.close()
 
 
 async def write(options: Options, topic: str, *partitions: int) -> None:
-    producer = KafkaProducer(options)
+    producer = KafkaProducer(options, kafka.TIMINGS)
     await producer.send(topic, [Record(b"", b"%d" % partition, partition) for partition in partitions])
     await producer.close()
 
 
 async def consume(options: Options, topic: str, group: str, count: int) -> list[Consumed]:
     """Read so many, and commit the first of each partition."""
-    consumer = KafkaConsumer(options, group, [topic])
+    consumer = KafkaConsumer(options, group, [topic], kafka.TIMINGS)
     found: list[Consumed] = []
     async with asyncio.timeout(DEADLINE):
         while len(found) < count:
@@ -115,7 +120,7 @@ async def test_what_is_gone_from_the_log_is_not_still_to_be_done(
 
 async def test_a_topic_that_is_made_again_has_another_id(options: Options, topic: str, watcher: Watcher) -> None:
     other = kafka.topic()
-    await asyncio.to_thread(make_topics, options, [other], PARTITIONS)
+    await asyncio.to_thread(make_topics, options, [other], PARTITIONS, kafka.TIMINGS)
     first = await watcher.topic_id(topic)
     assert first
     assert first == await watcher.topic_id(topic)
@@ -146,7 +151,7 @@ async def test_it_begins_anew_after_a_failure(
 ) -> None:
     assert await watcher.ends(topic) == {0: 0, 1: 0, 2: 0}
     with paused(), monkeypatch.context() as impatient:
-        impatient.setattr(module, "ANSWER_SECONDS", 0.5)
+        impatient.setattr(watcher, "_timings", IMPATIENT)
         await eventually(lambda: refused(watcher.ends(topic)), "the broker stands still")
         assert await refused(watcher.lag("group", topic))
 
@@ -162,9 +167,8 @@ async def test_it_begins_anew_after_a_failure(
     assert await watcher.lag("nobody", topic) == 1
 
 
-async def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ANSWER_SECONDS", 0.5)
-    lonely = Watcher({"bootstrap.servers": "127.0.0.1:1"}, PARTITIONS)
+async def test_nobody_there() -> None:
+    lonely = Watcher({"bootstrap.servers": "127.0.0.1:1"}, PARTITIONS, IMPATIENT)
     with pytest.raises(LogUnavailable, match="does not answer"):
         await lonely.ends("t")
     await lonely.close()

@@ -15,7 +15,7 @@ import uvicorn
 from prometheus_client import generate_latest
 
 from readstate import Readstate, telemetry
-from readstate.cli.serve import _server_config
+from readstate.cli.serving import server_config
 from tests import stores
 from tests.conftest import JWT_SECRET, SERVICE_KEY, WAIT, Chat
 
@@ -72,7 +72,7 @@ async def a_town(
         if send_buffer is not None:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         listener.bind(("127.0.0.1", 0))
-        config = _server_config(rs)
+        config = server_config(rs)
         config.load()
         server = _Server(config)
         server.lifespan = config.lifespan_class(config)

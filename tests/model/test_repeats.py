@@ -37,9 +37,12 @@ from readstate.profiles.wiring import Parts, Services
 from readstate.services.cursors import Cursors
 from readstate.services.freshness import AlwaysFresh
 from readstate.services.pending_writes import UnannouncedWrites
+from readstate.services.undelivered import LateBadges
 from readstate.settings import make_settings
 from readstate.timings import SqlTimings, Timings, ValkeyTimings
+from readstate.workers.focused_reads import FocusedReads
 from readstate.workers.message_writer import MessageWriter
+from readstate.workers.on_failure import RetryBatch
 from readstate.workers.receipt_persister import ReceiptPersister
 from tests.contract import valkey
 from tests.contract.postgres import postgres
@@ -92,17 +95,12 @@ class World:
         writing = UnannouncedWrites()
         self.writer = MessageWriter(
             durable,
-            hot.users,
-            hot.channels,
-            hot.badges,
-            hot.presence,
+            hot,
             bus,
-            self._log_reads,
             note_away,
-            read_in_focus,
-            None,
+            FocusedReads(hot.users, hot.presence, read_in_focus),
+            RetryBatch(LateBadges(durable, hot.badges, bus), self._log_reads, clock),
             writing,
-            clock,
             "w",
         )
         log = LocalLog(0, self.writer.handle, self._log_reads)

@@ -30,7 +30,7 @@ async def test_settings_that_are_refused_again_and_again_end_all_processes(
     child.launch()
     try:
         assert await asyncio.to_thread(child.wait_for_exit) == 1
-        assert "has ended 3 times for its settings" in "".join(child.log[-2:]), "".join(child.log)
+        assert "has ended 3 times because its settings are refused" in "".join(child.log[-2:]), "".join(child.log)
         assert NOWHERE in "".join(child.log[-2:])
         assert not any("Traceback" in line for line in child.log), "".join(child.log)
     finally:

@@ -261,7 +261,7 @@ def test_a_port_that_another_program_took_meanwhile_is_named(desk: Desk) -> None
         done = desk.run("up")
 
     assert done.code == 1
-    assert f"cannot have port {port} as before" in done.err
+    assert f"cannot use port {port} again" in done.err
     assert desk.states() == {"valkey": "stopped"}
 
 
@@ -368,7 +368,7 @@ def test_without_java_the_usual_stack_does_without_kafka(desk: Desk, machine: Ma
 
     assert done.code == 0
     assert set(settings(done.out)) == {"READSTATE_HOT_URL", "READSTATE_DATABASE_URL"}
-    assert "left out: kafka: Java 17 or later is not on this machine" in done.err
+    assert "left out: kafka: Java 17 or later is not installed" in done.err
     assert "apt install openjdk-17-jre-headless maven" in done.err
 
 
@@ -377,7 +377,7 @@ def test_without_java_a_kafka_that_was_named_is_an_error(desk: Desk, machine: Ma
 
     assert done.code == 1
     assert set(settings(done.out)) == {"READSTATE_HOT_URL"}, "the rest is started all the same"
-    assert "error: kafka: Java 17 or later is not on this machine" in done.err
+    assert "error: kafka: Java 17 or later is not installed" in done.err
 
 
 def test_without_maven_a_kafka_that_was_never_fetched_is_an_error(desk: Desk, machine: Machine) -> None:

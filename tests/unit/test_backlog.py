@@ -6,6 +6,7 @@ from readstate.adapters.kafka.backlog import MAX_MARKS, Backlog, Sources
 from readstate.domain.errors import HotStoreUnavailable, LogUnavailable, MessagesBehind
 from readstate.domain.rooms import partition_of, thread_room
 from readstate.ports import Stale
+from readstate.timings import KafkaTimings
 
 STALE_AFTER, MAX_LAG = 5, 60
 
@@ -54,7 +55,7 @@ class Servers:
 
     def process(self, max_lag: int = MAX_LAG) -> Backlog:
         sources = Sources(self.ends, self.of_group, self.ends_before, self.applied)
-        return Backlog(sources, 2, stale_after=STALE_AFTER, max_lag=max_lag, now=lambda: self.now)
+        return Backlog(sources, 2, KafkaTimings(), stale_after=STALE_AFTER, max_lag=max_lag, now=lambda: self.now)
 
 
 @pytest.fixture

@@ -1,11 +1,15 @@
 """Whether every read that is acknowledged is in the durable store."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from readstate.services.freshness import AlwaysFresh, NeverFresh, ReadLogProgress, Trailing
+from readstate.tasks import cancel
 from readstate.timings import ServiceTimings
+
+HASTY = ServiceTimings(settle=0.001, freshness_poll=0.001)
 
 
 class Log:
@@ -16,6 +20,8 @@ class Log:
         self.committed = 10
         self.in_spools = 0
         self.looks = 0
+        self.number = 1
+        self.noted_fresh = 1
 
     async def ends(self) -> dict[int, int]:
         return {0: self.end, 1: 0}
@@ -25,16 +31,16 @@ class Log:
         return {0: self.committed}
 
     async def generation(self) -> int:
-        return 1
+        return self.number
 
     def seen(self) -> int:
-        return 1
+        return self.number
 
     async def fresh(self) -> int:
-        return 1
+        return self.noted_fresh
 
     async def note_fresh(self, generation: int) -> None:
-        pass
+        self.noted_fresh = generation
 
     async def spooled(self) -> bool:
         self.looks += 1
@@ -48,12 +54,11 @@ def log() -> Log:
 
 @pytest.fixture
 def trailing(log: Log) -> Trailing:
-    return hasty(log)
+    return made(log)
 
 
-def hasty(log: Log, **seconds: float) -> Trailing:
-    timings = ServiceTimings(**{"settle": 0.001, "freshness_poll": 0.001} | seconds)
-    return Trailing(log, ReadLogProgress(log.spooled, log.ends, log.done), timings, patience=5)
+def made(log: Log, timings: ServiceTimings = HASTY) -> Trailing:
+    return Trailing(log, ReadLogProgress(log.spooled, log.ends, log.done), timings, 5)
 
 
 async def looked_again(log: Log) -> None:
@@ -94,7 +99,7 @@ async def test_what_is_behind_is_waited_for(log: Log, trailing: Trailing, behind
 
 async def test_but_not_for_ever(log: Log) -> None:
     log.committed = 9
-    assert not await hasty(log, persister=0.05).passed()
+    assert not await made(log, replace(HASTY, persister=0.05)).passed()
 
 
 async def test_without_a_shared_log_it_is_known_at_once() -> None:
@@ -117,8 +122,8 @@ async def test_what_is_not_stored_is_waited_for_but_not_for_long(log: Log, behin
         log.in_spools = 1
     else:
         log.end = 11
-    assert not await hasty(log, persister_in_request=0.05).stored_soon()
-    waiting = asyncio.create_task(hasty(log, persister_in_request=30.0).stored_soon())
+    assert not await made(log, replace(HASTY, persister_in_request=0.05)).stored_soon()
+    waiting = asyncio.create_task(made(log, replace(HASTY, persister_in_request=30.0)).stored_soon())
     await looked_again(log)
     assert not waiting.done()
     log.in_spools, log.committed = 0, 11
@@ -137,7 +142,7 @@ async def test_what_comes_from_a_spool_is_waited_for(log: Log, trailing: Trailin
 
 
 async def test_many_share_their_looks(log: Log) -> None:
-    trailing = hasty(log, freshness_poll=30.0)
+    trailing = made(log, replace(HASTY, freshness_poll=30.0))
     assert all(await asyncio.gather(*(trailing.stored_soon() for _ in range(100))))
     assert log.looks == 2  # at the spools and at the persister
 
@@ -154,3 +159,30 @@ async def test_who_comes_later_waits_for_a_later_end(log: Log, trailing: Trailin
     assert not second.done()
     log.committed = 12
     assert await second
+
+
+# ---------------------------------------------------------------- after a loss of the hot store
+
+
+async def test_after_a_loss_an_empty_log_says_nothing_of_spools(log: Log) -> None:
+    """An instance may note its spool later than others look at the log."""
+    log.end = log.committed = 0
+    log.number, log.noted_fresh = 2, 1
+    trailing = made(log, replace(HASTY, settle=0.2))
+    following = asyncio.create_task(trailing.run())
+    await asyncio.sleep(0.05)
+    assert trailing.behind
+    log.in_spools = 1  # it is noted
+    await asyncio.sleep(0.3)
+    assert trailing.behind
+    log.in_spools = 0
+    await asyncio.wait_for(trailing.caught_up(), 30)
+    await cancel(following)
+
+
+async def test_before_the_first_read_nothing_is_waited_for(log: Log) -> None:
+    log.end = log.committed = log.noted_fresh = 0
+    trailing = made(log, replace(HASTY, settle=3600))
+    following = asyncio.create_task(trailing.run())
+    await asyncio.wait_for(trailing.caught_up(), 30)
+    await cancel(following)

@@ -3,7 +3,8 @@
 import pytest
 from msgspec import json
 
-from readstate.adapters.kafka.topics import Topics, kafka_options
+from readstate.adapters.kafka.client import kafka_options
+from readstate.adapters.kafka.topics import Topics
 from readstate.adapters.kafka.wire import NotAnEvent, decode_channel_event, decode_read, decode_unsent, read_record
 from readstate.domain.events import ChannelEvent, MessageEvent, ReadEvent
 from readstate.domain.rooms import thread_room

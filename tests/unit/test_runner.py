@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from readstate.adapters.kafka.consumer import Consumed
 from readstate.domain.errors import LogUnavailable, StorageUnavailable
-from readstate.domain.events import ReadEvent
+from readstate.domain.events import Consumed, ReadEvent
+from readstate.timings import WorkerTimings
 from readstate.workers import runner as loop
 from readstate.workers.receipt_persister import ReceiptPersister, SharedPersister
-from readstate.workers.runner import Runner
+from readstate.workers.runner import Gather, Runner
 from tests.conftest import eventually
 
 Ends = dict[tuple[str, int], tuple[int, int]]
@@ -67,7 +67,9 @@ async def test_a_batch_that_takes_long_gives_signs_of_life_and_a_log_that_goes_a
     async def dead_letter(record: Consumed, reason: str, tries: int) -> None:
         raise AssertionError(reason)
 
-    runner = Runner("test", consumer, handle, dead_letter, most=10, seconds=0, pauses=(0, 0, 0), breath=0.001)
+    runner = Runner(
+        "test", consumer, handle, dead_letter, Gather(10, 0), WorkerTimings(retries=(0, 0, 0), heartbeat=0.001)
+    )
     await runner.turn()
     assert done == [b"0", b"1", b"2"]
     assert consumer.committed == records
@@ -92,7 +94,7 @@ async def until(condition: Callable[[], bool], what: str) -> None:
     await eventually(holds, what)
 
 
-async def ended(runner: Runner[Consumed], begun: Callable[[], bool]) -> None:
+async def ended(runner: Runner, begun: Callable[[], bool]) -> None:
     """It is told to stop once it has begun, and does."""
     stopping = asyncio.Event()
     running = asyncio.create_task(runner.run(stopping))
@@ -122,7 +124,7 @@ async def test_a_server_that_is_down_does_not_hold_up_a_stop_and_the_batch_is_le
         monkeypatch.setattr(consumer, "commit", fails)
     handle = fails if what == "the work" else works
 
-    await ended(Runner("test", consumer, handle, never_buried, most=1, seconds=0), lambda: tries > 1)
+    await ended(Runner("test", consumer, handle, never_buried, Gather(1, 0), WorkerTimings()), lambda: tries > 1)
 
     assert consumer.committed == []
     assert consumer.closed
@@ -144,7 +146,7 @@ async def test_nor_does_an_event_that_fails_by_itself(where: str) -> None:
         raise LogUnavailable
 
     pauses = (3_600.0,) if where == "between two tries" else (0.0,)
-    runner = Runner("test", consumer, handle, dead_letter, most=1, seconds=0, pauses=pauses)
+    runner = Runner("test", consumer, handle, dead_letter, Gather(1, 0), WorkerTimings(retries=pauses))
 
     await ended(runner, lambda: tries >= 1 if where == "between two tries" else tries > 3)
 
@@ -158,7 +160,7 @@ async def test_a_batch_that_gets_on_is_finished_before_a_stop() -> None:
     async def handle(_: Sequence[Consumed]) -> None:
         stopping.set()
 
-    await Runner("test", consumer, handle, never_buried, most=1, seconds=0).run(stopping)
+    await Runner("test", consumer, handle, never_buried, Gather(1, 0), WorkerTimings()).run(stopping)
 
     assert consumer.committed == [ONE]
     assert consumer.closed
@@ -194,14 +196,14 @@ async def test_whoever_rests_to_spare_the_database_is_well_and_can_be_stopped(mo
         await persister.handle(states)
 
     runner = Runner(
-        "test", consumer, handle, never_buried, most=1, seconds=0, breath=0.001, throttle_delay=persister.throttle_delay
+        "test", consumer, handle, never_buried, Gather(1, 0), WorkerTimings(heartbeat=0.001), persister.throttle_delay
     )
     stopping = asyncio.Event()
     running = asyncio.create_task(runner.run(stopping))
     try:
         await until(lambda: consumer.heartbeats > 1, "it rests, and is still a member of its group")
         assert consumer.committed == [ONE]
-        moment.now += 10 * loop.LATE_SECONDS
+        moment.now += 10 * WorkerTimings().stuck
         await until(lambda: runner.state == "ok", "it says that it is well")
         stopping.set()
         await asyncio.wait_for(asyncio.shield(running), DEADLINE)

@@ -131,7 +131,7 @@ async def test_callers_that_come_together_share_syncs(spool: Spool, monkeypatch:
         syncs += 1
         os.fsync(file)
 
-    monkeypatch.setattr("readstate.adapters.kafka.spool._sync_data", sync)
+    monkeypatch.setattr("readstate.adapters.kafka.segments._sync_data", sync)
 
     await asyncio.gather(*(spool.append(reads(number)) for number in range(500)))
 
@@ -393,15 +393,15 @@ async def test_a_stop_insists(spool: Spool) -> None:
     await spool.stop_draining()
     await spool.stop_draining()
 
-    spool.keep_draining(swallow_the_first_cancellation)
+    spool.keep_draining(swallow_the_first_cancellation, every=3600)
     with pytest.raises(RuntimeError, match="already"):
-        spool.keep_draining(swallow_the_first_cancellation)
+        spool.keep_draining(swallow_the_first_cancellation, every=3600)
 
 
 async def test_closing_finishes_the_appends_and_takes_no_more(spool: Spool, directory: Path, log: Log) -> None:
     log.open.clear()
     await spool.append(reads(0))
-    spool.keep_draining(log.take)
+    spool.keep_draining(log.take, every=3600)
     await log.asked.wait()
     appends = [asyncio.create_task(spool.append(reads(number))) for number in range(1, 5)]
     await asyncio.sleep(0)

@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 
 from readstate.adapters.kafka.spool import Spool
-from readstate.adapters.kafka.spool_notes import AGAIN_MS, COUNTS_MS, PAUSE_MS, SpoolNotes
+from readstate.adapters.kafka.spool_notes import SpoolNotes
 from readstate.domain.errors import StorageUnavailable
 from readstate.domain.events import ReadEvent
+from readstate.timings import KafkaTimings
 
+TIMINGS = KafkaTimings()
 READ = ReadEvent("bob", "general", 0, 1, (), "m1", 1, 1, 1, 1)
 
 
@@ -39,7 +41,7 @@ class Scene:
         self.now = 1_000_000
         self.spool = Spool.open(directory, max_bytes=2**20)
         self.notebook = Notebook()
-        self.notes = SpoolNotes(self.spool, self.notebook, lambda: self.now)
+        self.notes = SpoolNotes(self.spool, self.notebook, lambda: self.now, TIMINGS)
 
     async def drain(self) -> None:
         async def send(_: object) -> None:
@@ -57,7 +59,7 @@ async def test_what_waits_is_noted_once_and_dropped_when_nothing_waits(scene: Sc
     await scene.spool.append([READ])
     for _ in range(3):
         await scene.notes.keep()
-    assert scene.notebook.notes == {scene.spool.name: scene.now + COUNTS_MS}
+    assert scene.notebook.notes == {scene.spool.name: scene.now + TIMINGS.note_counts_ms}
     assert scene.notebook.calls == 1
 
     await scene.drain()
@@ -71,14 +73,14 @@ async def test_what_waits_is_noted_once_and_dropped_when_nothing_waits(scene: Sc
 async def test_a_note_is_renewed_in_time(scene: Scene) -> None:
     await scene.spool.append([READ])
     await scene.notes.keep()
-    scene.now += AGAIN_MS
+    scene.now += TIMINGS.note_renew_ms
     await scene.notes.keep()
-    assert scene.notebook.notes == {scene.spool.name: scene.now + COUNTS_MS}
+    assert scene.notebook.notes == {scene.spool.name: scene.now + TIMINGS.note_counts_ms}
     await scene.spool.close()
 
 
 async def test_a_note_that_an_earlier_process_has_left_is_dropped(scene: Scene) -> None:
-    scene.notebook.notes[scene.spool.name] = scene.now + COUNTS_MS
+    scene.notebook.notes[scene.spool.name] = scene.now + TIMINGS.note_counts_ms
     await scene.notes.keep()
     assert scene.notebook.notes == {}
     await scene.spool.close()
@@ -92,9 +94,9 @@ async def test_a_database_that_is_away_is_not_asked_again_at_once(scene: Scene) 
     assert scene.notebook.calls == 1
 
     scene.notebook.is_away = False
-    scene.now += PAUSE_MS
+    scene.now += TIMINGS.note_pause_ms
     await scene.notes.keep()
-    assert scene.notebook.notes == {scene.spool.name: scene.now + COUNTS_MS}
+    assert scene.notebook.notes == {scene.spool.name: scene.now + TIMINGS.note_counts_ms}
     await scene.spool.close()
 
 

@@ -26,10 +26,13 @@ from readstate.profiles.wiring import Parts, Services
 from readstate.services.cursors import Cursors
 from readstate.services.freshness import AlwaysFresh
 from readstate.services.pending_writes import UnannouncedWrites
+from readstate.services.undelivered import LateBadges
 from readstate.settings import make_settings
 from readstate.stack import Valkey
 from readstate.timings import Timings, ValkeyTimings
+from readstate.workers.focused_reads import FocusedReads
 from readstate.workers.message_writer import MessageWriter
+from readstate.workers.on_failure import RetryBatch
 from readstate.workers.receipt_persister import ReceiptPersister
 from readstate.workers.status_update import StatusUpdate
 from tests.conftest import Clock
@@ -103,19 +106,15 @@ class Cluster:
 
     def another_writer(self) -> MessageWriter:
         """One that knows nothing of what others have done."""
+        hot, bus = self.hot, self._bus()
         return MessageWriter(
             self.durable,
-            self.hot.users,
-            self.hot.channels,
-            self.hot.badges,
-            self.hot.presence,
-            self._bus(),
-            self.log.reads,
+            hot,
+            bus,
             self._note_away,
-            self.instances[0].focus.read,
-            None,
+            FocusedReads(hot.users, hot.presence, self.instances[0].focus.read),
+            RetryBatch(LateBadges(self.durable, hot.badges, bus), self.log.reads, self.clock),
             UnannouncedWrites(),
-            self.clock,
             "writer",
         )
 

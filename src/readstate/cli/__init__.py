@@ -1,7 +1,9 @@
-"""The command line, one file per group of commands."""
+"""The command line, one file per group of commands.
+
+Modules of commands import what is slow to import inside functions, so that every command starts fast.
+"""
 
 import sqlite3
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -9,9 +11,8 @@ import typer
 from readstate.domain.errors import ReadstateError
 from readstate.telemetry import setup_logging
 
-from . import backup, bench, chat, doctor, inbox, inspect, move, operate, repair, serve, stack, watch, worker
-from . import dead_letters as letters
-from .help import examples
+from . import backup, bench, chat, dlt, doctor, inbox, inspect, move, operate, repair, serve, stack, watch, worker
+from .commands import examples
 from .output import fail
 from .process import exit_code
 
@@ -26,19 +27,21 @@ app = typer.Typer(
         "readstate unread bob",
     ),
 )
-for group in (serve, worker, operate, doctor, stack, chat, inbox, inspect, watch, repair, letters, bench, move, backup):
+for group in (serve, worker, operate, doctor, stack, chat, inbox, inspect, watch, repair, dlt, bench, move, backup):
     app.add_typer(group.app)
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version
+
         typer.echo(f"readstate {version('readstate')}")
         raise typer.Exit
 
 
 HELP = (
     "Read state for chat: exact unread counts.\n\n"
-    "Commands talk to the service at --url (READSTATE_URL), else to the one that runs over the data directory, "
+    "Commands call the service at --url (READSTATE_URL), else the one that runs over the data directory, "
     "else they open the data directory themselves."
 )
 
@@ -57,7 +60,7 @@ def readstate(
 
 
 def main() -> None:
-    """Run one command; what it refuses becomes one line and exit code 1."""
+    """Run one command. An error is one line and exit code 1."""
     try:
         app(prog_name="readstate")
     except ReadstateError as error:

@@ -1,192 +1,31 @@
-"""`readstate doctor`: looks for what would keep the service from running well, and says what to do."""
+"""`readstate doctor`: checks whether the service can run well, and says what to do."""
 
-import asyncio
-import resource
-import shutil
-import sqlite3
-import stat
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import closing
-from pathlib import Path
-from typing import Any
-
-import httpx
 import typer
 from rich.text import Text
 
-from readstate.client import Client, Retries
-from readstate.domain.errors import ReadstateError
-from readstate.findings import MIB, Finding, State, graded
-from readstate.gateway.auth.authenticator import JWT_SECRET_FILE, SERVICE_KEY_FILE
-from readstate.profiles.doctor import examine_servers, listens
-from readstate.profiles.service import migrate
-from readstate.settings import Settings, without_password
-
-from .doctor_exposure import exposure
-from .help import examples
+from .commands import command
+from .operate import PANEL
 from .output import plain, show, show_json, table
-from .place import Json, Place, at_a_place, is_running, local_transport, running_url
+from .target import Json, Target
 
 app = typer.Typer()
 
-STYLES: dict[State, str] = {"ok": "green", "warn": "yellow", "fail": "bold red"}
-LEAST_SQLITE = (3, 37, 0)
-LEAST_FILES, ENOUGH_FILES = 256, 4096
-LEAST_SPACE, ENOUGH_SPACE = 64 * MIB, 1024 * MIB
+STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
-@app.command(rich_help_panel="Run it", epilog=examples("readstate doctor", "readstate doctor --json"))
-@at_a_place
-def doctor(as_json: Json = False, *, place: Place) -> None:
-    """Check settings, data directory, secrets, every server and the service; exit code 1 if something is wrong."""
-    findings = list(examine(place))
+@command(app, PANEL, "readstate doctor", "readstate doctor --json")
+def doctor(as_json: Json = False, *, target: Target) -> None:
+    """Check settings, data directory, secrets, every server and the service; exit code 1 if a check fails."""
+    from .doctor_checks import examine
+
+    findings = list(examine(target))
+    failed = any(found.state == "fail" for found in findings)
     if as_json:
-        show_json({"findings": findings, "ok": all(found.state != "fail" for found in findings)})
+        show_json({"findings": findings, "ok": not failed})
     else:
         rows = table("", "check", "finding", "what to do")
         for found in findings:
-            rows.add_row(Text(found.state, STYLES[found.state]), found.check, _lines(found.detail), found.advice)
+            detail = "\n".join(map(plain, found.detail.splitlines()))
+            rows.add_row(Text(found.state, STYLES[found.state]), found.check, detail, found.advice)
         show(rows)
-    raise typer.Exit(any(found.state == "fail" for found in findings))
-
-
-def _lines(text: str) -> str:
-    return "\n".join(plain(line) for line in text.splitlines())
-
-
-def examine(place: Place) -> Iterator[Finding]:
-    """Everything that can be looked at; without valid settings only what needs none."""
-    yield sqlite_version()
-    yield file_descriptors()
-    try:
-        settings = place.settings()
-    except ReadstateError as error:
-        yield Finding("settings", "fail", error.detail, "correct them")
-        return
-    yield Finding("settings", "ok", f"valid; profile {settings.profile}")
-    for check in LOCAL_CHECKS:
-        yield check(settings)
-    yield from exposure(settings)
-    for check in SQLITE_CHECKS if settings.in_sqlite else ():
-        yield check(settings)
-    yield from examine_servers(settings)
-    yield service(place, settings)
-
-
-def sqlite_version() -> Finding:
-    """SQLite must know what the store's SQL uses."""
-    if sqlite3.sqlite_version_info >= LEAST_SQLITE:
-        return Finding("sqlite", "ok", sqlite3.sqlite_version)
-    least = ".".join(map(str, LEAST_SQLITE))
-    return Finding("sqlite", "fail", sqlite3.sqlite_version, f"use a Python with SQLite {least} or later")
-
-
-def file_descriptors() -> Finding:
-    """Each connection takes one."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    unlimited = soft == resource.RLIM_INFINITY
-    state = graded(ENOUGH_FILES if unlimited else soft, LEAST_FILES, ENOUGH_FILES)
-    detail = "no limit" if unlimited else f"at most {soft} open files"
-    return Finding("open files", state, detail, "" if state == "ok" else "raise it: ulimit -n 65536")
-
-
-def data_directory(settings: Settings) -> Finding:
-    """The data directory, or the place where it will be made, can be written and has room."""
-    directory = Path(settings.data_dir)
-    there = next(parent for parent in (directory, *directory.absolute().parents) if parent.exists())
-    try:
-        with tempfile.TemporaryFile(dir=there):
-            free = shutil.disk_usage(there).free
-    except OSError as error:
-        advice = f"give this user the right to write in {there}, or choose another --data-dir"
-        return Finding("data directory", "fail", f"{there}: {error.strerror}", advice)
-    state = graded(free, LEAST_SPACE, ENOUGH_SPACE)
-    made = "" if there == directory else ", made at the first start"
-    advice = "" if state == "ok" else "free some space: a full disk refuses writes"
-    return Finding("data directory", state, f"{directory}{made}; {free // MIB} MiB free", advice)
-
-
-def secrets(settings: Settings) -> Finding:
-    """Generated secrets belong to their owner alone."""
-    paths = [Path(settings.data_dir) / name for name in (SERVICE_KEY_FILE, JWT_SECRET_FILE)]
-    there = [path for path in paths if path.exists()]
-    open_ones = [path for path in there if stat.S_IMODE(path.stat().st_mode) & 0o077]
-    if open_ones:
-        names = " ".join(map(str, open_ones))
-        return Finding("secrets", "fail", f"others may read {names}", f"chmod 600 {names}, and replace what leaked")
-    names = ", ".join(path.name for path in there)
-    return Finding("secrets", "ok", f"{names}: mode 0600" if there else "none generated")
-
-
-def database(settings: Settings) -> Finding:
-    """The database opens and is whole."""
-    path = settings.database_path
-    if not path.exists():
-        return Finding("database", "ok", f"{path}: not there yet, made at the first start")
-    try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
-            (result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    except sqlite3.Error as error:
-        return Finding("database", "fail", f"{path}: {error}", "check its rights, or restore it from a backup")
-    if result != "ok":
-        return Finding("database", "fail", f"{path}: {result}", "stop the service and restore it from a backup")
-    return Finding("database", "ok", f"{path}: {path.stat().st_size // MIB} MiB, passes its check")
-
-
-def schema(settings: Settings) -> Finding:
-    """The schema is the one of this version."""
-    if not settings.database_path.exists():
-        return Finding("schema", "ok", "made at the first start")
-    try:
-        current, wanted = migrate(settings, check_only=True)
-    except ReadstateError as error:
-        return Finding("schema", "fail", error.detail, "use the version of Readstate that wrote it")
-    except sqlite3.Error as error:
-        return Finding("schema", "fail", f"cannot be read: {error}", "see the finding about the database")
-    if current == wanted:
-        return Finding("schema", "ok", f"version {current}")
-    return Finding("schema", "warn", f"version {current}, behind {wanted}", "readstate migrate (serve does it too)")
-
-
-def token_keys(settings: Settings) -> Finding:
-    """A JWKS file can be read (a URL is asked for by the service)."""
-    if not settings.jwks or "://" in settings.jwks:
-        return Finding("token keys", "ok", without_password(settings.jwks) or "HS256 with the service's secret")
-    if Path(settings.jwks).is_file():
-        return Finding("token keys", "ok", f"in {settings.jwks}")
-    return Finding("token keys", "fail", f"{settings.jwks}: no such file", "put the JWKS there, or correct jwks")
-
-
-LOCAL_CHECKS: tuple[Callable[[Settings], Finding], ...] = (data_directory, secrets, token_keys)
-SQLITE_CHECKS = (database, schema)
-
-
-# ---------------------------------------------------------------- the service
-
-
-def service(place: Place, settings: Settings) -> Finding:
-    """A running service is ready; where none runs, its port is free."""
-    try:
-        if place.url:
-            return _ask(place.url)
-        if is_running(settings):
-            return _ask(running_url(settings), local_transport(settings))
-    except ReadstateError as error:
-        return Finding("service", "fail", error.detail, "look into its log; restart it")
-    if listens(settings.host, settings.port):
-        detail = f"not running, and something else listens on {settings.host}:{settings.port}"
-        return Finding("service", "warn", detail, "choose another --port")
-    return Finding("service", "ok", "not running", "readstate serve starts it")
-
-
-def _ask(url: str, transport: httpx.AsyncBaseTransport | None = None) -> Finding:
-    async def ready() -> dict[str, Any]:
-        async with Client(url, None, retries=Retries(tries=1), transport=transport) as client:
-            return await client.ready()
-
-    answer = asyncio.run(ready())
-    if answer.get("status") == "behind":
-        detail = f"ready at {url}; {answer['dependencies']['messages']}"
-        return Finding("service", "warn", detail, "start more processes with the role message-writer")
-    return Finding("service", "ok", f"ready at {url}")
+    raise typer.Exit(failed)

@@ -1,48 +1,40 @@
-"""Commands that ask why a count is what it is, and repair it."""
+"""Commands that explain a count and repair it."""
+
+from typing import TYPE_CHECKING
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from readstate import api
-
 from .chat import Channel, User
-from .help import examples
-from .output import fields, plain, show, show_json
-from .place import Json, Place, at_a_place
+from .commands import command
+from .output import fields, plain, present
+from .target import Json, Target
+
+if TYPE_CHECKING:
+    from readstate import api
 
 app = typer.Typer()
+PANEL = "Understand it"
 
 
-@app.command(
-    rich_help_panel="Understand it",
-    epilog=examples("readstate explain bob general", "readstate explain bob general --json"),
-)
-@at_a_place
-def explain(user: User, channel: Channel, as_json: Json = False, *, place: Place) -> None:
-    """Tell why an unread count is what it is."""
-    answer = place.call(lambda client: client.explain(user, channel))
-    if as_json:
-        show_json(answer)
-    else:
-        show(_sum(answer), "", _circumstances(answer))
+@command(app, PANEL, "readstate explain bob general", "readstate explain bob general --json")
+def explain(user: User, channel: Channel, as_json: Json = False, *, target: Target) -> None:
+    """Show how an unread count is made up."""
+    answer = target.call(lambda client: client.explain(user, channel))
+    present(answer, as_json, _sum(answer), "", _circumstances(answer))
 
 
-@app.command(rich_help_panel="Understand it", epilog=examples("readstate recount bob general"))
-@at_a_place
-def recount(user: User, channel: Channel, as_json: Json = False, *, place: Place) -> None:
-    """Count again from the durable store, and repair what is shown."""
-    answer = place.call(lambda client: client.recount(user, channel))
-    if as_json:
-        show_json(answer)
-    elif answer.before == answer.after:
-        show(f"{answer.after} unread, as before")
-    else:
-        show(f"{answer.after} unread; it was {answer.before}")
+@command(app, PANEL, "readstate recount bob general")
+def recount(user: User, channel: Channel, as_json: Json = False, *, target: Target) -> None:
+    """Count again from the durable store, and correct the shown count."""
+    answer = target.call(lambda client: client.recount(user, channel))
+    changed = "as before" if answer.before == answer.after else f"was {answer.before}"
+    present(answer, as_json, f"{answer.after} unread, {changed}")
 
 
-def _sum(answer: api.Explanation) -> Table:
-    """The count as it would be done on paper."""
+def _sum(answer: "api.Explanation") -> Table:
+    """The count as a sum on paper."""
     rows = Table.grid(padding=(0, 2, 0, 0))
     rows.add_column(justify="right")
     rows.add_column()
@@ -54,12 +46,13 @@ def _sum(answer: api.Explanation) -> Table:
         "read one by one": answer.minus.read_apart,
     }
     for reason, number in reasons.items():
-        rows.add_row(Text(f"- {number}", "dim" if number == 0 else ""), Text(reason, "dim" if number == 0 else ""))
+        style = "" if number else "dim"
+        rows.add_row(Text(f"- {number}", style), Text(reason, style))
     rows.add_row(Text(f"= {answer.unread}", "bold"), Text("unread" if answer.exact else "unread, not exact", "bold"))
     return rows
 
 
-def _circumstances(answer: api.Explanation) -> Table:
+def _circumstances(answer: "api.Explanation") -> Table:
     pointer = answer.pointer
     agrees = Text("yes", "green") if answer.agrees else Text("no: readstate recount repairs it", "bold red")
     return fields(

@@ -1,95 +1,82 @@
-"""Commands that move everything in and out, and erase a user."""
+"""`readstate export`, `import` and `erase`."""
 
 import asyncio
-import os
 import signal
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, BinaryIO, Protocol, TypeVar
 
 import msgspec
 import typer
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from readstate.api import Erased, ImportReport, Refused
-from readstate.profiles.service import Readstate
-from readstate.settings import Settings
 
+from .backup import PANEL
 from .chat import User
-from .help import examples
-from .output import console, plain, show, show_json
-from .place import Json, Place, at_a_place, is_running, require_store
+from .commands import command
+from .output import INTERRUPTED, note, plain, present, private_file, progress_bar
+from .target import Json, Target, open_store
 
 app = typer.Typer()
 
 T = TypeVar("T")
 MAX_CHUNK = 500_000
-"""Bytes that are sent at once."""
+"""Bytes of one request."""
 MAX_LINES = 10_000
 MAX_NAMED = 1_000
-"""Refused lines that --json names; without it each is told as it comes."""
-INTERRUPTED = 130
+"""Refused lines that --json lists; without it each is printed as it comes."""
 
 
-class Door(Protocol):
-    """Where records go in and out: a client of a running service, or the service itself in this process."""
+class Transfer(Protocol):
+    """A client of a running service, or the service `transfer` in this process."""
 
     def export(self) -> AsyncGenerator[bytes, None]:
-        """Everything, in pieces."""
+        """The whole export, in chunks."""
 
     async def import_lines(self, data: bytes, *, first_line: int = 1, stop: bool = False) -> object:
-        """Take lines; answers with an ImportReport, or what looks like one."""
+        """Import lines; returns an ImportReport, or a struct with its fields."""
 
     async def erase_user(self, user: str) -> object:
-        """Erase a user; answers with an Erased, or what looks like one."""
+        """Erase a user; returns an Erased, or a struct with its fields."""
 
 
 # ---------------------------------------------------------------- export
 
 
-@app.command(
-    rich_help_panel="Move",
-    epilog=examples("readstate export --output chat.jsonl", "readstate export | gzip > chat.jsonl.gz"),
-)
-@at_a_place
+@command(app, PANEL, "readstate export --output chat.jsonl", "readstate export | gzip > chat.jsonl.gz")
 def export(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write; else standard output.")] = None,
     *,
-    place: Place,
+    target: Target,
 ) -> None:
     """Write everything as JSON Lines: channels, messages, members, pointers and preferences."""
     if output is None:
-        _at(place, lambda door: _pour(door, sys.stdout.buffer, None))
+        _call(target, lambda transfer: _write(transfer, sys.stdout.buffer, None))
         sys.stdout.flush()
         return
     unfinished = output.with_name(f"{output.name}.part")
     try:
-        with _private(unfinished) as file, _progress() as bar:
-            written = _at(place, lambda door: _pour(door, file, bar))
+        with private_file(unfinished) as file, _progress() as bar:
+            written = _call(target, lambda transfer: _write(transfer, file, bar))
         unfinished.replace(output)
     finally:
         unfinished.unlink(missing_ok=True)
-    console(stderr=True).print(f"wrote {written:,} lines to {output}")
+    note(f"wrote {written:,} lines to {output}")
 
 
-async def _pour(door: Door, file: BinaryIO, bar: Progress | None) -> int:
+async def _write(transfer: Transfer, file: BinaryIO, bar: Progress | None) -> int:
     task = None if bar is None else bar.add_task("exporting", total=None, lines=0)
     lines = 0
-    async for chunk in door.export():
+    async for chunk in transfer.export():
         await asyncio.to_thread(file.write, chunk)
         lines += chunk.count(b"\n")
         if bar is not None and task is not None:
             bar.update(task, advance=len(chunk), lines=lines)
     return lines
-
-
-@contextmanager
-def _private(path: Path) -> Iterator[BinaryIO]:
-    """A new file that only its owner can read: it holds what people wrote."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        yield file
 
 
 # ---------------------------------------------------------------- import
@@ -104,7 +91,7 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 class Tally(msgspec.Struct):
-    """How far an import has come."""
+    """The progress of an import."""
 
     accepted: int = 0
     refused_total: int = 0
@@ -113,66 +100,53 @@ class Tally(msgspec.Struct):
     stopped: bool = False
 
 
-@app.command(
-    "import",
-    rich_help_panel="Move",
-    epilog=examples(
-        "readstate import chat.jsonl",
-        "readstate import chat.jsonl --stop-on-error",
-        "readstate import chat.jsonl --from-line 120001",
-        "gunzip -c chat.jsonl.gz | readstate import -",
-    ),
+@command(
+    app,
+    PANEL,
+    "readstate import chat.jsonl",
+    "readstate import chat.jsonl --stop-on-error",
+    "readstate import chat.jsonl --from-line 120001",
+    "gunzip -c chat.jsonl.gz | readstate import -",
+    name="import",
 )
-@at_a_place
 def import_(
-    file: Annotated[str, typer.Argument(help="JSON Lines as an export has them; - is standard input.")],
-    from_line: Annotated[int, typer.Option(min=1, help="Go on from this line.")] = 1,
+    file: Annotated[str, typer.Argument(help="JSON Lines as an export writes them; - is standard input.")],
+    from_line: Annotated[int, typer.Option(min=1, help="Continue at this line.")] = 1,
     stop_on_error: Annotated[bool, typer.Option("--stop-on-error", help="Stop at the first refused line.")] = False,
     as_json: Json = False,
     *,
-    place: Place,
+    target: Target,
 ) -> None:
-    """Take in what an export wrote, or what another product wrote in its form. May be repeated."""
+    """Import a file that an export wrote, or another product in the same format. Can be repeated."""
     tally = Tally(next_line=from_line)
     signal.signal(signal.SIGINT, _interrupt)
     try:
-        with _source(file) as source, _progress() as bar:
-            task = bar.add_task("importing", total=None if file == "-" else Path(file).stat().st_size, lines=0)
-            feeding = _Feeding(tally, stop_on_error, as_json, bar, task)
-            _at(place, lambda door: feeding.run(door, source, from_line), creates=True)
+        piped = file == "-"
+        with nullcontext(sys.stdin.buffer) if piped else Path(file).open("rb") as source, _progress() as bar:
+            task = bar.add_task("importing", total=None if piped else Path(file).stat().st_size, lines=0)
+            importing = _Importing(tally, stop_on_error, as_json, bar, task)
+            _call(target, lambda transfer: importing.run(transfer, source, from_line), creates=True)
     except KeyboardInterrupt:
-        _tell(tally, as_json, f"interrupted: go on with --from-line {tally.next_line}")
+        _report(tally, as_json, f"interrupted: continue with --from-line {tally.next_line}")
         raise typer.Exit(INTERRUPTED) from None
-    how = f"stopped at line {tally.next_line}: mend it, and go on with --from-line {tally.next_line}"
-    _tell(tally, as_json, how if tally.stopped else None)
+    how = f"stopped at line {tally.next_line}: correct it, and continue with --from-line {tally.next_line}"
+    _report(tally, as_json, how if tally.stopped else None)
     raise typer.Exit(1 if tally.refused_total else 0)
 
 
 def _interrupt(*_: object) -> None:
-    """At once, also while it waits for a pipe: the handler of asyncio would let the reading go on."""
+    """At once, also while it reads a pipe: asyncio's own handler would wait for the read."""
     raise KeyboardInterrupt
 
 
-@contextmanager
-def _source(file: str) -> Iterator[BinaryIO]:
-    if file == "-":
-        yield sys.stdin.buffer
-    else:
-        with Path(file).open("rb") as opened:
-            yield opened
+def _report(tally: Tally, as_json: bool, ending: str | None) -> None:
+    present(tally, as_json, f"accepted {tally.accepted:,} records, refused {tally.refused_total:,} lines")
+    if ending and not as_json:
+        note(ending)
 
 
-def _tell(tally: Tally, as_json: bool, ending: str | None) -> None:
-    if as_json:
-        show_json(tally)
-        return
-    show(f"accepted {tally.accepted:,} records, refused {tally.refused_total:,} lines")
-    if ending:
-        console(stderr=True).print(ending)
-
-
-class _Feeding:
-    """Hands a file to the service, chunk by chunk."""
+class _Importing:
+    """Sends a file to the service, chunk by chunk."""
 
     def __init__(self, tally: Tally, stop: bool, quiet: bool, bar: Progress, task: TaskID) -> None:
         self._tally = tally
@@ -181,24 +155,26 @@ class _Feeding:
         self._bar = bar
         self._task = task
 
-    async def run(self, door: Door, file: BinaryIO, from_line: int) -> None:
-        if from_line > 1 and not await self._skip(door, file, from_line):
+    async def run(self, transfer: Transfer, file: BinaryIO, from_line: int) -> None:
+        if from_line > 1 and not await self._skip(transfer, file, from_line):
             return
-        nothing = Chunk(1, 1, b"")
-        for chunk in _chunks(file, from_line) if from_line > 1 else _or(nothing, _chunks(file, 1)):
+        chunks = _chunks(file, from_line)
+        if from_line == 1:  # an empty file is sent too: the service refuses it
+            chunks = chain([next(chunks, Chunk(1, 1, b""))], chunks)
+        for chunk in chunks:
             if isinstance(chunk, Refused):
                 self._refuse([chunk])
                 self._tally.stopped = self._stop
                 self._tally.next_line = chunk.line + (not self._stop)
             else:
-                await self._feed(door, chunk)
+                await self._send(transfer, chunk)
             if self._tally.stopped:
                 return
 
-    async def _skip(self, door: Door, file: BinaryIO, from_line: int) -> bool:
-        """Look at the header, and pass by what is there already."""
+    async def _skip(self, transfer: Transfer, file: BinaryIO, from_line: int) -> bool:
+        """Check the header, and skip the lines before `from_line`."""
         header = file.readline(MAX_CHUNK)
-        await self._feed(door, Chunk(1, 1, header))
+        await self._send(transfer, Chunk(1, 1, header))
         if self._tally.stopped:
             return False
         size = len(header)
@@ -210,8 +186,8 @@ class _Feeding:
         self._tally.next_line = from_line
         return True
 
-    async def _feed(self, door: Door, chunk: Chunk) -> None:
-        answer = await door.import_lines(chunk.data, first_line=chunk.first_line, stop=self._stop)
+    async def _send(self, transfer: Transfer, chunk: Chunk) -> None:
+        answer = await transfer.import_lines(chunk.data, first_line=chunk.first_line, stop=self._stop)
         report = msgspec.convert(answer, ImportReport, from_attributes=True)
         self._refuse(report.refused)
         self._tally.accepted += report.accepted
@@ -226,14 +202,8 @@ class _Feeding:
             self._bar.console.print(f"line {one.line}: {plain(one.reason)}")
 
 
-def _or(otherwise: Chunk, chunks: Iterator[Chunk | Refused]) -> Iterator[Chunk | Refused]:
-    """What there is; if there is nothing, something that the service can refuse."""
-    yield next(chunks, otherwise)
-    yield from chunks
-
-
 def _chunks(file: BinaryIO, number: int) -> Iterator[Chunk | Refused]:
-    """A file in chunks that end with a line; a line that is too long for any is refused here."""
+    """Split a file into chunks of whole lines; a line that no chunk can hold is refused here."""
     first, lines, size = number, list[bytes](), 0
     while line := file.readline(MAX_CHUNK + 1):
         too_long = len(line) > MAX_CHUNK
@@ -256,53 +226,38 @@ def _chunks(file: BinaryIO, number: int) -> Iterator[Chunk | Refused]:
 # ---------------------------------------------------------------- erase
 
 
-@app.command(rich_help_panel="Move", epilog=examples("readstate erase bob", "readstate erase bob --yes"))
-@at_a_place
+@command(app, PANEL, "readstate erase bob", "readstate erase bob --yes")
 def erase(
     user: User,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
     as_json: Json = False,
     *,
-    place: Place,
+    target: Target,
 ) -> None:
     """Erase a user: read state, receipts, badge, follows, preferences and memberships. Messages stay."""
     if not yes:
         typer.confirm(f"Erase everything but the messages of {plain(user)}?", abort=True, err=True)
-    gone = msgspec.convert(_at(place, lambda door: door.erase_user(user)), Erased, from_attributes=True)
-    if as_json:
-        show_json(gone)
-        return
-    show(
-        f"erased {plain(user)}: {gone.channels} channels, {gone.threads} threads, {gone.receipts} read pointers, "
-        f"{gone.badge} notes for badges"
+    gone = msgspec.convert(_call(target, lambda transfer: transfer.erase_user(user)), Erased, from_attributes=True)
+    text = (
+        f"{gone.channels} channels, {gone.threads} threads, {gone.receipts} read pointers, {gone.badge} badge entries"
     )
+    present(gone, as_json, f"erased {plain(user)}: {text}")
 
 
-# ---------------------------------------------------------------- where
+# ---------------------------------------------------------------- helpers
 
 
-def _at(place: Place, ask: Callable[[Door], Awaitable[T]], *, creates: bool = False) -> T:
-    """Ask the service that runs; else the store itself, not over HTTP, which would hold an export in memory."""
-    if place.url or is_running(settings := place.settings()):
-        return place.call(ask, creates=creates)
-    return asyncio.run(_inside(settings, ask, creates))
+def _call(target: Target, ask: Callable[[Transfer], Awaitable[T]], *, creates: bool = False) -> T:
+    """Call the running service, or the store without HTTP, which would hold a whole export in memory."""
+    if target.runs:
+        return target.call(ask, creates=creates)
 
+    async def run() -> T:
+        async with open_store(target.settings(), creates=creates) as service:
+            return await ask(service.transfer)
 
-async def _inside(settings: Settings, ask: Callable[[Door], Awaitable[T]], creates: bool) -> T:
-    if not creates:
-        await require_store(settings)
-    async with Readstate.open(settings=settings) as service:
-        return await ask(service.transfer)
+    return asyncio.run(run())
 
 
 def _progress() -> Progress:
-    screen = console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TextColumn("{task.fields[lines]:,} lines"),
-        TimeRemainingColumn(),
-        console=screen,
-        disable=not screen.is_terminal,
-    )
+    return progress_bar(DownloadColumn(), TextColumn("{task.fields[lines]:,} lines"), TimeRemainingColumn())

@@ -1,4 +1,4 @@
-"""Commands for whoever runs the service: tokens and migrations."""
+"""Commands for operators: tokens and migrations."""
 
 import re
 import time
@@ -9,39 +9,38 @@ import typer
 
 from readstate.domain.errors import ConfigurationError, Invalid
 from readstate.domain.rules import check_user_id
-from readstate.gateway.auth.authenticator import ME, load_secrets, make_token
-from readstate.profiles.service import migrate as migrate_store
 from readstate.settings import Settings
 
 from .chat import User
-from .help import examples
-from .output import show, show_json
-from .place import Config, DataDir, Json, Place, is_running, no_store
+from .commands import command
+from .output import present, show_json
+from .target import Json, is_running, no_store
 
 app = typer.Typer()
 
+PANEL = "Run it"
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 OWN_CLAIMS = frozenset({"sub", "exp", "iat"})
 
 
-@app.command(
-    rich_help_panel="Run it",
-    epilog=examples(
-        "readstate token bob",
-        "readstate token bob --ttl 15m --claim tenant=acme",
-        'curl -H "Authorization: Bearer $(readstate token bob)" http://127.0.0.1:8080/v1/users/me/unread',
-    ),
+@command(
+    app,
+    PANEL,
+    "readstate token bob",
+    "readstate token bob --ttl 15m --claim tenant=acme",
+    'curl -H "Authorization: Bearer $(readstate token bob)" http://127.0.0.1:8080/v1/users/me/unread',
 )
 def token(
     user: User,
-    ttl: Annotated[str, typer.Option(help="How long it is good for: 30s, 15m, 1h, 7d.")] = "1h",
+    ttl: Annotated[str, typer.Option(help="How long it is valid: 30s, 15m, 1h, 7d.")] = "1h",
     claim: Annotated[list[str] | None, typer.Option(help="A further claim k=v; may be repeated.")] = None,
     as_json: Json = False,
-    data_dir: DataDir = None,
-    config: Config = None,
+    *,
+    settings: Settings,
 ) -> None:
     """Print a user token, signed with the local service's secret."""
-    settings = Place(data_dir=data_dir, config=config).settings()
+    from readstate.gateway.auth.authenticator import ME, load_secrets, make_token
+
     seconds, claims = _seconds(ttl), _claims(claim or [])
     user = check_user_id(user)
     if user == ME:
@@ -51,7 +50,7 @@ def token(
     secret = load_secrets(settings).jwt_secret
     if not secret:
         raise ConfigurationError(
-            "this service has no secret of its own to sign with: its users' tokens come from the owner of its JWKS"
+            "this service has no secret to sign with: its users' tokens are issued by the owner of its JWKS"
         )
     made = make_token(secret, user, seconds, {**_configured_claims(settings, user), **claims})
     if as_json:
@@ -60,49 +59,40 @@ def token(
         typer.echo(made)
 
 
-@app.command(rich_help_panel="Run it", epilog=examples("readstate migrate", "readstate migrate --check"))
+@command(app, PANEL, "readstate migrate", "readstate migrate --check")
 def migrate(
-    check: Annotated[bool, typer.Option("--check", help="Only tell; exit code 1 when behind.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only report; exit code 1 if the schema is behind.")] = False,
     as_json: Json = False,
-    data_dir: DataDir = None,
-    config: Config = None,
+    *,
+    settings: Settings,
 ) -> None:
     """Bring the store's schema up to this version."""
-    settings = Place(data_dir=data_dir, config=config).settings()
     before, after = _migrate(settings, check)
-    behind = check and before != after
-    if as_json:
-        show_json({"from": before, "to": after, "applied": not check and before != after})
-    elif before == after:
-        show(f"schema {after}: up to date")
-    else:
-        show(f"schema {before} -> {after}: {'behind; run readstate migrate' if check else 'done'}")
-    raise typer.Exit(1 if behind else 0)
+    text = f"schema {after}: up to date"
+    if before != after:
+        text = f"schema {before} -> {after}: {'behind; run readstate migrate' if check else 'done'}"
+    present({"from": before, "to": after, "applied": not check and before != after}, as_json, text)
+    raise typer.Exit(1 if check and before != after else 0)
 
 
 def _migrate(settings: Settings, check: bool) -> tuple[int, int]:
-    if not settings.in_sqlite:  # its migrations leave those alone who use it meanwhile
-        return migrate_store(settings, check)
-    if not settings.database_path.exists():
-        if check:
-            raise no_store(settings)
-        return migrate_store(settings, False)
-    before, after = migrate_store(settings, True)
-    if before != after and not check:
-        if is_running(settings):
+    from readstate.profiles.service import migrate as migrate_store
+
+    if settings.in_sqlite and settings.database_path.exists():
+        before, after = migrate_store(settings, True)
+        if check or before == after:
+            return before, after
+        if is_running(settings):  # PostgreSQL migrates while other processes use it
             raise ConfigurationError("a running service has the store: stop it first")
-        return migrate_store(settings, False)
-    return before, after
+    elif settings.in_sqlite and check:
+        raise no_store(settings)
+    return migrate_store(settings, check)
 
 
 def _configured_claims(settings: Settings, user: str) -> dict[str, str]:
-    """What the service will look for in the token."""
-    wanted = {
-        "iss": settings.jwt_issuer,
-        "aud": settings.jwt_audience,
-        settings.jwt_user_claim: user,
-    }
-    return {name: value for name, value in wanted.items() if value}
+    """The claims that the service requires."""
+    claims = {"iss": settings.jwt_issuer, "aud": settings.jwt_audience, settings.jwt_user_claim: user}
+    return {name: value for name, value in claims.items() if value}
 
 
 def _seconds(text: str) -> int:

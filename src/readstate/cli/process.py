@@ -17,30 +17,31 @@ from readstate.settings import Settings
 
 log = structlog.get_logger("readstate")
 
-LOOK_SECONDS = 0.1
-REST_SECONDS = 1.0
-"""A copy that ends by itself is started again after so long."""
+STOP_SECONDS = 20
+"""What a process may need after its requests are done, to write what it accepted."""
+POLL_SECONDS = 0.1
+RESTART_SECONDS = 1.0
 MAX_REFUSALS = 3
-"""A copy that ends this often in a row for its settings is not started again: another start can't help."""
+"""After this many ends in a row because its settings are refused, a copy is not started again."""
 REFUSED = 78
 """The exit code of a copy whose settings are refused (EX_CONFIG)."""
 MAX_REASON = 64 * 1024
 COPY = "READSTATE_COPY"
-"""The number of a copy, from 0; set by the process that starts it."""
+"""The number of a copy, from 0, in its environment."""
 LISTENER = "READSTATE_LISTENER"
-"""The listening socket that a copy gets, as a file descriptor."""
+"""The file descriptor of the listening socket that copies share."""
 REASON = "READSTATE_REASON"
-"""The pipe through which a copy says why its settings are refused, as a file descriptor."""
+"""The file descriptor to which a copy writes why its settings are refused."""
 
 
 def number() -> int | None:
-    """Which copy this process is; None: the one that was started by hand."""
+    """The number of this copy; None: the process that the user started."""
     given = os.environ.get(COPY)
     return None if given is None else int(given)
 
 
 def as_copy(settings: Settings) -> Settings:
-    """The settings of this copy: each has a name and ports of its own."""
+    """The settings of this copy, with its own name and ports."""
     one = number()
     if one is None:
         return settings
@@ -50,7 +51,7 @@ def as_copy(settings: Settings) -> Settings:
 
 
 def exit_code(error: Exception) -> int:
-    """How this process ends for an error. A copy tells the process that started it why its settings are refused."""
+    """The exit code for an error. A copy also tells its parent why its settings are refused."""
     given = os.environ.get(REASON)
     if given is None or not isinstance(error, ConfigurationError):
         return 1
@@ -60,9 +61,9 @@ def exit_code(error: Exception) -> int:
 
 
 def copies(count: int, environ: Mapping[str, str], grace: float, inherited: Sequence[int] = ()) -> int:
-    """Run this very command in so many processes until a signal says stop; returns the exit code.
+    """Run this command in `count` processes until a signal; returns the exit code.
 
-    Raises ConfigurationError when one of them ends again and again for its settings: then all are stopped.
+    Stops all and raises ConfigurationError if the settings of one are refused again and again.
     """
     stopping: list[int] = []
 
@@ -74,16 +75,18 @@ def copies(count: int, environ: Mapping[str, str], grace: float, inherited: Sequ
     watched = [_Copy(one, environ, inherited) for one in range(count)]
     refusal = ""
     while not stopping and not refusal:
-        refusal = next(filter(None, [one.look() for one in watched]), "")
-        time.sleep(LOOK_SECONDS)
+        refusal = next(filter(None, [one.check() for one in watched]), "")
+        time.sleep(POLL_SECONDS)
     code = _stop([one.child for one in watched if one.child is not None], grace)
     if refusal:
-        raise ConfigurationError(f"a process has ended {MAX_REFUSALS} times for its settings: {refusal}")
+        raise ConfigurationError(
+            f"a process has ended {MAX_REFUSALS} times because its settings are refused: {refusal}"
+        )
     return code
 
 
 class _Copy:
-    """One process that is started again when it ends."""
+    """One process, restarted when it ends."""
 
     def __init__(self, number: int, environ: Mapping[str, str], inherited: Sequence[int]) -> None:
         self._environ = {**environ, COPY: str(number)}
@@ -91,19 +94,19 @@ class _Copy:
         self._reasons, self._told = os.pipe()
         os.set_blocking(self._reasons, False)
         self._refusals = 0
-        self._rest_until = 0.0
+        self._restart_at = 0.0
         self.child: subprocess.Popen[bytes] | None = None
         self._start()
 
-    def look(self) -> str:
-        """Start it again if it has ended; why its settings are refused, once that is final."""
+    def check(self) -> str:
+        """Restart it if it has ended. Returns why its settings are refused, once that is final."""
         if self.child is None:
-            if time.monotonic() >= self._rest_until:
+            if time.monotonic() >= self._restart_at:
                 self._start()
         elif (code := self.child.poll()) is not None:
             self._refusals = self._refusals + 1 if code == REFUSED else 0
             reason = self._reason() if code == REFUSED else ""
-            self.child, self._rest_until = None, time.monotonic() + REST_SECONDS
+            self.child, self._restart_at = None, time.monotonic() + RESTART_SECONDS
             if self._refusals >= MAX_REFUSALS:
                 return reason or "see its last line"
             log.error("a process has ended by itself and is started again", action="copies", code=code)

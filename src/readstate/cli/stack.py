@@ -12,31 +12,31 @@ from rich.text import Text
 from readstate.domain.errors import ConfigurationError, ReadstateError
 from readstate.stack import PROFILE, VARIABLES, SoftwareMissing, Stack, Status, check_names, locked, read_state
 
-from .help import examples
-from .output import console, show, show_json, table
-from .place import Json
+from .commands import command
+from .operate import PANEL
+from .output import console, note, private_file, show, show_json, table
+from .target import Json
 
 app = typer.Typer()
 stack = typer.Typer(
     no_args_is_help=True, help="Real servers for development: Valkey, PostgreSQL and Kafka on free ports."
 )
-app.add_typer(stack, name="stack", rich_help_panel="Run it")
+app.add_typer(stack, name="stack", rich_help_panel=PANEL)
 
-Directory = Annotated[Path, typer.Option("--dir", help="Where the servers and their data live.")]
+Directory = Annotated[Path, typer.Option("--dir", help="Directory of the servers and their data.")]
 DEFAULT = Path("readstate-stack")
 OPTIONAL = frozenset({"kafka"})
-"""What the usual stack does without when something that it needs is not on the machine."""
+"""Servers that the usual stack leaves out if their software is not installed."""
 STYLES = {"running": "green", "not answering": "yellow", "died": "bold red", "stopped": "dim"}
 
 
-@stack.command(
-    rich_help_panel="Run it",
-    epilog=examples(
-        "export $(readstate stack up)",
-        "readstate stack up --with valkey-cluster,replica,postgres,kafka",
-        "readstate stack up --brokers 3",
-        "readstate stack up --dir /var/tmp/servers --env .env",
-    ),
+@command(
+    stack,
+    PANEL,
+    "export $(readstate stack up)",
+    "readstate stack up --with valkey-cluster,replica,postgres,kafka",
+    "readstate stack up --brokers 3",
+    "readstate stack up --dir /var/tmp/servers --env .env",
 )
 def up(
     directory: Directory = DEFAULT,
@@ -44,24 +44,24 @@ def up(
         str | None,
         typer.Option(
             "--with",
-            show_default="those it had before, else valkey,postgres,kafka",
+            show_default="the previous ones, else valkey,postgres,kafka",
             help="Servers, comma separated: valkey, valkey-cluster, replica (the write replica), postgres, kafka.",
         ),
     ] = None,
     brokers: Annotated[
         int | None,
         typer.Option(
-            min=1, max=5, show_default="those it had before, else 1", help="Nodes of Kafka; 3 bear the loss of one."
+            min=1, max=5, show_default="as before, else 1", help="Kafka brokers; three survive the loss of one."
         ),
     ] = None,
     env: Annotated[
-        Path | None, typer.Option("--env", help="File for the READSTATE_ lines; its other lines stay.")
+        Path | None, typer.Option("--env", help="File to write the READSTATE_ lines to; its other lines are kept.")
     ] = None,
 ) -> None:
-    """Start the servers that do not run, wait until they answer, and print their READSTATE_ lines."""
+    """Start the servers that are not running, wait until they answer, and print their READSTATE_ lines."""
     named = _split(names)
     check_names(named)
-    with locked(directory, _tell_waiting):
+    with locked(directory, _note_waiting):
         servers = Stack(directory)
         with _Display() as display:
             errors = servers.up(named, display.report, brokers=brokers)
@@ -70,14 +70,12 @@ def up(
         sys.stdout.write("".join(lines))
     else:
         _write_env(env, lines)
-    fatal = [_tell(name, error, name in named) for name, error in errors.items()]
+    fatal = [_report_error(name, error, name in named) for name, error in errors.items()]
     if any(fatal):
         raise typer.Exit(1)
 
 
-@stack.command(
-    rich_help_panel="Run it", epilog=examples("readstate stack down", "readstate stack down --dir servers --wipe")
-)
+@command(stack, PANEL, "readstate stack down", "readstate stack down --dir servers --wipe")
 def down(
     directory: Directory = DEFAULT,
     wipe: Annotated[bool, typer.Option("--wipe", help="Remove the data too.")] = False,
@@ -86,23 +84,23 @@ def down(
     if read_state(directory) is None:
         show(f"there are no servers in {directory}")
         return
-    with locked(directory, _tell_waiting):
+    with locked(directory, _note_waiting):
         servers = Stack(directory)
         with _Display() as display:
             ran = servers.down(wipe=wipe, report=display.report)
     show(f"stopped {', '.join(ran)}" if ran else "nothing was running")
     if wipe:
-        show("the data are removed")
+        show("removed the data")
         if not any(directory.iterdir()):
             directory.rmdir()
 
 
-@stack.command(rich_help_panel="Run it", epilog=examples("readstate stack status", "readstate stack status --json"))
+@command(stack, PANEL, "readstate stack status", "readstate stack status --json")
 def status(directory: Directory = DEFAULT, as_json: Json = False) -> None:
     """Show the servers; exit code 1 if one died or does not answer."""
     if read_state(directory) is None:
         raise ConfigurationError(
-            f"there are no servers in {directory}: start some (readstate stack up), or say where they are (--dir)"
+            f"there are no servers in {directory}: start some (readstate stack up), or name their directory (--dir)"
         )
     found = Stack(directory).status()
     if as_json:
@@ -131,36 +129,36 @@ def _show_status(found: list[Status]) -> None:
         rows.add_row(one.name, state, port, pid, one.version or "-", one.data)
     show(rows)
     if any(one.state == "died" for one in found):
-        show("readstate stack up starts again what died")
+        show("readstate stack up restarts servers that died")
 
 
-def _tell_waiting() -> None:
-    console(stderr=True).print("another readstate stack works in this directory: waiting for it")
+def _note_waiting() -> None:
+    note("another readstate stack command runs in this directory: waiting for it")
 
 
-def _tell(name: str, error: ReadstateError, was_named: bool) -> bool:
-    """Say why a server does not run; whether that makes the command fail."""
+def _report_error(name: str, error: ReadstateError, was_named: bool) -> bool:
+    """Print why a server does not run. Returns whether the command fails."""
     fatal = was_named or name not in OPTIONAL or not isinstance(error, SoftwareMissing)
     head = Text("error: ", "bold red") if fatal else Text("left out: ", "yellow")
-    console(stderr=True).print(head + Text(f"{name}: {error.detail.removeprefix(f'{name}: ')} ({error.code})"))
+    note(head + Text(f"{name}: {error.detail.removeprefix(f'{name}: ')} ({error.code})"))
     return fatal
 
 
 def _write_env(path: Path, lines: list[str]) -> None:
-    """Put the lines into a file for their owner alone: one has a password. What else is in the file stays."""
+    """Replace these lines in a file that only its owner can read: one has a password."""
     ours = tuple(f"{variable}=" for variable in (PROFILE, *VARIABLES.values()))
     path = path.resolve()
     old = path.read_text("utf-8").splitlines() if path.exists() else []
     kept = [f"{line}\n" for line in old if not line.startswith(ours)]
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        file.write("".join(kept + lines))
+    with private_file(fresh) as file:
+        file.write("".join(kept + lines).encode())
     fresh.replace(path)
-    console(stderr=True).print(f"wrote {path}")
+    note(f"wrote {path}")
 
 
-class _Display:
-    """One line per server on stderr: at a terminal with what happens now, in a pipe with how it ended."""
+class _Display(Progress):
+    """One line per server on stderr: at a terminal its progress, in a pipe the result."""
 
     ENDS = frozenset({"running", "not started", "stopped", "removed"})
 
@@ -170,18 +168,11 @@ class _Display:
             TextColumn("{task.fields[server]}", markup=False),
             TextColumn("{task.description}", markup=False),
         )
-        self._progress = Progress(*columns, console=console(stderr=True))
-        self._tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> "_Display":
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+        super().__init__(*columns, console=console(stderr=True))
+        self._ids: dict[str, TaskID] = {}
 
     def report(self, server: str, what: str) -> None:
-        """Show what happens to a server. Called from many threads."""
-        if server not in self._tasks:
-            self._tasks[server] = self._progress.add_task(what, total=1, server=server)
-        self._progress.update(self._tasks[server], description=what, completed=int(what in self.ENDS))
+        """Called from several threads."""
+        if server not in self._ids:
+            self._ids[server] = self.add_task(what, total=1, server=server)
+        self.update(self._ids[server], description=what, completed=int(what in self.ENDS))

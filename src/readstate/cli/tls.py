@@ -8,7 +8,7 @@ from readstate.settings import Settings
 
 
 def server_context(settings: Settings) -> ssl.SSLContext | None:
-    """TLS as the settings say, None without; ConfigurationError if the files are not a certificate and its key."""
+    """The configured TLS, or None. Raises ConfigurationError if the files are not a certificate and its key."""
     if not settings.tls_cert:
         return None
     _check_readable("tls_cert", settings.tls_cert)
@@ -28,7 +28,7 @@ def server_context(settings: Settings) -> ssl.SSLContext | None:
 
 
 def local_context(settings: Settings) -> ssl.SSLContext | None:
-    """How a command beside the service checks it: by this very certificate, whatever name it is for."""
+    """How a local command verifies the service: by this certificate, whatever name it is for."""
     if not settings.tls_cert:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -1,65 +1,60 @@
-"""`readstate worker`: what the cluster profile does in the background, as processes of their own."""
+"""`readstate worker`: processes that consume the log in the cluster profile."""
 
 import asyncio
 import os
 import signal
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import structlog
 import typer
-import uvloop
 
 from readstate.domain.errors import ReadstateError
 from readstate.extras import extra
-from readstate.gateway.http.health import health_app
-from readstate.profiles.service import Readstate, make_tracing, require_cluster
-from readstate.settings import Settings, load_settings
+from readstate.settings import Settings
 from readstate.tasks import cancel
 from readstate.telemetry import setup_logging
 from readstate.workers import ROLES
 
-from .help import examples
-from .place import Config
-from .process import as_copy, copies, number
-from .serve import STOP_SECONDS, listen, on_the_side, url_of
+from .commands import command
+from .operate import PANEL
+from .process import STOP_SECONDS, as_copy, copies, number
+from .repair import check_cluster
+
+if TYPE_CHECKING:
+    from readstate.profiles.service import Readstate
 
 app = typer.Typer()
 
 log = structlog.get_logger("readstate")
 
 HELP = (
-    "Run the workers of the cluster profile: all roles, or those named.\n\n"
-    f"Roles: {', '.join(ROLES)}. Any number of processes may have the same role; they share its work. Each answers "
+    "Run the workers of the cluster profile: all roles, or the named ones.\n\n"
+    f"Roles: {', '.join(ROLES)}. Any number of processes may have the same role and share its work. Each serves "
     "/healthz, /readyz and /metrics on its own port (worker_port)."
 )
 
 
-@app.command(
-    rich_help_panel="Run it",
-    help=HELP,
-    epilog=examples(
-        "readstate worker",
-        "readstate worker message-writer --processes 4",
-        "readstate worker read-receipt-persister status-update --port 9200",
-    ),
+@command(
+    app,
+    PANEL,
+    "readstate worker",
+    "readstate worker message-writer --processes 4",
+    "readstate worker read-receipt-persister status-update --port 9200",
+    text=HELP,
+    flags=("worker_port", "data_dir", "log_level"),
 )
 def worker(
     roles: Annotated[list[str] | None, typer.Argument(help="Roles; none: all of them.", show_default=False)] = None,
     processes: Annotated[int, typer.Option(min=1, max=1024, help="Processes with these roles.")] = 1,
-    worker_port: Annotated[
-        int | None, typer.Option("--port", show_default="9100", help="Port of health and metrics; 0 takes a free one.")
-    ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(show_default="./readstate-data", help="Where reads wait while Kafka is away.")
-    ] = None,
-    config: Config = None,
-    log_level: Annotated[str | None, typer.Option(show_default="info", help="debug, info, warning or error.")] = None,
+    *,
+    settings: Settings,
 ) -> None:
     """Run the workers of the cluster profile."""
-    flags = {"worker_port": worker_port, "data_dir": data_dir, "log_level": log_level}
-    settings = load_settings(flags, os.environ, config)
-    require_cluster(settings)
+    import uvloop
+
+    from readstate.profiles.service import make_tracing
+
+    check_cluster(settings)
     chosen = _checked(roles or list(ROLES))
     setup_logging(settings.log_level)
     if processes > 1 and number() is None:
@@ -77,9 +72,14 @@ def _checked(roles: list[str]) -> list[str]:
 
 
 async def _work(settings: Settings, roles: list[str]) -> None:
-    """Work until a signal says stop; then finish what was taken, and leave the groups."""
+    """Work until a signal; then finish the batches in flight and leave the consumer groups."""
     with extra("confluent_kafka", "Kafka"):
-        from readstate.profiles.roles import WorkerSupervisor  # noqa: PLC0415 - an extra
+        from readstate.profiles.roles import WorkerSupervisor  # an extra
+    from readstate.gateway.http.health import health_app
+    from readstate.profiles.service import Readstate
+
+    from .serving import listen, serving_beside, url_of
+
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for sign in (signal.SIGINT, signal.SIGTERM):
@@ -94,7 +94,7 @@ async def _work(settings: Settings, roles: list[str]) -> None:
         url = url_of(settings.host, listener.getsockname()[1])
         watching = asyncio.create_task(_stop_when_lost(service, stopping))
         try:
-            async with on_the_side(health_app(states), listener, settings):
+            async with serving_beside(health_app(states), listener, settings):
                 log.info("working", action="start", roles=roles, url=url)
                 await supervisor.run(stopping)
         finally:
@@ -104,7 +104,7 @@ async def _work(settings: Settings, roles: list[str]) -> None:
         raise watching.result()
 
 
-async def _stop_when_lost(service: Readstate, stopping: asyncio.Event) -> ReadstateError:
+async def _stop_when_lost(service: "Readstate", stopping: asyncio.Event) -> ReadstateError:
     loss = await service.lost()
     stopping.set()
     return loss

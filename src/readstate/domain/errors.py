@@ -301,7 +301,7 @@ class ConfigurationError(ReadstateError):
 
 
 def of_code(code: str, detail: str | None = None, field: str | None = None) -> ReadstateError:
-    """The error that another process has told by its code; one of a newer version is internal, and says its name."""
+    """The error that another process reports by its code. A code of a newer version makes an internal error with it."""
     known = by_code().get(code)
     if known is None:
         return ReadstateError(f"{detail or 'refused'} ({code})", field=field)

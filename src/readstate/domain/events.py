@@ -1,12 +1,24 @@
 """The events of the log. JSON, each with a version `v` and `created_at`. Readers ignore unknown fields."""
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec import UNSET, Struct, UnsetType
 
 from .model import ChannelType, History, Pointer
 
 VERSION = 1
+
+
+class Consumed(NamedTuple):
+    """A record of the log, as a consumer gets it. The value is an encoded event."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes
+    value: bytes
+    epoch: int = -1
+    """The leader epoch under which the broker took the record; -1: not known."""
 
 
 class ReadEvent(Struct, frozen=True, gc=False):
@@ -24,6 +36,18 @@ class ReadEvent(Struct, frozen=True, gc=False):
     """The user's change number, for sync cursors."""
     created_at: int
     v: int = VERSION
+
+    @property
+    def pointer(self) -> Pointer:
+        return Pointer(
+            self.epoch,
+            self.last_read_seq,
+            frozenset(self.apart),
+            self.last_read_id,
+            self.last_read_at,
+            self.read_at,
+            self.change,
+        )
 
 
 def read_event(user: str, channel: str, pointer: Pointer, now: int) -> ReadEvent:

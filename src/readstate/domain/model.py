@@ -43,7 +43,7 @@ class ReadState(Struct, frozen=True, gc=False, array_like=True):
 
 
 class Position(Struct, frozen=True, gc=False, array_like=True):
-    """The place of a message in its channel. Order by `at` and order by `seq` are the same."""
+    """A position in a room. Order by `at` and order by `seq` are the same."""
 
     seq: int
     id: str | None
@@ -109,7 +109,7 @@ class Channel(Struct, frozen=True, gc=False):
 
     @property
     def end(self) -> Position:
-        """The place of the newest message that was ever given a seq, deleted or not."""
+        """The position of the newest message that was ever given a seq, deleted or not."""
         return Position(self.last_seq, self.last_id, self.last_at) if self.last_seq else START
 
 

@@ -103,8 +103,8 @@ def seen_place(user: str, channel: str, place: Position, read_at: int, skipped: 
     return SeenPlace(channel, user, place.id if seq == place.seq else None, seq, read_at)
 
 
-def pointer_at(state: ReadState, place: Position, read_at: int = 0, change: int = 0) -> Pointer:
-    return Pointer(state.epoch, state.seq, state.apart, place.id, place.at, read_at, change)
+def pointer_at(state: ReadState, position: Position, read_at: int = 0, change: int = 0) -> Pointer:
+    return Pointer(state.epoch, state.seq, state.apart, position.id, position.at, read_at, change)
 
 
 # ---------------------------------------------------------------- counting

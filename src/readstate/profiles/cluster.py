@@ -3,18 +3,20 @@
 import asyncio
 import contextlib
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
 
 from readstate.adapters.kafka.backlog import Backlog, Sources
-from readstate.adapters.kafka.log import KafkaLog
-from readstate.adapters.kafka.producer import KafkaProducer, make_topics
-from readstate.adapters.kafka.spool import Send, Spool
-from readstate.adapters.kafka.spool_notes import SpoolNotes
-from readstate.adapters.kafka.topics import Topics, kafka_options
+from readstate.adapters.kafka.client import kafka_options
+from readstate.adapters.kafka.log import KafkaLog, SpooledReads
+from readstate.adapters.kafka.producer import KafkaProducer
+from readstate.adapters.kafka.sender import Sender
+from readstate.adapters.kafka.spool_directory import SpoolDirectory
+from readstate.adapters.kafka.spool_notes import SpoolReport
+from readstate.adapters.kafka.topics import TopicCheck, Topics
 from readstate.adapters.kafka.watcher import Watcher
 from readstate.adapters.memory.bus import LocalBus
 from readstate.adapters.memory.hot import MemoryHot
@@ -25,10 +27,8 @@ from readstate.adapters.valkey.bus.bus import ValkeyBus
 from readstate.adapters.valkey.hot import HotOptions, SharedHot
 from readstate.adapters.valkey.notes import ValkeyNotes
 from readstate.batching import Batcher
-from readstate.domain.announcements import Announcement, UserRoomChanged
-from readstate.domain.errors import ConfigurationError, LogUnavailable, ReadstateError, Unavailable
-from readstate.domain.events import ReadEvent
-from readstate.domain.hot_updates import Merged
+from readstate.domain.announcements import Announcement
+from readstate.domain.errors import ConfigurationError, ReadstateError
 from readstate.ports import Clock, Hot
 from readstate.services.cursors import Cursors
 from readstate.services.freshness import NeverFresh, ReadLogProgress, Trailing
@@ -36,7 +36,7 @@ from readstate.services.pending_writes import UnannouncedWrites
 from readstate.settings import Settings
 from readstate.tasks import cancel
 from readstate.timings import Timings
-from readstate.workers.receipt_persister import ReceiptPersister, SharedPersister, pointer_of
+from readstate.workers.receipt_persister import ReceiptPersister, SharedPersister, SpoolRestorer
 
 from .consistency import Shared
 from .wiring import Parts, Services
@@ -46,14 +46,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-SPOOLS = "spool"
-MAX_SPOOLS = 1_000
-HEARTBEAT_SECONDS = 1.0
-ADOPT_SECONDS = 30.0
-TOPICS_SECONDS = 0.5
-ASIDE_MS = 1_000
-"""While the hot store is unavailable, state that was loaded without it is kept this long."""
-
 
 class Cluster:
     """Opens servers and services; closes them with the stack."""
@@ -62,6 +54,9 @@ class Cluster:
     hot: SharedHot
     bus: ValkeyBus
     log: KafkaLog
+    sender: Sender
+    spooled_reads: SpooledReads
+    spools: SpoolDirectory
     watcher: Watcher
     backlog: Backlog
     notes: ValkeyNotes
@@ -90,8 +85,7 @@ class Cluster:
         """Why `lost` is set. No other process can take a cluster over; the only reason is that Kafka, unavailable at
         the start, turns out not to match the settings.
         """
-        self.topics_seen = asyncio.Event()
-        """Set when the topics exist with as many partitions as the settings say."""
+        self.topic_check = TopicCheck(self.options, self.topics, settings.partitions, timings.kafka)
         self._alone: Services | None = None
         self._aside: MemoryHot | None = None
         self._aside_at = 0
@@ -115,13 +109,14 @@ class Cluster:
             self.durable = self._tracing.durable(self.durable, "postgresql")
             self.hot = self._tracing.hot(self.hot, "redis")
             self.log = self._tracing.log(self.log)
+            self.sender = self._tracing.log(self.sender)
+        progress = ReadLogProgress(
+            spooled=self._spooled,
+            ends=lambda: self.watcher.ends(self.topics.reads),
+            committed=lambda: self.watcher.committed(self.topics.persister, self.topics.reads),
+        )
         self.freshness = Trailing(
-            self.notes,
-            ReadLogProgress(self._spooled, self._ends, self._committed),
-            self.timings.services,
-            s.wait_timeout,
-            self.backlog.stale,
-            s.partitions,
+            self.notes, progress, self.timings.services, s.wait_timeout, self.backlog.stale, s.partitions
         )
         parts = Parts(
             self.log,
@@ -151,16 +146,17 @@ class Cluster:
                 self.log.on_announcements(announcements)
 
         self.bus.subscribe(on_announcements, services.live.on_gap, services.live.is_idle)
-        for work in (self.freshness.run(), self._heartbeat(services), self._adopt_spools()):
-            self._stack.push_async_callback(cancel, asyncio.create_task(work))
+        self._run(self.freshness.run())
+        self._run(self._heartbeat(services))
+        self._run(self.spools.keep_adopting())
         return self.durable, self.hot
 
     async def without_hot_store(self) -> Services | None:
-        """The services over the durable store alone. They keep loaded state for at most `ASIDE_MS`."""
+        """The services over the durable store alone. They keep loaded state for a moment."""
         if self._alone is None or self._aside is None:
             return None
         now = self.clock()
-        if now - self._aside_at > ASIDE_MS:
+        if now - self._aside_at > self.timings.services.aside_ms:
             self._aside_at = now
             await self._aside.clear()
         return self._alone
@@ -200,40 +196,45 @@ class Cluster:
         self._stack.push_async_callback(self.bus.close)
 
     async def _open_log(self) -> None:
-        s = self.settings
-        seen = await self._make_topics()
-        producer = KafkaProducer(self.options)
+        s, timings = self.settings, self.timings.kafka
+        await self.topic_check.attempt()
+        producer = KafkaProducer(self.options, timings)
         self._stack.push_async_callback(producer.close)
-        self.watcher = Watcher(self.options, s.partitions)
+        self.watcher = Watcher(self.options, s.partitions, timings)
         self._stack.push_async_callback(self.watcher.close)
         self.backlog = self._make_backlog()
-        persister = ReceiptPersister(self.durable.merge_unless_erased)
-        self._restoring = SharedPersister(persister, self.hot.users, _always, self.clock, s.persist_rate)
-        spool = await asyncio.to_thread(_own_spool, Path(s.data_dir), s.spool_max, self._restore)
-        self._spool_notes = SpoolNotes(spool, self.durable, self.clock)
+        traced = producer if self._tracing is None else self._tracing.producer(producer)
+        self.sender = Sender(traced, self.topics, s.partitions, self.topic_check.done, self.backlog)
+        await self._open_spool()
         self.log = KafkaLog(
-            producer if self._tracing is None else self._tracing.producer(producer),
-            spool,
-            self.topics,
-            self.watcher,
+            self.sender,
+            self.spooled_reads,
             self.backlog,
-            partitions=s.partitions,
-            instance_id=self.instance_id,
-            produce_timeout=s.produce_timeout / 1000,
-            wait_timeout=s.wait_timeout,
-            applied=self.hot.channels.offsets,
-            note_spool=self._spool_notes.keep,
-            topics_seen=seen,
+            self.watcher,
+            self.hot.channels.offsets,
+            self.instance_id,
+            s.wait_timeout,
+            timings,
         )
         self._stack.push_async_callback(self.log.close)
-        if seen:
-            self.topics_seen.set()
-        else:
-            self._stack.push_async_callback(cancel, asyncio.create_task(self._keep_making_topics(self.log)))
+        self._run(self._retry_topic_check())
         await self.log.start()
         self.dependencies["log"] = self._ping_log
-        self._stack.push_async_callback(cancel, asyncio.create_task(self.backlog.run()))
+        self._run(self.backlog.run())
         await self.backlog.looked()
+
+    async def _open_spool(self) -> None:
+        s = self.settings
+        persister = SharedPersister(
+            ReceiptPersister(self.durable.merge_unless_erased), self.hot.users, _always, self.clock, s.persist_rate
+        )
+        restorer = SpoolRestorer(persister, self.sender.send_reads, self.bus)
+        self.spools = SpoolDirectory(
+            Path(s.data_dir), s.spool_max, restorer.restore, self.durable, self.clock, self.timings.kafka
+        )
+        spool, notes = await self.spools.open_own()
+        self.spooled_reads = SpooledReads(self.sender, spool, notes.keep, s.produce_timeout / 1000, self.timings.kafka)
+        self._spool_report = SpoolReport(self.spooled_reads, notes, self.notes, self.hot.users, self.instance_id)
 
     def _make_backlog(self) -> Backlog:
         s, topics = self.settings, self.topics
@@ -243,29 +244,7 @@ class Cluster:
             ends_before=lambda seconds: self.watcher.ends_before(topics.messages, seconds),
             applied=self.hot.channels.offsets,
         )
-        return Backlog(sources, s.partitions, stale_after=s.stale_after, max_lag=s.max_lag)
-
-    async def _make_topics(self) -> bool:
-        """Returns False if Kafka is unavailable. Reads work without it, so the process starts anyway."""
-        try:
-            await asyncio.to_thread(make_topics, self.options, self.topics.all, self.settings.partitions)
-        except LogUnavailable as error:
-            log.warning("topics are not made yet", action="kafka", reason=error.explained)
-            return False
-        return True
-
-    async def _keep_making_topics(self, log: KafkaLog) -> None:
-        """Retry until the topics exist. An error that would have prevented the start ends the process now."""
-        while not self.topics_seen.is_set():
-            await asyncio.sleep(TOPICS_SECONDS)
-            try:
-                if await self._make_topics():
-                    log.topics_seen = True
-                    self.topics_seen.set()
-            except ReadstateError as error:
-                self.loss = error
-                self.lost.set()
-                return
+        return Backlog(sources, s.partitions, self.timings.kafka, stale_after=s.stale_after, max_lag=s.max_lag)
 
     async def _ping_log(self) -> None:
         await self.watcher.ends(self.topics.messages)
@@ -273,97 +252,30 @@ class Cluster:
     async def _spooled(self) -> bool:
         return bool(await self.notes.spooled() or await self.durable.spools(self.clock()))
 
-    async def _ends(self) -> dict[int, int]:
-        return await self.watcher.ends(self.topics.reads)
-
-    async def _committed(self) -> dict[int, int]:
-        return await self.watcher.committed(self.topics.persister, self.topics.reads)
-
     # ------------------------------------------------------------ in the background
 
+    def _run(self, work: Coroutine[None, None, None]) -> None:
+        self._stack.push_async_callback(cancel, asyncio.create_task(work))
+
+    async def _retry_topic_check(self) -> None:
+        """An error that would have prevented the start ends the process now."""
+        try:
+            await self.topic_check.retry()
+        except ReadstateError as error:
+            self.loss = error
+            self.lost.set()
+
     async def _heartbeat(self, services: Services) -> None:
-        """Publish the depth of the spool, merge the spool into a hot store after a loss, and expire overdue devices."""
-        noted = generation = 0
         while True:
             try:
-                depth = self.log.spooled
-                await self._spool_notes.keep()
-                if depth or noted:
-                    await self.notes.note_spool(self.instance_id, depth)
-                    noted = depth
-                if generation != (generation := self.notes.seen()) and depth:
-                    await self._merge_spool()
+                await self._spool_report.renew()
                 await services.presence.expire()
             except ReadstateError as error:
                 log.debug("a heartbeat was missed", action="heartbeat", reason=error.explained)
             except Exception:
                 log.error("a heartbeat failed", action="heartbeat", traceback=traceback.format_exc())
-            await asyncio.sleep(HEARTBEAT_SECONDS)
-
-    async def _merge_spool(self) -> None:
-        """Merge this process's spool into the hot store after a loss: no other store has these reads."""
-        async for events in self.log.pending_spool():
-            await self.hot.users.apply([merged(event) for event in events])
-
-    async def _restore(self, events: Sequence[ReadEvent]) -> None:
-        """Write reads from another process's spool to the stores directly, not through the log.
-
-        Other instances wait for that spool only for a limited time. After that the hot store may count as fresh without
-        these reads, and the persister no longer merges what it reads from the log into the hot store. So they go to the
-        durable store, and then to the users in the hot store who were loaded before.
-        """
-        try:
-            await asyncio.sleep(self._restoring.throttle_delay())
-            await self._restoring.handle(events)
-        except Unavailable:
-            raise
-        except Exception:  # an event fails by itself: the persister's runner finds it and dead-letters it
-            log.error("a spool can't be restored and is sent", action="spool", traceback=traceback.format_exc())
-            await self.log.send_reads(events)
-        await self.bus.publish([UserRoomChanged(event.user_id, event.channel_id) for event in events])
-
-    async def _adopt_spools(self) -> None:
-        """Restore the spools of processes that died and were not restarted."""
-        while True:
-            for directory in await asyncio.to_thread(_spools, Path(self.settings.data_dir)):
-                with contextlib.suppress(ReadstateError):
-                    await self._adopt(directory)
-            await asyncio.sleep(ADOPT_SECONDS)
-
-    async def _adopt(self, directory: Path) -> None:
-        spool = await asyncio.to_thread(Spool.open, directory, max_bytes=self.settings.spool_max * 2**20)
-        notes = SpoolNotes(spool, self.durable, self.clock)
-
-        async def restore(events: Sequence[ReadEvent]) -> None:
-            await notes.keep()
-            await self._restore(events)
-
-        try:
-            if spool.depth and await spool.drain(restore):
-                await notes.keep()
-                log.info("the spool of a process that is gone has been restored", action="spool", spool=directory.name)
-        finally:
-            await spool.close()
+            await asyncio.sleep(self.timings.kafka.heartbeat)
 
 
 async def _always() -> bool:
     return True
-
-
-def merged(event: ReadEvent) -> Merged:
-    return Merged(event.channel_id, event.user_id, pointer_of(event))
-
-
-def _spools(data_dir: Path) -> list[Path]:
-    return sorted((data_dir / SPOOLS).glob("*"))
-
-
-def _own_spool(data_dir: Path, max_mib: int, restore: Send) -> Spool:
-    """Open the first spool directory that no other process holds."""
-    for number in range(MAX_SPOOLS):
-        try:
-            return Spool.open(data_dir / SPOOLS / str(number), max_bytes=max_mib * 2**20, restore=restore)
-        except ConfigurationError:
-            if number == MAX_SPOOLS - 1:
-                raise
-    raise AssertionError("the last one was taken or refused")

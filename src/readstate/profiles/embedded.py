@@ -2,10 +2,8 @@
 
 import asyncio
 import contextlib
-import fcntl
 import itertools
-import os
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,20 +14,24 @@ from readstate.adapters.sql.sqlite.file import Progress, back_up, restore
 from readstate.adapters.sql.sqlite.store import SqliteStore
 from readstate.adapters.sql.store import SqlStore
 from readstate.batching import Batcher, Batchers
-from readstate.domain.errors import ConfigurationError, ReadstateError, StorageUnavailable
+from readstate.domain.errors import ReadstateError, StorageUnavailable
 from readstate.domain.facts import Effect
 from readstate.extras import extra
 from readstate.ports import Clock, Hot, Seen
 from readstate.services.cursors import Cursors
 from readstate.services.freshness import AlwaysFresh
 from readstate.services.pending_writes import UnannouncedWrites
+from readstate.services.undelivered import LateBadges
 from readstate.settings import Settings
 from readstate.tasks import cancel
 from readstate.timings import Timings
+from readstate.workers.focused_reads import FocusedReads
 from readstate.workers.message_writer import MessageWriter
+from readstate.workers.on_failure import DropHotState
 from readstate.workers.receipt_persister import ReceiptPersister
 
 from .consistency import Exclusive
+from .lock import take_directories
 from .wiring import Parts, Services
 
 if TYPE_CHECKING:
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
 
 EXPIRE_TURNS = 720
 """Rows that badges no longer need expire once an hour: every 720 turns of housekeeping."""
-LOCK_FILE = "lock"
 
 
 class Embedded:
@@ -67,7 +68,7 @@ class Embedded:
         return {}
 
     async def start(self, services: Services) -> tuple[SqlStore, Hot]:
-        self._stack.callback(_take_directories(self._settings))
+        self._stack.callback(take_directories(self._settings))
         durable = await self._open_durable()
         position = await durable.last_position()
         store_id = await durable.store_id()
@@ -88,22 +89,18 @@ class Embedded:
         async def note_away(effects: Sequence[Effect]) -> None:
             await hot.badges.add([one for effect in effects for one in effect.undelivered])
 
+        late_badges = LateBadges(durable, hot.badges, bus)
         writer = MessageWriter(
             durable,
-            hot.users,
-            hot.channels,
-            hot.badges,
-            hot.presence,
+            hot,
             bus,
-            persister.handle,
             note_away,
-            read_in_focus,
-            hot.clear,
+            FocusedReads(hot.users, hot.presence, read_in_focus),
+            DropHotState(hot, late_badges, persister.handle, self._clock),
             unannounced,
-            self._clock,
             self._instance_id,
         )
-        self._stack.push_async_callback(writer.tend)
+        self._stack.push_async_callback(late_badges.note)
         log = LocalLog(position, writer.handle, persister.handle, batchers)
         self._stack.push_async_callback(log.close)
         parts = Parts(
@@ -125,15 +122,15 @@ class Embedded:
         services.assemble(self._settings, self._clock, parts)
         bus.subscribe(services.live.on_announcements, services.live.on_gap, services.live.is_idle)
         self._stack.push_async_callback(services.finish)
-        self._stack.push_async_callback(cancel, asyncio.create_task(self._housekeeping(services, hot, writer)))
+        self._stack.push_async_callback(cancel, asyncio.create_task(self._housekeeping(services, hot, late_badges)))
         return durable, hot
 
-    async def _housekeeping(self, services: Services, hot: Hot, writer: MessageWriter) -> None:
+    async def _housekeeping(self, services: Services, hot: Hot, late_badges: LateBadges) -> None:
         for turn in itertools.count(1):
             await asyncio.sleep(self._timings.services.housekeeping)
             with contextlib.suppress(ReadstateError):
                 await services.presence.expire()
-                await writer.tend()
+                await late_badges.note()
                 await hot.bound()
                 if turn % EXPIRE_TURNS == 0:
                     await services.badge.expire()
@@ -183,47 +180,6 @@ class Embedded:
         await hot.clear()  # state of an earlier process may be behind the durable store
         self.dependencies["hot_store"] = hot.ping
         return hot
-
-
-def _take_directories(settings: Settings) -> Callable[[], None]:
-    for needed in (settings.store_directory, Path(settings.data_dir)):
-        needed.mkdir(parents=True, exist_ok=True)
-    return _lock(settings.store_directory)
-
-
-@contextlib.contextmanager
-def store_held(settings: Settings) -> Iterator[None]:
-    """Hold the lock on the store's directory during the block."""
-    release = _take_directories(settings)
-    try:
-        yield
-    finally:
-        release()
-
-
-def _lock(directory: Path) -> Callable[[], None]:
-    """Lock the directory for this process; returns the release. The lock file is never removed."""
-    handle = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(handle)
-        raise ConfigurationError(
-            f"another process has the store in {str(directory)!r}: it belongs to one process. "
-            "Talk to that one over HTTP, or stop it first"
-        ) from error
-    return lambda: os.close(handle)
-
-
-def store_is_locked(data_dir: str | Path) -> bool:
-    path = Path(data_dir) / LOCK_FILE
-    if not path.exists():
-        return False
-    try:
-        _lock(Path(data_dir))()
-    except ConfigurationError:
-        return True
-    return False
 
 
 def back_up_store(settings: Settings, target: Path, progress: Progress) -> int:

@@ -17,7 +17,8 @@ from readstate.settings import Settings, make_settings
 from readstate.tasks import cancel
 from readstate.timings import Timings
 
-from .embedded import Embedded, store_held
+from .embedded import Embedded
+from .lock import store_held
 from .wiring import Services
 
 if TYPE_CHECKING:

@@ -18,9 +18,13 @@ import structlog
 
 from readstate.domain.errors import HotStoreUnavailable, ReadstateError, Unavailable
 from readstate.ports import FRESH, Stale
+from readstate.tasks import cancel
 from readstate.timings import ServiceTimings
 
 log = structlog.get_logger()
+
+FIRST_GENERATION = 1
+"""It follows no loss of the hot store."""
 
 
 class AlwaysFresh:
@@ -86,7 +90,9 @@ class ReadLogProgress(NamedTuple):
     spooled: Callable[[], Awaitable[bool]]
     """Whether any instance has reads in its spool."""
     ends: Offsets
+    """The next offset of each partition of `read-receipts`."""
     committed: Offsets
+    """The next offset that the persister has to process."""
 
 
 class Trailing:
@@ -112,8 +118,8 @@ class Trailing:
         self._partitions = partitions
         self._fresh = 0
         self._fresh_at = 0.0
-        self._news = asyncio.Condition()
-        self._waits = _SharedWaits(progress, timings.freshness_poll)
+        self._became_fresh = asyncio.Condition()
+        self._persister = _Persister(progress, timings.freshness_poll)
 
     @property
     def behind(self) -> bool:
@@ -124,24 +130,34 @@ class Trailing:
 
     async def caught_up(self) -> None:
         try:
-            async with asyncio.timeout(self._patience), self._news:
-                await self._news.wait_for(lambda: not self.behind)
+            async with asyncio.timeout(self._patience), self._became_fresh:
+                await self._became_fresh.wait_for(lambda: not self.behind)
         except TimeoutError:
             raise Unavailable(
                 "the hot store was lost, and the database does not have all reads of the log yet; try again"
             ) from None
 
     async def passed(self) -> bool:
-        await asyncio.sleep(self._timings.settle)  # for reads in flight, and for the notes about spools
-        return await self._waits.passed(self._timings.persister - self._timings.settle)
+        return await self._passed(self._timings.settle, self._timings.persister)
 
     async def stored_soon(self) -> bool:
-        return await self._waits.passed(self._timings.persister_in_request)
+        return await self._passed(0, self._timings.persister_in_request)
+
+    async def _passed(self, settle: float, patience: float | None) -> bool:
+        """`settle`: seconds for reads in flight, and for the notes about spools."""
+        try:
+            async with asyncio.timeout(patience):
+                await asyncio.sleep(settle)
+                await self._persister.passed()
+        except TimeoutError:
+            return False
+        return True
 
     async def must_merge(self) -> bool:
         """Whether users in the hot store may have been loaded without what is in the database now."""
         number = await self._notes.generation()
-        return number != self._fresh or _now() < self._fresh_at + self._timings.late_reads
+        now = asyncio.get_running_loop().time()
+        return number != self._fresh or now < self._fresh_at + self._timings.late_reads
 
     async def run(self) -> None:
         while True:
@@ -156,105 +172,70 @@ class Trailing:
     async def _follow(self, number: int) -> None:
         """Returns when the generation is fresh, or another one has begun."""
         if await self._notes.fresh() < number:
-            check = _Check(self._progress, settled_at=_now() + self._timings.settle)
-            while not await check.has_passed():
-                await asyncio.sleep(self._timings.freshness_poll)
-                if await self._notes.generation() != number:
-                    return
+            passed = asyncio.create_task(self._passed(await self._settle(number), patience=None))
+            try:
+                while not passed.done():
+                    await asyncio.wait([passed], timeout=self._timings.freshness_poll)
+                    if await self._notes.generation() != number:
+                        return
+            finally:
+                await cancel(passed)
             await self._notes.note_fresh(number)
-        async with self._news:
-            self._fresh, self._fresh_at = number, _now()
-            self._news.notify_all()
+        async with self._became_fresh:
+            self._fresh, self._fresh_at = number, asyncio.get_running_loop().time()
+            self._became_fresh.notify_all()
+
+    async def _settle(self, number: int) -> float:
+        """Seconds until every instance has reported its spool. Before the first read there is nothing to report."""
+        is_new = number == FIRST_GENERATION and not any((await self._progress.ends()).values())
+        return 0 if is_new else self._timings.settle
 
 
-def _passed(end: Mapping[int, int], committed: Mapping[int, int]) -> bool:
-    return all(committed.get(part, 0) >= offset for part, offset in end.items())
+class _Persister:
+    """Looks at the log once per `interval` for all waiting callers together, however many there are."""
 
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-class _Check:
-    """Whether the persister has passed what the log and all spools held at one point in time."""
-
-    def __init__(self, progress: ReadLogProgress, settled_at: float) -> None:
+    def __init__(self, progress: ReadLogProgress, interval: float) -> None:
         self._progress = progress
-        self._settled_at = settled_at
-        self._end: Mapping[int, int] | None = None
+        self._interval = interval
+        self._callers: dict[asyncio.Future[None], Mapping[int, int] | None] = {}
+        """Each waits until the persister passes an end of the log that was seen after the call."""
+        self._looking: asyncio.Task[None] | None = None
+        self._looked_at = 0.0
 
-    async def has_passed(self) -> bool:
-        """Poll this until it returns True."""
-        settled = _now() >= self._settled_at
-        if await self._progress.spooled():
-            self._end = None  # reads from a spool are appended after the end that was seen
-            return False
-        if self._end is None:
-            end = await self._progress.ends()
-            if not any(end.values()):
-                return True
-            if not settled:  # a spool may be sent before its instance has noted it
-                return False
-            self._end = end
-        return _passed(self._end, await self._progress.committed())
-
-
-class _Waiting:
-    """A caller that waits until the persister passes an end of the log seen after the call."""
-
-    def __init__(self) -> None:
-        self.end: Mapping[int, int] | None = None
-        self.done = asyncio.get_running_loop().create_future()
-
-
-class _SharedWaits:
-    """Checks the log for all waiting callers together: every `poll` seconds, however many there are."""
-
-    def __init__(self, progress: ReadLogProgress, poll: float) -> None:
-        self._progress = progress
-        self._poll = poll
-        self._waiting: list[_Waiting] = []
-        self._checking: asyncio.Task[None] | None = None
-        self._checked_at = 0.0
-
-    async def passed(self, patience: float) -> bool:
-        """Whether the persister passes everything acknowledged by now within `patience` seconds."""
-        one = _Waiting()
-        self._waiting.append(one)
-        if self._checking is None:
-            self._checking = asyncio.create_task(self._check_all())
+    async def passed(self) -> None:
+        """Return when the persister has passed everything acknowledged by now."""
+        caller = asyncio.get_running_loop().create_future()
+        self._callers[caller] = None
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._keep_looking())
         try:
-            async with asyncio.timeout(patience):
-                await one.done
-        except TimeoutError:
-            return False
+            await caller
         finally:
-            self._waiting.remove(one)
-        return True
+            del self._callers[caller]
 
-    async def _check_all(self) -> None:
+    async def _keep_looking(self) -> None:
+        loop = asyncio.get_running_loop()
         try:
-            while self._waiting:
-                await asyncio.sleep(self._checked_at + self._poll - _now())
-                self._checked_at = _now()
+            while self._callers:
+                await asyncio.sleep(self._looked_at + self._interval - loop.time())
+                self._looked_at = loop.time()
                 with contextlib.suppress(ReadstateError):  # a server is down
-                    await self._check()
+                    await self._look()
                 await asyncio.sleep(0)  # callers that are done leave the list
         finally:
-            self._checking = None
+            self._looking = None
 
-    async def _check(self) -> None:
-        waiting = list(self._waiting)
+    async def _look(self) -> None:
+        callers = list(self._callers)  # later ones wait for a later end
         if await self._progress.spooled():
-            for one in waiting:
-                one.end = None  # reads from a spool are appended after the end that was seen
+            self._callers = dict.fromkeys(self._callers)  # a spool is appended after the end that was seen
             return
-        new = [one for one in waiting if one.end is None]
-        if new:
+        if any(self._callers.get(caller) is None for caller in callers):
             end = await self._progress.ends()
-            for one in new:
-                one.end = end
+            self._callers |= {one: seen or end for one, seen in self._callers.items() if one in callers}
         done = await self._progress.committed()
-        for one in waiting:
-            if _passed(one.end or {}, done) and not one.done.done():
-                one.done.set_result(None)
+        for caller in callers:
+            ends = self._callers.get(caller)  # None: it has gone
+            passed = ends is not None and all(done.get(part, 0) >= end for part, end in ends.items())
+            if passed and not caller.done():
+                caller.set_result(None)

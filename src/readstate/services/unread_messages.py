@@ -73,7 +73,7 @@ class UnreadView(UnreadCounts):
         for first, last, source in sorted(sources, key=lambda s: -s[1] if newest else s[0]):
             if len(found) >= limit and (last < found[-1].at if newest else first > found[-1].at):
                 break
-                found += await self._durable.unread_messages(user, source, low, high, newest, limit + 1)
+            found += await self._durable.unread_messages(user, source, low, high, newest, limit + 1)
             found = [m for m in found if after is None or _is_after(m, after, sign)]
             found = sorted(found, key=lambda m: (sign * m.at, m.channel_id))[:limit]
         return found

@@ -9,30 +9,25 @@ Single servers take options: `with Valkey(tmp_path / "valkey", persistent=False)
 a server is stopped and its data are removed. Calls block; in asynchronous code use `asyncio.to_thread`.
 """
 
-from .cluster import ClusterNode, ValkeyCluster
+from .cluster import ValkeyCluster
 from .kafka import Kafka, KafkaCluster
-from .maven import cache_directory
 from .postgres import Postgres
-from .running import PROFILE, USUAL, VARIABLES, Stack, Status, check_names, locked, read_state, servers
-from .server import Server, ServerFailed, SoftwareMissing
+from .running import PROFILE, VARIABLES, Stack, Status, check_names, locked, read_state, servers
+from .server import ServerFailed, SoftwareMissing
 from .valkey import Valkey
 
 __all__ = [
     "PROFILE",
-    "USUAL",
     "VARIABLES",
-    "ClusterNode",
     "Kafka",
     "KafkaCluster",
     "Postgres",
-    "Server",
     "ServerFailed",
     "SoftwareMissing",
     "Stack",
     "Status",
     "Valkey",
     "ValkeyCluster",
-    "cache_directory",
     "check_names",
     "locked",
     "read_state",

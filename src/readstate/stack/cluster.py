@@ -1,16 +1,13 @@
 """Valkey Cluster: masters that share all slots, each optionally with replicas."""
 
-import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from .ports import HOST
 from .processes import MOMENT
-from .server import START_SECONDS, Record, Report, ServerFailed
+from .server import START_SECONDS, Cluster, Record, Report, ServerFailed
 from .valkey import Valkey
 
 MASTERS = 3
@@ -41,64 +38,34 @@ class ClusterNode(Valkey):
         return answer
 
 
-class ValkeyCluster:
-    """Three masters with `replicas` each; `nodes` lists the masters first. Nodes can be killed one by one."""
+class ValkeyCluster(Cluster[ClusterNode]):
+    """Three masters with `replicas` each; `nodes` lists the masters first."""
 
     kind = "valkey-cluster"
 
     def __init__(
         self, home: Path, *, replicas: int = 0, record_of: Callable[[str], Record] = lambda _: Record(), **how: Any
     ) -> None:
-        self.home = home.absolute()
-        self.nodes = [
-            ClusterNode(self.home / str(number), name=(name := f"{self.kind}-{number}"), record=record_of(name), **how)
-            for number in range(1, MASTERS * (1 + replicas) + 1)
+        names = [f"{self.kind}-{number}" for number in range(1, MASTERS * (1 + replicas) + 1)]
+        nodes = [
+            ClusterNode(home / str(number), name=name, record=record_of(name), **how)
+            for number, name in enumerate(names, 1)
         ]
-
-    @property
-    def members(self) -> Sequence[ClusterNode]:
-        return self.nodes
+        super().__init__(home, nodes)
 
     @property
     def url(self) -> str:
         """All nodes, any of which tells a client about the others."""
         return "redis+cluster://" + ",".join(f"{HOST}:{node.port}" for node in self.nodes)
 
-    @property
-    def is_running(self) -> bool:
-        return all(node.is_running for node in self.nodes)
-
     def start(self, report: Report = lambda _: None) -> Self:
-        """Start the nodes that do not run. Returns when the Cluster accepts requests for all slots."""
-        with ThreadPoolExecutor(len(self.nodes)) as pool:
-            list(pool.map(lambda node: node.start(), self.nodes))
+        """Returns when the Cluster accepts requests for all slots."""
+        super().start()
         if not (self.home / FORMED).exists():
-            report("giving out the slots")
+            report("assigning the slots")
             self._form()
         _wait_until(self.is_whole, "the Cluster is whole")
         return self
-
-    def stop(self) -> None:
-        with ThreadPoolExecutor(len(self.nodes)) as pool:
-            list(pool.map(ClusterNode.stop, self.nodes))
-
-    def kill(self) -> None:
-        for node in self.nodes:
-            node.kill()
-
-    def pause(self) -> None:
-        for node in self.nodes:
-            node.pause()
-
-    def resume(self) -> None:
-        for node in self.nodes:
-            node.resume()
-
-    def wipe(self) -> None:
-        self.stop()
-        for node in self.nodes:
-            node.wipe()
-        shutil.rmtree(self.home, ignore_errors=True)
 
     def is_whole(self) -> bool:
         """Whether every node sees all others and accepts requests for all slots."""
@@ -113,14 +80,6 @@ class ValkeyCluster:
             and link.get("master_link_status", "up") == "up"
             for state, link in zip(states, links, strict=True)
         )
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.wipe()
 
     def _form(self) -> None:
         """Form a Cluster from nodes without data. Starts over if an earlier attempt was interrupted."""
@@ -152,5 +111,5 @@ def _wait_until(condition: Callable[[], bool], what: str) -> None:
     end = time.monotonic() + START_SECONDS
     while not condition():
         if time.monotonic() > end:
-            raise ServerFailed(f"valkey-cluster: waited {START_SECONDS:.0f} s in vain until {what}")
+            raise ServerFailed(f"valkey-cluster: did not get ready in {START_SECONDS:.0f} s: waited until {what}")
         time.sleep(5 * MOMENT)

@@ -2,19 +2,16 @@
 
 import base64
 import secrets
-import shutil
 import socket
 import struct
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from .maven import find_java, jars
 from .ports import HOST, free_ports
 from .processes import run
-from .server import Record, Report, Server, ServerFailed
+from .server import Cluster, Record, Report, Server, ServerFailed
 
 VERSION = "4.1.1"
 JARS = [("org.apache.kafka", "kafka_2.13", VERSION), ("org.slf4j", "slf4j-simple", "1.7.36")]
@@ -92,7 +89,7 @@ class Kafka(Server):
         words = ["kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", name.read_text(), "-c", PROPERTIES]
         done = run([*self._java, *words], directory=self.home)
         if done.returncode:
-            raise ServerFailed(f"kafka: the data directory cannot be made: {(done.stderr or done.stdout).strip()}")
+            raise ServerFailed(f"kafka: the data directory cannot be formatted: {(done.stderr or done.stdout).strip()}")
 
 
 def _new_id() -> str:
@@ -112,64 +109,30 @@ class KafkaNode(Kafka):
         return _properties(self.number, self._all_ports())
 
 
-class KafkaCluster:
-    """Nodes that are broker and controller each. Kafka runs while most of them do. Nodes can be killed one by one."""
+class KafkaCluster(Cluster[KafkaNode]):
+    """Nodes that are broker and controller each. Kafka runs while most of them do."""
 
     kind = "kafka"
 
     def __init__(
         self, home: Path, *, brokers: int = 3, record_of: Callable[[str], Record] = lambda _: Record(), **how: Any
     ) -> None:
-        self.home = home.absolute()
-        self.nodes = [
-            KafkaNode(
-                self.home / str(number),
-                number,
-                self._ports,
-                name=(name := f"kafka-{number}"),
-                record=record_of(name),
-                **how,
-            )
-            for number in range(1, brokers + 1)
+        names = [f"{self.kind}-{number}" for number in range(1, brokers + 1)]
+        nodes = [
+            KafkaNode(home / str(number), number, self._ports, name=name, record=record_of(name), **how)
+            for number, name in enumerate(names, 1)
         ]
-
-    @property
-    def members(self) -> Sequence[KafkaNode]:
-        return self.nodes
+        super().__init__(home, nodes)
 
     @property
     def url(self) -> str:
         """All brokers, any of which tells a client about the others."""
         return ",".join(node.url for node in self.nodes)
 
-    @property
-    def is_running(self) -> bool:
-        return all(node.is_running for node in self.nodes)
-
     def start(self, report: Report = lambda _: None) -> Self:
-        """Start the nodes that do not run. Returns when all answer; none can before most of them run."""
+        """Returns when all nodes answer; none can before most of them run."""
         self._prepare(report)
-        with ThreadPoolExecutor(len(self.nodes)) as pool:
-            list(pool.map(lambda node: node.start(report), self.nodes))
-        return self
-
-    def stop(self) -> None:
-        with ThreadPoolExecutor(len(self.nodes)) as pool:
-            list(pool.map(KafkaNode.stop, self.nodes))
-
-    def wipe(self) -> None:
-        self.stop()
-        for node in self.nodes:
-            node.wipe()
-        shutil.rmtree(self.home, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.wipe()
+        return super().start(report)
 
     def _prepare(self, report: Report) -> None:
         """Give every node the ports of all nodes and the cluster id before the first one starts."""

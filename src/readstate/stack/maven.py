@@ -27,7 +27,7 @@ def find_java() -> Path:
     told = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr if found else ""
     version = re.search(r'version "(\d+)', told)
     if not found or not version:
-        raise SoftwareMissing(f"Java {JAVA_LEAST} or later is not on this machine. {ADVICE}")
+        raise SoftwareMissing(f"Java {JAVA_LEAST} or later is not installed. {ADVICE}")
     if int(version[1]) < JAVA_LEAST:
         raise SoftwareMissing(f"Java {JAVA_LEAST} or later is needed, and {found} is Java {version[1]}. {ADVICE}")
     return Path(found)
@@ -41,7 +41,7 @@ def jars(name: str, wanted: list[Coordinates], report: Report) -> Path:
         return complete
     maven = shutil.which("mvn")
     if maven is None:
-        raise SoftwareMissing(f"Maven, which fetches {name}, is not on this machine. {ADVICE}")
+        raise SoftwareMissing(f"Maven, which downloads {name}, is not installed. {ADVICE}")
     cache.mkdir(parents=True, exist_ok=True)
     with _alone(cache / f"{name}.lock"):
         if not complete.exists():
@@ -64,33 +64,24 @@ def _fetch(maven: str, wanted: list[Coordinates], complete: Path, report: Report
     pom.write_text(_pom(wanted))
     options = ["--batch-mode", "-Dstyle.color=never", "-DincludeScope=runtime", f"-DoutputDirectory={target}"]
     command = [maven, "--file", str(pom), *options, COPY]
-    report(f"fetching {complete.name}")
-    progress, faults = _Progress(complete.name, report), []
+    report(f"downloading {complete.name}")
+    sizes: list[float] = []
+    faults: list[str] = []
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     ) as child:
         assert child.stdout is not None
         for line in child.stdout:
-            progress.follow(line)
+            if found := re.search(r"Downloaded from .*\((\d+(?:\.\d+)?) (B|kB|MB)\b", line):
+                sizes.append(float(found[1]) * UNITS[found[2]])
+                report(f"downloading {complete.name}: {len(sizes)} files, {sum(sizes) / 1_000_000:.1f} MB")
             if line.startswith("[ERROR]"):
                 faults.append(line.removeprefix("[ERROR]").strip())
     if child.returncode:
         reason = faults[0] if faults else f"it ended with exit code {child.returncode}"
-        raise ServerFailed(f"Maven cannot fetch {complete.name}: {reason}")
+        raise ServerFailed(f"Maven cannot download {complete.name}: {reason}")
     target.rename(complete)
     shutil.rmtree(partial)
-
-
-class _Progress:
-    def __init__(self, name: str, report: Report) -> None:
-        self._name, self._report = name, report
-        self._files = self._bytes = 0
-
-    def follow(self, line: str) -> None:
-        if found := re.search(r"Downloaded from .*\((\d+(?:\.\d+)?) (B|kB|MB)\b", line):
-            self._files += 1
-            self._bytes += int(float(found[1]) * UNITS[found[2]])
-            self._report(f"fetching {self._name}: {self._files} files, {self._bytes / 1_000_000:.1f} MB")
 
 
 def _pom(wanted: list[Coordinates]) -> str:

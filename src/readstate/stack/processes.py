@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -67,23 +67,10 @@ class Process:
         return True
 
 
-class Guard:
-    """Ends a server together with the process that started it."""
-
-    def __init__(self, shell: subprocess.Popen[bytes]) -> None:
-        self._shell = shell
-
-    def release(self) -> None:
-        """Release the shell of a server that has ended."""
-        if self._shell.stdin is not None:
-            self._shell.stdin.close()
-        self._shell.wait()
-
-
 def launch(
     command: Sequence[str | Path], *, directory: Path, log: BinaryIO, tied: bool, user: User | None = None
-) -> tuple[Process, Guard | None]:
-    """Start a server in its own session. A tied server ends with this process."""
+) -> tuple[Process, "subprocess.Popen[bytes] | None"]:
+    """Start a server in its own session. A tied server comes with a shell that ends it together with this process."""
     shell = subprocess.Popen(
         ["/bin/sh", "-c", TIED if tied else DETACHED, "sh", *command],
         cwd=directory,
@@ -97,19 +84,18 @@ def launch(
     assert shell.stdout is not None
     with shell.stdout as answer:
         pid = int(answer.readline())
-    if tied:
-        return Process(pid, birth(pid) or ""), Guard(shell)
-    shell.wait()
-    return Process(pid, birth(pid) or ""), None
+    if not tied:
+        shell.wait()
+    return Process(pid, birth(pid) or ""), shell if tied else None
 
 
 def run(
-    command: Sequence[str | Path], *, directory: Path, user: User | None = None, environ: Mapping[str, str] = ENVIRON
+    command: Sequence[str | Path], *, directory: Path, user: User | None = None
 ) -> subprocess.CompletedProcess[str]:
     done: subprocess.CompletedProcess[str] = subprocess.run(
         command,
         cwd=directory,
-        env=environ,
+        env=ENVIRON,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

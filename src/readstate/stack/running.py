@@ -19,7 +19,7 @@ from readstate.domain.errors import ConfigurationError, ReadstateError
 from .cluster import ValkeyCluster
 from .kafka import Kafka, KafkaCluster
 from .postgres import Postgres
-from .server import Record, Server, ServerFailed
+from .server import Record, Server, ServerFailed, Unit
 from .valkey import Valkey
 
 STATE_FILE = "stack.json"
@@ -37,10 +37,11 @@ CLUSTER = frozenset({"READSTATE_HOT_URL", "READSTATE_DATABASE_URL", "READSTATE_K
 """With all of these settings, the cluster profile can run."""
 USUAL = ("valkey", "postgres", "kafka")
 
-Unit = Server | ValkeyCluster | KafkaCluster
-"""What a name stands for: one process, or a cluster of several."""
 Report = Callable[[str, str], None]
 """Called with the name of a server and its progress."""
+
+
+Condition = Literal["running", "not answering", "died", "stopped"]
 
 
 class State(Struct):
@@ -56,7 +57,7 @@ class State(Struct):
 
 class Status(Struct, frozen=True):
     name: str
-    state: Literal["running", "not answering", "died", "stopped"]
+    state: Condition
     ports: list[int]
     pid: int | None
     version: str
@@ -75,10 +76,6 @@ class Stack:
         self._saving = threading.Lock()
         self._state = read_state(self.directory) or State()
         self._units: dict[str, Unit] = {name: self._make(name) for name in self._state.names}
-
-    @property
-    def names(self) -> Sequence[str]:
-        return tuple(self._state.names)
 
     def up(
         self,
@@ -111,7 +108,7 @@ class Stack:
         if "kafka" in self._units:
             raise ConfigurationError(
                 f"this Kafka has {self._state.brokers} brokers, and its topics their replicas: to have {brokers}, "
-                "give up its data first (readstate stack down --wipe)"
+                "remove its data first (readstate stack down --wipe)"
             )
         self._state.brokers = brokers
 
@@ -145,20 +142,8 @@ class Stack:
         return cast(Valkey, self._units["valkey"])
 
     @property
-    def cluster(self) -> ValkeyCluster:
-        return cast(ValkeyCluster, self._units["valkey-cluster"])
-
-    @property
-    def replica(self) -> Valkey:
-        return cast(Valkey, self._units["replica"])
-
-    @property
     def postgres(self) -> Postgres:
         return cast(Postgres, self._units["postgres"])
-
-    @property
-    def kafka(self) -> Kafka:
-        return cast(Kafka, self._units["kafka"])
 
     # ------------------------------------------------------------ internals
 
@@ -203,7 +188,7 @@ def check_names(names: Sequence[str]) -> None:
     if unknown := [name for name in names if name not in VARIABLES]:
         raise ConfigurationError(f"there is no server {', '.join(unknown)}: there are {', '.join(VARIABLES)}")
     if {"valkey", "valkey-cluster"} <= set(names):
-        raise ConfigurationError("valkey and valkey-cluster would both be the hot state: name one of them")
+        raise ConfigurationError("valkey and valkey-cluster are both hot stores: name one of them")
 
 
 def read_state(directory: Path) -> State | None:
@@ -227,12 +212,11 @@ def check_known(state: State) -> None:
 
 def _status(server: Server) -> Status:
     record = server.record
+    state: Condition = "died"
     if record.pid is None:
-        return Status(server.name, "stopped", record.ports, None, record.version, str(server.data))
-    alive: Literal["running", "not answering"] = (
-        "running" if server.is_running and server.answers() else "not answering"
-    )
-    state = alive if server.is_running else "died"
+        state = "stopped"
+    elif server.is_running:
+        state = "running" if server.answers() else "not answering"
     return Status(server.name, state, record.ports, record.pid, record.version, str(server.data))
 
 

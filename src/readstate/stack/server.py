@@ -1,20 +1,22 @@
-"""A real server as a process: start on its own port, stop, kill, pause, and start again with the same data."""
+"""Real servers as processes: start on their own ports, stop, kill, pause, and start again with the same data."""
 
 import shutil
 import signal
+import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import ClassVar, Generic, Self, TypeVar
 
 from msgspec import Struct
 
 from readstate.domain.errors import ConfigurationError, Unavailable
 
 from .ports import free_ports, is_free
-from .processes import MOMENT, Guard, Process, User, launch
+from .processes import MOMENT, Process, User, launch
 
 Report = Callable[[str], None]
 """Called with a short progress message."""
@@ -26,7 +28,7 @@ PORT_TRIES = 5
 
 
 class SoftwareMissing(ConfigurationError):
-    """A server cannot be started because it, or something it needs, is not on this machine."""
+    """A server cannot be started because it, or something it needs, is not installed."""
 
 
 class ServerFailed(Unavailable):
@@ -43,15 +45,54 @@ class Record(Struct):
     version: str = ""
 
 
-class Server(ABC):
+class Unit(ABC):
+    """One server, or several that form a cluster. As a context manager it is started, and wiped at the end."""
+
+    kind: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """The address for clients."""
+
+    @property
+    @abstractmethod
+    def members(self) -> "Sequence[Server]":
+        """The processes that it consists of."""
+
+    @property
+    @abstractmethod
+    def is_running(self) -> bool:
+        """Whether all its processes exist."""
+
+    @abstractmethod
+    def start(self, report: Report = lambda _: None) -> Self:
+        """Start what does not run and return when it answers."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stop it cleanly, or by force after `STOP_SECONDS`."""
+
+    @abstractmethod
+    def wipe(self) -> None:
+        """Stop it and remove its data."""
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.wipe()
+
+
+class Server(Unit):
     """One server process with its own directory.
 
     The ports are chosen at the first start and kept. A `tied` server ends with the process that started it, even if
-    that process is killed; others run until they are stopped. `changed` is called when the record has changed. As a
-    context manager, a server is started, and wiped at the end.
+    that process is killed; others run until they are stopped. `changed` is called when the record has changed.
     """
 
-    kind: ClassVar[str]
     port_count: ClassVar[int] = 1
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
 
@@ -69,14 +110,10 @@ class Server(ABC):
         self.record = record or Record()
         self._tied = tied
         self._changed = changed
-        self._guard: Guard | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
+        """The shell that ends a tied server."""
 
     # ------------------------------------------------------------ defined by each kind of server
-
-    @property
-    @abstractmethod
-    def url(self) -> str:
-        """The address for clients."""
 
     @property
     def data(self) -> Path:
@@ -102,7 +139,6 @@ class Server(ABC):
 
     @property
     def members(self) -> "Sequence[Server]":
-        """The processes that it consists of."""
         return [self]
 
     @property
@@ -124,9 +160,8 @@ class Server(ABC):
         return self.process is not None and self.process.is_alive
 
     def start(self, report: Report = lambda _: None) -> Self:
-        """Start it and return when it answers. Does nothing if it already runs."""
         if self.is_running:
-            self._wait_until_it_answers()
+            self._wait_for_answer()
             return self
         self._release()
         self._make_home()
@@ -136,7 +171,6 @@ class Server(ABC):
         return self
 
     def stop(self) -> None:
-        """Stop it cleanly, or by force after `STOP_SECONDS`."""
         if (process := self.process) is not None:
             process.send(self.stop_signal)
             process.send_all(signal.SIGCONT)
@@ -163,21 +197,12 @@ class Server(ABC):
             process.send_all(signal.SIGCONT)
 
     def wipe(self) -> None:
-        """Stop it and remove its data."""
         self.stop()
         if self.home.is_symlink():
             self.home.unlink()
         else:
             shutil.rmtree(self.home, ignore_errors=True)
         self.record.ports = []
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.wipe()
 
     # ------------------------------------------------------------ internals
 
@@ -213,34 +238,34 @@ class Server(ABC):
             process, self._guard = launch(command, directory=self.home, log=log, tied=self._tied, user=user)
         self._note(process)
         try:
-            self._wait_until_it_answers()
+            self._wait_for_answer()
         except ServerFailed:
             self.kill()
             raise
 
-    def _wait_until_it_answers(self) -> None:
+    def _wait_for_answer(self) -> None:
         end = time.monotonic() + START_SECONDS
         while not self.answers():
             if not self.is_running:
                 self._release()
-                raise ServerFailed(f"{self.name} ended while it started: {self._last_words()}")
+                raise ServerFailed(f"{self.name} ended during its start: {self._last_log_line()}")
             if time.monotonic() > end:
-                raise ServerFailed(f"{self.name} does not answer after {START_SECONDS:.0f} s: {self._last_words()}")
+                raise ServerFailed(f"{self.name} does not answer after {START_SECONDS:.0f} s: {self._last_log_line()}")
             time.sleep(MOMENT)
 
     def _refuse_taken_ports(self) -> None:
         if taken := [str(port) for port in self.record.ports if not is_free(port)]:
             raise ServerFailed(
-                f"{self.name} cannot have port {' and '.join(taken)} as before: another program listens there; "
-                "stop that program, or give up the data (readstate stack down --wipe)"
+                f"{self.name} cannot use port {' and '.join(taken)} again: another program listens there; "
+                "stop that program, or remove the data (readstate stack down --wipe)"
             )
 
-    def _last_words(self) -> str:
+    def _last_log_line(self) -> str:
         try:
             lines = self.log.read_text("utf-8", "replace").strip().splitlines()
         except FileNotFoundError:
             lines = []
-        return f"{lines[-1].strip() if lines else 'it said nothing'} (see {self.log})"
+        return f"{lines[-1].strip() if lines else 'its log is empty'} (see {self.log})"
 
     def _note(self, process: Process | None) -> None:
         self.record.pid, self.record.born = (process.pid, process.born) if process else (None, "")
@@ -248,5 +273,43 @@ class Server(ABC):
 
     def _release(self) -> None:
         if self._guard is not None:
-            self._guard.release()
+            assert self._guard.stdin is not None
+            self._guard.stdin.close()
+            self._guard.wait()
             self._guard = None
+
+
+S = TypeVar("S", bound=Server)
+
+
+class Cluster(Unit, Generic[S]):
+    """Servers that form a cluster. Its nodes can also be killed one by one."""
+
+    def __init__(self, home: Path, nodes: Sequence[S]) -> None:
+        self.home = home.absolute()
+        self.nodes = nodes
+
+    @property
+    def members(self) -> Sequence[S]:
+        return self.nodes
+
+    @property
+    def is_running(self) -> bool:
+        return all(node.is_running for node in self.nodes)
+
+    def start(self, report: Report = lambda _: None) -> Self:
+        self._each(lambda node: node.start(report))
+        return self
+
+    def stop(self) -> None:
+        self._each(lambda node: node.stop())
+
+    def wipe(self) -> None:
+        self.stop()
+        for node in self.nodes:
+            node.wipe()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def _each(self, act: Callable[[S], object]) -> None:
+        with ThreadPoolExecutor(len(self.nodes)) as pool:
+            list(pool.map(act, self.nodes))

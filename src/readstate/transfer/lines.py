@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import Literal
 
 import msgspec
 from msgspec import DecodeError, ValidationError
+from msgspec.structs import replace
 
 from readstate.api import Refused, Time
 from readstate.api.preferences import PreferencesLine, plain
 from readstate.domain.errors import Invalid, ReadstateError, TooLarge
-from readstate.domain.model import FOREVER, Channel, ChannelType, Clock, Latest, Member, Message, Preferences
+from readstate.domain.model import FOREVER, Channel, Clock, Latest, Member, Message, Preferences
 from readstate.domain.rooms import thread_room
 from readstate.domain.rules import HERE, MAX_AHEAD_MS, MessageRules, check_id, check_user_id, mute_end, parse_time
 
@@ -67,7 +67,7 @@ def wrong_header(line: bytes) -> str | None:
 
 
 class Checks:
-    """Applies the limits of the service to records."""
+    """Checks records against the limits of the service."""
 
     def __init__(self, clock: Clock, rules: MessageRules) -> None:
         self._clock = clock
@@ -86,44 +86,22 @@ class Checks:
         match record:
             case MessageLine():
                 return self._message(record)
-            case MemberLine():
-                return self._member(record)
-            case ChannelLine():
-                return self._channel(record)
-            case ThreadLine():
-                return self._thread(record)
-            case FollowLine():
-                return self._follow(record)
-            case PointerLine():
-                channel = check_id(record.channel_id, "channel_id")
-                room = channel if record.thread_id is None else thread_room(channel, _thread_id(record.thread_id))
-                user = check_user_id(record.user_id)
-                return GivenUserRoom(room, user, None, Preferences(), self._read(record.last_read))
+            case MemberLine() | FollowLine() | PointerLine():
+                return self._user_room(record)
+            case ChannelLine() | ThreadLine():
+                return self._room(record)
             case UserLine():
                 tap, seen = self._past(record.last_tap, "last_tap"), self._past(record.last_seen, "last_seen")
                 return GivenUser(check_user_id(record.user_id), tap, seen, record.receipts)
 
     # ------------------------------------------------------------ channels and threads
 
-    def _channel(self, line: ChannelLine) -> Channel:
-        self._rules.check_text(line.name, "name")
-        self._rules.check_text(line.avatar, "avatar")
-        name = check_id(line.channel_id, "channel_id")
-        return self._room(name, line.kind, line, line.name, line.avatar, line.archived)
-
-    def _thread(self, line: ThreadLine) -> Channel:
-        name = thread_room(check_id(line.channel_id, "channel_id"), _thread_id(line.thread_id))
-        return self._room(name, "thread", line)
-
-    def _room(
-        self,
-        room: str,
-        kind: ChannelType | Literal["thread"],
-        line: ChannelLine | ThreadLine,
-        name: str | None = None,
-        avatar: str | None = None,
-        archived: bool = False,
-    ) -> Channel:
+    def _room(self, line: ChannelLine | ThreadLine) -> Channel:
+        room = Channel(_room_name(line), type="thread")
+        if isinstance(line, ChannelLine):
+            self._rules.check_text(line.name, "name")
+            self._rules.check_text(line.avatar, "avatar")
+            room = replace(room, type=line.kind, name=line.name, avatar=line.avatar, archived=line.archived)
         _check_seqs("last_seq", line.last_seq)
         last_at = _time(line.last_at, "last_at") or 0
         last_id = None if line.last_id is None else check_id(line.last_id, "last_id")
@@ -131,18 +109,8 @@ class Checks:
         if latest is not None and latest.seq == line.last_seq:
             last_id, last_at = last_id or latest.id, last_at or latest.at
         self._check_clock(last_at, "last_at")
-        return Channel(
-            room,
-            type=kind,
-            name=name,
-            avatar=avatar,
-            archived=archived,
-            deleted=line.deleted,
-            last_seq=line.last_seq,
-            last_id=last_id,
-            last_at=last_at,
-            latest=latest,
-        )
+        end = {"last_seq": line.last_seq, "last_id": last_id, "last_at": last_at, "latest": latest}
+        return replace(room, deleted=line.deleted, **end)
 
     def _latest(self, line: LatestLine, last_seq: int) -> Latest:
         seq = last_seq if line.seq is None else line.seq
@@ -158,7 +126,7 @@ class Checks:
     # ------------------------------------------------------------ messages
 
     def _message(self, line: MessageLine) -> Message:
-        self._check_places(line)
+        self._check_message(line)
         self._rules.check_text(line.text, "text")
         self._rules.check_text(line.preview, "preview")
         at, sent_at = self._past(line.at, "at"), _time(line.sent_at, "sent_at")
@@ -181,7 +149,7 @@ class Checks:
         )
 
     @staticmethod
-    def _check_places(line: MessageLine) -> None:
+    def _check_message(line: MessageLine) -> None:
         _check_seqs("seq", line.seq or 0)
         _check_seqs("thread_seq", line.thread_seq or 0)
         if line.seq == 0 or line.thread_seq == 0:
@@ -194,12 +162,12 @@ class Checks:
             if not line.deleted:
                 raise Invalid("sender_id may be null only where deleted is true")
             if line.seq is not None or line.thread_id is not None:
-                raise Invalid("a message with a place needs its sender_id")
+                raise Invalid("a message with a seq or thread_id needs its sender_id")
 
     def _mentions(self, line: MessageLine) -> tuple[str, ...]:
         found = self._rules.mentions(line.mentions)
         if HERE in found:
-            raise Invalid('nobody knows who was online then: instead of "@here" name the users, or "@channel"')
+            raise Invalid('it is unknown who was online then: instead of "@here" name the users, or "@channel"')
         return found
 
     def _check_clock(self, at: int, field: str) -> None:
@@ -214,20 +182,16 @@ class Checks:
 
     # ------------------------------------------------------------ members, followers
 
-    def _member(self, line: MemberLine) -> GivenUserRoom:
-        channel, user = check_id(line.channel_id, "channel_id"), check_user_id(line.user_id)
-        member, wanted = self._user_room(channel, user, line), _preferences(line.preferences)
-        return GivenUserRoom(channel, user, member, wanted, self._read(line.last_read))
-
-    def _follow(self, line: FollowLine) -> GivenUserRoom:
-        room = thread_room(check_id(line.channel_id, "channel_id"), _thread_id(line.thread_id))
-        user = check_user_id(line.user_id)
-        return GivenUserRoom(room, user, self._user_room(room, user, line), Preferences(), self._read(line.last_read))
-
-    def _user_room(self, room: str, user: str, line: MemberLine | FollowLine) -> Member:
-        _check_seqs("joined_seq", line.joined_seq)
-        _check_seqs("skipped", *chain.from_iterable(line.skipped))
-        return Member(room, user, line.active, line.joined_seq, self._past(line.joined_at, "joined_at"), line.skipped)
+    def _user_room(self, line: MemberLine | FollowLine | PointerLine) -> GivenUserRoom:
+        room, user = _room_name(line), check_user_id(line.user_id)
+        member = None
+        if not isinstance(line, PointerLine):
+            _check_seqs("joined_seq", line.joined_seq)
+            _check_seqs("skipped", *chain.from_iterable(line.skipped))
+            joined_at = self._past(line.joined_at, "joined_at")
+            member = Member(room, user, line.active, line.joined_seq, joined_at, line.skipped)
+        wanted = _preferences(line.preferences) if isinstance(line, MemberLine) else Preferences()
+        return GivenUserRoom(room, user, member, wanted, self._read(line.last_read))
 
     def _read(self, line: LastReadLine | None) -> GivenRead | None:
         if line is None:
@@ -258,6 +222,12 @@ def _preferences(line: PreferencesLine | None) -> Preferences:
     if archived_seq != FOREVER:
         _check_seqs("preferences.archived", archived_seq)
     return Preferences(muted_until=muted_until, archived_seq=archived_seq, **plain(line, Preferences))
+
+
+def _room_name(line: ChannelLine | ThreadLine | MemberLine | FollowLine | PointerLine) -> str:
+    channel = check_id(line.channel_id, "channel_id")
+    thread = None if isinstance(line, ChannelLine | MemberLine) else line.thread_id
+    return channel if thread is None else thread_room(channel, _thread_id(thread))
 
 
 def _thread_id(value: str | int) -> str:

@@ -3,25 +3,20 @@
 import structlog
 
 from readstate.services.audit import Audit
+from readstate.timings import WorkerTimings
 
 from . import AUDITOR
 from .periodic import Claim, Job, PeriodicJobs
 
 log = structlog.get_logger()
 
-AUDIT_SECONDS = 60
-PATIENCE = 60.0
-"""Seconds that a difference must stand. By then a message writer that was killed in a batch is replaced, and its batch
-applied.
-"""
-
 
 class Auditor(PeriodicJobs):
     """Any number of processes may have this role; each audit runs in only one of them."""
 
-    def __init__(self, audit: Audit, claim: Claim, sample: int) -> None:
+    def __init__(self, audit: Audit, claim: Claim, sample: int, timings: WorkerTimings) -> None:
         async def run() -> None:
-            for one in (await audit.run(sample, PATIENCE)).drift:
+            for one in (await audit.run(sample, timings.drift)).drift:
                 log.error(
                     "hot store and database differ: readstate recount repairs a count, readstate reconcile the rest",
                     action=AUDITOR,
@@ -32,4 +27,4 @@ class Auditor(PeriodicJobs):
                     durable=one.durable,
                 )
 
-        super().__init__(AUDITOR, claim, [Job("audit", AUDIT_SECONDS if sample else 0, run)])
+        super().__init__(AUDITOR, claim, [Job("audit", timings.audit if sample else 0, run)], timings)

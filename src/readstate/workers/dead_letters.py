@@ -9,13 +9,15 @@ membership or an edit could undo a later one, and a message that fails by itself
 partition each time. So these are only listed, and an operator decides whether to replay them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 import structlog
+from msgspec import json
+from msgspec.structs import replace
 
-from readstate.domain.errors import Invalid, Unavailable
-from readstate.domain.events import DeadLetter, ReadEvent, read_event
+from readstate.domain.errors import Invalid, TooLarge, Unavailable
+from readstate.domain.events import Consumed, DeadLetter, ReadEvent, read_event
 from readstate.domain.facts import Key
 from readstate.domain.hot_updates import Merged
 from readstate.domain.model import MAX_NUMBER, Pointer
@@ -24,11 +26,11 @@ from readstate.domain.rules import check_id, check_user_id, merge
 from readstate.ports import Clock, DurableDeadLetters, DurableReads, HotUsers
 from readstate.telemetry import DLT_FAILED, DLT_RECONCILED
 
-from .receipt_persister import pointer_of
-
 log = structlog.get_logger()
 
 MAX_CHANGE = 2**63 - 1
+SHOWN_BYTES = 64 * 1024
+"""Kept of an event that is too large for the list: enough to recognize it."""
 
 
 class Store(DurableReads, DurableDeadLetters, Protocol):
@@ -73,7 +75,7 @@ class DeadLetters:
     async def _repair(self, letter: DeadLetter) -> str | None:
         """Returns why the dead letter can't be repaired; None if it was."""
         if letter.topic != self._reads:
-            return f"it has an order that it has missed: {letter.error}"
+            return f"events of a channel are ordered, and later ones are applied: {letter.error}"
         try:
             await self._merge(letter.event.encode())
         except Unavailable:
@@ -90,11 +92,11 @@ class DeadLetters:
         view = await self._users.view(user, [room])
         hot = view.user_rooms[0].pointer if view is not None and view.user_rooms else None
         if event is None and hot is None:
-            raise fault or ValueError("nothing is known of it")
+            raise fault or ValueError("the hot store has no state of it")
         if event is not None:
             taken = await self._durable.merge_unless_erased([event])
             if taken and view is not None and _lacks(hot or Pointer(), event):
-                moved = await self._users.apply([Merged(room, user, pointer_of(event))])
+                moved = await self._users.apply([Merged(room, user, event.pointer)])
                 hot = moved[0].pointer if moved else hot
         if hot is not None:
             await self._durable.merge_unless_erased([read_event(user, room, hot, now)])
@@ -128,4 +130,64 @@ def _check_values(event: ReadEvent) -> None:
 
 def _lacks(pointer: Pointer, event: ReadEvent) -> bool:
     """Whether the event would move the pointer."""
-    return merge(pointer.state, pointer_of(event).state) != pointer.state
+    return merge(pointer.state, event.pointer.state) != pointer.state
+
+
+class FailedEvents:
+    """Where events go that a worker can't handle: to their dead-letter topic, or to the list in the database.
+
+    `send` appends to the dead-letter topic of a topic; `max_bytes` is the largest record that the log takes.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[str, Sequence[DeadLetter]], Awaitable[None]],
+        dead_letters: DeadLetters,
+        durable: DurableDeadLetters,
+        clock: Clock,
+        max_bytes: int,
+    ) -> None:
+        self._send = send
+        self._dead_letters = dead_letters
+        self._durable = durable
+        self._clock = clock
+        self._max_bytes = max_bytes
+
+    async def to_topic(self, record: Consumed, reason: str, tries: int) -> None:
+        """An event grows when it becomes text in a dead letter.
+
+        If the log refuses it for its size, it is repaired or listed here; otherwise it would end every process that
+        consumes it.
+        """
+        failed = self._dead_letter(record, reason, tries)
+        try:
+            await self._send(failed.topic, [failed])
+        except TooLarge:
+            await self._dead_letters.handle([self._fitting(failed)])
+
+    async def to_list(self, record: Consumed, reason: str, tries: int) -> None:
+        """For events that can't be repaired."""
+        await self._durable.put_dead_letters([self._fitting(self._dead_letter(record, reason, tries))])
+        DLT_FAILED.labels(record.topic).inc()
+
+    def _dead_letter(self, record: Consumed, reason: str, tries: int) -> DeadLetter:
+        text = record.value.decode("utf-8", "replace")
+        return DeadLetter(text, reason, tries, record.topic, record.partition, record.offset, self._clock())
+
+    def _fitting(self, failed: DeadLetter) -> DeadLetter:
+        """The dead letter as the list can hold it, with the complete event if it can ever be replayed.
+
+        JSON inside JSON is at most twice as large, but arbitrary bytes may grow beyond what the database takes; of
+        those only the first bytes are kept.
+        """
+        size = len(failed.event.encode())
+        failed = replace(failed, error=_beginning(failed.error))
+        if size <= self._max_bytes and len(json.encode(failed.event)) <= 2 * self._max_bytes + 2:
+            return failed
+        shown = _beginning(failed.event)
+        lost = f" (only the first {len(shown.encode()):,} of {size:,} bytes are kept: it can't be played again)"
+        return replace(failed, event=shown, error=failed.error + lost)
+
+
+def _beginning(text: str) -> str:
+    return text.encode()[:SHOWN_BYTES].decode(errors="ignore")

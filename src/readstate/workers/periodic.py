@@ -9,11 +9,9 @@ import structlog
 
 from readstate.domain.errors import Unavailable
 from readstate.tasks import cancel
+from readstate.timings import WorkerTimings
 
 log = structlog.get_logger()
-
-LOOK_SECONDS = 10.0
-"""Between two attempts to claim a job."""
 
 Claim = Callable[[str, float], Awaitable[bool]]
 """Claims a job's turn for this many seconds; False if another process has claimed it."""
@@ -29,9 +27,10 @@ class Job(NamedTuple):
 class PeriodicJobs:
     """Runs its jobs until stopped. A job that fails is logged, and retried at the next look without a new claim."""
 
-    def __init__(self, name: str, claim: Claim, jobs: Sequence[Job]) -> None:
+    def __init__(self, name: str, claim: Claim, jobs: Sequence[Job], timings: WorkerTimings) -> None:
         self.name = name
         self._claim = claim
+        self._timings = timings
         self._jobs = [job for job in jobs if job.every > 0]
         self._failed: set[str] = set()
         self._trouble = ""
@@ -52,7 +51,7 @@ class PeriodicJobs:
             await cancel(work)
 
     async def _work(self) -> None:
-        pause = min([LOOK_SECONDS, *(job.every for job in self._jobs)])
+        pause = min([self._timings.claim, *(job.every for job in self._jobs)])
         while True:
             for job in self._jobs:
                 await self.turn(job)
@@ -68,7 +67,7 @@ class PeriodicJobs:
             self._trouble = ""
         except Unavailable as error:
             if not self._trouble:
-                log.warning("waiting until it can go on", action=self.name, job=job.name, reason=error.explained)
+                log.warning("waiting for a dependency", action=self.name, job=job.name, reason=error.explained)
             self._trouble = error.detail
         except Exception as error:
             self._trouble = f"{job.name}: {type(error).__name__}"

@@ -1,15 +1,21 @@
 """Merges read states into the durable store. A batch is folded first: each user and channel is written once."""
 
 import asyncio
+import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter
 
+import structlog
+
+from readstate.domain.announcements import UserRoomChanged
+from readstate.domain.errors import Unavailable
 from readstate.domain.events import ReadEvent
 from readstate.domain.folding.reads import fold_reads
 from readstate.domain.hot_updates import Merged
-from readstate.domain.model import Pointer
-from readstate.ports import Clock, HotUsers
+from readstate.ports import Bus, Clock, HotUsers
 from readstate.telemetry import DEDUP_RATIO, PERSIST_BATCH, PERSIST_LAG, PERSIST_SECONDS
+
+log = structlog.get_logger()
 
 Merge = Callable[[Sequence[ReadEvent]], Awaitable[Sequence[ReadEvent]]]
 """Returns the states that the store took."""
@@ -63,7 +69,7 @@ class SharedPersister:
         """First the durable store. The merge into the hot store is for users who were loaded before that."""
         states = await self._persister.persist(events)
         if await self._must_merge():
-            await self._users.apply([Merged(one.channel_id, one.user_id, pointer_of(one)) for one in states])
+            await self._users.apply([Merged(one.channel_id, one.user_id, one.pointer) for one in states])
         self._spent(len(states))
         now = self._clock()
         for event in events[:: max(1, len(events) // 20)]:
@@ -79,13 +85,32 @@ class SharedPersister:
             self._free_at = max(now, self._free_at) + rows / self._rate
 
 
-def pointer_of(event: ReadEvent) -> Pointer:
-    return Pointer(
-        event.epoch,
-        event.last_read_seq,
-        frozenset(event.apart),
-        event.last_read_id,
-        event.last_read_at,
-        event.read_at,
-        event.change,
-    )
+class SpoolRestorer:
+    """Writes reads that a dead process left in its spool to the stores directly, not through the log.
+
+    Other instances wait for such a spool only for a limited time. After that the hot store may count as fresh
+    without these reads, and the persister no longer merges what it reads from the log into the hot store. So they go to
+    the durable store, and then to the users in the hot store who were loaded before.
+    """
+
+    def __init__(
+        self, persister: SharedPersister, send_reads: Callable[[Sequence[ReadEvent]], Awaitable[None]], bus: Bus
+    ) -> None:
+        self._persister = persister
+        self._send_reads = send_reads
+        self._bus = bus
+
+    async def restore(self, events: Sequence[ReadEvent]) -> None:
+        try:
+            await asyncio.sleep(self._persister.throttle_delay())
+            await self._persister.handle(events)
+        except Unavailable:
+            raise
+        except Exception:  # an event fails by itself: the persister's runner finds it and dead-letters it
+            log.error(
+                "reads of a spool can't be stored and are sent to Kafka",
+                action="spool",
+                traceback=traceback.format_exc(),
+            )
+            await self._send_reads(events)
+        await self._bus.publish([UserRoomChanged(event.user_id, event.channel_id) for event in events])

@@ -4,19 +4,18 @@ import structlog
 
 from readstate.services.badge import OfflineBadge
 from readstate.services.repair import Repair
+from readstate.timings import WorkerTimings
 
 from . import RECONCILER
 from .periodic import Job, PeriodicJobs
 
 log = structlog.get_logger()
 
-EXPIRE_SECONDS = 3_600
-
 
 class Reconciler(PeriodicJobs):
     """Any number of processes may have this role; each job runs in only one of them."""
 
-    def __init__(self, repair: Repair, badge: OfflineBadge, every_seconds: int) -> None:
+    def __init__(self, repair: Repair, badge: OfflineBadge, every_seconds: int, timings: WorkerTimings) -> None:
         async def reconcile() -> None:
             found = await repair.reconcile()
             log.info(
@@ -29,5 +28,5 @@ class Reconciler(PeriodicJobs):
                 undecided=found.undecided,
             )
 
-        jobs = [Job("reconcile", every_seconds, reconcile), Job("expire", EXPIRE_SECONDS, badge.expire)]
-        super().__init__(RECONCILER, repair.claim, jobs)
+        jobs = [Job("reconcile", every_seconds, reconcile), Job("expire", timings.expire, badge.expire)]
+        super().__init__(RECONCILER, repair.claim, jobs, timings)

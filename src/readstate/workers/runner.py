@@ -10,59 +10,29 @@ import contextlib
 import time
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import structlog
 
 from readstate.domain.errors import Stopping, Unavailable
+from readstate.domain.events import Consumed
 from readstate.tasks import cancel
 from readstate.telemetry import CONSUMER_LAG, DEAD_LETTERS, WORKER_RETRIES
+from readstate.timings import WorkerTimings
 
 if TYPE_CHECKING:
     from readstate.tracing import Tracing
 
 log = structlog.get_logger()
 
-PAUSES = (1.0, 2.0, 4.0)
-"""Seconds before each retry of an event that fails by itself."""
-FIRST_BACK_OFF, LONGEST_BACK_OFF = 0.05, 2.0
-BREATH_SECONDS = 2.0
-"""Interval of heartbeats during a batch."""
-LAG_SECONDS = 5.0
-LATE_SECONDS = 60.0
-"""A loop that has completed no turn for this long is not ready."""
 
-
-class Record(Protocol):
-    """A record of the log."""
-
-    @property
-    def topic(self) -> str:
-        """The topic it was read from."""
-
-    @property
-    def partition(self) -> int:
-        """The partition of the topic."""
-
-    @property
-    def offset(self) -> int:
-        """The offset in the partition."""
-
-    @property
-    def value(self) -> bytes:
-        """The encoded event."""
-
-
-R = TypeVar("R", bound=Record)
-
-
-class Consumer(Protocol[R]):
+class Consumer(Protocol):
     """A member of a consumer group."""
 
-    async def batch(self, most: int, seconds: float) -> list[R]:
+    async def batch(self, most: int, seconds: float) -> list[Consumed]:
         """The next records: at most `most`, gathered for at most `seconds`."""
 
-    async def commit(self, records: Sequence[R]) -> None:
+    async def commit(self, records: Sequence[Consumed]) -> None:
         """Commit the offsets after these records."""
 
     async def heartbeat(self) -> None:
@@ -78,7 +48,14 @@ class Consumer(Protocol[R]):
         """Leave the group, so that other members take over at once."""
 
 
-class Runner(Generic[R]):
+class Gather(NamedTuple):
+    """When a batch is complete."""
+
+    most: int
+    seconds: float
+
+
+class Runner:
     """Runs one consumer. Stops between two batches, or within a batch that can't go on.
 
     `throttle_delay` returns how many seconds to leave the stores alone after a batch.
@@ -87,14 +64,11 @@ class Runner(Generic[R]):
     def __init__(
         self,
         name: str,
-        consumer: Consumer[R],
-        handle: Callable[[Sequence[R]], Awaitable[None]],
-        dead_letter: Callable[[R, str, int], Awaitable[None]],
-        *,
-        most: int,
-        seconds: float,
-        pauses: Sequence[float] = PAUSES,
-        breath: float = BREATH_SECONDS,
+        consumer: Consumer,
+        handle: Callable[[Sequence[Consumed]], Awaitable[None]],
+        dead_letter: Callable[[Consumed, str, int], Awaitable[None]],
+        gather: Gather,
+        timings: WorkerTimings,
         throttle_delay: Callable[[], float] = lambda: 0.0,
         tracing: "Tracing | None" = None,
     ) -> None:
@@ -102,14 +76,12 @@ class Runner(Generic[R]):
         self._consumer = consumer
         self._handle = handle
         self._dead_letter = dead_letter
-        self._most = most
-        self._seconds = seconds
-        self._pauses = pauses
-        self._breath = breath
+        self._gather = gather
+        self._timings = timings
         self._throttle_delay = throttle_delay
         self._tracing = tracing
         self._stopping = asyncio.Event()
-        self._retries = self._put_aside = 0
+        self._retries = self._dead_lettered = 0
         """Since the start."""
         self._turned_at = time.monotonic()
         self._trouble = ""
@@ -120,7 +92,7 @@ class Runner(Generic[R]):
         if self._trouble:
             return self._trouble
         late = time.monotonic() - self._turned_at
-        return "ok" if late < LATE_SECONDS else f"has not got on for {late:.0f} s"
+        return "ok" if late < self._timings.stuck else f"has made no progress for {late:.0f} s"
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Run until `stopping` is set: finish the batch in flight, then leave the group.
@@ -140,7 +112,7 @@ class Runner(Generic[R]):
 
     async def turn(self) -> None:
         try:
-            records = await self._consumer.batch(self._most, self._seconds)
+            records = await self._consumer.batch(*self._gather)
             if records and self._tracing is not None:
                 await self._finish_traced(self._tracing, records)
             elif records:
@@ -148,11 +120,11 @@ class Runner(Generic[R]):
             self._trouble = ""
             await self._rest(self._throttle_delay())
         except Stopping:
-            log.info("a batch is left to whoever takes over", action=self.name, reason=self._trouble)
+            log.info("a batch is left to the worker that takes over", action=self.name, reason=self._trouble)
         except Unavailable as error:
             self._trouble = error.detail
             log.warning("the log can't be read", action=self.name, reason=error.explained)
-            await self._stopping_within(LONGEST_BACK_OFF)
+            await self._stopping_within(self._timings.longest_back_off)
         self._turned_at = time.monotonic()
 
     async def _rest(self, seconds: float) -> None:
@@ -160,7 +132,9 @@ class Runner(Generic[R]):
         end = time.monotonic() + seconds
         if seconds > 0:
             async with self._with_heartbeats():
-                while (left := end - time.monotonic()) > 0 and not await self._stopping_within(min(left, self._breath)):
+                while (left := end - time.monotonic()) > 0 and not await self._stopping_within(
+                    min(left, self._timings.heartbeat)
+                ):
                     self._turned_at = time.monotonic()
 
     async def _stopping_within(self, seconds: float) -> bool:
@@ -169,21 +143,21 @@ class Runner(Generic[R]):
             await asyncio.wait_for(self._stopping.wait(), seconds)
         return self._stopping.is_set()
 
-    async def _finish(self, records: Sequence[R]) -> None:
+    async def _finish(self, records: Sequence[Consumed]) -> None:
         async with self._with_heartbeats():
             await self._work(records)
             await self._until_up(lambda: self._consumer.commit(records))
 
-    async def _finish_traced(self, tracing: "Tracing", records: Sequence[R]) -> None:
-        retries, put_aside = self._retries, self._put_aside
+    async def _finish_traced(self, tracing: "Tracing", records: Sequence[Consumed]) -> None:
+        retries, dead_lettered = self._retries, self._dead_lettered
         partitions = {(record.topic, record.partition) for record in records}
         with tracing.worker_batch(self.name, len(records), len(partitions)) as span:
             try:
                 await self._finish(records)
             finally:
-                tracing.outcome(span, retries=self._retries - retries, put_aside=self._put_aside - put_aside)
+                tracing.outcome(span, retries=self._retries - retries, put_aside=self._dead_lettered - dead_lettered)
 
-    async def _work(self, records: Sequence[R]) -> None:
+    async def _work(self, records: Sequence[Consumed]) -> None:
         """Handle a batch. If it fails by itself, handle its halves, in order."""
         try:
             await self._until_up(lambda: self._handle(records))
@@ -198,8 +172,8 @@ class Runner(Generic[R]):
             await self._work(records[:middle])
             await self._work(records[middle:])
 
-    async def _try_again(self, record: R, error: Exception) -> None:
-        for pause in self._pauses:
+    async def _try_again(self, record: Consumed, error: Exception) -> None:
+        for pause in self._timings.retries:
             if await self._stopping_within(pause):
                 raise Stopping
             try:
@@ -209,17 +183,19 @@ class Runner(Generic[R]):
                 raise
             except Exception as again:
                 error = again
-        place = f"{record.topic}/{record.partition}/{record.offset}"
+        where = f"{record.topic}/{record.partition}/{record.offset}"
         trace = "".join(traceback.format_exception(error))
-        log.error("an event fails again and again and is put aside", action=self.name, place=place, traceback=trace)
+        log.error(
+            "an event has failed too often and becomes a dead letter", action=self.name, record=where, traceback=trace
+        )
         reason = f"{type(error).__name__}: {error}"
-        await self._until_up(lambda: self._dead_letter(record, reason, len(self._pauses)))
-        self._put_aside += 1
+        await self._until_up(lambda: self._dead_letter(record, reason, len(self._timings.retries)))
+        self._dead_lettered += 1
         DEAD_LETTERS.labels(record.topic).inc()
 
     async def _until_up(self, work: Callable[[], Awaitable[None]]) -> None:
         """Retry while a dependency is unavailable. Raises Stopping if it still is when the worker stops."""
-        pause = FIRST_BACK_OFF
+        pause = self._timings.first_back_off
         while True:
             try:
                 await work()
@@ -228,11 +204,11 @@ class Runner(Generic[R]):
             except Unavailable as error:
                 self._count_retry("dependency")
                 if not self._trouble:
-                    log.warning("waiting until it can go on", action=self.name, reason=error.explained)
+                    log.warning("waiting for a dependency", action=self.name, reason=error.explained)
                 self._trouble = error.detail
             if await self._stopping_within(pause):
                 raise Stopping
-            pause = min(2 * pause, LONGEST_BACK_OFF)
+            pause = min(2 * pause, self._timings.longest_back_off)
 
     @contextlib.asynccontextmanager
     async def _with_heartbeats(self) -> AsyncIterator[None]:
@@ -244,7 +220,7 @@ class Runner(Generic[R]):
 
     async def _heartbeat(self) -> None:
         while True:
-            await asyncio.sleep(self._breath)
+            await asyncio.sleep(self._timings.heartbeat)
             with contextlib.suppress(Unavailable):  # the batch continues
                 await self._consumer.heartbeat()
 
@@ -264,5 +240,5 @@ class Runner(Generic[R]):
                     CONSUMER_LAG.labels(self.name, topic).set(lag)
                 await self._consumer.check(ends)
             except Exception as error:
-                log.debug("the lag is not known", action=self.name, reason=str(error))
-            await asyncio.sleep(LAG_SECONDS)
+                log.debug("the lag is unknown", action=self.name, reason=str(error))
+            await asyncio.sleep(self._timings.lag)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from readstate.domain.announcements import BadgeChanged
 from readstate.domain.events import UnsentEvent
+from readstate.domain.facts import Effect
 from readstate.domain.model import Undelivered
 from readstate.ports import Bus, DurableUsers, HotBadges
 from readstate.services.badge_notes import BadgeNotes
@@ -20,6 +21,23 @@ class StatusUpdate:
         """Apply a batch. If it fails, the caller must retry it until it succeeds."""
         changed = await self._badges.add(list(fold_unsent(events)), or_reload=False)
         await self._bus.publish([BadgeChanged(user) for user in sorted(changed)])
+
+
+def unsent_events(effects: Iterable[Effect], now: int) -> list[UnsentEvent]:
+    """One event for each receiver who was away."""
+    return [
+        UnsentEvent(
+            one.sender_id,
+            one.receiver_id,
+            one.message_id,
+            one.channel_id,
+            effect.message.at if effect.message is not None else one.accepted_at,
+            one.accepted_at,
+            now,
+        )
+        for effect in effects
+        for one in effect.undelivered
+    ]
 
 
 def fold_unsent(events: Iterable[UnsentEvent]) -> Iterable[Undelivered]:

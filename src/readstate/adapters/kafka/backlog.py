@@ -22,13 +22,12 @@ import structlog
 
 from readstate.domain.errors import MessagesBehind, ReadstateError
 from readstate.telemetry import APPLY_LAG
+from readstate.timings import KafkaTimings
 
-LOOK_SECONDS = 1.0
 LOOKS = 5
 """At least this many looks within STALE_AFTER, and within MAX_LAG."""
 GAP_LOOKS = 3
 """After this many pauses without a look, the marks say too little about ages."""
-FIRST_SECONDS = 2.0
 MAX_MARKS = 600
 NOTHING: frozenset[int] = frozenset()
 
@@ -98,6 +97,7 @@ class Backlog:
         self,
         sources: Sources,
         partitions: int,
+        timings: KafkaTimings,
         *,
         stale_after: float,
         max_lag: float,
@@ -108,7 +108,8 @@ class Backlog:
         self._stale_after = stale_after
         self._max_lag = max_lag
         self._now = now
-        self._pause = min(LOOK_SECONDS, stale_after / LOOKS, (max_lag or stale_after) / LOOKS)
+        self._timings = timings
+        self._pause = min(timings.backlog, stale_after / LOOKS, (max_lag or stale_after) / LOOKS)
         self._looked_at = float("-inf")
         """When a look last learned the ends."""
         self._since: dict[int, float] = {}
@@ -167,9 +168,9 @@ class Backlog:
             await asyncio.sleep(self._pause)
 
     async def looked(self) -> None:
-        """Wait for the first look, at most FIRST_SECONDS in case the brokers are away."""
+        """Wait for the first look, but not long: the brokers may be away."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._first.wait(), FIRST_SECONDS)
+            await asyncio.wait_for(self._first.wait(), self._timings.backlog_first)
 
     async def look(self) -> None:
         """Update ends, applied offsets and ages. A server that does not answer is no error: the old values stay."""
@@ -200,7 +201,7 @@ class Backlog:
             for number, partition in self._partitions.items():
                 partition.applied = max(partition.applied, known.get(number, 0))
         except ReadstateError as error:
-            log.debug("it is not known what is applied", action="backlog", reason=error.detail)
+            log.debug("the applied offsets are not known", action="backlog", reason=error.detail)
 
     async def _fill_gap(self, ends: Offsets, now: float) -> None:
         """Add marks from record timestamps, at the ages that decisions depend on."""

@@ -9,8 +9,8 @@ from readstate.domain.errors import ConfigurationError
 from readstate.findings import Finding
 from readstate.settings import Settings
 
-from .producer import LEAST_IN_SYNC, Faults, client, topic_config
-from .topics import Topics, kafka_options
+from .client import Faults, client, kafka_options
+from .topics import LEAST_IN_SYNC, Topics, topic_config
 
 ANSWER_SECONDS = 5.0
 SAFE_REPLICAS = 3

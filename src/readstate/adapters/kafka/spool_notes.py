@@ -1,6 +1,7 @@
-"""A note in the database that reads wait in a spool.
+"""Notes for other processes that reads wait in this process's spool.
 
-Other processes still see the note when the spool's process and the hot store are both lost.
+The note in the hot store is renewed every second. The note in the database is still seen when the spool's process and
+the hot store are both lost.
 """
 
 import asyncio
@@ -9,16 +10,12 @@ from typing import Protocol
 import structlog
 
 from readstate.domain.errors import ReadstateError
-from readstate.ports import Clock
+from readstate.domain.hot_updates import Merged
+from readstate.ports import Clock, HotUsers
+from readstate.timings import KafkaTimings
 
+from .log import SpooledReads
 from .spool import Spool
-
-COUNTS_MS = 60_000
-"""A note counts this long after its last renewal; then other processes go on without those reads."""
-AGAIN_MS = 15_000
-NOTE_SECONDS = 1.0
-PAUSE_MS = 5_000
-"""After a failed note, reads do not try the next one for this long."""
 
 log = structlog.get_logger()
 
@@ -32,41 +29,82 @@ class Notebook(Protocol):
 
 
 class SpoolNotes:
-    """The note about one spool. A database that refuses the note does not hold up reads."""
+    """The note in the database about one spool. A database that refuses the note does not hold up reads."""
 
-    def __init__(self, spool: Spool, notebook: Notebook, clock: Clock) -> None:
+    def __init__(self, spool: Spool, notebook: Notebook, clock: Clock, timings: KafkaTimings) -> None:
         self._spool = spool
         self._notebook = notebook
         self._clock = clock
+        self._timings = timings
         self._noted_at: int | None = None
         """When the note was last written. 0: there is no note. None: an earlier process may have left one."""
         self._not_before = 0
-        self._turn = asyncio.Lock()
+        self._renewing = asyncio.Lock()
 
     async def keep(self) -> None:
-        """Bring the note up to date. Returns at once if the note is current or was tried less than PAUSE_MS ago."""
-        if self._is_done():
+        """Bring the note up to date. Returns at once if the note is current or has failed a moment ago."""
+        if self._is_current():
             return
-        async with self._turn:
-            if self._is_done():
+        async with self._renewing:
+            if self._is_current():
                 return
             noted_at = self._clock() if self._spool.depth else 0
             try:
-                async with asyncio.timeout(NOTE_SECONDS):
+                async with asyncio.timeout(self._timings.note):
                     if noted_at:
-                        await self._notebook.note_spool(self._spool.name, noted_at + COUNTS_MS)
+                        await self._notebook.note_spool(self._spool.name, noted_at + self._timings.note_counts_ms)
                     else:
                         await self._notebook.drop_spool(self._spool.name)
             except (ReadstateError, TimeoutError) as error:
-                log.debug("the spool could not be noted", action="spool", reason=repr(error))
-                self._not_before = self._clock() + PAUSE_MS
+                log.debug("the note about the spool could not be renewed", action="spool", reason=repr(error))
+                self._not_before = self._clock() + self._timings.note_pause_ms
                 return
             self._noted_at = noted_at
 
-    def _is_done(self) -> bool:
+    def _is_current(self) -> bool:
         now = self._clock()
         if now < self._not_before:
             return True
         if not self._spool.depth:
             return self._noted_at == 0
-        return now < (self._noted_at or 0) + AGAIN_MS
+        return now < (self._noted_at or 0) + self._timings.note_renew_ms
+
+
+class HotNotes(Protocol):
+    """Notes in the hot store, lost with it."""
+
+    async def note_spool(self, instance: str, depth: int) -> None:
+        """Note that this many reads wait in the instance's spool."""
+
+    def seen(self) -> int:
+        """The generation of the last call, without a call."""
+
+
+class SpoolReport:
+    """Renews the notes about one spool, and merges the spool into a hot store that lost its state."""
+
+    def __init__(
+        self, reads: SpooledReads, durable_notes: SpoolNotes, hot_notes: HotNotes, users: HotUsers, instance_id: str
+    ) -> None:
+        self._reads = reads
+        self._durable_notes = durable_notes
+        self._hot_notes = hot_notes
+        self._users = users
+        self._instance_id = instance_id
+        self._noted = self._generation = 0
+
+    async def renew(self) -> None:
+        depth = self._reads.depth
+        await self._durable_notes.keep()
+        if depth or self._noted:
+            await self._hot_notes.note_spool(self._instance_id, depth)
+            self._noted = depth
+        if self._generation != (generation := self._hot_notes.seen()):
+            self._generation = generation
+            if depth:
+                await self._merge()
+
+    async def _merge(self) -> None:
+        """No other store has these reads."""
+        async for events in self._reads.pending():
+            await self._users.apply([Merged(event.channel_id, event.user_id, event.pointer) for event in events])

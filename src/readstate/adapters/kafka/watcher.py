@@ -17,15 +17,16 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from readstate.domain.errors import LogUnavailable
+from readstate.timings import KafkaTimings
 
-from .producer import ANSWER_SECONDS, TRY_SECONDS, Faults, Options, client
+from .client import Faults, Options, client
 
 T = TypeVar("T")
+TopicPart = tuple[str, int]
+"""(topic, partition)."""
 _OLDEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _NEXT: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
-
-AGAIN_SECONDS = 0.1
 _PASSING = frozenset(
     {
         KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -45,16 +46,19 @@ _OUTDATED = frozenset({KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER
 class Watcher:
     """Asks with one request per broker. After a failure it makes a new client: the old one's metadata may be stale."""
 
-    def __init__(self, options: Options, partitions: int) -> None:
+    def __init__(self, options: Options, partitions: int, timings: KafkaTimings) -> None:
         self._options = options
         self._partitions = partitions
+        self._timings = timings
         self._faults = Faults()
+        """Of all its clients; cleared with each new admin client."""
         self._admin: AdminClient | None = None
-        self._doubted: AdminClient | None = None
+        self._cancelled: AdminClient | None = None
         """A client whose caller was cancelled before the answer: it may be waiting for a broker that is gone."""
-        self._making = asyncio.Lock()
-        self._onlookers: dict[str, Consumer] = {}
-        self._asking = asyncio.Lock()
+        self._opening = asyncio.Lock()
+        self._group_readers: dict[str, Consumer] = {}
+        """By group: consumers that never join it and only read its committed offsets."""
+        self._reading_groups = asyncio.Lock()
 
     async def ends(self, topic: str) -> dict[int, int]:
         """The next offset of each partition."""
@@ -69,17 +73,17 @@ class Watcher:
         found = await self._ask(lambda admin: self._offsets(admin, topic, since))
         return {partition: offset for partition, offset in found.items() if offset >= 0}
 
-    async def spans(self, places: Collection[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, int]]:
-        """(oldest offset, next offset) by (topic, partition)."""
-        wanted = [TopicPartition(*place) for place in places]
+    async def spans(self, parts: Collection[TopicPart]) -> dict[TopicPart, tuple[int, int]]:
+        """(oldest offset, next offset) of each partition."""
+        wanted = [TopicPartition(*part) for part in parts]
         if not wanted:
             return {}
 
         async def both(admin: AdminClient) -> tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]]:
-            return await asyncio.gather(_offsets(admin, wanted, _OLDEST), _offsets(admin, wanted, _NEXT))
+            return await asyncio.gather(self._list(admin, wanted, _OLDEST), self._list(admin, wanted, _NEXT))
 
         oldest, ends = await self._ask(both)
-        return {(place.topic, place.partition): (oldest[place], ends[place]) for place in wanted}
+        return {(part.topic, part.partition): (oldest[part], ends[part]) for part in wanted}
 
     async def committed(self, group: str, topic: str) -> dict[int, int]:
         """The next offset that a group has to process, per partition; the oldest one if it has committed nothing."""
@@ -95,19 +99,17 @@ class Watcher:
         return await self._ask(lambda admin: self._topic_id(admin, topic))
 
     async def close(self) -> None:
-        async with self._making:
+        async with self._opening:
             await self._drop()
-        async with self._asking:
-            for onlooker in self._onlookers.values():
-                await asyncio.to_thread(onlooker.close)
-            self._onlookers.clear()
-
-    # ------------------------------------------------------------ how
+        async with self._reading_groups:
+            for reader in self._group_readers.values():
+                await asyncio.to_thread(reader.close)
+            self._group_readers.clear()
 
     async def _ask(self, question: Callable[[AdminClient], Awaitable[T]]) -> T:
         admin = await self._open()
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(self._timings.answer):
                 while True:
                     try:
                         return await question(admin)
@@ -117,84 +119,84 @@ class Watcher:
                         if error.args[0].code() in _OUTDATED:
                             await self._forget(admin)
                             admin = await self._open()
-                    await asyncio.sleep(AGAIN_SECONDS)
+                    await asyncio.sleep(self._timings.retry)
         except asyncio.CancelledError:
-            self._doubted = admin
+            self._cancelled = admin
             raise
         except (KafkaException, TimeoutError) as error:
             await self._forget(admin)
-            reason = self._faults.explain(error.args[0]) if isinstance(error, KafkaException) else "it takes too long"
+            reason = self._faults.explain(error.args[0]) if isinstance(error, KafkaException) else "timed out"
             raise LogUnavailable("Kafka does not answer", reason=reason) from error
 
     async def _open(self) -> AdminClient:
-        async with self._making:
-            if self._admin is self._doubted:
+        async with self._opening:
+            if self._admin is self._cancelled:
                 await self._drop()
             if self._admin is None:
-                self._faults = faults = Faults()
-                self._admin = await asyncio.to_thread(self._introduced, faults)
+                self._faults.last = None
+                self._admin = await asyncio.to_thread(self._connected)
             return self._admin
 
-    def _introduced(self, faults: Faults) -> AdminClient:
+    def _connected(self) -> AdminClient:
         """A client that has fetched metadata: asked for leaders before that, librdkafka may not answer for seconds."""
-        admin = client(AdminClient, self._options, faults)
+        admin = client(AdminClient, self._options, self._faults)
         with contextlib.suppress(KafkaException):  # the question that follows reports it
-            admin.list_topics(timeout=TRY_SECONDS)
+            admin.list_topics(timeout=self._timings.attempt)
         return admin
 
     async def _forget(self, admin: AdminClient) -> None:
         """Drop this client, unless another caller has replaced it already."""
-        async with self._making:
+        async with self._opening:
             if self._admin is admin:
                 await self._drop()
 
     async def _drop(self) -> None:
         if self._admin is not None:
-            last, self._admin, self._doubted = [self._admin], None, None
+            last, self._admin, self._cancelled = [self._admin], None, None
             await asyncio.to_thread(last.clear)  # the destructor joins threads
 
+    def _parts(self, topic: str) -> list[TopicPartition]:
+        return [TopicPartition(topic, partition) for partition in range(self._partitions)]
+
     async def _offsets(self, admin: AdminClient, topic: str, spec: Any) -> dict[int, int]:
-        found = await _offsets(admin, [TopicPartition(topic, partition) for partition in range(self._partitions)], spec)
-        return {place.partition: offset for place, offset in found.items()}
+        found = await self._list(admin, self._parts(topic), spec)
+        return {part.partition: offset for part, offset in found.items()}
 
     async def _committed(self, admin: AdminClient, group: str, topic: str) -> dict[int, int]:
-        places = [TopicPartition(topic, partition) for partition in range(self._partitions)]
         oldest = await self._offsets(admin, topic, _OLDEST)
-        async with self._asking:
-            found = await asyncio.to_thread(self._of_group, group, places)
+        async with self._reading_groups:
+            found = await asyncio.to_thread(self._of_group, group, self._parts(topic))
         ends = await self._offsets(admin, topic, _NEXT)  # asked last: an intact log ends at or after every commit
-        for place in found:
-            if place.error is not None:
-                raise KafkaException(place.error)
-            if place.offset <= ends[place.partition]:  # else the log has lost its tail: all of it is read again
-                oldest[place.partition] = max(oldest[place.partition], place.offset)  # negative: nothing committed
+        for part in found:
+            if part.error is not None:
+                raise KafkaException(part.error)
+            if part.offset <= ends[part.partition]:  # else the log has lost its tail: all of it is read again
+                oldest[part.partition] = max(oldest[part.partition], part.offset)  # negative: nothing committed
         return oldest
 
-    def _of_group(self, group: str, places: list[TopicPartition]) -> list[TopicPartition]:
-        """Ask through a consumer that never joins the group.
-
-        librdkafka's admin client crashes on an answer from a broker that no longer coordinates the group.
-        """
-        onlooker = self._onlookers.get(group)
-        if onlooker is None:
+    def _of_group(self, group: str, parts: list[TopicPartition]) -> list[TopicPartition]:
+        """Ask through a consumer: librdkafka's admin client crashes if the broker no longer coordinates the group."""
+        reader = self._group_readers.get(group)
+        if reader is None:
             options: Options = {**self._options, "group.id": group, "enable.auto.commit": False}
-            onlooker = self._onlookers[group] = client(Consumer, options, self._faults)
-        found: list[TopicPartition] = onlooker.committed(places, timeout=ANSWER_SECONDS)
+            reader = self._group_readers[group] = client(Consumer, options, self._faults)
+        found: list[TopicPartition] = reader.committed(parts, timeout=self._timings.answer)
         return found
 
     async def _topic_id(self, admin: AdminClient, topic: str) -> str:
-        [answer] = admin.describe_topics(TopicCollection([topic]), request_timeout=ANSWER_SECONDS).values()
+        [answer] = admin.describe_topics(TopicCollection([topic]), request_timeout=self._timings.answer).values()
         return str((await asyncio.wrap_future(answer)).topic_id)
 
-
-async def _offsets(admin: AdminClient, places: Sequence[TopicPartition], spec: Any) -> dict[TopicPartition, int]:
-    answers: Mapping[TopicPartition, Any] = admin.list_offsets(
-        dict.fromkeys(places, spec), isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=ANSWER_SECONDS
-    )
-    found = await asyncio.gather(*(asyncio.wrap_future(answer) for answer in answers.values()))
-    offsets = {place: result.offset for place, result in zip(answers, found, strict=True)}
-    if spec in {_OLDEST, _NEXT} and min(offsets.values(), default=0) < 0:
-        # Just after a broker started, librdkafka answers -1001 without an error. As an end it would say that
-        # everything is done; as an end before the applied offset, that the log has lost its tail.
-        raise KafkaException(KafkaError(KafkaError.OFFSET_NOT_AVAILABLE))
-    return offsets
+    async def _list(self, admin: AdminClient, parts: Sequence[TopicPartition], spec: Any) -> dict[TopicPartition, int]:
+        answers: Mapping[TopicPartition, Any] = admin.list_offsets(
+            dict.fromkeys(parts, spec),
+            isolation_level=IsolationLevel.READ_UNCOMMITTED,
+            request_timeout=self._timings.answer,
+        )
+        found = await asyncio.gather(*(asyncio.wrap_future(answer) for answer in answers.values()))
+        offsets = {part: result.offset for part, result in zip(answers, found, strict=True)}
+        if spec in {_OLDEST, _NEXT} and min(offsets.values(), default=0) < 0:
+            # Just after a broker started, librdkafka answers -1001 without an error. As an end it would say that
+            # everything is done; as an end before the applied offset, that the log has lost its tail.
+            raise KafkaException(KafkaError(KafkaError.OFFSET_NOT_AVAILABLE))
+        return offsets

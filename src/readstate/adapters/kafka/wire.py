@@ -4,6 +4,7 @@ Instances of different versions read each other's records: unknown fields are ig
 """
 
 from collections.abc import Callable
+from typing import Any
 from zlib import crc32
 
 from msgspec import Struct, json
@@ -45,11 +46,19 @@ class _Whose(Struct, frozen=True, gc=False):
 
 
 _encode = json.Encoder().encode
-_decode_read = json.Decoder(_ReadOnWire).decode
-_decode_whose = json.Decoder(_Whose).decode
-_decode_channel_event: Callable[[bytes], AnyChannelEvent] = json.Decoder(AnyChannelEvent).decode
-_decode_unsent = json.Decoder(UnsentEvent).decode
-_decode_dead_letter = json.Decoder(DeadLetter).decode
+
+
+def _decoder(kind: Any) -> Callable[[bytes], Any]:
+    decode = json.Decoder(kind).decode
+
+    def decoded(value: bytes) -> Any:
+        try:
+            return decode(value)
+        except (ValueError, RecursionError) as error:
+            reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+            raise NotAnEvent(reason) from None
+
+    return decoded
 
 
 # ---------------------------------------------------------------- to the log
@@ -97,16 +106,18 @@ def dead_letter_record(letter: DeadLetter, partitions: int) -> Record:
 
 # ---------------------------------------------------------------- from the log; all raise NotAnEvent
 
+decode_channel_event: Callable[[bytes], AnyChannelEvent] = _decoder(AnyChannelEvent)
+decode_unsent: Callable[[bytes], UnsentEvent] = _decoder(UnsentEvent)
+decode_dead_letter: Callable[[bytes], DeadLetter] = _decoder(DeadLetter)
+_decode_read: Callable[[bytes], _ReadOnWire] = _decoder(_ReadOnWire)
+_decode_whose: Callable[[bytes], _Whose] = _decoder(_Whose)
+
 
 def decode_read(value: bytes) -> ReadEvent:
-    try:
-        event = _decode_read(value)
-    except (ValueError, RecursionError) as error:
-        raise NotAnEvent(_reason(error)) from None
-    room = event.channel_id if event.thread_id is None else thread_room(event.channel_id, event.thread_id)
+    event = _decode_read(value)
     return ReadEvent(
         event.user_id,
-        room,
+        _room(event),
         event.epoch,
         event.last_read_seq,
         event.apart,
@@ -121,34 +132,9 @@ def decode_read(value: bytes) -> ReadEvent:
 
 def decode_whose(value: bytes) -> Key:
     """The user and the room of a read state whose other values may be invalid."""
-    try:
-        event = _decode_whose(value)
-    except (ValueError, RecursionError) as error:
-        raise NotAnEvent(_reason(error)) from None
-    room = event.channel_id if event.thread_id is None else thread_room(event.channel_id, event.thread_id)
-    return event.user_id, room
+    event = _decode_whose(value)
+    return event.user_id, _room(event)
 
 
-def decode_channel_event(value: bytes) -> AnyChannelEvent:
-    try:
-        return _decode_channel_event(value)
-    except (ValueError, RecursionError) as error:
-        raise NotAnEvent(_reason(error)) from None
-
-
-def decode_unsent(value: bytes) -> UnsentEvent:
-    try:
-        return _decode_unsent(value)
-    except (ValueError, RecursionError) as error:
-        raise NotAnEvent(_reason(error)) from None
-
-
-def decode_dead_letter(value: bytes) -> DeadLetter:
-    try:
-        return _decode_dead_letter(value)
-    except (ValueError, RecursionError) as error:
-        raise NotAnEvent(_reason(error)) from None
-
-
-def _reason(error: Exception) -> str:
-    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
+def _room(event: _ReadOnWire | _Whose) -> str:
+    return event.channel_id if event.thread_id is None else thread_room(event.channel_id, event.thread_id)

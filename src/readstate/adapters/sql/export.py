@@ -48,7 +48,8 @@ def record_of(part: str, text: str) -> Record:
         for name in _NOT_OF_THREADS:
             fields.pop(name, None)
     elif "preferences" in fields:
-        wanted = msgspec.convert(fields["preferences"], Preferences, strict=False)
-        fields["preferences"] = msgspec.to_builtins(preferences_line(wanted))
+        wanted = msgspec.convert(fields.pop("preferences"), Preferences, strict=False)
+        if line := msgspec.to_builtins(preferences_line(wanted)):  # without defaults
+            fields["preferences"] = line
     record: Record = msgspec.convert(fields, Record)
     return record

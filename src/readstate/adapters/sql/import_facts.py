@@ -7,8 +7,9 @@ from msgspec.json import Decoder
 from readstate.domain.facts import Key
 from readstate.domain.model import Channel, Member, Message, Pointer, Position, Preferences
 from readstate.domain.rooms import channel_and_thread, is_thread, thread_room
-from readstate.transfer.folding import Known, KnownMessage, KnownUserRoom, Misfit, Neighbours, resolve
+from readstate.transfer.known import Known, KnownMessage, KnownUserRoom, Misfit, Neighbours
 from readstate.transfer.records import GivenUser, GivenUserRoom, Numbered
+from readstate.transfer.user_rooms import resolve
 
 from . import rows
 from .positions import position_at
@@ -79,7 +80,7 @@ async def _about_user_rooms(session: Session, given: Sequence[GivenUserRoom]) ->
         rooms=await known_rooms(session, {user_room.room for user_room in given}),
         user_rooms=await known_user_rooms(session, {(user_room.room, user_room.user_id) for user_room in given}),
         messages=await _messages(session, {key for user_room in given for key in _named(user_room)}),
-        places=await _places(session, given),
+        positions=await _places(session, given),
     )
     for one in given:
         if one.read is not None and one.read.seq is None and one.read.id is None and one.read.at is not None:

@@ -11,8 +11,9 @@ from readstate.api import Refused
 from readstate.domain.facts import Key
 from readstate.domain.model import Channel, Latest, Message, Pointer
 from readstate.domain.rooms import channel_and_thread, is_thread, thread_room
-from readstate.transfer.folding import Concern, Known, Rows, take
+from readstate.transfer.folding import take
 from readstate.transfer.follows import presumed_follows
+from readstate.transfer.known import Concern, Known, Rows
 from readstate.transfer.records import GivenUserRoom, Numbered, Taken
 
 from . import rows as decoders

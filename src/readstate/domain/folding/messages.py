@@ -175,8 +175,8 @@ class _Folding:
         key = (room, message.sender_id)
         known = self.facts.pointers.get(key) or Pointer()
         known = known if epoch <= known.epoch else Pointer(epoch)
-        place = Position(seq, message.id, message.at)
-        pointer = pointer_at(advance(known.state, seq), place, event.created_at)
+        end = Position(seq, message.id, message.at)
+        pointer = pointer_at(advance(known.state, seq), end, event.created_at)
         self.facts.pointers[key] = self.changes.pointers[key] = pointer
         return pointer
 
@@ -202,7 +202,7 @@ class _Folding:
         assert message.thread_seq is not None
         name = room.channel_id
         followers = self.facts.followers.setdefault(name, {})
-        told = dict(followers)
+        earlier = dict(followers)
         before = room.end
         room = replace(room, change=message.change, position=message.position, **_end(message, message.thread_seq))
         own = self._own_pointer(name, message, message.thread_seq, event)
@@ -216,7 +216,7 @@ class _Folding:
             pointers = tuple(joined.items())
             update = Joined(name, message.change, Mode.LEDGER, room.last_seq, _latest_at(room), False, pointers)
             effect.user_updates.append(update)
-        self._deliver_reply(effect, message, room, told)
+        self._deliver_reply(effect, message, room, earlier)
 
     def _new_followers(
         self, message: Message, event: MessageEvent, before: Position, own: Pointer

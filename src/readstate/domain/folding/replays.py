@@ -135,10 +135,10 @@ class _Repeating:
         message = self._message()
         if not isinstance(self.event, MessageEvent) or message is None or message.deleted:
             return
-        places = [(message.channel_id, message.seq)]
+        seqs = [(message.channel_id, message.seq)]
         if message.thread_id is not None:
-            places.append((thread_room(message.channel_id, message.thread_id), message.thread_seq))
-        for room, seq in places:
+            seqs.append((thread_room(message.channel_id, message.thread_id), message.thread_seq))
+        for room, seq in seqs:
             if seq is not None:
                 pointer = self.facts.pointers.get((room, message.sender_id)) or Pointer()
                 yield OwnRead(room, message.sender_id, seq, pointer)

@@ -1,0 +1,157 @@
+"""The topic `messages` as the message writer consumes it.
+
+Offsets restart when a topic is recreated and repeat when a partition loses its tail. So each partition has a base that
+turns offsets into log positions that never fall.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import structlog
+
+from readstate.domain.events import Consumed, Delivery
+from readstate.domain.facts import Effect
+from readstate.ports import AppliedOffsets, DurableLog, Freshness
+from readstate.services.freshness import Notes
+
+from .consumer import KafkaConsumer
+from .watcher import Watcher
+from .wire import decode_channel_event
+
+ACTION = "message-writer"
+
+Write = Callable[[Sequence[Delivery], str], Awaitable[Sequence[Effect]]]
+
+log = structlog.get_logger()
+
+
+class LogPositions:
+    """Publishes in the hot store what the message writer has applied, and notices when offsets start over."""
+
+    def __init__(
+        self,
+        consumer: KafkaConsumer,
+        watcher: Watcher,
+        topic: str,
+        topic_id: str,
+        durable: DurableLog,
+        applied: AppliedOffsets,
+        notes: Notes,
+        interval: float,
+    ) -> None:
+        self._consumer = consumer
+        self._watcher = watcher
+        self._topic = topic
+        self.topic_id = topic_id
+        """The source of the offsets that `durable` has applied."""
+        self._durable = durable
+        self._applied = applied
+        self._notes = notes
+        self._interval = interval
+        self._next: dict[int, int] = {}
+        """The next offset of each partition, as far as this process has applied it."""
+        self._bases: dict[int, int] = {}
+
+    async def check_topic(self, records: Sequence[Consumed]) -> None:
+        """If a partition does not continue at the expected offset, check whether the topic was recreated.
+
+        Its offsets restart then. Taken for offsets of the old topic, they would count as applied.
+        """
+        firsts = {one.partition: one.offset for one in reversed(records)}
+        if not firsts.items() <= self._next.items():
+            await self._was_recreated()
+
+    def learn(self, deliveries: Sequence[Delivery], effects: Sequence[Effect]) -> None:
+        """Take the bases that the durable store used."""
+        both = zip(deliveries, effects, strict=True)
+        self._bases |= {one.part: effect.position - one.position - 1 for one, effect in both}
+
+    async def passed(self, records: Sequence[Consumed]) -> None:
+        """Publish that these records are done."""
+        ends = {one.partition: one.offset + 1 for one in records}
+        await self._publish(ends)
+        self._next |= ends
+
+    async def keep(self) -> None:
+        """Publish the positions of newly assigned partitions, and of all partitions when the hot store has lost them.
+
+        Also looks for partitions that have lost their tail.
+        """
+        published = 0
+        while True:
+            try:
+                await self._find_cuts()
+                generation = await self._notes.generation()
+                if self._consumer.taken() or generation != published:
+                    ends = await self._consumer.ends()
+                    await self._publish({part: done for (_, part), (done, end) in ends.items() if done <= end})
+                    published = generation
+            except Exception as error:
+                log.debug("log positions are not published yet", action=ACTION, reason=repr(error))
+            await asyncio.sleep(self._interval)
+
+    async def _find_cuts(self) -> None:
+        """A partition that ends before the applied offset has lost its tail: its next records are new, not replays.
+
+        The applied offset is read before the end, so a partition that has lost nothing never appears to end before it.
+        """
+        mine = {part for _, part in self._consumer.assigned()}
+        applied = {part: at for part, at in (await self._durable.places(self.topic_id)).items() if part in mine}
+        ends = await self._watcher.ends(self._topic) if applied else {}
+        cut = [part for part, (_, offset) in applied.items() if ends.get(part, offset) < offset]
+        if not cut or await self._was_recreated():
+            return
+        for part in cut:
+            (position, offset), end = applied[part], ends[part]
+            if await self._durable.cut(self.topic_id, part, end, applied[part]):
+                log.warning(
+                    "a partition has lost its tail: its offsets are reused",
+                    action=ACTION,
+                    part=part,
+                    end=end,
+                    applied=offset,
+                )
+                self._bases[part] = position - end
+                await self._publish({part: end})
+
+    async def _was_recreated(self) -> bool:
+        topic_id = await self._watcher.topic_id(self._topic)
+        if topic_id == self.topic_id:
+            return False
+        log.warning("the topic was recreated: its offsets restart", action=ACTION)
+        self.topic_id, self._bases = topic_id, {}
+        return True
+
+    async def _publish(self, offsets: Mapping[int, int]) -> None:
+        """Publish that everything before these offsets is applied."""
+        bases = self._bases  # of this topic: a recreated one gets a new dict
+        if not offsets.keys() <= bases.keys():
+            known = await self._durable.places(self.topic_id)
+            bases |= {part: position - offset for part, (position, offset) in known.items()}
+        await self._applied.passed(
+            {part: (bases[part] + offset, offset) for part, offset in offsets.items() if part in bases}
+        )
+
+
+class ChannelEvents:
+    """Hands records of the topic to the message writer."""
+
+    def __init__(self, positions: LogPositions, write: Write, notes: Notes, freshness: Freshness) -> None:
+        self._positions = positions
+        self._write = write
+        self._notes = notes
+        self._freshness = freshness
+
+    async def handle(self, records: Sequence[Consumed]) -> None:
+        """Apply a batch, then publish its log positions.
+
+        Events with epochs that may be too low (`in_doubt`) wait until the hot store is fresh.
+        """
+        events = [Delivery(decode_channel_event(one.value), one.offset, one.partition, one.epoch) for one in records]
+        if any(one.event.in_doubt for one in events):
+            await self._notes.generation()
+            await self._freshness.caught_up()
+        await self._positions.check_topic(records)
+        effects = await self._write(events, self._positions.topic_id)
+        self._positions.learn(events, effects)
+        await self._positions.passed(records)

@@ -1,0 +1,135 @@
+"""Sends events to Kafka, and knows whether Kafka takes them.
+
+Kafka is *late* after it failed to acknowledge something in time: reads then go straight to the spool. Kafka is *down*
+after a send failed for good: messages are then refused at once, because nothing else could keep their order. Any
+acknowledgement ends both. While either holds, one send is always in flight as a probe: the drain of the spool, or else
+the next caller's send.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+
+from readstate.domain.errors import LogUnavailable
+from readstate.domain.events import DeadLetter, ReadEvent, UnsentEvent
+from readstate.telemetry import PRODUCE_FAILED, PRODUCED, UNSENT
+
+from .backlog import Backlog
+from .producer import KafkaProducer, Record
+from .topics import Topics
+from .wire import (
+    NotAnEvent,
+    channel_record,
+    dead_letter_record,
+    decode_channel_event,
+    decode_read,
+    decode_unsent,
+    read_record,
+    unsent_record,
+)
+
+log = structlog.get_logger()
+
+
+class Sender:
+    """Owns the producer. Sends nothing before the topics are checked: events could go to wrong partitions."""
+
+    def __init__(
+        self,
+        producer: KafkaProducer,
+        topics: Topics,
+        partitions: int,
+        topics_checked: asyncio.Event,
+        backlog: Backlog,
+    ) -> None:
+        self.topics = topics
+        self.partitions = partitions
+        self.late = self.down = False
+        self._producer = producer
+        self._topics_checked = topics_checked
+        self._backlog = backlog
+        self._sends: set[asyncio.Task[None]] = set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a send is in flight."""
+        return bool(self._sends)
+
+    async def connect(self) -> None:
+        try:
+            await self._producer.connect()
+        except LogUnavailable as error:
+            self.late = True
+            log.warning("Kafka does not answer yet", action="kafka", reason=error.explained)
+
+    def begin(self, topic: str, records: Sequence[Record]) -> "asyncio.Task[None]":
+        """Send in a task of its own: a cancelled caller does not cancel the send."""
+        task = asyncio.create_task(self._send(topic, records))
+        self._sends.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def begin_reads(self, events: Sequence[ReadEvent]) -> "asyncio.Task[None]":
+        return self.begin(self.topics.reads, [read_record(event, self.partitions) for event in events])
+
+    async def send(self, topic: str, records: Sequence[Record]) -> None:
+        await asyncio.shield(self.begin(topic, records))
+
+    async def send_reads(self, events: Sequence[ReadEvent]) -> None:
+        """Never to the spool."""
+        await asyncio.shield(self.begin_reads(events))
+
+    async def unsent(self, events: Sequence[UnsentEvent]) -> None:
+        await self.send(self.topics.unsent, [unsent_record(event, self.partitions) for event in events])
+        UNSENT.inc(len(events))
+
+    async def dead(self, topic: str, letters: Sequence[DeadLetter]) -> None:
+        await self.send(self.topics.dead(topic), [dead_letter_record(letter, self.partitions) for letter in letters])
+
+    async def again(self, topic: str, values: Sequence[bytes]) -> None:
+        """Append events again, byte for byte. Raises NotAnEvent, and appends none, if one of them cannot be decoded."""
+        await self.send(topic, [self._record(topic, value) for value in values])
+
+    def check_again(self, topic: str, value: bytes) -> None:
+        """Raise NotAnEvent if `again` would refuse this value."""
+        self._record(topic, value)
+
+    async def close(self) -> None:
+        await self._producer.close()
+        await asyncio.gather(*self._sends, return_exceptions=True)
+
+    def _record(self, topic: str, value: bytes) -> Record:
+        match topic:
+            case self.topics.reads:
+                record = read_record(decode_read(value), self.partitions)
+            case self.topics.messages:
+                record = channel_record(decode_channel_event(value), self.partitions)
+            case self.topics.unsent:
+                record = unsent_record(decode_unsent(value), self.partitions)
+            case _:
+                raise NotAnEvent(f"{topic!r} is no topic of events")
+        return record._replace(value=value)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._sends.discard(task)
+        if not task.cancelled():
+            task.exception()  # marks it as retrieved: the caller may have been cancelled
+
+    async def _send(self, topic: str, records: Sequence[Record]) -> None:
+        try:
+            if not self._topics_checked.is_set():
+                raise LogUnavailable("Kafka does not answer yet; nothing was done")
+            ends = await self._producer.send(topic, records)
+        except LogUnavailable as error:
+            PRODUCE_FAILED.labels(topic).inc(len(records))
+            if not self.down:
+                log.warning("Kafka does not take events", action="kafka", topic=topic, reason=error.explained)
+            self.late = self.down = True
+            raise
+        PRODUCED.labels(topic).inc(len(records))
+        if topic == self.topics.messages:
+            self._backlog.sent(ends)
+        if self.down:
+            log.info("Kafka takes events again", action="kafka")
+        self.late = self.down = False
