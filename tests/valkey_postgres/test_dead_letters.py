@@ -152,7 +152,7 @@ async def test_hard_case_13_a_database_that_is_down_is_waited_for(
         raise StorageUnavailable
 
     with monkeypatch.context() as patch:
-        patch.setattr(rs.durable, "merge", down)
+        patch.setattr(rs.durable, "merge_unless_erased", down)
         before = counted()
         with pytest.raises(StorageUnavailable):
             await worker.handle([letter(event)])
