@@ -105,9 +105,8 @@ def give_back(below: Path) -> None:
 def _remove_topics(prefix: str) -> None:
     from readstate.adapters.kafka.topics import Topics
     from tests.cluster.fleet import remove_topics
-    from tests.contract import kafka
 
-    remove_topics(kafka.server().url, Topics(prefix))
+    remove_topics(Topics(prefix))
 
 
 def _collect_sockets() -> None:

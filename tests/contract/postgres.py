@@ -105,6 +105,13 @@ async def used_database() -> AsyncIterator[str]:
         give_back(url)
 
 
+async def rename_database(url: str, name: str) -> None:
+    """The same database by another name; nobody is connected to it any more."""
+    old = url.rpartition("/")[2]
+    await command(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{old}'")
+    await command(f"ALTER DATABASE {old} RENAME TO {name}")
+
+
 async def drop_database(url: str) -> None:
     """Away with it."""
     await command(f"DROP DATABASE {url.rpartition('/')[2]} WITH (FORCE)")
