@@ -41,6 +41,16 @@ class ServiceTimings:
 class LiveTimings:
     """Live updates."""
 
+    retry: float = 1.0
+    """Before a lookup or a rendering that failed is tried again."""
+    correction_check: float = 1.0
+    """Between two checks whether late corrections can be sent."""
+    announced_within_ms: int = 10_000
+    """An announcement arrives at most this long after the hot store shows its change."""
+    cursor_distance_ms: int = 20_000
+    """Between two cursors of a `CursorHistory`: the older one is at least this old."""
+    max_mute_timer: float = 86_400.0
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerTimings:

@@ -5,6 +5,7 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from prometheus_client import generate_latest
 
 from readstate import Readstate, telemetry
 from readstate.cli.serving import server_config
+from readstate.timings import LiveTimings
 from tests import stores
 from tests.conftest import JWT_SECRET, SERVICE_KEY, WAIT, Chat
 
@@ -67,6 +69,7 @@ async def a_town(
     options: dict[str, Any] = {"service_keys": (SERVICE_KEY,), "jwt_secret": JWT_SECRET, "data_dir": str(data_dir)}
     options |= stores.UNLIMITED | stores.settings_of(data_dir) | {"timings": stores.timings()} | settings
     options |= {} if clock is None else {"clock": clock}
+    options["timings"] = replace(options["timings"], live=LiveTimings(retry=0.01))
     async with Readstate.open(**options) as rs, stores.with_workers(rs):
         listener = socket.socket(proto=socket.IPPROTO_TCP)  # so that asyncio sets TCP_NODELAY
         if send_buffer is not None:

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from readstate.domain.announcements import MessageCame
-from readstate.live import receipts as live_receipts
 from tests.conftest import GENERAL, eventually
 
 from .conftest import Town
@@ -70,7 +69,6 @@ async def test_a_receipt_that_was_not_told_yet_holds_the_cursor_back(
 
 
 async def test_receipts_that_could_not_be_looked_up_are_told_later(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_receipts, "RETRY_SECONDS", 0.01)
     await town.chat.send("bob", "m1")
     bob = await town.fresh("bob")
     away = Away(town.rs.receipts, "visible", 2, monkeypatch)
@@ -105,7 +103,6 @@ async def test_a_ping_waits_for_receipts_from_before_it_and_for_none_after_it(
 
 
 async def test_a_ping_is_answered_while_figures_cannot_be_rendered(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("readstate.live.updates.RETRY_SECONDS", 0.01)
     bob = await town.fresh("bob")
     away = Away(town.rs.renderer, "render", 1_000_000, monkeypatch)
 
@@ -124,7 +121,7 @@ async def test_who_comes_back_beside_another_device_is_not_given_a_cursor_ahead_
     phone = await town.fresh("bob", "phone")
     laptop = await town.fresh("bob", "laptop")
     await laptop.close()
-    since = Gate(town.rs.live._missed, "since", monkeypatch)
+    since = Gate(town.rs.catch_up, "_events", monkeypatch)
     laptop = await town.device("bob", "laptop", hello=False)
     await laptop.say("hello", device="laptop", resume=phone.resume)
     await since.came()
@@ -146,7 +143,7 @@ async def test_who_comes_back_beside_another_device_is_not_given_a_cursor_ahead_
 
 async def test_a_message_that_could_not_be_told_is_looked_up(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     bob = await town.fresh("bob")
-    away = Away(town.rs.live._hot_users, "count_delta", 1, monkeypatch)
+    away = Away(town.rs.hot.users, "count_delta", 1, monkeypatch)
 
     await town.chat.send("alice", "m1")
 
@@ -169,7 +166,7 @@ async def test_an_answer_that_has_a_message_in_it_before_that_is_told_does_not_c
         late.append(came)
 
     with monkeypatch.context() as slow:
-        slow.setattr(live, "_alone", False)
+        slow.setattr(live._sender, "_notes_rendered_seq", True)
         slow.setattr(live, "_message", comes_late)
         await town.chat.send("alice", "m2")
         answer = await bob.ask(kind, channel_id=GENERAL, **how)

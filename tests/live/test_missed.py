@@ -12,9 +12,10 @@ import pytest
 from readstate.adapters.memory.bus import LocalBus
 from readstate.domain.announcements import Announcement, Outcome
 from readstate.domain.errors import StorageUnavailable
-from readstate.live.cursor_history import APART_MS, CursorHistory
-from readstate.live.updates import MAX_CATCHING_UP
+from readstate.live.cursors import CursorHistory
+from readstate.live.devices import MAX_CATCHING_UP
 from readstate.services.cursors import SyncCursor
+from readstate.timings import LiveTimings
 from tests.conftest import GENERAL
 from tests.effort import long
 
@@ -24,6 +25,7 @@ from .device import Frame
 from .state import Follower
 
 AT_ONCE = 0.0
+APART_MS = LiveTimings().cursor_distance_ms
 
 
 class Deafness:
@@ -247,7 +249,7 @@ def held_back(
 ) -> tuple[asyncio.Event, asyncio.Event]:
     """Looking up what was missed waits at the gate, before or after it has looked; and whether it is there."""
     gate, there = asyncio.Event(), asyncio.Event()
-    since = town.rs.live._missed.since
+    since = town.rs.catch_up._events
 
     async def slow(user: str, start: SyncCursor) -> Any:
         found = await since(user, start) if after else None
@@ -255,7 +257,7 @@ def held_back(
         await gate.wait()
         return found if after else await since(user, start)
 
-    monkeypatch.setattr(town.rs.live._missed, "since", slow)
+    monkeypatch.setattr(town.rs.catch_up, "_events", slow)
     return gate, there
 
 
@@ -319,7 +321,7 @@ async def test_a_store_that_fails_is_asked_again(
     either: Town, deafness: Deafness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bob = await Follower(either, "bob", "phone").start()
-    since, failed = either.rs.live._missed.since, asyncio.Event()
+    since, failed = either.rs.catch_up._events, asyncio.Event()
 
     async def failing(user: str, start: SyncCursor) -> Any:
         if failed.is_set():
@@ -327,8 +329,7 @@ async def test_a_store_that_fails_is_asked_again(
         failed.set()
         raise StorageUnavailable
 
-    monkeypatch.setattr("readstate.live.updates.RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(either.rs.live._missed, "since", failing)
+    monkeypatch.setattr(either.rs.catch_up, "_events", failing)
     deafness.total = True
     await either.chat.send("alice", "m1")
     deafness.total = False
@@ -358,7 +359,7 @@ async def test_a_thousand_devices_are_caught_up_a_few_at_a_time(town: Town, monk
     devices = [Quiet(name) for name in people]
     for device in devices:
         await live.attach(device.connection_id, device, None)
-    at_once, most, since = 0, 0, live._missed.since
+    at_once, most, since = 0, 0, town.rs.catch_up._events
 
     async def counted(user: str, start: SyncCursor) -> Any:
         nonlocal at_once, most
@@ -370,7 +371,7 @@ async def test_a_thousand_devices_are_caught_up_a_few_at_a_time(town: Town, monk
         finally:
             at_once -= 1
 
-    monkeypatch.setattr(live._missed, "since", counted)
+    monkeypatch.setattr(town.rs.catch_up, "_events", counted)
     deafness.total = True
     await town.chat.send("alice", "for all", channel="square")
 
@@ -399,7 +400,7 @@ def test_what_the_state_itself_told_is_sure_at_once() -> None:
 
 def test_before_anything_was_told_nothing_is_sure() -> None:
     cursor_history = CursorHistory()
-    cursor_history.note(moment(5))
+    cursor_history.note(moment(5), APART_MS)
     assert cursor_history.before(10) is None
 
 
@@ -408,7 +409,7 @@ def test_what_was_announced_is_sure_when_it_is_old_enough() -> None:
     cursor_history.begin(moment(0))
     first, second, third = (moment(APART_MS * number) for number in (1, 2, 3))
     for noted in (moment(1), first, moment(first.at + 1), second, third):
-        cursor_history.note(noted)
+        cursor_history.note(noted, APART_MS)
 
     assert cursor_history.before(third.at) == third
     assert cursor_history.before(third.at - 1) == second

@@ -50,7 +50,7 @@ async def test_a_device_comes_again_when_what_it_missed_cannot_be_looked_up(
         raise StorageUnavailable
 
     with monkeypatch.context() as trouble:
-        trouble.setattr(town.rs.live._missed, "since", failing)
+        trouble.setattr(town.rs.catch_up, "_events", failing)
         bob = await town.device("bob", hello=False)
         await bob.say("hello", device="phone", resume=sync)
         assert await bob.ended() == 1013

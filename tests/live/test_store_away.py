@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from readstate.domain.errors import HotStoreUnavailable
-from readstate.live import unmuting
 
 from .conftest import Town
 
@@ -31,7 +30,7 @@ async def test_what_happens_is_told_also_when_nobody_knows_the_cursor_for_it(
 ) -> None:
     bob = await town.fresh("bob")
     before = bob.resume
-    away = Away(town.rs.live._hot_users, "changes", 1, monkeypatch)
+    away = Away(town.rs.hot.users, "changes", 1, monkeypatch)
 
     await town.chat.send("alice", "m1")
     assert [frame["message_id"] for frame in await bob.heard("message.new")] == ["m1"]
@@ -44,17 +43,16 @@ async def test_what_happens_is_told_also_when_nobody_knows_the_cursor_for_it(
 async def test_a_mute_ends_although_it_could_not_be_looked_up_at_first(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unmuting, "RETRY_SECONDS", 0.01)
     bob = await town.fresh("bob")
-    away = Away(town.rs.live._loader, "view", 0, monkeypatch)
-    look = town.rs.live._unmuting._tell_ended
+    away = Away(town.rs.loader, "view", 0, monkeypatch)
+    look = town.rs.live._unmuting._mark_expired
 
     async def look_in_vain(user: Any) -> None:
         away.left = 1
         await look(user)
         assert not away.left
 
-    monkeypatch.setattr(town.rs.live._unmuting, "_tell_ended", look_in_vain)
+    monkeypatch.setattr(town.rs.live._unmuting, "_mark_expired", look_in_vain)
     await town.chat.prefer("bob", muted=int(time.time() * 1000) + 500)
 
     await bob.first("unread.updated", muted=False)

@@ -116,7 +116,6 @@ class World:
             1,
             cursors,
             "w",
-            alone=True,
             consistency=Exclusive(),
             timings=Timings(),
         )

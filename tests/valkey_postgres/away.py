@@ -131,7 +131,6 @@ class Cluster:
             store_id,
             Cursors(b"a key", store_id),
             f"instance {number}",
-            alone=False,
             consistency=Shared(),
             timings=Timings(),
         )

@@ -5,37 +5,60 @@ current counts of channels and threads; then receipts. Intermediate states are l
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from readstate.api.frames import ChannelRemoved, Event, MessageNew, ReceiptUpdated
+from msgspec import structs
+
+from readstate.api.frames import ChannelRemoved, Event, MessageNew, ReceiptUpdated, SyncRequired
 from readstate.domain.model import SeenPlace
 from readstate.ports import Durable
 from readstate.services.changes import Changed, Changes
 from readstate.services.cursors import SyncCursor
+from readstate.services.loading import Loader
 
 from .rendering import LATER, Dirty, EventRenderer, Marks, mentions, message_new
 
 MAX_EVENTS = 1_000
 
 
+class Missed(NamedTuple):
+    """The events between two cursors, in order, without their cursors."""
+
+    start: SyncCursor
+    reached: SyncCursor
+    events: Sequence[Event]
+    complete: bool = True
+
+    @classmethod
+    def incomplete(cls, reached: SyncCursor) -> "Missed":
+        event = SyncRequired(reason="the missed events can't be sent completely", resume=LATER)
+        return cls(reached, reached, (event,), complete=False)
+
+
 class CatchUp:
     def __init__(
-        self,
-        durable: Durable,
-        changes: Changes,
-        renderer: EventRenderer,
-        *,
-        receipts_max_members: int,
+        self, durable: Durable, loader: Loader, changes: Changes, renderer: EventRenderer, *, receipts_max_members: int
     ) -> None:
         self._durable = durable
+        self._loader = loader
         self._changes = changes
         self._renderer = renderer
         self._receipts_limit = receipts_max_members
 
-    async def since(self, user: str, start: SyncCursor) -> list[Event] | None:
-        """The events, in order, without their cursors; None if they can't be given completely.
+    async def since(self, user: str, start: SyncCursor | None) -> Missed:
+        """What a device with the cursor `start` missed; None: its cursor is invalid.
 
-        That is so for more than 1,000 events, and when the user leaves a channel during the lookup.
+        The end is taken before the lookup: what changes later is found by the lookup, or announced, or both.
         """
+        reached = await self._changes.cursor(user)
+        if start is not None and start.is_before(reached) and not await self._changes.erased_since(user, start):
+            events = await self._events(user, start)
+            if events is not None:
+                return Missed(start, reached, events)
+        return Missed.incomplete(reached)
+
+    async def _events(self, user: str, start: SyncCursor) -> list[Event] | None:
+        """None for more than 1,000 events, and when the user leaves a channel during the lookup."""
         changed = await self._changes.changed(user, start)
         room = MAX_EVENTS - 2 * len(changed.channels) - len(changed.removed) - len(changed.threads)
         events: list[Event] = [ChannelRemoved(channel_id=name, resume=LATER) for name in changed.removed]
@@ -46,9 +69,9 @@ class CatchUp:
                 return None
             events += messages
             room -= len(messages)
-        if len(await self._changes.member_of(user, frozenset(changed.channels))) < len(changed.channels):
+        if len(await self._loader.member_of(user, frozenset(changed.channels))) < len(changed.channels):
             return None  # the user left a channel meanwhile: the messages found may be newer than that
-        events += await self._standing(user, changed)
+        events += await self._current_state(user, changed)
         receipts = await self.receipts(user, start.at)
         if receipts is None:
             return None
@@ -76,19 +99,12 @@ class CatchUp:
             if not m.deleted and (m.seq is None or m.seq > seq)
         ]
 
-    async def _standing(self, user: str, changed: Changed) -> Sequence[Event]:
-        """The current state of everything that changed, including threads of channels that the user joined again."""
+    async def _current_state(self, user: str, changed: Changed) -> Sequence[Event]:
+        """Of everything that changed, including threads of channels that the user joined again."""
         marks = {name: Marks(counts=True, conversation=True) for name in changed.channels}
         dirty = Dirty(marks, set(changed.threads), rejoined=set(changed.channels))
         return [event for event, _ in await self._renderer.render(user, dirty)]
 
 
 def receipt_updated(seen: SeenPlace) -> ReceiptUpdated:
-    return ReceiptUpdated(
-        channel_id=seen.channel_id,
-        user_id=seen.user_id,
-        last_read_id=seen.last_read_id,
-        last_read_seq=seen.last_read_seq,
-        read_at=seen.read_at,
-        resume=LATER,
-    )
+    return ReceiptUpdated(**structs.asdict(seen), resume=LATER)

@@ -5,12 +5,12 @@ awaited between the last look and the return. So counts are exact at their posit
 something moves in every pass, the last rendering is sent; the announcement of that change marks it dirty again.
 """
 
-from collections.abc import Sequence, Set
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Sequence, Set
+from typing import NamedTuple, TypeVar
 
 from msgspec import UNSET, Struct, field, structs
 
-from readstate.api import Unread
+from readstate.api import LastRead, Unread
 from readstate.api.frames import (
     BadgeUpdated,
     ChannelUpdated,
@@ -23,7 +23,7 @@ from readstate.api.frames import (
 from readstate.domain.model import Message
 from readstate.domain.rooms import channel_and_thread, is_thread
 from readstate.domain.rules import EVERYONE
-from readstate.ports import HotChannels, HotUsers
+from readstate.ports import Hot
 from readstate.services.badge import OfflineBadge
 from readstate.services.counting import Counting
 from readstate.services.inbox import UserInbox
@@ -100,13 +100,13 @@ class Dirty(Struct):
 
 
 Rendered = tuple[Event, To]
+T = TypeVar("T")
 
 
 class EventRenderer:
     def __init__(
         self,
-        users: HotUsers,
-        channels: HotChannels,
+        hot: Hot,
         loader: Loader,
         counting: Counting,
         unread: UnreadCounts,
@@ -115,8 +115,8 @@ class EventRenderer:
         threads: ThreadPanel,
         badge: OfflineBadge,
     ) -> None:
-        self._users = users
-        self._channels = channels
+        self._users = hot.users
+        self._channels = hot.channels
         self._loader = loader
         self._counting = counting
         self._unread = unread
@@ -128,23 +128,22 @@ class EventRenderer:
     async def render(self, user: str, dirty: Dirty) -> list[Rendered]:
         """The events, in order, without their cursors."""
         names = [*dirty.channels, *dirty.threads]
-        for _ in range(MAX_LOOKS):
-            before = await self._moment(user, names)
-            rendered = await self._render(user, dirty)
-            if await self._moment(user, names) == before:
-                break
-        return rendered
+        return await self._stable(user, names, lambda: self._render(user, dirty))
 
     async def unread(self, user: str, channel: str) -> Unread:
         """The unread counts of one channel, exact when this returns."""
-        for _ in range(MAX_LOOKS):
-            before = await self._moment(user, [channel])
-            unread = await self._unread.of_channel(user, channel)
-            if await self._moment(user, [channel]) == before:
-                break
-        return unread
+        return await self._stable(user, [channel], lambda: self._unread.of_channel(user, channel))
 
-    async def _moment(self, user: str, names: Sequence[str]) -> tuple[object, ...]:
+    async def _stable(self, user: str, names: Sequence[str], look: Callable[[], Awaitable[T]]) -> T:
+        """The result of `look`, repeated while the user or the rooms change during it."""
+        for _ in range(MAX_LOOKS):
+            before = await self._change_numbers(user, names)
+            found = await look()
+            if await self._change_numbers(user, names) == before:
+                break
+        return found
+
+    async def _change_numbers(self, user: str, names: Sequence[str]) -> tuple[object, ...]:
         changes = await self._users.changes([user])
         channels = await self._channels.channels(names)
         return changes[0], *(None if channel is None else channel.change for channel in channels)
@@ -155,13 +154,12 @@ class EventRenderer:
             rendered += await self._of_channels(user, dirty)
         rooms = dirty.threads
         if dirty.rejoined:
-            rooms = rooms | await self.threads_in(user, dirty.rejoined)
+            rooms = rooms | await self._threads_in(user, dirty.rejoined)
         if rooms:
             rendered += [(event, TO_ALL) for event in await self._of_threads(user, sorted(rooms))]
         if dirty.badge or dirty.newcomers:
             senders = await self._badge.count(user)
-            event = BadgeUpdated(senders=senders, label=self._counting.label(senders), resume=LATER)
-            rendered.append((event, TO_ALL if dirty.badge else To(only=frozenset(dirty.newcomers))))
+            rendered.append((BadgeUpdated(senders=senders, label=self._counting.label(senders), resume=LATER), TO_ALL))
         return rendered
 
     async def _of_channels(self, user: str, dirty: Dirty) -> list[Rendered]:
@@ -184,17 +182,14 @@ class EventRenderer:
                 rendered.append((_pointer_updated(unread, marks.pointer_from), To(all_but=marks.not_to)))
         return rendered
 
-    async def threads_in(self, user: str, channels: Set[str]) -> set[str]:
+    async def _threads_in(self, user: str, channels: Set[str]) -> set[str]:
         await self._loader.view(user, [])
         rooms = await self._users.rooms(user) or ()
         return {room for room in rooms if is_thread(room) and channel_and_thread(room)[0] in channels}
 
     async def _of_threads(self, user: str, rooms: Sequence[str]) -> list[ThreadUpdated]:
         before = self._counting.stale()
-        names = list({channel_and_thread(room)[0] for room in rooms})
-        joined = {
-            user_room.channel_id for user_room in (await self._loader.view(user, names)).user_rooms if user_room.member
-        }
+        joined = set(await self._loader.member_of(user, frozenset(channel_and_thread(room)[0] for room in rooms)))
         user_rooms = (await self._loader.counted(user, rooms)).user_rooms
         channels = await self._loader.channels([user_room.channel_id for user_room in user_rooms])
         stale = before.or_by(self._counting.stale())
@@ -209,22 +204,14 @@ class EventRenderer:
 
 
 def _pointer_updated(unread: Unread, instance: str) -> ReadPointerUpdated:
+    counts = structs.asdict(unread)
+    last_read: LastRead = counts.pop("last_read")
     return ReadPointerUpdated(
-        channel_id=unread.channel_id,
-        last_read_id=unread.last_read.id,
-        last_read_seq=unread.last_read.seq,
-        last_read_at=unread.last_read.at,
-        epoch=unread.last_read.epoch,
-        unread=unread.unread,
-        label=unread.label,
-        has_unread=unread.has_unread,
-        exact=unread.exact,
-        reason=unread.reason,
-        mentions=unread.mentions,
-        first_unread=unread.first_unread,
-        latest=unread.latest,
-        muted=unread.muted,
-        archived=unread.archived,
+        **counts,
+        last_read_id=last_read.id,
+        last_read_seq=last_read.seq,
+        last_read_at=last_read.at,
+        epoch=last_read.epoch,
         instance_id=instance,
         resume=LATER,
     )

@@ -2,13 +2,17 @@
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Iterable, Iterator
-from typing import Protocol
+from collections.abc import Collection, Coroutine, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
+from readstate.domain.announcements import MessageCame
 from readstate.domain.model import Undelivered
 from readstate.domain.rooms import is_thread
+from readstate.ports import Deliveries, HotUsers
+from readstate.services.loading import Loader
 
-from .cursor_history import CursorHistory
+from .cursors import CursorHistory
 from .rendering import TO_ALL, Dirty, To
 
 NO_CURSOR = b'"resume":""'
@@ -24,104 +28,76 @@ class DeviceSession(Protocol):
         """Queue a frame after all earlier ones. Never waits: a device that is too slow is closed."""
 
 
+@dataclass(slots=True)
 class CatchingUp:
     """Events and marks that arrive for a connection while its missed events are looked up."""
 
-    __slots__ = ("dirty", "heard_until", "out")
-
-    def __init__(self, out: Iterable[bytes] = ()) -> None:
-        self.out = list(out)
-        self.dirty = Dirty()
-        self.heard_until: int | None = None
-        """Set (ms) if the bus reports a gap during the lookup: announcements after it may be lost, so another lookup
-        follows.
-        """
+    out: list[bytes] = field(default_factory=list)
+    dirty: Dirty = field(default_factory=Dirty)
+    announced_until: int | None = None
+    """Set (ms) if the bus reports a gap during the lookup: announcements after it may be lost, so another lookup
+    follows.
+    """
 
 
+@dataclass(slots=True, eq=False)
 class UserSession:
-    __slots__ = (
-        "_waiting",
-        "badge",
-        "catching_up",
-        "cursor_history",
-        "devices",
-        "dirty",
-        "id",
-        "mute_timer",
-        "out",
-        "render_task",
-        "rendered_seq",
-        "rendering",
-        "repair",
-        "resume",
-        "rooms",
-        "sending",
-        "unmuted_until",
-    )
-
-    def __init__(self, user: str) -> None:
-        self.id = user
-        self.devices: dict[str, DeviceSession] = {}
-        self.catching_up: dict[str, CatchingUp] = {}
-        """By connection id. These connections are not in `devices`."""
-        self.rooms: set[str] = set()
-        self.resume = NO_CURSOR
-        """The encoded `resume` field with the last cursor that was sent."""
-        self.cursor_history = CursorHistory()
-        self.repair: asyncio.Task[None] | None = None
-        """Catches all devices up after a gap."""
-        self.out: list[tuple[bytes, To]] = []
-        """Encoded events without their cursors, and the connections that each goes to."""
-        self.dirty = Dirty()
-        self.rendering = False
-        """The render task has taken `dirty`, and its events are not sent yet."""
-        self.render_task: asyncio.Task[None] | None = None
-        self.rendered_seq: dict[str, int] = {}
-        """Where other processes write: the newest seq that the last counts of each channel may include."""
-        self.mute_timer: asyncio.TimerHandle | None = None
-        self.badge: int | None = None
-        """The last number that was sent."""
-        self.unmuted_until = 0
-        """Time (ms) up to which expired mutes are handled."""
-        self.sending: list[Undelivered] = []
-        """Deliveries to report as sent when `out` is pushed."""
-        self._waiting: list[asyncio.Future[None]] = []
+    id: str
+    devices: dict[str, DeviceSession] = field(default_factory=dict)
+    catching_up: dict[str, CatchingUp] = field(default_factory=dict)
+    """By connection id. These connections are not in `devices`."""
+    rooms: set[str] = field(default_factory=set)
+    resume: bytes = NO_CURSOR
+    """The encoded `resume` field with the last cursor that was sent."""
+    cursor_history: CursorHistory = field(default_factory=CursorHistory)
+    repair: asyncio.Task[None] | None = None
+    """Catches all devices up after a gap."""
+    out: list[tuple[bytes, To]] = field(default_factory=list)
+    """Encoded events without their cursors, and the connections that each goes to."""
+    dirty: Dirty = field(default_factory=Dirty)
+    rendering: bool = False
+    """The render task has taken `dirty`, and its events are not sent yet."""
+    render_task: asyncio.Task[None] | None = None
+    rendered_seq: dict[str, int] = field(default_factory=dict)
+    """The newest seq that the last counts of each channel may include. Noted where other processes write."""
+    mute_timer: asyncio.TimerHandle | None = None
+    badge: int | None = None
+    """The last number that was sent."""
+    unmuted_until: int = 0
+    """Time (ms) up to which expired mutes are handled."""
+    unreported: list[Undelivered] = field(default_factory=list)
+    """Deliveries to report as sent when `out` is pushed."""
+    _next_pass: asyncio.Future[None] | None = None
 
     async def rendered_once(self) -> None:
         """Wait until what is dirty now was rendered and sent, or one attempt has failed.
 
         Needs a running render task. A pass that has already begun does not count; the next one does.
         """
-        end = asyncio.get_running_loop().create_future()
-        self._waiting.append(end)
-        await end
+        if self._next_pass is None:
+            self._next_pass = asyncio.get_running_loop().create_future()
+        await asyncio.wait([self._next_pass])
 
     @contextlib.contextmanager
-    def rendering_once(self) -> Iterator[None]:
-        """Around one render pass: releases the callers of `rendered_once` that waited before it began."""
-        waiting, self._waiting = self._waiting, []
+    def render_pass(self) -> Iterator[None]:
+        """Releases the callers of `rendered_once` that waited before it began."""
+        ended, self._next_pass = self._next_pass, None
         try:
             yield
         finally:
-            _release(waiting)
-
-    def release(self) -> None:
-        """The render task ends: release every caller of `rendered_once`."""
-        waiting, self._waiting = self._waiting, []
-        _release(waiting)
-
-
-def _release(waiting: Iterable["asyncio.Future[None]"]) -> None:
-    for one in waiting:
-        if not one.done():  # done: the waiting caller was cancelled
-            one.set_result(None)
+            if ended is not None:
+                ended.set_result(None)
 
 
 class ConnectedUsers:
-    def __init__(self) -> None:
+    def __init__(self, users: HotUsers, loader: Loader, deliveries: Deliveries) -> None:
+        self._hot_users = users
+        self._loader = loader
+        self._deliveries = deliveries
         self._users: dict[str, UserSession] = {}
         self._rooms: dict[str, set[UserSession]] = {}
         self._touched: dict[UserSession, None] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         return len(self._users)
@@ -148,6 +124,17 @@ class ConnectedUsers:
         for room in list(user.rooms):
             self.leave(user, room)
 
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run something for connected users in the background."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def finish_tasks(self) -> None:
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
     # ------------------------------------------------------------ channels
 
     def members(self, channel: str) -> Collection[UserSession]:
@@ -165,9 +152,56 @@ class ConnectedUsers:
             if not there:
                 del self._rooms[channel]
 
+    async def begin_lookup(self, user: UserSession) -> set[str]:
+        """Load and subscribe a user whose missed events are looked up next; returns the channels that were left.
+
+        Also collects the unproven deliveries. Their messages are stored already, so the lookup finds them even if their
+        announcements never arrive.
+        """
+        await self._loader.ready(user.id)
+        user.unreported = list(dict.fromkeys([*await self._deliveries.unproven(user.id), *user.unreported]))
+        return await self.enter_channels(user)
+
+    async def enter_channels(self, user: UserSession) -> set[str]:
+        """Subscribe the user to exactly the channels that the user is in now; returns those that were left."""
+        before = set(user.rooms)
+        while (found := await self._hot_users.rooms(user.id)) is None:
+            await self._loader.view(user.id, [])
+        if not self.has(user):  # disconnected during the lookup
+            return set()
+        rooms = {room for room in found if not is_thread(room)}
+        for room in rooms:
+            self.enter(user, room)
+        for room in before - rooms:
+            self.leave(user, room)
+        return before - rooms
+
+    # ------------------------------------------------------------ deliveries
+
+    def report_deliveries(self, user: UserSession) -> None:
+        """Report what was just pushed; the device's next sign of life proves its delivery."""
+        if user.unreported:
+            self._deliveries.sent(user.unreported)
+            user.unreported = []
+
+    def deliveries_of(self, came: MessageCame) -> dict[str, Undelivered]:
+        """The deliveries to report for the connected members who get this message, by user."""
+        found = {}
+        for delivery in came.reached:
+            user = self._users.get(delivery.receiver_id)
+            if user is None:
+                continue
+            if delivery.channel_id in user.rooms:
+                found[user.id] = delivery
+            elif user.catching_up:  # the message is among the missed events
+                user.unreported.append(delivery)
+            else:  # a user who left does not get the message, so it is not undelivered either
+                self._deliveries.sent([delivery])
+        return found
+
     # ------------------------------------------------------------ what is to be sent
 
-    def tell(self, user: UserSession, event: bytes) -> None:
+    def queue(self, user: UserSession, event: bytes) -> None:
         """Queue an event for all devices of a user."""
         user.out.append((event, TO_ALL))
         self._touched[user] = None

@@ -1,8 +1,6 @@
 """Mutes expire without an announcement. A timer per connected user marks the channel's counts as dirty then."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
 
 import structlog
 
@@ -10,36 +8,30 @@ from readstate.domain.errors import ReadstateError
 from readstate.domain.model import FOREVER
 from readstate.ports import Clock
 from readstate.services.loading import Loader
+from readstate.timings import LiveTimings
 
+from .sending import EventSender
 from .sessions import ConnectedUsers, UserSession
 
 log = structlog.get_logger()
-
-RETRY_SECONDS = 1.0
-MAX_TIMER_SECONDS = 86_400.0
 
 
 class Unmuting:
     """One timer per user, for the mute that expires next."""
 
     def __init__(
-        self,
-        connected: ConnectedUsers,
-        loader: Loader,
-        clock: Clock,
-        spawn: Callable[[Coroutine[Any, Any, None]], object],
-        send: Callable[[], Awaitable[None]],
+        self, connected: ConnectedUsers, loader: Loader, sender: EventSender, clock: Clock, timings: LiveTimings
     ) -> None:
         self._connected = connected
         self._loader = loader
+        self._sender = sender
         self._clock = clock
-        self._spawn = spawn
-        self._send = send
+        self._timings = timings
 
     def schedule(self, user: UserSession) -> None:
         """Look at the user's mutes again, after they may have changed."""
         self.stop(user)
-        self._spawn(self._tell_ended(user))
+        self._connected.spawn(self._mark_expired(user))
 
     @staticmethod
     def stop(user: UserSession) -> None:
@@ -47,15 +39,15 @@ class Unmuting:
             user.mute_timer.cancel()
             user.mute_timer = None
 
-    async def _tell_ended(self, user: UserSession) -> None:
+    async def _mark_expired(self, user: UserSession) -> None:
         """Mark channels whose mute has expired, and set the timer for the next one."""
         while self._connected.has(user):
             try:
                 preferences = (await self._loader.view(user.id, [])).preferences
                 break
             except ReadstateError as error:
-                log.debug("mutes are not known yet", action="live", reason=error.explained)
-                await asyncio.sleep(RETRY_SECONDS)
+                log.debug("mutes could not be looked up yet", action="live", reason=error.explained)
+                await asyncio.sleep(self._timings.retry)
         if not self._connected.has(user):
             return
         now = self._clock()
@@ -66,6 +58,6 @@ class Unmuting:
         ends = [wanted.muted_until for wanted in preferences.values() if now < wanted.muted_until < FOREVER]
         if ends:
             self.stop(user)
-            delay = min((min(ends) - now) / 1000, MAX_TIMER_SECONDS)
+            delay = min((min(ends) - now) / 1000, self._timings.max_mute_timer)
             user.mute_timer = asyncio.get_running_loop().call_later(delay, self.schedule, user)
-        await self._send()
+        await self._sender.send()

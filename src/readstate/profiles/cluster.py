@@ -129,7 +129,6 @@ class Cluster:
             store_id,
             cursors,
             self.instance_id,
-            alone=False,
             batchers=Batcher if self._tracing is None else self._tracing.batchers,
             timings=self.timings,
             consistency=Shared(),

@@ -72,6 +72,15 @@ class Exclusive:
         """One by one: in the memory of this process a call costs next to nothing."""
         return direct
 
+    def delays_live_cursors(self) -> bool:
+        return False
+
+    def recounts_announced_messages(self) -> bool:
+        return False
+
+    def looks_up_late_receipts(self) -> bool:
+        return False
+
 
 class Shared:
     """Other processes use the same stores."""
@@ -116,3 +125,12 @@ class Shared:
     def lookups(self, direct: Lookups, batchers: Batchers) -> Lookups:
         """Together: every lookup is a call to a server."""
         return CoalescedLookups(direct, batchers)
+
+    def delays_live_cursors(self) -> bool:
+        return True
+
+    def recounts_announced_messages(self) -> bool:
+        return True
+
+    def looks_up_late_receipts(self) -> bool:
+        return True

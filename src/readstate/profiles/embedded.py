@@ -114,7 +114,6 @@ class Embedded:
             store_id,
             cursors,
             self._instance_id,
-            alone=True,
             batchers=batchers,
             timings=self._timings,
             consistency=Exclusive(),

@@ -6,7 +6,14 @@ from typing import NamedTuple
 from readstate.batching import Batcher, Batchers
 from readstate.domain.rules import MessageRules, check_id, check_user_id
 from readstate.live.catch_up import CatchUp
+from readstate.live.cursors import LiveCursors
+from readstate.live.devices import LiveDevices
+from readstate.live.late_corrections import LateCorrections
+from readstate.live.receipts import LiveReceipts
 from readstate.live.rendering import EventRenderer
+from readstate.live.sending import EventSender
+from readstate.live.sessions import ConnectedUsers
+from readstate.live.unmuting import Unmuting
 from readstate.live.updates import Live
 from readstate.ports import Bus, Clock, Durable, DurableTransfer, Freshness, Hot, Log
 from readstate.ports.consistency import Consistency
@@ -54,8 +61,6 @@ class Parts(NamedTuple):
     store_id: int
     cursors: Cursors
     instance_id: str
-    alone: bool
-    """Whether no other process writes to the stores."""
     consistency: Consistency
     timings: Timings
     batchers: Batchers = Batcher
@@ -139,33 +144,22 @@ class Services:
     def _assemble_live(self, parts: Parts) -> None:
         hot, loader, s = parts.hot, self.loader, self.settings
         self.renderer = EventRenderer(
-            hot.users,
-            hot.channels,
-            loader,
-            self.counting,
-            self.unread,
-            self.inbox,
-            self.preferences,
-            self.threads,
-            self.badge,
+            hot, loader, self.counting, self.unread, self.inbox, self.preferences, self.threads, self.badge
         )
-        missed = CatchUp(parts.durable, self.changes, self.renderer, receipts_max_members=s.receipts_max_members)
-        self.live = Live(
-            hot.users,
-            hot.channels,
-            hot.presence,
-            loader,
-            self.changes,
-            self.receipts,
-            self.renderer,
-            missed,
-            self.pending_writes,
-            parts.unannounced,
-            parts.freshness,
-            self.clock,
-            self.cursors,
-            alone=parts.alone,
+        self.catch_up = CatchUp(
+            parts.durable, loader, self.changes, self.renderer, receipts_max_members=s.receipts_max_members
         )
+        clock, consistency, timings = self.clock, parts.consistency, parts.timings.live
+        connected = ConnectedUsers(hot.users, loader, hot.presence)
+        cursors = LiveCursors(
+            hot, self.cursors, parts.unannounced, clock, consistency, timings, store_id=parts.store_id
+        )
+        corrections = LateCorrections(parts.freshness, self.catch_up, cursors, consistency, timings)
+        sender = EventSender(connected, self.renderer, cursors, corrections, self.pending_writes, consistency, timings)
+        receipts = LiveReceipts(connected, self.receipts, cursors, sender, clock, timings)
+        unmuting = Unmuting(connected, loader, sender, clock, timings)
+        devices = LiveDevices(connected, self.catch_up, cursors, corrections, unmuting, sender, timings)
+        self.live = Live(connected, hot.users, devices, receipts, unmuting, corrections, sender)
 
     async def finish(self) -> None:
         """Finish what was accepted, before the stores close."""

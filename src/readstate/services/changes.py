@@ -67,11 +67,6 @@ class Changes:
         erased = await self._durable.erased_until(user)
         return erased > 0 and start.at <= erased + CLOCKS_MS
 
-    async def member_of(self, user: str, wanted: frozenset[str] | None) -> list[str]:
-        """The user's channels, without threads; only those in `wanted`, if given."""
-        view = await self._loader.view(user, "all" if wanted is None else list(wanted))
-        return [one.channel_id for one in view.user_rooms if one.member and not is_thread(one.channel_id)]
-
     async def changed(self, user: str, start: SyncCursor) -> Changed:
         user_rooms = await self._perhaps_changed(user, start)
         channels = await self._loader.channels([user_room.channel_id for user_room in user_rooms])

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from readstate.domain.errors import ChannelNotFound, NotAMember, Unavailable
 from readstate.domain.model import Channel, Mode, Position, ReadState
+from readstate.domain.rooms import is_thread
 from readstate.domain.rules import check_id, check_user_id
 from readstate.ports import (
     Count,
@@ -110,6 +111,11 @@ class Loader:
         if view.user_rooms and view.user_rooms[0].member:
             return view.user_rooms[0]
         raise await self.no_user_room(user, channel)
+
+    async def member_of(self, user: str, wanted: frozenset[str] | None) -> list[str]:
+        """The user's channels, without threads; only those in `wanted`, if given."""
+        view = await self.view(user, "all" if wanted is None else list(wanted))
+        return [one.channel_id for one in view.user_rooms if one.member and not is_thread(one.channel_id)]
 
     async def member_rooms(self, user: str, names: Sequence[str]) -> tuple[list[UserRoom], list[Channel]]:
         """User rooms of a member, with ledgers, and their channels, in the order of the names."""

@@ -68,7 +68,7 @@ class UnannouncedWrites:
         finally:
             self._writer = None
 
-    def moment(self) -> int | None:
+    def version(self) -> int | None:
         """A number that changes with every batch; None while a batch is unannounced.
 
         The writing task never gets None: it runs the listeners of the embedded bus, and by then the batch is announced.

@@ -124,7 +124,7 @@ class UnreadCounts:
             names = found.channels
             removed = [name for name in found.removed if q.wanted is None or name in q.wanted]
         else:
-            names = await self._changes.member_of(q.user, q.wanted)
+            names = await self._loader.member_of(q.user, q.wanted)
             removed = sorted(q.wanted - set(names)) if q.wanted is not None else []
         return await self._made(q, summary, await self._rows(q, names, before), removed, before)
 
