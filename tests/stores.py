@@ -56,26 +56,7 @@ HASTY = Timings(
 not_in_a_cluster = partial(pytest.mark.skipif, chosen == CLUSTER)
 """For what only one process with stores of its own promises: `@not_in_a_cluster(reason=...)`."""
 
-EMPTY = """
-DO $$
-DECLARE
-    name text;
-BEGIN
-    FOR name IN SELECT tablename FROM pg_tables WHERE schemaname = 'public' LOOP
-        IF name NOT IN ('schema_migrations', 'meta', 'lease') THEN
-            EXECUTE format('DELETE FROM %I', name);
-        END IF;
-    END LOOP;
-    DELETE FROM meta WHERE key NOT IN ('generation', 'store');
-    UPDATE meta SET value = CASE key WHEN 'generation' THEN 0 ELSE (random() * 9007199254740991)::bigint END;
-    UPDATE lease SET owner = '', token = 0, expires_at = 0;
-END
-$$
-"""
-"""A database as it was made. Emptying one takes a twentieth of the time that another one takes."""
-
 _used: dict[Path, dict[str, Any]] = {}
-_emptied: list[str] = []
 
 
 def settings_of(data_dir: Path) -> dict[str, Any]:
@@ -88,20 +69,11 @@ def settings_of(data_dir: Path) -> dict[str, Any]:
 
 
 def _on_servers() -> dict[str, Any]:
-    from tests.contract import valkey
+    from tests.contract import postgres, valkey
 
-    url = _emptied.pop() if _emptied else _wait_for(_another_database())
+    url = _wait_for(postgres.take_database())
     prefix = f"{secrets.token_hex(6)}:"  # what others have left under theirs is in nobody's way
     return {"database_url": url, "hot_url": valkey.single().url, "key_prefix": prefix}
-
-
-async def _another_database() -> str:
-    """The copy of a template has its identity: emptied, it has one of its own."""
-    from tests.contract import postgres
-
-    url = await postgres.fresh_database()
-    await postgres.command(EMPTY, url)
-    return url
 
 
 def _on_kafka() -> dict[str, Any]:
@@ -124,8 +96,7 @@ def give_back(below: Path) -> None:
         from tests.contract import postgres
 
         used = _used.pop(data_dir)
-        _wait_for(postgres.command(EMPTY, used["database_url"]))
-        _emptied.append(used["database_url"])
+        postgres.give_back(used["database_url"])
         if "topic_prefix" in used:
             _remove_topics(used["topic_prefix"])
             _collect_sockets()
@@ -134,9 +105,8 @@ def give_back(below: Path) -> None:
 def _remove_topics(prefix: str) -> None:
     from readstate.adapters.kafka.topics import Topics
     from tests.cluster.fleet import remove_topics
-    from tests.contract import kafka
 
-    remove_topics(kafka.server().url, Topics(prefix))
+    remove_topics(Topics(prefix))
 
 
 def _collect_sockets() -> None:

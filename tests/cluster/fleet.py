@@ -1,6 +1,8 @@
 """The cluster profile as it runs: several `serve` and `worker` processes over one Valkey, Kafka and PostgreSQL."""
 
 import asyncio
+import atexit
+import functools
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -24,7 +26,6 @@ from tests.contract import kafka, postgres, valkey
 from tests.servers import Child, Server, Worker
 
 PARTITIONS = 4
-TEMPLATE = "template_of_fleets"
 START_SECONDS = 60.0
 HASTY = replace(stores.HASTY, workers=replace(stores.HASTY.workers, retries=(1.0, 2.0, 4.0)))
 """Of processes that tests run in their own; an event that fails is retried as often as it is in production."""
@@ -85,32 +86,40 @@ class ClusterStores(NamedTuple):
 
 
 async def make_database(backends: Backends, name: str) -> None:
-    """A database with the tables of the service, from a template that is made once."""
+    """A database with the tables of the service: one that others have used before, if these servers are shared."""
+    if _is_shared(backends.postgres, postgres.server):
+        used = await postgres.take_database()
+        await postgres.rename_database(used, name)
+        return
     connection = await asyncpg.connect(backends.postgres.url)
     try:
-        if not await connection.fetch(f"SELECT FROM pg_database WHERE datname = '{TEMPLATE}'"):
-            await connection.execute(f"CREATE DATABASE {TEMPLATE}")
-            await migrate(f"{backends.postgres.url.rpartition('/')[0]}/{TEMPLATE}", SqlTimings())
-        await connection.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+        await connection.execute(f"CREATE DATABASE {name}")
     finally:
         await connection.close()
+    await migrate(f"{backends.postgres.url.rpartition('/')[0]}/{name}", SqlTimings())
 
 
 async def remove_stores(backends: Backends, stores: ClusterStores) -> None:
-    """Away with the database and the topics; keys in Valkey are in nobody's way."""
-    connection = await asyncpg.connect(backends.postgres.url)
-    try:
-        await connection.execute(f"DROP DATABASE {stores.database} WITH (FORCE)")
-    finally:
-        await connection.close()
-    await asyncio.to_thread(remove_topics, backends.kafka.url, stores.topics)
+    """Others may have the database, and the topics go; keys in Valkey are in nobody's way. Own servers go anyway."""
+    if _is_shared(backends.postgres, postgres.server):
+        postgres.give_back(postgres.url_of(stores.database))
+    if _is_shared(backends.kafka, kafka.server):
+        await asyncio.to_thread(remove_topics, stores.topics)
 
 
-def remove_topics(bootstrap: str, topics: Topics) -> None:
-    """A broker gets slow with thousands of them."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})  # whoever lets go of it gets no answers
-    for removed in admin.delete_topics(list(topics.all)).values():
-        removed.exception(30)
+def _is_shared(server: object, shared: "functools._lru_cache_wrapper[Any]") -> bool:
+    return shared.cache_info().currsize > 0 and shared() is server
+
+
+@functools.cache
+def _admin() -> AdminClient:
+    atexit.register(_admin.cache_clear)  # before the broker is gone
+    return AdminClient({"bootstrap.servers": kafka.server().url})
+
+
+def remove_topics(topics: Topics) -> None:
+    """A broker gets slow with thousands of them. It removes them when it can: nobody waits for it."""
+    _admin().delete_topics(list(topics.all))
 
 
 class ClusterProcesses:

@@ -5,7 +5,7 @@ No role runs until a test starts it: so what is "only in the log" stays there as
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -162,8 +162,7 @@ async def local_cluster(directory: Path, backends: Backends | None = None) -> As
         async with AsyncExitStack() as stack:
             yield LocalCluster(directory, backends, stores, stack)
     finally:
-        with suppress(TimeoutError):  # a broker that has much to do removes topics when it can
-            await remove_stores(backends, stores)
+        await remove_stores(backends, stores)
 
 
 def _read_topic(bootstrap: str, topic: str) -> list[Consumed]:

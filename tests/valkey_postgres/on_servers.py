@@ -20,7 +20,7 @@ from readstate.domain.errors import Unavailable
 from readstate.timings import Timings, ValkeyTimings
 from tests.conftest import eventually
 from tests.contract import valkey
-from tests.contract.postgres import database
+from tests.contract.postgres import used_database
 from tests.model.naive import NaiveChat
 from tests.model.values import Message
 
@@ -40,7 +40,7 @@ async def on_servers(
 ) -> AsyncIterator[Readstate]:
     """The service over servers, with keys of its own; and a database of its own if none is named."""
     if database_url is None:
-        async with database() as url, on_servers(directory, hot_url, url, **settings) as rs:
+        async with used_database() as url, on_servers(directory, hot_url, url, **settings) as rs:
             yield rs
         return
     options: dict[str, Any] = {"key_prefix": f"{secrets.token_hex(6)}:", "fanout_max_members": FANOUT} | settings
