@@ -158,7 +158,7 @@ class PostgresEngine:
             log.warning("storage unavailable", action="commit", error=str(error))
             lost = StorageUnavailable(
                 f"the database was lost during a commit ({reason_of(error)}): "
-                "the change may have been made, and a retry is safe",
+                "the change may have been made, and is safe to repeat",
                 reason=str(error),
             )
             lost.uncertain = True
