@@ -192,7 +192,7 @@ class Cluster:
         self._stack.push_async_callback(self.hot.close)
         self.dependencies["hot_store"] = self.hot.ping
         self.notes = self.hot.notes
-        self.bus = await ValkeyBus.open(s.hot_url, timings, prefix=s.key_prefix, instance_id=self.instance_id)
+        self.bus = ValkeyBus(s.hot_url, timings, prefix=s.key_prefix, instance_id=self.instance_id)
         self._stack.push_async_callback(self.bus.close)
 
     async def _open_log(self) -> None:
