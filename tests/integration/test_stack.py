@@ -391,7 +391,7 @@ def test_without_maven_a_kafka_that_was_never_fetched_is_an_error(desk: Desk, ma
     done = desk.run("up", "--with", "kafka", **machine.has(["java"]))
 
     assert done.code == 1
-    assert "error: kafka: Maven, which fetches kafka-" in done.err
+    assert "error: kafka: Maven, which downloads kafka-" in done.err
 
 
 async def ask(url: str, query: str) -> Any:
