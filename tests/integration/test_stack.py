@@ -228,7 +228,7 @@ def test_two_commands_at_once_start_each_server_once(desk: Desk) -> None:
     ("names", "says"),
     [
         ("mongodb", "there is no server mongodb: there are valkey, valkey-cluster, replica, postgres, kafka"),
-        ("valkey,valkey-cluster", "would both be the hot state"),
+        ("valkey,valkey-cluster", "are both hot stores"),
         (" , ", "--with names no server"),
     ],
 )
