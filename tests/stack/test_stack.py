@@ -221,7 +221,7 @@ def test_two_commands_at_once_start_each_server_once(desk: Desk) -> None:
     ("names", "says"),
     [
         ("mongodb", "there is no server mongodb: there are valkey, valkey-cluster, replica, postgres, kafka"),
-        ("valkey,valkey-cluster", "would both be the hot state"),
+        ("valkey,valkey-cluster", "are both hot stores"),
         (" , ", "--with names no server"),
     ],
 )
@@ -384,7 +384,7 @@ def test_without_maven_a_kafka_that_was_never_fetched_is_an_error(desk: Desk, ma
     done = desk.run("up", "--with", "kafka", **machine.has(["java"]))
 
     assert done.code == 1
-    assert "error: kafka: Maven, which fetches kafka-" in done.err
+    assert "error: kafka: Maven, which downloads kafka-" in done.err
 
 
 async def ask(url: str, query: str) -> Any:
