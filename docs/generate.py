@@ -26,7 +26,7 @@ from readstate.api import frames
 from readstate.cli import app
 from readstate.domain import errors
 from readstate.gateway.openapi import schemas
-from readstate.gateway.ws import endpoint as websocket
+from readstate.gateway.ws import codes as websocket
 
 DOCS = Path(__file__).parent
 NOTE = "<!-- Written by docs/generate.py from the code. Change it there, then run: python docs/generate.py -->\n\n"

@@ -20,6 +20,9 @@ from typer.testing import CliRunner
 
 import readstate
 from readstate.cli import app, main
+from readstate.cli.serve import run
+from readstate.settings import load_settings
+from readstate.timings import HttpTimings, Timings
 
 USED_LATER = (
     "asyncpg",
@@ -89,6 +92,13 @@ def _become(request: dict[str, object], descriptors: list[int]) -> None:
         faulthandler.enable()
 
 
+def serve_hastily() -> None:
+    """`readstate serve` with short waits in the gateway: serve-hastily --port PORT --data-dir DIR."""
+    flags = dict(zip(sys.argv[2::2], sys.argv[3::2], strict=True))
+    settings = load_settings({"port": int(flags["--port"]), "data_dir": flags["--data-dir"]}, os.environ, None)
+    run(settings, Timings(http=HttpTimings(sweep=0.05, linger=0.2, accept_pause=0.05)))
+
+
 if __name__ == "__main__":
     ours = (module.name for module in pkgutil.walk_packages(readstate.__path__, "readstate."))
     for name in (*ours, *USED_LATER):
@@ -99,4 +109,4 @@ if __name__ == "__main__":
     gc.freeze()
     serve(control)
     control.detach()
-    main()
+    serve_hastily() if sys.argv[1] == "serve-hastily" else main()

@@ -216,10 +216,30 @@ def _as_text(value: object) -> str:
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
+class HastyServer(Server):
+    """A server whose gateway waits for little."""
+
+    def __init__(self, data_dir: Path, **settings: object) -> None:
+        super().__init__(data_dir, **settings)
+        self.command = "serve-hastily"
+
+
 @contextmanager
 def serving(data_dir: Path, *flags: str, **settings: object) -> Iterator[Server]:
     """A running service over a data directory; it is ended with the block."""
-    server = Server(data_dir, *flags, **settings)
+    with _running(Server(data_dir, *flags, **settings)) as server:
+        yield server
+
+
+@contextmanager
+def serving_hastily(data_dir: Path, **settings: object) -> Iterator[Server]:
+    """The same; its gateway waits for little."""
+    with _running(HastyServer(data_dir, **settings)) as server:
+        yield server
+
+
+@contextmanager
+def _running(server: Server) -> Iterator[Server]:
     try:
         yield server.start()
     finally:

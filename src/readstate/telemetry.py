@@ -6,7 +6,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import PurePath
 from typing import Any, TextIO
 
@@ -30,203 +30,153 @@ GCCollector(registry=REGISTRY)
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 
-HTTP_REQUESTS = Counter(
-    "readstate_http_requests_total",
-    "HTTP requests answered, by route, method and status.",
-    ("route", "method", "status"),
-    registry=REGISTRY,
+
+def _counter(name: str, about: str, *labels: str) -> Counter:
+    return Counter(name, about, labels, registry=REGISTRY)
+
+
+def _gauge(name: str, about: str, *labels: str) -> Gauge:
+    return Gauge(name, about, labels, registry=REGISTRY)
+
+
+def _histogram(name: str, about: str, *labels: str, buckets: Sequence[float]) -> Histogram:
+    return Histogram(name, about, labels, buckets=buckets, registry=REGISTRY)
+
+
+HTTP_REQUESTS = _counter(
+    "readstate_http_requests_total", "HTTP requests answered, by route, method and status.", "route", "method", "status"
 )
-HTTP_SECONDS = Histogram(
-    "readstate_http_seconds",
-    "Time from a request to its answer, by route.",
-    ("route",),
-    buckets=_SECONDS,
-    registry=REGISTRY,
+HTTP_SECONDS = _histogram(
+    "readstate_http_seconds", "Time from a request to its answer, by route.", "route", buckets=_SECONDS
 )
-RECEIPTS = Counter("readstate_receipts_total", "Reads accepted.", registry=REGISTRY)
-MESSAGES = Counter(
-    "readstate_messages_total",
-    "Messages taken, by what became of them: accepted, duplicate or rejected.",
-    ("status",),
-    registry=REGISTRY,
+RECEIPTS = _counter("readstate_receipts_total", "Reads accepted.")
+MESSAGES = _counter(
+    "readstate_messages_total", "Messages taken, by what became of them: accepted, duplicate or rejected.", "status"
 )
-PERSIST_BATCH = Histogram(
-    "readstate_persist_batch_size",
-    "Events that shared one durable commit.",
-    buckets=_SIZES,
-    registry=REGISTRY,
-)
-PERSIST_SECONDS = Histogram(
-    "readstate_persist_seconds",
-    "Time that one durable commit took.",
-    buckets=_SECONDS,
-    registry=REGISTRY,
-)
-DEDUP_RATIO = Gauge(
+PERSIST_BATCH = _histogram("readstate_persist_batch_size", "Events that shared one durable commit.", buckets=_SIZES)
+PERSIST_SECONDS = _histogram("readstate_persist_seconds", "Time that one durable commit took.", buckets=_SECONDS)
+DEDUP_RATIO = _gauge(
     "readstate_receipts_dedup_ratio",
     "Share of read events that folding a batch saved from being written, over the last batches.",
-    registry=REGISTRY,
 )
-LOADS = Counter(
-    "readstate_hot_loads_total",
-    "Times that hot state was loaded from the durable store, by kind.",
-    ("kind",),
-    registry=REGISTRY,
+LOADS = _counter(
+    "readstate_hot_loads_total", "Times that hot state was loaded from the durable store, by kind.", "kind"
 )
-EVICTIONS = Counter(
-    "readstate_hot_evictions_total",
-    "Times that hot state was dropped to bound memory, by kind.",
-    ("kind",),
-    registry=REGISTRY,
+EVICTIONS = _counter(
+    "readstate_hot_evictions_total", "Times that hot state was dropped to bound memory, by kind.", "kind"
 )
-HOT_ENTRIES = Gauge("readstate_hot_bytes", "Estimated memory of the hot state in this process.", registry=REGISTRY)
-HOT_GENERATIONS = Counter(
+HOT_ENTRIES = _gauge("readstate_hot_bytes", "Estimated memory of the hot state in this process.")
+HOT_GENERATIONS = _counter(
     "readstate_hot_generations_total",
     "Times that all hot state in Valkey was given up and loaded again: at a start, or because something may be lost.",
-    registry=REGISTRY,
 )
-STORAGE_ERRORS = Counter(
-    "readstate_storage_errors_total",
-    "Durable writes that failed; their callers were told and nothing was changed.",
-    registry=REGISTRY,
+STORAGE_ERRORS = _counter(
+    "readstate_storage_errors_total", "Durable writes that failed; their callers got an error and nothing was changed."
 )
-BUS_PUBLISHED = Counter(
-    "readstate_bus_published_total", "Announcements told to the other instances.", registry=REGISTRY
-)
-BUS_LOST = Counter(
+BUS_PUBLISHED = _counter("readstate_bus_published_total", "Announcements published to other instances.")
+BUS_LOST = _counter(
     "readstate_bus_lost_total",
     "Announcements given up, by reason: overflow of the queue, or failed; the other instances catch up by themselves.",
-    ("reason",),
-    registry=REGISTRY,
+    "reason",
 )
-BUS_GAPS = Counter(
+BUS_GAPS = _counter(
     "readstate_bus_gaps_total",
-    "Times that announcements of other instances may have been missed, by what told so: "
+    "Times that announcements of other instances may have been missed, by cause: "
     "a new connection, a number that jumped, or an instance that fell silent. Devices were caught up.",
-    ("sign",),
-    registry=REGISTRY,
+    "sign",
 )
-BUS_SKIPPED = Counter(
+BUS_SKIPPED = _counter(
     "readstate_bus_skipped_total",
     "What came on the bus and was not understood, by kind: unknown announcements of a newer version, "
-    "or malformed payloads of somebody else.",
-    ("kind",),
-    registry=REGISTRY,
+    "or malformed payloads of other programs.",
+    "kind",
 )
-PRODUCED = Counter(
-    "readstate_produced_total", "Events that Kafka has acknowledged, by topic.", ("topic",), registry=REGISTRY
+PRODUCED = _counter("readstate_produced_total", "Events that Kafka has acknowledged, by topic.", "topic")
+PRODUCE_FAILED = _counter(
+    "readstate_produce_failed_total", "Events that Kafka has not acknowledged in time, by topic.", "topic"
 )
-PRODUCE_FAILED = Counter(
-    "readstate_produce_failed_total",
-    "Events that Kafka has not acknowledged in time, by topic.",
-    ("topic",),
-    registry=REGISTRY,
-)
-KAFKA_FALLBACK = Counter(
-    "readstate_kafka_fallback_total", "Reads that went to the local spool instead of Kafka.", registry=REGISTRY
-)
-FALLBACK_SUCCESS = Counter(
+KAFKA_FALLBACK = _counter("readstate_kafka_fallback_total", "Reads that went to the local spool instead of Kafka.")
+FALLBACK_SUCCESS = _counter(
     "readstate_fallback_success_total",
     "Reads that left the local spool later: to Kafka, or to the database if an earlier process had left them.",
-    registry=REGISTRY,
 )
-SPOOL_DEPTH = Gauge("readstate_spool_depth", "Reads that wait in the local spool.", registry=REGISTRY)
-CONSUMER_LAG = Gauge(
+SPOOL_DEPTH = _gauge("readstate_spool_depth", "Reads that wait in the local spool.")
+CONSUMER_LAG = _gauge(
     "readstate_consumer_lag",
     "Events of a topic that a consumer group has not finished, as this process sees its partitions.",
-    ("group", "topic"),
-    registry=REGISTRY,
+    "group",
+    "topic",
 )
-APPLY_LAG = Gauge(
+APPLY_LAG = _gauge(
     "readstate_apply_lag_seconds",
     "Age of the oldest accepted event of the topic messages that is not applied yet, as this process sees it.",
-    registry=REGISTRY,
 )
-PERSIST_LAG = Histogram(
+PERSIST_LAG = _histogram(
     "readstate_persist_lag_seconds",
     "Time from a read to its commit in the durable store.",
     buckets=(*_SECONDS, 30.0, 60.0, 300.0),
-    registry=REGISTRY,
 )
-WORKER_RETRIES = Counter(
+WORKER_RETRIES = _counter(
     "readstate_worker_retries_total",
     "Batches that a worker had to try again, by role and reason: a dependency that was down, or an event that failed.",
-    ("role", "reason"),
-    registry=REGISTRY,
+    "role",
+    "reason",
 )
-DEAD_LETTERS = Counter(
-    "readstate_dead_letters_total",
-    "Events that failed three times and were put aside, by topic.",
-    ("topic",),
-    registry=REGISTRY,
+DEAD_LETTERS = _counter(
+    "readstate_dead_letters_total", "Events that failed three times and were put aside, by topic.", "topic"
 )
-DLT_RECONCILED = Counter(
-    "readstate_dlt_reconciled_total", "Events put aside that were repaired, by topic.", ("topic",), registry=REGISTRY
-)
-DLT_FAILED = Counter(
+DLT_RECONCILED = _counter("readstate_dlt_reconciled_total", "Events put aside that were repaired, by topic.", "topic")
+DLT_FAILED = _counter(
     "readstate_dlt_failed_total",
     "Events put aside that could not be repaired, by topic; they are listed by readstate dlt list.",
-    ("topic",),
-    registry=REGISTRY,
+    "topic",
 )
-DRIFT = Counter(
+DRIFT = _counter(
     "readstate_drift_total",
     "Differences between hot store and durable store that stood while nothing moved. Must stay 0.",
-    registry=REGISTRY,
 )
-AUDITED = Counter("readstate_audited_total", "Counts that were made again to look for drift.", registry=REGISTRY)
-RECONCILED = Counter(
+AUDITED = _counter("readstate_audited_total", "Counts that were made again to look for drift.")
+RECONCILED = _counter(
     "readstate_reconciled_total",
     "Read states that differed between hot store and database and were merged, by which was behind; and badges.",
-    ("behind",),
-    registry=REGISTRY,
+    "behind",
 )
-UNSENT = Counter(
-    "readstate_unsent_total", "Messages that came while their receiver was away, as events.", registry=REGISTRY
-)
-BADGE_WRITES_SAVED = Counter(
+UNSENT = _counter("readstate_unsent_total", "Messages that came while their receiver was away, as events.")
+BADGE_WRITES_SAVED = _counter(
     "readstate_badge_writes_saved_total",
     "Senders that the write replica knew already, so that the hot store was not written.",
-    registry=REGISTRY,
 )
-BADGE_REPLICA_UP = Gauge(
-    "readstate_badge_replica_up",
-    "Whether the write replica answers (1) or everything goes to the hot store (0).",
-    registry=REGISTRY,
+BADGE_REPLICA_UP = _gauge(
+    "readstate_badge_replica_up", "Whether the write replica answers (1) or everything goes to the hot store (0)."
 )
-RATE_LIMITED = Counter(
+RATE_LIMITED = _counter(
     "readstate_rate_limited_total",
     "Requests, frames and live connections refused by a rate limit, by kind of principal.",
-    ("kind",),
-    registry=REGISTRY,
+    "kind",
 )
-HTTP_REFUSED = Counter(
+HTTP_REFUSED = _counter(
     "readstate_http_refused_total",
     "Connections that the server has ended, by reason: bad_request, headers_too_large, header_timeout, body_timeout, "
     "stalled (an answer was not read), connections (over max_connections), tls (a handshake that failed or was late).",
-    ("reason",),
-    registry=REGISTRY,
+    "reason",
 )
-ACCEPT_FAILED = Counter(
+ACCEPT_FAILED = _counter(
     "readstate_accept_failed_total",
     "Times that no connection could be accepted, by the system's error; EMFILE: file descriptors have run out.",
-    ("error",),
-    registry=REGISTRY,
+    "error",
 )
-WS_CONNECTIONS = Gauge("readstate_ws_connections", "Live connections that are open now.", registry=REGISTRY)
-WS_CLOSED = Counter(
+WS_CONNECTIONS = _gauge("readstate_ws_connections", "Live connections that are open now.")
+WS_CLOSED = _counter(
     "readstate_ws_closed_total",
     "Live connections that have ended, by close code (4408: too slow; other: a code that the device made up).",
-    ("code",),
-    registry=REGISTRY,
+    "code",
 )
-WS_RECEIVED = Counter("readstate_ws_frames_received_total", "Frames that devices have sent.", registry=REGISTRY)
-WS_SENT = Counter("readstate_ws_events_total", "Events given to devices.", registry=REGISTRY)
-WS_RESUMED = Counter(
+WS_RECEIVED = _counter("readstate_ws_frames_received_total", "Frames that devices have sent.")
+WS_SENT = _counter("readstate_ws_events_total", "Events given to devices.")
+WS_RESUMED = _counter(
     "readstate_ws_resumed_total",
     "Devices that have come back with a cursor, by outcome: whole, or sync_required.",
-    ("outcome",),
-    registry=REGISTRY,
+    "outcome",
 )
 
 

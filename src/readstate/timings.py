@@ -11,6 +11,27 @@ from dataclasses import dataclass, field
 class HttpTimings:
     """The gateway."""
 
+    jwks_fetch: float = 10.0
+    """From the first connection attempt to the last byte, redirects included."""
+    jwks_max_age: float = 300.0
+    """Older keys are fetched again, in the background."""
+    jwks_unknown_key_pause: float = 30.0
+    """Between two fetches for keys that a token names and nobody knows."""
+    jwks_failure_pause: float = 1.0
+    sweep: float = 0.5
+    """Interval of the sweep over deadlines: one timer for all connections, and none while no connection waits."""
+    linger: float = 2.0
+    """After a refusal, further input is discarded for this long. Closing with unread bytes would reset the connection,
+    and the client might never see the reason."""
+    accept_pause: float = 0.25
+    """After a failure to accept a connection."""
+    warning_interval: float = 60.0
+    """Between two warnings of one kind about connections."""
+    without_hot_store: float = 2.0
+    """After a failure of the hot store, requests that can do without it do not try it."""
+    close: float = 5.0
+    """A device that does not answer a close is dropped."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServiceTimings:

@@ -45,7 +45,7 @@ Serve = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 SCOPE = "readstate"
 STOP_SECONDS = 2.0
-"""Time for the last spans at a stop. Those not delivered by then are dropped."""
+"""Time for the last spans when the service stops. Those not delivered by then are dropped."""
 UNTRACED = frozenset({"/healthz", "/readyz", "/metrics"})
 METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS"})
 USERS = frozenset({"move", "apply", "view", "unread_summary", "inbox"})
@@ -241,8 +241,8 @@ def _parent(scope: Scope) -> Context | None:
     current = trace.get_current_span()
     if current.is_recording() and getattr(getattr(current, "instrumentation_scope", None), "name", "") != SCOPE:
         return None
-    told = {_PROPAGATED[name]: value.decode("latin-1") for name, value in scope["headers"] if name in _PROPAGATED}
-    return _PROPAGATOR.extract(told, Context())
+    carrier = {_PROPAGATED[name]: value.decode("latin-1") for name, value in scope["headers"] if name in _PROPAGATED}
+    return _PROPAGATOR.extract(carrier, Context())
 
 
 def _resource(instance_id: str) -> Resource:
@@ -379,13 +379,13 @@ class _Exporter(SpanExporter):
         elif not self._failing and not self._given_up:
             self._failing = True
             reason = re.sub(r"\burl: \S+", "url", _here.said)  # a path may hold a key
-            log.warning("traces are not delivered, and dropped until they are", action="traces", reason=reason)
+            log.warning("traces cannot be delivered and are dropped", action="traces", reason=reason)
         return result
 
     def give_up(self) -> None:
         """Drop the remaining spans, because the service stops."""
         self._given_up = True
-        log.warning("the last traces are dropped: the collector does not take them in time", action="traces")
+        log.warning("the last traces are dropped: the collector did not take them in time", action="traces")
         self.shutdown()
 
     def shutdown(self) -> None:

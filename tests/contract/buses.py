@@ -48,7 +48,7 @@ async def nothing_missed(_: float) -> None:
 @asynccontextmanager
 async def opened(url: str, on_announcements: OnAnnouncements | None) -> AsyncIterator[ValkeyBus]:
     """An instance that is connected."""
-    bus = await ValkeyBus.open(url, ValkeyTimings(), prefix=fresh_prefix(), instance_id="i1")
+    bus = ValkeyBus(url, ValkeyTimings(), prefix=fresh_prefix(), instance_id="i1")
     if on_announcements is not None:
         bus.subscribe(on_announcements, nothing_missed, lambda: False)
 

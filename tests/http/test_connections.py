@@ -10,13 +10,13 @@ import httpx
 import pytest
 
 from tests.conftest import JWT_SECRET, SERVICE_KEY
-from tests.servers import Server, serving
+from tests.servers import Server, serving, serving_hastily
 
 from .wire import JSON_TYPE, Wire, head_of, request, until, wire_to, wires
 
 LIMIT = 65_536
 FIELDS = 128
-HASTE = 2
+HASTE = 1
 """Seconds that a request gets where tests wait for the end of them."""
 MESSAGE = b'{"channel_id": "general", "sender_id": "alice"}'
 CHUNKED = b"Transfer-Encoding: chunked"
@@ -29,7 +29,7 @@ UPGRADE = (
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     data_dir = tmp_path_factory.mktemp("patient") / "data"
-    with serving(data_dir, service_keys=SERVICE_KEY, jwt_secret=JWT_SECRET) as server:
+    with serving_hastily(data_dir, service_keys=SERVICE_KEY, jwt_secret=JWT_SECRET) as server:
         yield with_a_channel(server)
 
 
@@ -37,7 +37,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     data_dir = tmp_path_factory.mktemp("hasty") / "data"
     keys = {"service_keys": SERVICE_KEY, "jwt_secret": JWT_SECRET}
-    with serving(data_dir, header_timeout=HASTE, body_timeout=HASTE, **keys) as server:
+    with serving_hastily(data_dir, header_timeout=HASTE, body_timeout=HASTE, **keys) as server:
         yield with_a_channel(server)
 
 
@@ -149,7 +149,7 @@ def test_so_is_the_number_of_fields(server: Server) -> None:
 
 
 def test_the_limit_is_a_setting(tmp_path: Path) -> None:
-    with serving(tmp_path / "data", max_header_bytes=2_048) as server:
+    with serving_hastily(tmp_path / "data", max_header_bytes=2_048) as server:
         for size, status in ((2_048, 200), (2_049, 431)):
             with wire_to(server.url) as wire:
                 wire.send(head_of(size))
@@ -166,7 +166,7 @@ def test_each_pipelined_request_has_the_whole_limit(server: Server) -> None:
 
 
 def test_a_pipelined_request_that_is_too_large_is_refused_also_within_one_read(tmp_path: Path) -> None:
-    with serving(tmp_path / "data", max_header_bytes=1_024) as server, wire_to(server.url) as wire:
+    with serving_hastily(tmp_path / "data", max_header_bytes=1_024) as server, wire_to(server.url) as wire:
         wire.send(head_of(300) + head_of(1_400) + head_of(300))
         assert wire.reply().status == 200
         wire.reply().refusal(431, "headers_too_large")
@@ -435,7 +435,7 @@ def read_in_steps(wire: Wire, enough: Callable[[], bool]) -> int:
 
 
 def test_one_connection_too_many_gets_503_until_another_one_ends(tmp_path: Path) -> None:
-    with serving(tmp_path / "data", max_connections=4) as server, wires(server.url, 4) as held:
+    with serving_hastily(tmp_path / "data", max_connections=4) as server, wires(server.url, 4) as held:
         for wire in held[:3]:
             wire.send(request("GET", "/healthz"))
             assert wire.reply().status == 200
@@ -461,7 +461,7 @@ def test_one_connection_too_many_gets_503_until_another_one_ends(tmp_path: Path)
 
 
 def test_many_connections_too_many_do_no_harm(tmp_path: Path) -> None:
-    with serving(tmp_path / "data", max_connections=10) as server:
+    with serving_hastily(tmp_path / "data", max_connections=10) as server:
         with wires(server.url, 10) as held:
             held[0].send(request("GET", "/healthz"))
             assert held[0].reply().status == 200
@@ -475,7 +475,7 @@ def test_many_connections_too_many_do_no_harm(tmp_path: Path) -> None:
 
 
 def test_when_descriptors_run_out_it_is_told_and_connections_wait(tmp_path: Path) -> None:
-    with serving(tmp_path / "data", header_timeout=600) as server:
+    with serving_hastily(tmp_path / "data", header_timeout=600) as server:
         in_use = len(list(Path(f"/proc/{server.pid}/fd").iterdir()))
         resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (in_use + 10, in_use + 10))
         with wires(server.url, 40) as held:

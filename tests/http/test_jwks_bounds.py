@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from readstate.domain.errors import ConfigurationError, Unavailable
 from readstate.gateway.auth import jwks as module
 from readstate.gateway.auth.jwks import MAX_BYTES, Jwks, fetch
+from readstate.timings import HttpTimings, Timings
 from tests import commands
 from tests.conftest import check_problem, eventually, in_process
 from tests.servers import environ_of, serving, wait_until
@@ -120,21 +121,18 @@ def in_circles(handler: Handler) -> None:
     handler.answer(b"", 302, location=f"{handler.server.origin}/again")
 
 
-@pytest.fixture
-def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FETCH_SECONDS", 1.0)
+HURRIED = HttpTimings(jwks_fetch=1.0)
 
 
 BAD = [silent, drips, endless, too_large, packed, elsewhere, in_circles]
 
 
-@pytest.mark.usefixtures("_hurried")
 @pytest.mark.parametrize("manners", BAD)
 async def test_bad_manners_are_no_fault_of_the_token_and_are_forgiven(
     tmp_path: Path, keys: KeyServer, manners: Manners
 ) -> None:
     keys.manners = manners
-    async with in_process(tmp_path, jwks=keys.url) as chat:
+    async with in_process(tmp_path, jwks=keys.url, timings=Timings(http=HURRIED)) as chat:
         bob = chat.with_token(TOKEN)
         check_problem(await bob.call("GET", ME), 503, "unavailable")
         assert len(keys.asked) <= 1 + module.MAX_REDIRECTS
@@ -151,13 +149,13 @@ async def test_bad_manners_are_no_fault_of_the_token_and_are_forgiven(
 async def test_a_body_without_end_is_not_read_to_its_end(keys: KeyServer) -> None:
     keys.manners = endless
     with pytest.raises(Exception, match=f"more than {MAX_BYTES} bytes"):
-        await fetch(keys.url)
+        await fetch(keys.url, 10)
 
 
 async def test_the_largest_body_is_taken(keys: KeyServer) -> None:
     keys.manners = lambda handler: handler.answer(b" " * (MAX_BYTES - len(KEYS)) + KEYS)
 
-    assert len(await fetch(keys.url)) == MAX_BYTES
+    assert len(await fetch(keys.url, 10)) == MAX_BYTES
 
 
 async def test_a_redirect_within_the_origin_is_followed(keys: KeyServer) -> None:
@@ -168,13 +166,13 @@ async def test_a_redirect_within_the_origin_is_followed(keys: KeyServer) -> None
 
     keys.manners = moved
 
-    assert await fetch(keys.url) == KEYS
+    assert await fetch(keys.url, 10) == KEYS
 
 
 async def test_a_redirect_elsewhere_is_not_even_asked_for(keys: KeyServer) -> None:
     keys.manners = elsewhere
     with pytest.raises(Exception, match="another origin"):
-        await fetch(keys.url)
+        await fetch(keys.url, 10)
 
     assert keys.asked == ["/jwks.json"]
 
@@ -187,7 +185,7 @@ async def test_many_who_wait_share_one_fetch(keys: KeyServer) -> None:
         good(handler)
 
     keys.manners = when_told
-    jwks = Jwks(keys.url)
+    jwks = Jwks(keys.url, HttpTimings())
     waiting = [asyncio.create_task(jwks.find("k", "RS256")) for _ in range(50)]
 
     async def is_asked() -> bool:
@@ -202,11 +200,10 @@ async def test_many_who_wait_share_one_fetch(keys: KeyServer) -> None:
 
 
 async def test_who_waits_for_keys_when_the_service_stops_is_told_at_once(
-    keys: KeyServer, monkeypatch: pytest.MonkeyPatch
+    keys: KeyServer,
 ) -> None:
-    monkeypatch.setattr(module, "FETCH_SECONDS", 3600.0)
     keys.manners = silent
-    jwks = Jwks(keys.url)
+    jwks = Jwks(keys.url, HttpTimings(jwks_fetch=3600.0))
     waiting = asyncio.create_task(jwks.find("k", "RS256"))
 
     async def is_asked() -> bool:
@@ -267,4 +264,4 @@ async def test_a_file_that_is_too_large_is_not_read_whole(tmp_path: Path) -> Non
     file.write_bytes(b" " * MAX_BYTES + KEYS)
 
     with pytest.raises(Unavailable):
-        await Jwks(str(file)).find("k", "RS256")
+        await Jwks(str(file), HttpTimings()).find("k", "RS256")

@@ -16,6 +16,7 @@ from readstate.adapters.kafka.producer import KafkaProducer
 from readstate.adapters.kafka.sender import Sender
 from readstate.adapters.kafka.spool import Spool
 from readstate.adapters.kafka.topics import Topics, make_topics
+from readstate.adapters.kafka.waits import Waits
 from readstate.adapters.kafka.watcher import Watcher
 from readstate.adapters.kafka.wire import (
     NotAnEvent,
@@ -108,7 +109,7 @@ class Cluster:
         checked.set()
         sender = self.sender = Sender(producer, self.topics, PARTITIONS, checked, backlog)
         self.spooled = SpooledReads(sender, spool, note, produce_timeout, timings)
-        log = KafkaLog(sender, self.spooled, backlog, watcher, self.places, "here", wait_timeout, timings)
+        log = KafkaLog(sender, self.spooled, backlog, watcher, self.places, Waits("here"), wait_timeout, timings)
         await log.start()
         try:
             yield log

@@ -8,6 +8,7 @@ from typing import Any
 CALLS = [
     "apply",
     "merge",
+    "merge_unless_erased",
     "save_preferences",
     "cut_skipped",
     "load_user",

@@ -56,12 +56,12 @@ class Process:
 
     async def freeze(self) -> None:
         """It stands still: its lease is not renewed any more, and it does not know."""
-        assert self.lease._keeping is not None
-        self.lease._keeping.cancel()
-        await asyncio.wait([self.lease._keeping])
+        assert self.lease._renewing is not None
+        self.lease._renewing.cancel()
+        await asyncio.wait([self.lease._renewing])
 
     async def thaw(self) -> None:
-        self.lease._keeping = asyncio.create_task(self.lease._keep())
+        self.lease._renewing = asyncio.create_task(self.lease._keep_renewing())
 
     async def write(self, work: Any = None) -> Any:
         """Raise the counter of generations by one."""
@@ -300,7 +300,7 @@ async def test_after_a_kill_the_next_process_waits_says_so_and_goes_on(url: str,
 
         heir.start()
 
-        assert said(heir, "waiting until its lease expires")
+        assert said(heir, "waiting until it expires")
         assert post(heir, "m1") == 202
         assert post(heir, "m2") == 202
         assert heir.stop() == 0

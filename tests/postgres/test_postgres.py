@@ -326,6 +326,6 @@ async def test_what_is_broken_is_told_without_sql(store: PostgresStore, url: str
     await store.ping()
     await command(fault, url)
 
-    with pytest.raises(StorageUnavailable, match="a table or a right is missing") as told:
+    with pytest.raises(StorageUnavailable, match="a table or a privilege is missing") as told:
         await store.activity("bob")
     assert "user_activity" not in told.value.detail

@@ -94,7 +94,7 @@ KEYS: dict[str, list[Any]] = {
     "tails": ["c7"],
     "active_members": ["c7"],
     "around": [("c7", 5, "c7")],
-    "seats": [("c7", "u7")],
+    "user_rooms": [("c7", "u7")],
     "own_beyond": [("c7", "u7", 5)],
     "expire_undelivered": ["u7", "u8"],
     "undelivered_of": [("c7", "m1"), ("c8", "m2")],

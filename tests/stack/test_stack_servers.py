@@ -221,7 +221,7 @@ def test_data_of_a_version_that_is_not_here_are_left_alone(tmp_path: Path) -> No
     (home / "data").mkdir(parents=True)
     (home / "data" / "PG_VERSION").write_text("9\n")
 
-    with pytest.raises(SoftwareMissing, match=r"made by PostgreSQL 9.*install 9"):
+    with pytest.raises(SoftwareMissing, match=r"written by PostgreSQL 9.*install 9"):
         Postgres(home).start()
 
     assert (home / "data" / "PG_VERSION").exists()

@@ -10,6 +10,7 @@ from readstate.gateway import asgi_app
 from readstate.gateway.asgi import Event
 from readstate.gateway.auth.authenticator import make_token
 from readstate.settings import make_settings
+from readstate.timings import Timings
 
 if TYPE_CHECKING:
     from readstate.profiles.service import Readstate
@@ -24,6 +25,7 @@ class Notebook:
 
     def __init__(self, **settings: Any) -> None:
         self.settings = make_settings(service_keys=(KEY,), jwt_secret=SECRET, **settings)
+        self.timings = Timings()
         self.calls: list[tuple[Any, ...]] = []
         self.answers: dict[str, Any] = {"mark_read": ALL_READ, "ready": {"database": "ok"}}
         self.members_of: dict[str, set[str]] = {}

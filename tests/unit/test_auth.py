@@ -17,8 +17,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from readstate.domain.errors import InvalidToken, TokenExpired, Unauthenticated, Unavailable
 from readstate.gateway.auth.authenticator import Authenticator, Principal, Secrets, make_token
-from readstate.gateway.auth.jwks import MAX_AGE, UNKNOWN_KEY_PAUSE, Jwks, parse
+from readstate.gateway.auth.jwks import Jwks, parse
 from readstate.settings import make_settings
+from readstate.timings import HttpTimings
 
 SECRET = "a secret of at least thirty-two bytes"
 SERVICE_KEY = "a-service-key-of-good-length"
@@ -38,7 +39,7 @@ class Clock:
 
 def authenticator(clock: Clock | None = None, jwks: Jwks | None = None, **settings: Any) -> Authenticator:
     made = make_settings(**settings)
-    return Authenticator(made, Secrets((SERVICE_KEY,), SECRET), clock or time.time, jwks)
+    return Authenticator(made, Secrets((SERVICE_KEY,), SECRET), HttpTimings(), clock or time.time, jwks)
 
 
 def token(claims: dict[str, Any] | None = None, key: Any = SECRET, algorithm: str = "HS256", **header: Any) -> str:
@@ -239,8 +240,8 @@ async def test_an_unsigned_token_is_refused(algorithm: Any) -> None:
 async def test_a_public_key_is_no_secret(tmp_path: Path) -> None:
     file = tmp_path / "jwks.json"
     file.write_bytes(jwks_text(jwk(RSA_KEY, "k1")))
-    both = authenticator(jwks=Jwks(str(file)))
-    keys_only = Authenticator(make_settings(jwks=str(file)), Secrets((SERVICE_KEY,), ""))
+    both = authenticator(jwks=Jwks(str(file), HttpTimings()))
+    keys_only = Authenticator(make_settings(jwks=str(file)), Secrets((SERVICE_KEY,), ""), HttpTimings())
 
     for secret in (public_pem(RSA_KEY), file.read_bytes(), b""):
         for kid in ({}, {"kid": "k1"}):
@@ -274,7 +275,7 @@ def jwks_file(tmp_path: Path) -> Path:
 
 
 async def test_keys_of_a_file_verify_rs256_and_es256(jwks_file: Path) -> None:
-    auth = authenticator(jwks=Jwks(str(jwks_file)))
+    auth = authenticator(jwks=Jwks(str(jwks_file), HttpTimings()))
 
     for made in (token(key=RSA_KEY, algorithm="RS256", kid="rsa-1"), token(key=EC_KEY, algorithm="ES256", kid="ec-1")):
         assert (await auth.verify(bearer(made))).user == "bob"
@@ -283,16 +284,16 @@ async def test_keys_of_a_file_verify_rs256_and_es256(jwks_file: Path) -> None:
 
 async def test_a_token_without_a_key_id_is_good_where_only_one_key_fits(jwks_file: Path) -> None:
     made = bearer(token(key=RSA_KEY, algorithm="RS256"))
-    assert await authenticator(jwks=Jwks(str(jwks_file))).verify(made)
+    assert await authenticator(jwks=Jwks(str(jwks_file), HttpTimings())).verify(made)
 
     write(jwks_file, jwks_text(jwk(RSA_KEY, "rsa-1"), jwk(OTHER_RSA_KEY, "rsa-2")))
     with pytest.raises(InvalidToken):
-        await authenticator(jwks=Jwks(str(jwks_file))).verify(made)
+        await authenticator(jwks=Jwks(str(jwks_file), HttpTimings())).verify(made)
 
 
 @pytest.mark.parametrize("kid", ["rsa-2", "ec-1"])
 async def test_a_token_of_another_or_an_unknown_key_is_refused(jwks_file: Path, kid: str) -> None:
-    auth = authenticator(jwks=Jwks(str(jwks_file)))
+    auth = authenticator(jwks=Jwks(str(jwks_file), HttpTimings()))
 
     with pytest.raises(InvalidToken):
         await auth.verify(bearer(token(key=RSA_KEY, algorithm="RS256", kid=kid)))
@@ -301,7 +302,7 @@ async def test_a_token_of_another_or_an_unknown_key_is_refused(jwks_file: Path, 
 
 
 async def test_a_key_that_is_taken_out_of_the_file_counts_no_more(jwks_file: Path) -> None:
-    auth = authenticator(jwks=Jwks(str(jwks_file)))
+    auth = authenticator(jwks=Jwks(str(jwks_file), HttpTimings()))
     old = bearer(token(key=RSA_KEY, algorithm="RS256", kid="rsa-1"))
     new = bearer(token(key=OTHER_RSA_KEY, algorithm="RS256", kid="rsa-2"))
     await auth.verify(old)
@@ -315,7 +316,7 @@ async def test_a_key_that_is_taken_out_of_the_file_counts_no_more(jwks_file: Pat
 
 
 async def test_keys_outlive_a_file_that_is_gone_or_broken(jwks_file: Path) -> None:
-    auth = authenticator(jwks=Jwks(str(jwks_file)))
+    auth = authenticator(jwks=Jwks(str(jwks_file), HttpTimings()))
     made = bearer(token(key=RSA_KEY, algorithm="RS256", kid="rsa-1"))
     await auth.verify(made)
 
@@ -328,7 +329,7 @@ async def test_keys_outlive_a_file_that_is_gone_or_broken(jwks_file: Path) -> No
 async def test_without_any_key_nobody_can_tell_whether_a_token_is_good(tmp_path: Path) -> None:
     clock = Clock(0)
     file = tmp_path / "later.json"
-    auth = authenticator(jwks=Jwks(str(file), clock))
+    auth = authenticator(jwks=Jwks(str(file), HttpTimings(), clock))
     made = bearer(token(key=RSA_KEY, algorithm="RS256", kid="rsa-1"))
     with pytest.raises(Unavailable):
         await auth.verify(made)
@@ -402,7 +403,7 @@ def key_server() -> Iterator[KeyServer]:
 
 
 async def test_keys_of_a_url_are_fetched_once(key_server: KeyServer) -> None:
-    auth = authenticator(jwks=Jwks(key_server.url))
+    auth = authenticator(jwks=Jwks(key_server.url, HttpTimings()))
 
     for name in ("bob", "carol", "dave"):
         made = token({"sub": name}, RSA_KEY, "RS256", kid="rsa-1")
@@ -412,7 +413,7 @@ async def test_keys_of_a_url_are_fetched_once(key_server: KeyServer) -> None:
 
 async def test_an_unknown_key_is_asked_for_but_not_again_and_again(key_server: KeyServer) -> None:
     clock = Clock(0)
-    auth = authenticator(jwks=Jwks(key_server.url, clock))
+    auth = authenticator(jwks=Jwks(key_server.url, HttpTimings(), clock))
     await auth.verify(bearer(token(key=RSA_KEY, algorithm="RS256", kid="rsa-1")))
     new = bearer(token(key=OTHER_RSA_KEY, algorithm="RS256", kid="rsa-2"))
     key_server.body = jwks_text(jwk(RSA_KEY, "rsa-1"), jwk(OTHER_RSA_KEY, "rsa-2"))
@@ -422,14 +423,14 @@ async def test_an_unknown_key_is_asked_for_but_not_again_and_again(key_server: K
             await auth.verify(new)
     assert key_server.asked == 1
 
-    clock.now += UNKNOWN_KEY_PAUSE
+    clock.now += HttpTimings().jwks_unknown_key_pause
     assert await auth.verify(new)
     assert key_server.asked == 2
 
 
 async def test_a_url_that_fails_is_unavailable_until_it_answers(key_server: KeyServer) -> None:
     clock = Clock(0)
-    auth = authenticator(jwks=Jwks(key_server.url, clock))
+    auth = authenticator(jwks=Jwks(key_server.url, HttpTimings(), clock))
     made = bearer(token(key=RSA_KEY, algorithm="RS256", kid="rsa-1"))
     good, key_server.status = key_server.body, 500
     with pytest.raises(Unavailable):
@@ -448,13 +449,13 @@ async def test_a_url_that_fails_is_unavailable_until_it_answers(key_server: KeyS
 
 async def test_nobody_there_is_unavailable_and_keys_that_are_there_go_on(key_server: KeyServer) -> None:
     clock = Clock(0)
-    jwks = Jwks(key_server.url, clock)
+    jwks = Jwks(key_server.url, HttpTimings(), clock)
     auth = authenticator(jwks=jwks)
     made = bearer(token(key=RSA_KEY, algorithm="RS256", kid="rsa-1"))
     await auth.verify(made)
 
     key_server.stop()
-    clock.now += MAX_AGE + 1
+    clock.now += HttpTimings().jwks_max_age + 1
 
     assert auth.known(made)
     assert await auth.verify(made)
@@ -464,13 +465,13 @@ async def test_nobody_there_is_unavailable_and_keys_that_are_there_go_on(key_ser
 
 async def test_old_keys_are_renewed_in_the_background(key_server: KeyServer) -> None:
     clock = Clock(0)
-    jwks = Jwks(key_server.url, clock)
+    jwks = Jwks(key_server.url, HttpTimings(), clock)
     auth = authenticator(jwks=jwks)
     made = bearer(token(key=RSA_KEY, algorithm="RS256", kid="rsa-1"))
     await auth.verify(made)
     key_server.body = jwks_text(jwk(OTHER_RSA_KEY, "rsa-2"))
 
-    clock.now += MAX_AGE + 1
+    clock.now += HttpTimings().jwks_max_age + 1
     assert auth.known(made), "the old keys count while the new ones are fetched"
     await background_work()
 

@@ -6,6 +6,7 @@ import pytest
 
 from readstate.adapters.valkey.bus.connections import BusServers
 from readstate.adapters.valkey.bus.listener import Listener
+from readstate.adapters.valkey.bus.sender import Sender
 from readstate.domain.announcements import Announcement
 from readstate.domain.errors import StorageUnavailable
 from readstate.timings import ValkeyTimings
@@ -22,7 +23,7 @@ async def test_what_devices_could_not_be_told_counts_as_missed(trouble: Exceptio
         missed.append(seconds)
 
     servers = BusServers("redis://localhost", ValkeyTimings())
-    listener = Listener(servers, ["bus"], "me", lambda: 0.0, on_announcements, note, lambda: False)
+    listener = Listener(servers, ["bus"], Sender(servers, "me", "bus", "bus"), on_announcements, note, lambda: False)
     await listener.deliver([])
 
     assert missed == [0.0]

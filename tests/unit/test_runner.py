@@ -166,8 +166,11 @@ async def test_a_batch_that_gets_on_is_finished_before_a_stop() -> None:
     assert consumer.closed
 
 
-async def take_everything(states: Sequence[ReadEvent]) -> Sequence[ReadEvent]:
-    return states
+class Rows:
+    """A durable store that takes everything."""
+
+    async def merge(self, states: Sequence[ReadEvent]) -> Sequence[ReadEvent]:
+        return states
 
 
 class Moment:
@@ -190,7 +193,8 @@ async def test_whoever_rests_to_spare_the_database_is_well_and_can_be_stopped(mo
         return False
 
     users: Any = None
-    persister = SharedPersister(ReceiptPersister(take_everything), users, nothing_is_lost, lambda: 0, rows_per_second=1)
+    rows: Any = Rows()
+    persister = SharedPersister(ReceiptPersister(rows), users, nothing_is_lost, lambda: 0, 1)
 
     async def handle(_: Sequence[Consumed]) -> None:
         await persister.handle(states)

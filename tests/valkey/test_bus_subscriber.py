@@ -72,7 +72,7 @@ async def test_a_subscriber_hears_what_an_instance_announces(subscribe: Subscrib
         return found
 
     listening = asyncio.create_task(asyncio.to_thread(heard))
-    bus = await ValkeyBus.open(url().url, ValkeyTimings(), prefix=prefix, instance_id="here")
+    bus = ValkeyBus(url().url, ValkeyTimings(), prefix=prefix, instance_id="here")
     await bus.publish([READ, BADGE])
     await bus.close()
     found = await asyncio.wait_for(listening, 60)

@@ -93,7 +93,7 @@ class Place:
     async def instance(self, name: str, *, url: str | None = None, prefix: str | None = None) -> Instance:
         """One that is connected, and has forgotten how it began."""
         prefix = self.prefix if prefix is None else prefix
-        bus = await ValkeyBus.open(url or self.url, self.timings, prefix=prefix, instance_id=name)
+        bus = ValkeyBus(url or self.url, self.timings, prefix=prefix, instance_id=name)
         self._stack.push_async_callback(bus.close)
         instance = Instance(bus)
         bus.subscribe(instance.on_announcements, instance.missed, lambda: instance.is_idle)
@@ -252,7 +252,7 @@ async def test_an_instance_that_comes_later_hears_from_then_on(place: Place) -> 
 
 async def test_what_was_said_before_a_close_is_heard(place: Place) -> None:
     two = await place.instance("two")
-    one = await ValkeyBus.open(place.url, PATIENT, prefix=place.prefix, instance_id="one")
+    one = ValkeyBus(place.url, PATIENT, prefix=place.prefix, instance_id="one")
 
     await one.publish([badge(number) for number in range(2_000)])
     await one.close()
@@ -406,7 +406,7 @@ async def test_a_server_that_stands_still_is_noticed_and_taken_up_again(mortal: 
 
 async def test_a_server_that_is_not_there_yet_may_come_later(mortal: Valkey, perilous: Place) -> None:
     await asyncio.to_thread(mortal.kill)
-    one = await ValkeyBus.open(perilous.url, PATIENT, prefix=perilous.prefix, instance_id="one")
+    one = ValkeyBus(perilous.url, PATIENT, prefix=perilous.prefix, instance_id="one")
     ear = Instance(one)
     one.subscribe(ear.on_announcements, ear.missed, lambda: False)
     await one.publish([badge(1)])
@@ -419,7 +419,7 @@ async def test_a_server_that_is_not_there_yet_may_come_later(mortal: Valkey, per
 
 
 async def test_a_server_that_never_comes_holds_up_no_close() -> None:
-    one = await ValkeyBus.open("redis://127.0.0.1:1/0", PATIENT, instance_id="one")
+    one = ValkeyBus("redis://127.0.0.1:1/0", PATIENT, instance_id="one")
     await one.publish([badge(1)])
     await asyncio.wait_for(one.close(), DEADLINE)
 

@@ -31,7 +31,7 @@ async def rs(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Re
 
 @pytest.fixture
 def worker(rs: Readstate) -> DeadLetters:
-    return DeadLetters(rs.durable, rs.hot.users, rs.clock, reads=TOPICS.reads, decode=decode_read, whose=decode_whose)
+    return DeadLetters(rs.durable, rs.hot.users, rs.clock, TOPICS.reads, decode_read, decode_whose)
 
 
 def letter(event: ReadEvent | str, offset: int = 1, topic: str = TOPICS.reads) -> DeadLetter:

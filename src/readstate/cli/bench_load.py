@@ -201,7 +201,8 @@ class Run:
         async def connection(client: Client) -> None:
             try:
                 while not (faults or self._stopped) and phase.seconds() < seconds and (item := next(items, None)):
-                    phase.done += await work(item, phase, client)
+                    done = await work(item, phase, client)  # in two steps: the others count meanwhile
+                    phase.done += done
                     update()
             except Exception as error:  # of any kind: the other connections must stop too
                 faults.append(error)

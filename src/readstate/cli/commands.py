@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from readstate.settings import ABOUT, DEFAULTS, Settings, load_settings
+from readstate.settings import Settings, load_settings
+from readstate.settings.table import ABOUT, DEFAULTS
 
 from .target import Config, DataDir, Key, Target, Url
 

@@ -60,7 +60,7 @@ def progress_bar(*columns: ProgressColumn, hidden: bool = False) -> Progress:
 
 @contextmanager
 def progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar that is told (done, total)."""
+    """A bar; call the function with (done, total)."""
     with progress_bar(TaskProgressColumn(), TimeRemainingColumn()) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -8,6 +8,7 @@ import typer
 
 from readstate.settings import Settings
 from readstate.telemetry import setup_logging
+from readstate.timings import Timings
 
 from .commands import command
 from .operate import PANEL
@@ -40,6 +41,11 @@ GC_THRESHOLDS = (50_000, 20, 50)
 )
 def serve(settings: Settings) -> None:
     """Run the service."""
+    run(settings, Timings())
+
+
+def run(settings: Settings, timings: Timings) -> None:
+    """Serve until a signal."""
     setup_logging(settings.log_level)
 
     import uvloop
@@ -61,4 +67,4 @@ def serve(settings: Settings) -> None:
         make_tracing(settings)  # refused once, not by every copy
         raise typer.Exit(serving.serve_by_copies(settings))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serving.serve(as_copy(settings), listener, tls))
+        runner.run(serving.serve(as_copy(settings), timings, listener, tls))

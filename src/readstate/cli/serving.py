@@ -25,13 +25,13 @@ from readstate.gateway.asgi import ASGIApp
 from readstate.gateway.auth.authenticator import SERVICE_KEY_FILE, load_secrets
 from readstate.gateway.demo.sandbox import is_on as demo_is_on
 from readstate.gateway.http.app import Gateway
-from readstate.gateway.http.connections import Limits
 from readstate.gateway.http.health import metrics_app
 from readstate.gateway.http.listener import BACKLOG, Listener
 from readstate.gateway.http.protocol import http_protocol
-from readstate.gateway.ws.protocol import LiveProtocol
+from readstate.gateway.ws.protocol import live_protocol
 from readstate.profiles.service import Readstate
 from readstate.settings import Settings, without_password
+from readstate.timings import Timings
 
 from .output import console, fields
 from .process import LISTENER, STOP_SECONDS, copies
@@ -84,9 +84,11 @@ def inherited_listener() -> socket.socket | None:
     return None if given is None else socket.socket(fileno=int(given))
 
 
-async def serve(settings: Settings, inherited: socket.socket | None, tls: ssl.SSLContext | None) -> None:
+async def serve(
+    settings: Settings, timings: Timings, inherited: socket.socket | None, tls: ssl.SSLContext | None
+) -> None:
     """Listen until a signal; then finish the accepted requests and close the store."""
-    async with Readstate.open(settings=settings) as service:
+    async with Readstate.open(settings=settings, timings=timings) as service:
         listener = inherited or listen(settings.host, settings.port)
         url = url_of(settings.host, listener.getsockname()[1], tls=tls is not None)
         data_dir = Path(settings.data_dir)
@@ -96,13 +98,14 @@ async def serve(settings: Settings, inherited: socket.socket | None, tls: ssl.SS
                 announce(data_dir, url)
                 _greet(settings, url)
 
-        server = _Server(server_config(service), started, Limits.of(settings), tls)
+        make_listener = partial(Listener, settings=settings, timings=timings.http, tls=tls)
+        server = _Server(server_config(service), started, make_listener)
         watching = asyncio.create_task(_stop_when_lost(service, server))
         try:
             async with contextlib.AsyncExitStack() as stack:
                 if settings.metrics_port:
                     port = listen(settings.host, settings.metrics_port)
-                    await stack.enter_async_context(serving_beside(metrics_app(), port, settings))
+                    await stack.enter_async_context(serving_beside(metrics_app(), port, settings, timings))
                 await server.serve([listener])
         finally:
             watching.cancel()
@@ -114,9 +117,11 @@ async def serve(settings: Settings, inherited: socket.socket | None, tls: ssl.SS
 
 
 @contextlib.asynccontextmanager
-async def serving_beside(app: ASGIApp, listener: socket.socket, settings: Settings) -> AsyncIterator[None]:
+async def serving_beside(
+    app: ASGIApp, listener: socket.socket, settings: Settings, timings: Timings
+) -> AsyncIterator[None]:
     """Serve a small application during the block."""
-    server = _BesideServer(_config(app, settings, ws="none"))
+    server = _BesideServer(_config(app, settings, timings, ws="none"))
     serving = asyncio.create_task(server.serve([listener]))
     try:
         yield
@@ -143,19 +148,18 @@ class _Server(uvicorn.Server):
     servers: list[Any]
 
     def __init__(
-        self, config: uvicorn.Config, started: Callable[[], None], limits: Limits, tls: ssl.SSLContext | None
+        self, config: uvicorn.Config, started: Callable[[], None], make_listener: Callable[..., Listener]
     ) -> None:
         super().__init__(config)
         self._on_started = started
-        self._limits = limits
-        self._tls = tls
+        self._make_listener = make_listener
         self.loss: ReadstateError | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await self.lifespan.startup()
         protocol: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
         make = partial(protocol, self.config, self.server_state, self.lifespan.state)
-        self.servers = [Listener(one, make, self._limits, self._tls) for one in sockets or ()]
+        self.servers = [self._make_listener(one, make) for one in sockets or ()]
         self.started = True
         self._on_started()
 
@@ -187,7 +191,8 @@ def server_config(service: Readstate) -> uvicorn.Config:
     return _config(
         asgi_app(service, demo=demo_is_on(settings)),
         settings,
-        ws=LiveProtocol,
+        service.timings,
+        ws=live_protocol(service.timings.http),
         ws_max_size=settings.max_frame,
         ws_ping_interval=settings.heartbeat,
         ws_ping_timeout=settings.heartbeat,
@@ -199,9 +204,9 @@ def server_config(service: Readstate) -> uvicorn.Config:
     )
 
 
-def _config(app: ASGIApp, settings: Settings, **more: Any) -> uvicorn.Config:
+def _config(app: ASGIApp, settings: Settings, timings: Timings, **more: Any) -> uvicorn.Config:
     quiet: dict[str, Any] = {"lifespan": "off", "log_config": None, "access_log": False, "server_header": False}
-    return uvicorn.Config(app, http=http_protocol(settings), **quiet, **more)
+    return uvicorn.Config(app, http=http_protocol(settings, timings.http), **quiet, **more)
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -94,7 +94,7 @@ async def _work(settings: Settings, roles: list[str]) -> None:
         url = url_of(settings.host, listener.getsockname()[1])
         watching = asyncio.create_task(_stop_when_lost(service, stopping))
         try:
-            async with serving_beside(health_app(states), listener, settings):
+            async with serving_beside(health_app(states), listener, settings, service.timings):
                 log.info("working", action="start", roles=roles, url=url)
                 await supervisor.run(stopping)
         finally:

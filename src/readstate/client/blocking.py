@@ -82,7 +82,7 @@ class SyncClient:
         self.close()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do work of the async client and wait for it; whoever interrupts the wait cancels the work."""
+        """Do work of the async client and wait for it; an interrupted wait cancels the work."""
         if self._loop.is_closed():
             work.close()
             raise RuntimeError("this client is closed")

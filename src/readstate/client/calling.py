@@ -23,7 +23,7 @@ JSON_LINES = "application/x-ndjson"
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """An error as the service tells it (`application/problem+json`)."""
+    """An error of the service (`application/problem+json`)."""
 
     code: str
     detail: str
@@ -72,7 +72,7 @@ class Caller:
         content_type: str = JSON,
         wait: bool = False,
     ) -> T:
-        """Ask and decode. `repeatable`: a second time does no harm; if not said, the method tells."""
+        """Ask and decode. `repeatable`: a retry is safe; by default that depends on the method."""
         content = body if isinstance(body, bytes) or body is None else msgspec.json.encode(body)
         headers = {} if content is None else {"Content-Type": content_type}
         if wait:
@@ -178,7 +178,7 @@ def _segment(text: str) -> str:
 
 
 def _is_answer(response: httpx.Response) -> bool:
-    """Not so if what was asked for is taken, but not done yet: that is told like a problem."""
+    """False for a 202 that says in a problem that the request is accepted and not applied yet."""
     return response.is_success and response.headers.get("content-type") != PROBLEM
 
 

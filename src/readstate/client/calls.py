@@ -372,7 +372,7 @@ class Client(Caller):
         )
 
     async def erase_user(self, user: str) -> Erased:
-        """Erase every trace of a user's read state (service keys), and tell how much it was."""
+        """Erase every trace of a user's read state (service keys); returns how much it was."""
         return await self._call("DELETE", path("users", user), Erased)
 
     async def ready(self) -> dict[str, Any]:

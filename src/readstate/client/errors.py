@@ -17,7 +17,7 @@ from readstate.domain.errors import ReadstateError, by_code
 E = TypeVar("E", bound=ReadstateError)
 
 ApiError = ReadstateError
-"""The service refused, or did not answer. `retry` tells whether the same call may succeed later."""
+"""The service refused, or did not answer. `retry`: whether the same call may succeed later."""
 
 
 class NoAnswer(ReadstateError):

@@ -77,7 +77,7 @@ class AppliedOffsets(Protocol):
     A log position counts events; an offset is Kafka's own number. Both only grow while the hot state lives.
     """
 
-    async def passed(self, places: Mapping[int, tuple[int, int]]) -> None:
+    async def passed(self, applied: Mapping[int, tuple[int, int]]) -> None:
         """For each partition (log position, next offset): everything before them is applied. Idempotent."""
 
     async def offsets(self) -> Mapping[int, int]:

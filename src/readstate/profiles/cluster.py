@@ -17,6 +17,7 @@ from readstate.adapters.kafka.sender import Sender
 from readstate.adapters.kafka.spool_directory import SpoolDirectory
 from readstate.adapters.kafka.spool_notes import SpoolReport
 from readstate.adapters.kafka.topics import TopicCheck, Topics
+from readstate.adapters.kafka.waits import Waits
 from readstate.adapters.kafka.watcher import Watcher
 from readstate.adapters.memory.bus import LocalBus
 from readstate.adapters.memory.hot import MemoryHot
@@ -36,7 +37,7 @@ from readstate.services.pending_writes import UnannouncedWrites
 from readstate.settings import Settings
 from readstate.tasks import cancel
 from readstate.timings import Timings
-from readstate.workers.receipt_persister import ReceiptPersister, SharedPersister, SpoolRestorer
+from readstate.workers.receipt_persister import SharedPersister, SpoolRestorer, TopicPersister
 
 from .consistency import Shared
 from .wiring import Parts, Services
@@ -191,7 +192,7 @@ class Cluster:
         self._stack.push_async_callback(self.hot.close)
         self.dependencies["hot_store"] = self.hot.ping
         self.notes = self.hot.notes
-        self.bus = await ValkeyBus.open(s.hot_url, timings, prefix=s.key_prefix, instance_id=self.instance_id)
+        self.bus = ValkeyBus(s.hot_url, timings, prefix=s.key_prefix, instance_id=self.instance_id)
         self._stack.push_async_callback(self.bus.close)
 
     async def _open_log(self) -> None:
@@ -211,7 +212,7 @@ class Cluster:
             self.backlog,
             self.watcher,
             self.hot.channels.offsets,
-            self.instance_id,
+            Waits(self.instance_id),
             s.wait_timeout,
             timings,
         )
@@ -224,9 +225,7 @@ class Cluster:
 
     async def _open_spool(self) -> None:
         s = self.settings
-        persister = SharedPersister(
-            ReceiptPersister(self.durable.merge_unless_erased), self.hot.users, _always, self.clock, s.persist_rate
-        )
+        persister = SharedPersister(TopicPersister(self.durable), self.hot.users, _always, self.clock, s.persist_rate)
         restorer = SpoolRestorer(persister, self.sender.send_reads, self.bus)
         self.spools = SpoolDirectory(
             Path(s.data_dir), s.spool_max, restorer.restore, self.durable, self.clock, self.timings.kafka

@@ -73,13 +73,8 @@ class Embedded:
         position = await durable.last_position()
         store_id = await durable.store_id()
         cursors = Cursors(await durable.cursor_key(), store_id)
-        hot = await self._open_hot(durable, position, store_id)
-        batchers: Batchers = Batcher
-        if self._tracing is not None:
-            durable = self._tracing.durable(durable, "sqlite" if self._settings.in_sqlite else "postgresql")
-            hot = self._tracing.hot(hot, "redis" if self._settings.hot_url else "")
-            batchers = self._tracing.batchers
-        persister = ReceiptPersister(durable.merge)
+        durable, hot, batchers = self._traced(durable, await self._open_hot(durable, position, store_id))
+        persister = ReceiptPersister(durable)
         bus, unannounced = LocalBus(), UnannouncedWrites()
 
         async def read_in_focus(seen: Sequence[Seen]) -> None:
@@ -123,6 +118,12 @@ class Embedded:
         self._stack.push_async_callback(services.finish)
         self._stack.push_async_callback(cancel, asyncio.create_task(self._housekeeping(services, hot, late_badges)))
         return durable, hot
+
+    def _traced(self, durable: SqlStore, hot: Hot) -> tuple[SqlStore, Hot, Batchers]:
+        if self._tracing is None:
+            return durable, hot, Batcher
+        durable = self._tracing.durable(durable, "sqlite" if self._settings.in_sqlite else "postgresql")
+        return durable, self._tracing.hot(hot, "redis" if self._settings.hot_url else ""), self._tracing.batchers
 
     async def _housekeeping(self, services: Services, hot: Hot, late_badges: LateBadges) -> None:
         for turn in itertools.count(1):

@@ -19,7 +19,7 @@ from readstate.workers.dead_letters import DeadLetters, FailedEvents
 from readstate.workers.focused_reads import FocusedReads
 from readstate.workers.message_writer import MessageWriter
 from readstate.workers.on_failure import RetryBatch
-from readstate.workers.receipt_persister import ReceiptPersister, SharedPersister
+from readstate.workers.receipt_persister import SharedPersister, TopicPersister
 from readstate.workers.reconciler import Reconciler
 from readstate.workers.runner import Gather, Runner
 from readstate.workers.status_update import StatusUpdate, unsent_events
@@ -56,9 +56,9 @@ class WorkerSupervisor:
             service.durable,
             service.hot.users,
             service.clock,
-            reads=self._cluster.topics.reads,
-            decode=decode_read,
-            whose=decode_whose,
+            self._cluster.topics.reads,
+            decode_read,
+            decode_whose,
         )
         self._dead_letters = dead_letters
         self._failed = FailedEvents(
@@ -124,7 +124,7 @@ class WorkerSupervisor:
     def _start_receipt_persister(self) -> None:
         service, topics = self._service, self._cluster.topics
         persister = SharedPersister(
-            ReceiptPersister(service.durable.merge_unless_erased),
+            TopicPersister(service.durable),
             service.hot.users,
             self._cluster.freshness.must_merge,
             service.clock,

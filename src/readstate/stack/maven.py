@@ -24,8 +24,8 @@ def find_java() -> Path:
     found = shutil.which("java", path=f"{home}/bin") if home else None
     found = found or shutil.which("java")
     # macOS has a `java` that only reports that Java is missing.
-    told = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr if found else ""
-    version = re.search(r'version "(\d+)', told)
+    output = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr if found else ""
+    version = re.search(r'version "(\d+)', output)
     if not found or not version:
         raise SoftwareMissing(f"Java {JAVA_LEAST} or later is not installed. {ADVICE}")
     if int(version[1]) < JAVA_LEAST:

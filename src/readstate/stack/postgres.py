@@ -238,6 +238,6 @@ def _installed() -> Iterator[Software]:
 
 
 def _version(programs: Path) -> str:
-    told = run([programs / "postgres", "--version"], directory=Path("/")).stdout
-    found = re.search(r"\d+(\.\d+)*", told)
+    output = run([programs / "postgres", "--version"], directory=Path("/")).stdout
+    found = re.search(r"\d+(\.\d+)*", output)
     return found[0] if found else "unknown"

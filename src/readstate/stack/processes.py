@@ -111,8 +111,8 @@ def birth(pid: int) -> str | None:
     if LINUX:
         fields = _stat(pid)
         return f"{_boot()}/{fields[19]}" if fields and fields[0] not in "ZX" else None
-    told = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    state, _, since = told.stdout.strip().partition(" ")
+    output = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    state, _, since = output.stdout.strip().partition(" ")
     return since.strip() or None if not state.startswith("Z") else None
 
 
@@ -132,8 +132,8 @@ def _parents() -> list[tuple[int, int]]:
     if LINUX:
         numbers = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
         return [(pid, int(fields[1])) for pid in numbers if (fields := _stat(pid))]
-    told = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True)
-    return [(int(pid), int(parent)) for pid, parent in map(str.split, told.stdout.splitlines())]
+    output = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True)
+    return [(int(pid), int(parent)) for pid, parent in map(str.split, output.stdout.splitlines())]
 
 
 def _stat(pid: int) -> list[str]:

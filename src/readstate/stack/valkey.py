@@ -39,8 +39,8 @@ class Valkey(Server):
 
     def prepare(self, report: Report) -> str:
         self._binary = _find_binary()
-        told = run([self._binary, "--version"], directory=self.home).stdout
-        found = re.search(r"v=(\S+)", told)
+        output = run([self._binary, "--version"], directory=self.home).stdout
+        found = re.search(r"v=(\S+)", output)
         return found[1] if found else "unknown"
 
     def command(self) -> Sequence[str | Path]:

@@ -1,7 +1,4 @@
-"""The lines of an export, as they are written and read: JSON Lines, one record in each, told apart by `type`.
-
-And what becomes of them on the way in: checked values that any store can take.
-"""
+"""The records of an export, one per line, distinguished by `type`; and what an import makes of them."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -24,7 +21,7 @@ from readstate.domain.model import (
 VERSION = 1
 
 Seq = Annotated[int, Meta(ge=0)]
-"""Bounded where it comes in (`services.transfer_lines`): an export tells whatever is stored."""
+"""Imports check its upper bound (`lines.py`); an export writes what is stored."""
 MAX_SEQ = 2**31
 """The largest seq that an import may bring: as many may follow. The hot state in Valkey keeps seqs in 32 bits."""
 MAX_EPOCH = 2**46
@@ -118,7 +115,7 @@ class MessageLine(Line, tag="message", kw_only=True, frozen=True):
 
 
 class LastReadLine(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=True, frozen=True, gc=False):
-    """How far somebody has read: by `seq`, else by the message's `id`, else everything up to the time `at`."""
+    """How far a user has read: by `seq`, else by the message's `id`, else everything up to the time `at`."""
 
     epoch: Annotated[Seq, about("Raised by every mark-unread.")] = 0
     seq: Annotated[Seq | None, about("Everything up to this place is read.")] = None
@@ -164,7 +161,7 @@ class FollowLine(Line, tag="follow", kw_only=True, frozen=True):
 
 
 class PointerLine(Line, tag="pointer", kw_only=True, frozen=True):
-    """The read pointer of somebody who was never a member (who wrote from outside)."""
+    """The read pointer of a user who was never a member and wrote from outside."""
 
     channel_id: InputChannelId
     user_id: InputUserId

@@ -10,6 +10,7 @@ partition each time. So these are only listed, and an operator decides whether t
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
@@ -37,28 +38,19 @@ class Store(DurableReads, DurableDeadLetters, Protocol):
     """The durable store, as far as dead letters need it."""
 
 
+@dataclass(eq=False, repr=False)
 class DeadLetters:
     """Consumer of the `-dlt` topics. Idempotent.
 
     `decode` decodes a read event; `whose` finds only its user and room. Both raise ValueError.
     """
 
-    def __init__(
-        self,
-        durable: Store,
-        users: HotUsers,
-        clock: Clock,
-        *,
-        reads: str,
-        decode: Callable[[bytes], ReadEvent],
-        whose: Callable[[bytes], Key],
-    ) -> None:
-        self._durable = durable
-        self._users = users
-        self._clock = clock
-        self._reads = reads
-        self._decode = decode
-        self._whose = whose
+    _durable: Store
+    _users: HotUsers
+    _clock: Clock
+    _reads: str
+    _decode: Callable[[bytes], ReadEvent]
+    _whose: Callable[[bytes], Key]
 
     async def handle(self, letters: Sequence[DeadLetter]) -> None:
         """Repair or list each dead letter. Raises Unavailable while a store is down: retry the whole batch."""
@@ -133,25 +125,18 @@ def _lacks(pointer: Pointer, event: ReadEvent) -> bool:
     return merge(pointer.state, event.pointer.state) != pointer.state
 
 
+@dataclass(eq=False, repr=False)
 class FailedEvents:
     """Where events go that a worker can't handle: to their dead-letter topic, or to the list in the database.
 
     `send` appends to the dead-letter topic of a topic; `max_bytes` is the largest record that the log takes.
     """
 
-    def __init__(
-        self,
-        send: Callable[[str, Sequence[DeadLetter]], Awaitable[None]],
-        dead_letters: DeadLetters,
-        durable: DurableDeadLetters,
-        clock: Clock,
-        max_bytes: int,
-    ) -> None:
-        self._send = send
-        self._dead_letters = dead_letters
-        self._durable = durable
-        self._clock = clock
-        self._max_bytes = max_bytes
+    _send: Callable[[str, Sequence[DeadLetter]], Awaitable[None]]
+    _dead_letters: DeadLetters
+    _durable: DurableDeadLetters
+    _clock: Clock
+    _max_bytes: int
 
     async def to_topic(self, record: Consumed, reason: str, tries: int) -> None:
         """An event grows when it becomes text in a dead letter.

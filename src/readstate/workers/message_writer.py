@@ -5,6 +5,7 @@ numbers that it has passed, and devices ignore repeated seqs.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 
 from readstate.domain.errors import StorageUnavailable, Unavailable
 from readstate.domain.events import Delivery
@@ -21,30 +22,20 @@ NoteAway = Callable[[Sequence[Effect]], Awaitable[None]]
 """Records messages for receivers who were away. Idempotent."""
 
 
+@dataclass(eq=False, repr=False)
 class MessageWriter:
     """Consumer of the topic `messages`. Idempotent."""
 
-    def __init__(
-        self,
-        durable: Durable,
-        hot: Hot,
-        bus: Bus,
-        note_away: NoteAway,
-        focused_reads: FocusedReads,
-        on_failure: OnFailure,
-        unannounced: UnannouncedWrites,
-        instance_id: str,
-    ) -> None:
-        self._durable = durable
-        self._hot = hot
-        self._bus = bus
-        self._note_away = note_away
-        self._focused_reads = focused_reads
-        self._on_failure = on_failure
-        self._unannounced = unannounced
-        self._instance = instance_id
-        self._tracked: dict[int, int] = {}
-        """By partition: the log position up to which this process has finished delivery tracking."""
+    _durable: Durable
+    _hot: Hot
+    _bus: Bus
+    _note_away: NoteAway
+    _focused_reads: FocusedReads
+    _on_failure: OnFailure
+    _unannounced: UnannouncedWrites
+    _instance: str
+    _tracked: dict[int, int] = field(default_factory=dict)
+    """By partition: the log position up to which this process has finished delivery tracking."""
 
     async def handle(self, deliveries: Sequence[Delivery], source: str = "") -> list[Effect]:
         effects = await self._store(deliveries, source)

@@ -3,6 +3,7 @@
 import asyncio
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from time import perf_counter
 
 import structlog
@@ -12,23 +13,17 @@ from readstate.domain.errors import Unavailable
 from readstate.domain.events import ReadEvent
 from readstate.domain.folding.reads import fold_reads
 from readstate.domain.hot_updates import Merged
-from readstate.ports import Bus, Clock, HotUsers
+from readstate.ports import Bus, Clock, DurableReads, HotUsers
 from readstate.telemetry import DEDUP_RATIO, PERSIST_BATCH, PERSIST_LAG, PERSIST_SECONDS
 
 log = structlog.get_logger()
 
-Merge = Callable[[Sequence[ReadEvent]], Awaitable[Sequence[ReadEvent]]]
-"""Returns the states that the store took."""
-
 
 class ReceiptPersister:
-    """Consumer of the topic `read-receipts`. Idempotent: states merge.
+    """Consumer of read states. Idempotent: states merge."""
 
-    `merge`: of the durable store, one of its two ways to merge.
-    """
-
-    def __init__(self, merge: Merge) -> None:
-        self._merge = merge
+    def __init__(self, durable: DurableReads) -> None:
+        self._durable = durable
         self._ratio = 0.0
 
     async def handle(self, events: Sequence[ReadEvent]) -> None:
@@ -46,24 +41,27 @@ class ReceiptPersister:
         DEDUP_RATIO.set(self._ratio)
         return taken
 
+    async def _merge(self, states: Sequence[ReadEvent]) -> Sequence[ReadEvent]:
+        return await self._durable.merge(states)
 
+
+class TopicPersister(ReceiptPersister):
+    """Of the topic `read-receipts`: other processes made the states, and may not know yet that a user was erased."""
+
+    async def _merge(self, states: Sequence[ReadEvent]) -> Sequence[ReadEvent]:
+        return await self._durable.merge_unless_erased(states)
+
+
+@dataclass(eq=False, repr=False)
 class SharedPersister:
     """The persister of a cluster: limits its rate, and merges into the hot store too, which may have lost the reads."""
 
-    def __init__(
-        self,
-        persister: ReceiptPersister,
-        users: HotUsers,
-        must_merge: Callable[[], Awaitable[bool]],
-        clock: Clock,
-        rows_per_second: int,
-    ) -> None:
-        self._persister = persister
-        self._users = users
-        self._must_merge = must_merge
-        self._clock = clock
-        self._rate = rows_per_second
-        self._free_at = 0.0
+    _persister: ReceiptPersister
+    _users: HotUsers
+    _must_merge: Callable[[], Awaitable[bool]]
+    _clock: Clock
+    _rate: int
+    _free_at: float = 0.0
 
     async def handle(self, events: Sequence[ReadEvent]) -> None:
         """First the durable store. The merge into the hot store is for users who were loaded before that."""
@@ -85,6 +83,7 @@ class SharedPersister:
             self._free_at = max(now, self._free_at) + rows / self._rate
 
 
+@dataclass(eq=False, repr=False)
 class SpoolRestorer:
     """Writes reads that a dead process left in its spool to the stores directly, not through the log.
 
@@ -93,12 +92,9 @@ class SpoolRestorer:
     the durable store, and then to the users in the hot store who were loaded before.
     """
 
-    def __init__(
-        self, persister: SharedPersister, send_reads: Callable[[Sequence[ReadEvent]], Awaitable[None]], bus: Bus
-    ) -> None:
-        self._persister = persister
-        self._send_reads = send_reads
-        self._bus = bus
+    _persister: SharedPersister
+    _send_reads: Callable[[Sequence[ReadEvent]], Awaitable[None]]
+    _bus: Bus
 
     async def restore(self, events: Sequence[ReadEvent]) -> None:
         try:

@@ -6,6 +6,7 @@ turns offsets into log positions that never fall.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -25,32 +26,22 @@ Write = Callable[[Sequence[Delivery], str], Awaitable[Sequence[Effect]]]
 log = structlog.get_logger()
 
 
+@dataclass(eq=False, repr=False)
 class LogPositions:
     """Publishes in the hot store what the message writer has applied, and notices when offsets start over."""
 
-    def __init__(
-        self,
-        consumer: KafkaConsumer,
-        watcher: Watcher,
-        topic: str,
-        topic_id: str,
-        durable: DurableLog,
-        applied: AppliedOffsets,
-        notes: Notes,
-        interval: float,
-    ) -> None:
-        self._consumer = consumer
-        self._watcher = watcher
-        self._topic = topic
-        self.topic_id = topic_id
-        """The source of the offsets that `durable` has applied."""
-        self._durable = durable
-        self._applied = applied
-        self._notes = notes
-        self._interval = interval
-        self._next: dict[int, int] = {}
-        """The next offset of each partition, as far as this process has applied it."""
-        self._bases: dict[int, int] = {}
+    _consumer: KafkaConsumer
+    _watcher: Watcher
+    _topic: str
+    topic_id: str
+    """The source of the offsets that `durable` has applied."""
+    _durable: DurableLog
+    _applied: AppliedOffsets
+    _notes: Notes
+    _interval: float
+    _next: dict[int, int] = field(default_factory=dict)
+    """The next offset of each partition, as far as this process has applied it."""
+    _bases: dict[int, int] = field(default_factory=dict)
 
     async def check_topic(self, records: Sequence[Consumed]) -> None:
         """If a partition does not continue at the expected offset, check whether the topic was recreated.

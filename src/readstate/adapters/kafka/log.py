@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import structlog
 from msgspec.structs import replace
@@ -29,22 +30,15 @@ Applied = Callable[[], Awaitable[Mapping[int, int]]]
 log = structlog.get_logger()
 
 
+@dataclass(eq=False, repr=False)
 class SpooledReads:
     """Owns the spool. `note_spool` brings the note about the spool up to date; `produce_timeout` is in seconds."""
 
-    def __init__(
-        self,
-        sender: Sender,
-        spool: Spool,
-        note_spool: Callable[[], Awaitable[None]],
-        produce_timeout: float,
-        timings: KafkaTimings,
-    ) -> None:
-        self._sender = sender
-        self._spool = spool
-        self._note_spool = note_spool
-        self._produce_timeout = produce_timeout
-        self._timings = timings
+    _sender: Sender
+    _spool: Spool
+    _note_spool: Callable[[], Awaitable[None]]
+    _produce_timeout: float
+    _timings: KafkaTimings
 
     @property
     def depth(self) -> int:
@@ -93,31 +87,23 @@ class SpooledReads:
         return failure is None
 
 
+@dataclass(eq=False, repr=False)
 class KafkaLog:
     """Acknowledged means durable, in Kafka or (reads only) on the local disk. `wait_timeout` is in seconds."""
 
-    def __init__(
-        self,
-        sender: Sender,
-        reads: SpooledReads,
-        backlog: Backlog,
-        watcher: Watcher,
-        applied: Applied,
-        instance_id: str,
-        wait_timeout: float,
-        timings: KafkaTimings,
-    ) -> None:
-        self._sender = sender
-        self._reads = reads
-        self._backlog = backlog
-        self._watcher = watcher
-        self._applied = applied
-        self._waits = Waits(instance_id)
-        self._wait_timeout = wait_timeout
-        self._timings = timings
-        self._callers = 0
-        self._closed = False
-        self._idle = asyncio.Event()
+    _sender: Sender
+    _reads: SpooledReads
+    _backlog: Backlog
+    _watcher: Watcher
+    _applied: Applied
+    _waits: Waits
+    _wait_timeout: float
+    _timings: KafkaTimings
+    _callers: int = 0
+    _closed: bool = False
+    _idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
         self._idle.set()
 
     async def start(self) -> None:

@@ -5,6 +5,7 @@ the hot store are both lost.
 """
 
 import asyncio
+from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
@@ -80,18 +81,17 @@ class HotNotes(Protocol):
         """The generation of the last call, without a call."""
 
 
+@dataclass(eq=False, repr=False)
 class SpoolReport:
     """Renews the notes about one spool, and merges the spool into a hot store that lost its state."""
 
-    def __init__(
-        self, reads: SpooledReads, durable_notes: SpoolNotes, hot_notes: HotNotes, users: HotUsers, instance_id: str
-    ) -> None:
-        self._reads = reads
-        self._durable_notes = durable_notes
-        self._hot_notes = hot_notes
-        self._users = users
-        self._instance_id = instance_id
-        self._noted = self._generation = 0
+    _reads: SpooledReads
+    _durable_notes: SpoolNotes
+    _hot_notes: HotNotes
+    _users: HotUsers
+    _instance_id: str
+    _noted: int = 0
+    _generation: int = 0
 
     async def renew(self) -> None:
         depth = self._reads.depth

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from itertools import count
-from math import ceil
 
 from readstate.domain.model import Undelivered
 
@@ -71,9 +70,9 @@ class MemoryBadges:
         self._tickets.clear()
         self._senders.clear()
 
-    async def shrink(self, share: float) -> int:
-        """Drop this share of the badges, the oldest loads first, and return how many. One always stays."""
-        dropped = list(self._senders)[: min(ceil(len(self._senders) * share), len(self._senders) - 1)]
-        for user in dropped:
-            await self.forget(user)
-        return len(dropped)
+    def by_use(self) -> list[str]:
+        """The oldest loads first: uses are not noted."""
+        return list(self._senders)
+
+    async def evict(self, user: str) -> None:
+        await self.forget(user)

@@ -32,5 +32,9 @@ class LocalBus:
         try:
             await self._on_announcements(announcements)
         except Exception:
-            log.error("devices were not told, and look it up", action="live", traceback=traceback.format_exc())
+            log.error(
+                "announcements were not delivered; devices look up what changed",
+                action="live",
+                traceback=traceback.format_exc(),
+            )
             await self._missed(0.0)

@@ -2,7 +2,8 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from math import ceil
+
+from msgspec import Struct
 
 from readstate.domain.hot_updates import ChannelHotUpdate
 from readstate.domain.model import Channel, Mode
@@ -15,12 +16,9 @@ CHANNEL_BYTES = 700
 TIMELINE_ENTRY_BYTES = 110
 
 
-class _Timeline:
-    __slots__ = ("change", "messages")
-
-    def __init__(self, messages: Ledger, change: int) -> None:
-        self.messages = messages
-        self.change = change
+class _Timeline(Struct):
+    messages: Ledger
+    change: int
 
 
 class MemoryChannels:
@@ -127,11 +125,9 @@ class MemoryChannels:
         self._timelines.clear()
         self._used.clear()
 
-    async def shrink(self, share: float) -> int:
-        """Drop this share of the channels, the least recently used first, and return how many. One always stays."""
-        oldest = sorted(self._channels, key=lambda channel: self._used.get(channel, 0))
-        dropped = oldest[: min(ceil(len(oldest) * share), len(oldest) - 1)]
-        for channel in dropped:
-            await self.forget(channel)
-            EVICTIONS.labels("channel").inc()
-        return len(dropped)
+    def by_use(self) -> list[str]:
+        return sorted(self._channels, key=lambda channel: self._used.get(channel, 0))
+
+    async def evict(self, channel: str) -> None:
+        await self.forget(channel)
+        EVICTIONS.labels("channel").inc()

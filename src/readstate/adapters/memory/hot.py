@@ -1,12 +1,14 @@
 """Hot state in the memory of one process, with a bound on its size."""
 
+from math import ceil
+
 from readstate.ports import Clock
 from readstate.telemetry import HOT_ENTRIES
 
 from .badges import MemoryBadges
 from .channels import MemoryChannels
 from .presence import MemoryPresence
-from .users import SEAT_BYTES, MemoryUsers
+from .users import USER_ROOM_BYTES, MemoryUsers
 
 SHRINK_BY = 0.1
 
@@ -26,7 +28,7 @@ class MemoryHot:
 
     async def loaded(self, items: int) -> None:
         """Count loaded user rooms, channels or messages, and check the bound when enough has been loaded."""
-        self._loaded += items * SEAT_BYTES
+        self._loaded += items * USER_ROOM_BYTES
         if self._loaded > self._max_bytes * SHRINK_BY / 2:
             await self.bound()
 
@@ -35,10 +37,18 @@ class MemoryHot:
         self._loaded = 0
         parts = (self.users, self.channels, self.badges)
         while (size := sum(part.bytes() for part in parts)) > self._max_bytes:
-            if not sum([await part.shrink(SHRINK_BY) for part in parts]):
+            oldest = [(part, name) for part in parts for name in _tenth(part.by_use())]
+            for part, name in oldest:
+                await part.evict(name)
+            if not oldest:
                 break
         HOT_ENTRIES.set(size)
 
     async def clear(self) -> None:
         for part in (self.users, self.channels, self.badges):
             await part.clear()
+
+
+def _tenth(by_use: list[str]) -> list[str]:
+    """The first tenth, but not all: one always stays, so that it can be used."""
+    return by_use[: min(ceil(len(by_use) * SHRINK_BY), len(by_use) - 1)]

@@ -36,7 +36,11 @@ class MemoryPresence:
     # ------------------------------------------------------------ who is online
 
     async def online(self, users: Collection[str]) -> Present:
-        return _Online(self)
+        """The answer is as of each question. A thread may ask it: nothing is changed."""
+        return self
+
+    def __contains__(self, user: object) -> bool:
+        return isinstance(user, str) and self.is_online(user)
 
     async def focused(self, channels: Collection[str]) -> Mapping[str, Sequence[str]]:
         return {channel: users for channel in channels if (users := self._focused(channel))}
@@ -182,16 +186,3 @@ class MemoryPresence:
 def _is_connected(connections: Iterable[Key]) -> bool:
     """Whether any device has a real connection: devices that were only reported give no signs of life."""
     return any(connection for _, connection in connections)
-
-
-class _Online:
-    """Answers at the time of the question. The thread that decides who is away asks; nothing is changed."""
-
-    def __init__(self, presence: MemoryPresence) -> None:
-        self._presence = presence
-
-    def __contains__(self, user: object) -> bool:
-        return isinstance(user, str) and self._presence.is_online(user)
-
-    def is_connected(self, user: str) -> bool:
-        return self._presence.is_connected(user)

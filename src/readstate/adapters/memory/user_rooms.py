@@ -3,7 +3,7 @@
 from struct import Struct as Packing
 from sys import intern
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from readstate.domain.model import Mode, Position, Preferences
 from readstate.domain.rooms import is_thread
@@ -105,39 +105,25 @@ class Shelf(dict[str, Ledger]):
                 self.missing.clear()  # a set emptied by discard keeps its capacity, and iteration costs that much
 
 
-class User:
-    __slots__ = (
-        "apart",
-        "change",
-        "inbox",
-        "live",
-        "named",
-        "preferences",
-        "set_aside",
-        "since",
-        "threads",
-        "timelines",
-        "used",
-        "user_rooms",
-    )  # fmt: skip
-
-    def __init__(self, since: int, used: int) -> None:
-        self.user_rooms: dict[str, bytes] = {}
-        self.apart: dict[str, frozenset[int]] = {}
-        self.live = Shelf()
-        """Ledgers of ledger channels."""
-        self.named = Shelf()
-        """Mentions by name in timeline channels."""
-        self.threads = Shelf()
-        """Ledgers of followed threads."""
-        self.timelines: list[str] = []
-        self.preferences: dict[str, Preferences] = {}
-        self.set_aside: set[str] = set()
-        """Archived ledger channels."""
-        self.inbox: list[tuple[int, str]] | None = None
-        """Sorted (minus the time of the latest message, channel) of the ledger channels; built on first use."""
-        self.since = self.change = since
-        self.used = used
+class User(Struct):
+    since: int
+    """The change number as of the load: changes before it are not known."""
+    change: int
+    used: int
+    user_rooms: dict[str, bytes] = field(default_factory=dict)
+    apart: dict[str, frozenset[int]] = field(default_factory=dict)
+    live: Shelf = field(default_factory=Shelf)
+    """Ledgers of ledger channels."""
+    named: Shelf = field(default_factory=Shelf)
+    """Mentions by name in timeline channels."""
+    threads: Shelf = field(default_factory=Shelf)
+    """Ledgers of followed threads."""
+    timelines: list[str] = field(default_factory=list)
+    preferences: dict[str, Preferences] = field(default_factory=dict)
+    set_aside: set[str] = field(default_factory=set)
+    """Archived ledger channels."""
+    inbox: list[tuple[int, str]] | None = None
+    """Sorted (minus the time of the latest message, channel) of the ledger channels; built on first use."""
 
     def shelf(self, flags: int) -> Shelf:
         if flags & TIMELINE:

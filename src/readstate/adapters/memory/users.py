@@ -7,7 +7,6 @@ change numbers, by which changes since a sync cursor are found.
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterator, Sequence
 from itertools import count
-from math import ceil
 from sys import intern
 
 from msgspec import Struct, field
@@ -26,7 +25,7 @@ from .user_rooms import ARCHIVED, HEAD, MEMBER, PACKING, THREAD, TIMELINE, Row, 
 from .views import UserViews
 
 USER_BYTES = 1_200
-SEAT_BYTES = 190
+USER_ROOM_BYTES = 190
 ENTRY_BYTES = 30
 NUMBERS_PER_GENERATION = 2**32
 
@@ -77,7 +76,7 @@ class MemoryUsers(UserViews):
             after, place = self._target(move, state, row)
             if after is not state:
                 self._set_state(user, channel, row, state, after, place)
-                pointer = Pointer(after.epoch, after.seq, after.apart, place.id, place.at, now, row.number)
+                pointer = _pointer(after, place, now, row.number)
         elif move.to.seq > seq and (move.epoch is None or move.epoch == epoch):
             to = move.to
             number = user.change = next(self._numbers)
@@ -227,11 +226,10 @@ class MemoryUsers(UserViews):
         if after == before:
             return
         place = given.place if after.seq == given.seq else row.place
-        was = Pointer(before.epoch, before.seq, before.apart, *_id_and_at(row.place))
+        was = _pointer(before, row.place)
         self._set_state(user, channel, row, before, after, place)
         if after != given.state:
-            pointer = Pointer(*_triple(after), *_id_and_at(place), self._clock(), row.number)
-            yield Moved(user_id, channel, was, pointer, True)
+            yield Moved(user_id, channel, was, _pointer(after, place, self._clock(), row.number), True)
 
     def _joined(self, user_id: str, update: Joined, pointer: Pointer) -> Iterator[Moved]:
         user = self._loaded(user_id)
@@ -322,7 +320,8 @@ class MemoryUsers(UserViews):
         if user in self._users:  # another load installed it, and later changes were applied to it
             return True
         now = self._clock()
-        loaded = User(next(self._numbers), now)
+        number = next(self._numbers)
+        loaded = User(number, number, now)
         for user_room in user_rooms:
             self._install_user_room(loaded, user_room)
         self._users[user] = loaded
@@ -392,7 +391,7 @@ class MemoryUsers(UserViews):
         user_rooms = sum(len(user.user_rooms) for user in self._users.values())
         shelves = (shelf for user in self._users.values() for shelf in (user.live, user.named, user.threads))
         entries = sum(len(ledger.seqs) for shelf in shelves for ledger in shelf.values())
-        return len(self._users) * USER_BYTES + user_rooms * SEAT_BYTES + entries * ENTRY_BYTES
+        return len(self._users) * USER_BYTES + user_rooms * USER_ROOM_BYTES + entries * ENTRY_BYTES
 
     async def generation(self) -> int:
         return self._drops.count
@@ -406,15 +405,12 @@ class MemoryUsers(UserViews):
         self._users.clear()
         self._loading.clear()
 
-    async def shrink(self, share: float) -> int:
-        """Drop this share of the users, the least recently used first, and return how many. One always stays."""
-        oldest = sorted(self._users, key=lambda user: self._users[user].used)
-        dropped = oldest[: min(ceil(len(oldest) * share), len(oldest) - 1)]
-        for user in dropped:
-            self._drops.user(user)
-            del self._users[user]
-            EVICTIONS.labels("user").inc()
-        return len(dropped)
+    def by_use(self) -> list[str]:
+        return sorted(self._users, key=lambda user: self._users[user].used)
+
+    async def evict(self, user: str) -> None:
+        await self.forget(user)
+        EVICTIONS.labels("user").inc()
 
 
 def _size(shelf: Shelf, channel: str) -> int | None:
@@ -436,9 +432,5 @@ def _reorder(user: User, channel: str, before: int, after: int | None) -> None:
         insort(user.inbox, (-after, intern(channel)))
 
 
-def _id_and_at(place: Position) -> tuple[str | None, int | None]:
-    return place.id, place.at
-
-
-def _triple(state: ReadState) -> tuple[int, int, frozenset[int]]:
-    return state.epoch, state.seq, state.apart
+def _pointer(state: ReadState, place: Position, read_at: int = 0, change: int = 0) -> Pointer:
+    return Pointer(state.epoch, state.seq, state.apart, place.id, place.at, read_at, change)

@@ -7,6 +7,7 @@ A partition that has lost its tail uses its offsets again, for new events. Leade
 keeps log positions growing.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -31,7 +32,7 @@ _undelivered = Decoder(list[Undelivered])
 
 log = structlog.get_logger()
 
-Place = tuple[int, int]
+Offset = tuple[int, int]
 """(partition, offset) of a log."""
 
 
@@ -76,8 +77,8 @@ class Applying:
         self._session = session
         self._limit = limit
         self._online = online
-        self._connected: dict[int, list[tuple[int, str]]] = {}
-        """Per partition: (position, receiver) of messages to receivers with a connection."""
+        self._connected: list[tuple[int, int, str]] = []
+        """(partition, position, receiver) of messages to receivers with a connection."""
 
     async def apply(self, deliveries: Sequence[Delivery]) -> list[Effect]:
         """Apply new events, each with its log position."""
@@ -99,12 +100,12 @@ class Applying:
         for delivery, effect in zip(run, effects, strict=True):
             if effect.reached and delivery.part >= 0:
                 reached = (one.receiver_id for one in effect.reached if online.is_connected(one.receiver_id))
-                self._connected.setdefault(delivery.part, []).extend((delivery.position, user) for user in reached)
+                self._connected += ((delivery.part, delivery.position, user) for user in reached)
 
     async def apply_shared(self, deliveries: Sequence[Delivery], source: str) -> list[Effect]:
         """Apply events of a log that other processes read too: some may be replays."""
-        before = await self._places(source, {one.part for one in deliveries})
-        ends, positions, is_new = _placed(deliveries, before)
+        before = await self._ends(source, {one.part for one in deliveries})
+        ends, positions, is_new = _positioned(deliveries, before)
         again = [one for one, new in zip(deliveries, is_new, strict=True) if not new]
         new = [(one, position) for one, position, new in zip(deliveries, positions, is_new, strict=True) if new]
         reached = await self._reached(source, again)
@@ -115,18 +116,18 @@ class Applying:
             effect.position = position
         if moved := sorted({one.part for one, _ in new}):
             kept = self._to_keep(new, reached)
-            places = [(part, *ends[part], kept.get(part, [])) for part in moved]
-            await self._session.run("move_log_places", source=source, places=as_json(places))
+            applied_to = [(part, *ends[part], kept[part]) for part in moved]
+            await self._session.run("move_log_places", source=source, places=as_json(applied_to))
         return effects
 
-    async def _places(self, source: str, parts: Collection[int]) -> dict[int, End]:
+    async def _ends(self, source: str, parts: Collection[int]) -> dict[int, End]:
         """Where the log stands. Locks these partitions for other processes until the transaction ends."""
         wanted = {"source": source, "parts": as_json(sorted(parts))}
-        places = ends_of(await self._session.value("begin_log_places", **wanted))
-        if len(places) < len(parts):
+        ends = ends_of(await self._session.value("begin_log_places", **wanted))
+        if len(ends) < len(parts):
             await self._session.run("open_log_places", **wanted)
-            places = ends_of(await self._session.value("begin_log_places", **wanted))
-        return places
+            ends = ends_of(await self._session.value("begin_log_places", **wanted))
+        return ends
 
     async def _lock(self, deliveries: Sequence[Delivery], needed: Sequence[FactsNeeded]) -> None:
         user_rooms = {key for one in needed for key in one.members | one.pointers} if len(needed) > 1 else ()
@@ -140,7 +141,7 @@ class Applying:
 
     # ------------------------------------------------------------ replays
 
-    async def _reached(self, source: str, deliveries: Sequence[Delivery]) -> dict[Place, list[str]]:
+    async def _reached(self, source: str, deliveries: Sequence[Delivery]) -> dict[Offset, list[str]]:
         """The users who had a connection when these replays were first stored: tracking of deliveries to them may be
         missing.
 
@@ -149,27 +150,29 @@ class Applying:
         """
         if not deliveries:
             return {}
-        wanted = {one.part for one in deliveries}
-        text = await self._session.value("reached_in", source=source, parts=as_json(sorted(wanted)))
-        reached: dict[Place, list[str]] = {}
-        for part, offset, user in rows.anything.decode(text):
-            reached.setdefault((part, offset), []).append(user)
-        places = {(one.part, one.position) for one in deliveries}
-        return {place: users for place, users in reached.items() if place in places}
+        offsets = {(one.part, one.position) for one in deliveries}
+        parts = as_json(sorted({part for part, _ in offsets}))
+        reached: dict[Offset, list[str]] = defaultdict(list)
+        for part, offset, user in rows.anything.decode(
+            await self._session.value("reached_in", source=source, parts=parts)
+        ):
+            if (part, offset) in offsets:
+                reached[part, offset].append(user)
+        return reached
 
     def _to_keep(
-        self, new: Sequence[tuple[Delivery, int]], reached: Mapping[Place, Sequence[str]]
+        self, new: Sequence[tuple[Delivery, int]], reached: Mapping[Offset, Sequence[str]]
     ) -> dict[int, list[tuple[int, str]]]:
         """Who had a connection, per partition: for new events, and for replays in the same batch."""
         offsets = {(one.part, position): one.position for one, position in new}
-        kept: dict[int, list[tuple[int, str]]] = {}
+        kept: dict[int, list[tuple[int, str]]] = defaultdict(list)
         for (part, offset), users in reached.items():
-            kept.setdefault(part, []).extend((offset, user) for user in users)
-        for part, connected in self._connected.items():
-            kept.setdefault(part, []).extend((offsets[part, position], user) for position, user in connected)
+            kept[part] += [(offset, user) for user in users]
+        for part, position, user in self._connected:
+            kept[part].append((offsets[part, position], user))
         return kept
 
-    async def _repeat(self, deliveries: Sequence[Delivery], reached: Mapping[Place, Sequence[str]]) -> list[Effect]:
+    async def _repeat(self, deliveries: Sequence[Delivery], reached: Mapping[Offset, Sequence[str]]) -> list[Effect]:
         if not deliveries:
             return []
         needed = facts_needed(deliveries)
@@ -233,29 +236,29 @@ class Applying:
             await self._session.run("drop_receipt", channel=channel, user=user)
         for effect in effects:
             effect.user_updates = [
-                step for step in effect.user_updates if not (isinstance(step, OwnRead) and _key(step) in gone)
+                update
+                for update in effect.user_updates
+                if not (isinstance(update, OwnRead) and (update.channel_id, update.user_id) in gone)
             ]
         return effects
 
 
-def _placed(deliveries: Sequence[Delivery], ends: Mapping[int, End]) -> tuple[dict[int, End], list[int], list[bool]]:
+def _positioned(
+    deliveries: Sequence[Delivery], ends: Mapping[int, End]
+) -> tuple[dict[int, End], list[int], list[bool]]:
     """The end of each partition after these events, the log position of each event, and whether the event is new."""
     now, positions, is_new = dict(ends), [], []
     for one in deliveries:
         end = now[one.part]
         if end.contradicts(one):
-            place = {"part": one.part, "end": one.position, "applied": end.offset}
-            log.warning("a partition has lost its end: its offsets are used again", action="write", **place)
+            facts = {"part": one.part, "end": one.position, "applied": end.offset}
+            log.warning("a partition has lost its tail; its offsets are reused", action="write", **facts)
             end = now[one.part] = end.cut(one.position)
         positions.append(end.base + one.position + 1)
         is_new.append(one.position >= end.offset)
         if is_new[-1]:
             now[one.part] = end.moved(one)
     return now, positions, is_new
-
-
-def _key(step: OwnRead) -> Key:
-    return step.channel_id, step.user_id
 
 
 def _named(deliveries: Sequence[Delivery]) -> set[str]:

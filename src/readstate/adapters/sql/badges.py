@@ -65,7 +65,7 @@ class SqlBadges(SqlTopic):
             messages = await _tapped(session, user, since, at, _NEWEST, limit)
             await session.run("save_tap", user=user, at=at)
             if monotonic() > until:
-                raise StorageUnavailable("the tap took too long; nothing was changed, try again")
+                raise StorageUnavailable("the tap took too long; nothing was changed")
             return Tapped(since, max(since, at), count, messages)
 
         return await self._database.write(work, user)

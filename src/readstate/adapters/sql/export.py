@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 import msgspec
 
 from readstate.api.preferences import preferences_line
+from readstate.domain.errors import StorageUnavailable
 from readstate.domain.model import Preferences
 from readstate.domain.rooms import channel_and_thread, is_thread
 from readstate.transfer.records import MessageLine, Record
@@ -24,16 +25,25 @@ _message_line = msgspec.json.Decoder(MessageLine)
 
 class SqlExport(SqlTopic):
     async def export(self) -> AsyncGenerator[Sequence[Record], None]:
+        stalled = False
+
+        def abandon() -> None:
+            nonlocal stalled
+            stalled = True
+            snapshot.close()
+
         async with self._database.snapshot() as snapshot:
             for part in _PARTS:
                 a, b, c = "", -1, ""
                 while page := await snapshot.rows(f"export_{part}", a=a, b=b, c=c, limit=PAGE):
                     a, b, c, _ = page[-1]
-                    watch = asyncio.get_running_loop().call_later(self._timings.export_page, snapshot.abandon)
+                    watch = asyncio.get_running_loop().call_later(self._timings.export_page, abandon)
                     try:
                         yield [record_of(part, text) for *_, text in page]
                     finally:
                         watch.cancel()
+                    if stalled:
+                        raise StorageUnavailable("the export was not read for too long: begin again")
 
 
 def record_of(part: str, text: str) -> Record:

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 
+from readstate.domain.errors import ConfigurationError
+
 from .preferences import expand
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
@@ -25,6 +27,15 @@ def migrations(dialect: str) -> dict[int, str]:
     names = sorted(entry.name for entry in (files(__package__) / dialect).iterdir())
     found = ((match, name) for name in names if (match := _MIGRATION.fullmatch(name)))
     return {int(match[1]): _read(dialect, name) for match, name in found}
+
+
+def check_version(version: int, newest: int) -> tuple[int, int]:
+    """(current, wanted) schema version; equal when nothing is missing."""
+    if version > newest:
+        raise ConfigurationError(
+            f"the database has schema {version}, made by a newer Readstate; this one knows up to {newest}"
+        )
+    return version, newest
 
 
 @cache

@@ -8,7 +8,6 @@ from readstate.domain.model import START, Message, Pointer, Position
 from readstate.domain.rooms import SEPARATOR, channel_and_thread, is_thread
 
 from . import rows
-from .positions import position_of
 from .session import Session, as_json, ask
 
 MAX_OWN = 10_000
@@ -89,4 +88,7 @@ def _receipt(key: Key, pointer: Pointer) -> tuple[Any, ...]:
 
 async def _before_last(session: Session, channel: str, n: int) -> Position:
     seq = await session.value("before_last", channel=channel, n=n)
-    return START if seq is None else await position_of(session, channel, seq - 1)
+    if seq is None:
+        return START
+    found = await ask(session, rows.positions, "by_seq", [(channel, seq - 1)])
+    return Position(seq - 1, *(found[0][2:] if found else (None, None)))

@@ -107,7 +107,7 @@ async def known_rooms(session: Session, names: set[str]) -> dict[str, Channel]:
 
 
 async def known_user_rooms(session: Session, keys: set[Key]) -> dict[Key, KnownUserRoom]:
-    found = await ask(session, _user_rooms, "seats", keys)
+    found = await ask(session, _user_rooms, "user_rooms", keys)
     return {(room, user): KnownUserRoom(member, wanted, pointer) for room, user, member, wanted, pointer in found}
 
 

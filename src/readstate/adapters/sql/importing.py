@@ -34,7 +34,7 @@ class SqlImport(SqlTopic):
         users: set[str] = set()
         concerns: list[Concern] = []
         arrived: dict[Key, int] = {}
-        await session.lock(_channels_of(records), _user_rooms_of(records))
+        await session.lock(*_concerned(records))
         position: int = await session.value("next_position")
         for _, group in groupby(records, lambda one: type(one.given)):
             run = list(group)
@@ -75,27 +75,19 @@ class SqlImport(SqlTopic):
         return rows, known
 
 
-def _channels_of(records: Sequence[Numbered]) -> set[str]:
-    names = set()
+def _concerned(records: Sequence[Numbered]) -> tuple[set[str], set[Key]]:
+    """The channels and the (room, user) that the records are about, including the senders of messages."""
+    channels, user_rooms = set(), set()
     for one in records:
         match one.given:
-            case Channel() | Message():
-                names.add(channel_and_thread(one.given.channel_id)[0])
-            case GivenUserRoom():
-                names.add(channel_and_thread(one.given.room)[0])
-    return names
-
-
-def _user_rooms_of(records: Sequence[Numbered]) -> set[Key]:
-    """(room, user) that the records are about, including the senders of messages."""
-    user_rooms = set()
-    for one in records:
-        match one.given:
-            case Message():
-                user_rooms.add((one.given.channel_id, one.given.sender_id))
-            case GivenUserRoom():
-                user_rooms.add((one.given.room, one.given.user_id))
-    return user_rooms
+            case Channel(channel_id=room):
+                pass
+            case Message(channel_id=room, sender_id=user) | GivenUserRoom(room=room, user_id=user):
+                user_rooms.add((room, user))
+            case _:
+                continue
+        channels.add(channel_and_thread(room)[0])
+    return channels, user_rooms
 
 
 async def _store(session: Session, rows: Rows, known: Known, position: int) -> None:
@@ -103,7 +95,7 @@ async def _store(session: Session, rows: Rows, known: Known, position: int) -> N
         await session.run("delete_messages", keys=as_json(rows.deleted))
     await session.put("add_messages", [_message_row(message) for message in rows.messages])
     for name, values in (
-        ("put_seats", [(one.member, one.preferences) for one in rows.user_rooms.values()]),
+        ("put_user_rooms", [(one.member, one.preferences) for one in rows.user_rooms.values()]),
         ("put_pointers", [_pointer_row(key, pointer) for key, pointer in rows.pointers.items()]),
         ("put_activities", [(u.user_id, u.last_tap, u.last_seen, u.receipts) for u in rows.users.values()]),
     ):

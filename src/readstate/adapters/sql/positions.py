@@ -1,16 +1,9 @@
-"""Positions in a room: by seq and by time."""
+"""Positions in a room by time."""
 
 from readstate.domain.model import Position
 from readstate.domain.rooms import channel_and_thread
 
-from . import rows
-from .session import Session, ask
-
-
-async def position_of(session: Session, channel: str, seq: int) -> Position:
-    """A position in a channel, with the message's id and time if a message is there."""
-    found = await ask(session, rows.positions, "by_seq", [(channel, seq)])
-    return Position(seq, found[0][2], found[0][3]) if found else Position(seq, None, None)
+from .session import Session
 
 
 async def position_at(session: Session, room: str, time: int) -> Position | None:

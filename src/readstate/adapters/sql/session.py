@@ -45,8 +45,8 @@ class Snapshot(Protocol):
     async def rows(self, name: str, **values: object) -> Sequence[Sequence[Any]]:
         """All rows of a statement."""
 
-    def abandon(self) -> None:
-        """End the snapshot of a reader that is too slow. A reader that continues gets an error and must start again."""
+    def close(self) -> None:
+        """End the snapshot: while it is open, old rows can't be removed, and a write-ahead log can't start over."""
 
 
 class Database(Protocol):

@@ -7,29 +7,25 @@ from readstate.timings import SqlTimings
 from .badges import SqlBadges
 from .channels import SqlChannels
 from .dead_letters import SqlDeadLetters
+from .erasing import SqlErase
+from .export import SqlExport
+from .importing import SqlImport
 from .log import SqlLog
 from .messages import SqlMessages
 from .reads import SqlReads
 from .receipts import SqlReceipts
 from .session import Database, Session
-from .transfer import SqlTransfer
 from .upkeep import SqlUpkeep
 from .users import SqlUsers
 
 CURSOR_KEY = "cursors"
 
 
-class SqlStore(
-    SqlLog,
-    SqlChannels,
-    SqlMessages,
-    SqlReads,
-    SqlReceipts,
-    SqlUsers,
-    SqlBadges,
-    SqlDeadLetters,
-    SqlUpkeep,
-):
+class SqlTransfer(SqlExport, SqlImport, SqlErase):
+    """Export, import and erasure."""
+
+
+class SqlStore(SqlLog, SqlChannels, SqlMessages, SqlReads, SqlReceipts, SqlUsers, SqlBadges, SqlDeadLetters, SqlUpkeep):
     """Every topic of the durable store over one database."""
 
     def __init__(self, database: Database, fanout_max_members: int, timings: SqlTimings) -> None:

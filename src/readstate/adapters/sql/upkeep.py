@@ -32,7 +32,7 @@ class SqlUpkeep(SqlTopic):
         return {(user, channel): pointer for channel, user, pointer in found}
 
     async def some_user_rooms(self, limit: int) -> list[Key]:
-        return await self._find(_pairs, "some_seats", limit=limit)
+        return await self._find(_pairs, "some_user_rooms", limit=limit)
 
     async def claim_turn(self, name: str, now: int, every: int) -> bool:
         """A turn taken in the future, by a clock that is wrong, blocks no other process."""

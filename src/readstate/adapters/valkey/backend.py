@@ -24,7 +24,11 @@ class Backend:
     ttl_ms: int
     """After this time without use, keys expire."""
 
-    async def one(self, script: Script, keys: Sequence[str], *arguments: str | bytes | int) -> Any:
+    def time(self) -> tuple[int, int]:
+        """Now and the expiry (both in ms), as scripts receive them."""
+        return self.clock(), self.ttl_ms
+
+    async def one(self, script: Script, keys: Sequence[str | bytes], *arguments: str | bytes | int) -> Any:
         """Run a script once. All keys must be in one slot."""
         return (await self.client.run(script, [Call(slot_of(keys[0]), keys, arguments)])).values[0]
 

@@ -77,7 +77,7 @@ class ValkeyBadges:
 
         def pack(users: list[str]) -> Packed:
             packed = [[word for one in wrote[user].items() for word in reversed(one)] for user in users]
-            return self._keys_of(users), [*self._time(), _encode(packed)]
+            return self._keys_of(users), [*self._backend.time(), _encode(packed)]
 
         things = ((self._slot(user), len(senders), user) for user, senders in wrote.items())
         found = await run_for_each(self._backend.client, ADD, things, MAX_ADDED, pack)
@@ -104,12 +104,12 @@ class ValkeyBadges:
 
     async def begin(self, user: str) -> int | None:
         ticket = 1 + secrets.randbits(TICKET_BITS)  # unique, even if the server loses earlier tickets
-        given = await self._run(BEGIN, user, *self._time(), ticket, hold=True)
+        given = await self._run(BEGIN, user, *self._backend.time(), ticket, hold=True)
         return int(given) if given else None
 
     async def install(self, user: str, ticket: int, tap: int, senders: frozenset[str]) -> bool:
         packed = _encode(sorted(senders))
-        return bool(await self._run(INSTALL, user, *self._time(), ticket, tap, packed))
+        return bool(await self._run(INSTALL, user, *self._backend.time(), ticket, tap, packed))
 
     async def forget(self, user: str) -> None:
         with all_or_reload(self._generation):
@@ -118,12 +118,9 @@ class ValkeyBadges:
     async def _each(self, script: Script, users: Collection[str]) -> dict[str, Any]:
         things = ((self._slot(user), 1, user) for user in users)
         found = await run_for_each(
-            self._backend.client, script, things, MAX_ASKED, lambda some: (self._keys_of(some), self._time())
+            self._backend.client, script, things, MAX_ASKED, lambda some: (self._keys_of(some), self._backend.time())
         )
         return dict(found)
-
-    def _time(self) -> tuple[int, int]:
-        return self._backend.clock(), self._backend.ttl_ms
 
     def _keys_of(self, users: Sequence[str]) -> list[str]:
         return [key for user in users for key in self._keys(user)]

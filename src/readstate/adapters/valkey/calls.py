@@ -4,10 +4,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from . import Backend, Call
+from .groups import Packed, run_grouped
 from .user_rooms import UserKeys, UserScript, encode
 
 MAX_ITEMS = 500
-"""Items in one call, so that no call blocks a server for long."""
+"""Items in one call, by weight, so that no call blocks a server for long."""
 
 
 class Packet:
@@ -15,6 +16,7 @@ class Packet:
 
     def __init__(self, slot: int) -> None:
         self.slot = slot
+        self.weight = 0
         self.users: dict[str, int] = {}
         self.ledgers: dict[tuple[str, str], int] = {}
         self.items: list[Any] = []
@@ -63,10 +65,6 @@ class UserCalls:
         calls = [Call(slot, script.keys(keys), [*self._head(1), argument]) for argument in arguments]
         return (await self._client.run(script, calls)).values
 
-    async def put(self, script: UserScript, user: str, key: bytes, *arguments: str | bytes | int) -> None:
-        """Run a script on one key in the user's slot."""
-        await self._client.run(script, [Call(self.keys.of(user)[0], [key], [*self._head(0), *arguments])])
-
     async def many(
         self, script: UserScript, packets: "Packets", *, updates: Sequence[Any] = (), generation: int | None = None
     ) -> tuple[list[tuple[Packet, Any]], bool]:
@@ -91,21 +89,19 @@ class UserCalls:
         self, script: UserScript, users: Sequence[str], ledger: str | None, *arguments: str | int
     ) -> list[Any]:
         """Run a script for many users, each with the ledger of the room `ledger` if given. One answer per user."""
-        packets = self.packets()
-        for index, user in enumerate(users):
-            packet = packets.of(user)
-            packet.user(user)
-            packet.indexes.append(index)
-            if ledger is not None:
-                packet.ledger(user, ledger)
-        every = list(packets)
-        found = await self._client.run(script, [self._call(script, packet, arguments) for packet in every])
+
+        def pack(indexes: list[int]) -> Packed:
+            some = [users[index] for index in indexes]
+            keys = [key for user in some for key in script.keys(self.keys.of(user)[1])]
+            keys += () if ledger is None else (self.keys.ledger(user, ledger) for user in some)
+            return keys, [*self._head(len(some)), *arguments]
+
+        things = ((self.keys.of(user)[0], 1, index) for index, user in enumerate(users))
         answers: list[Any] = [None] * len(users)
-        for packet, values in zip(every, found.values, strict=True):
-            width = len(values) // len(packet.users)
-            for index in packet.indexes:
-                place = packet.users[users[index]] - 1
-                answers[index] = values[place * width : (place + 1) * width]
+        for indexes, values in await run_grouped(self._client, script, things, MAX_ITEMS, pack):
+            width = len(values) // len(indexes)
+            for at, index in enumerate(indexes):
+                answers[index] = values[at * width : (at + 1) * width]
         return answers
 
     def _call(self, script: UserScript, packet: Packet, arguments: Sequence[str | bytes | int]) -> Call:
@@ -115,7 +111,7 @@ class UserCalls:
 
     def _head(self, users: int) -> tuple[int, ...]:
         """The arguments that every script of users begins with."""
-        return self.backend.clock(), self.backend.ttl_ms, self.backend.unread_cap, users
+        return *self.backend.time(), self.backend.unread_cap, users
 
 
 class Packets:
@@ -127,18 +123,16 @@ class Packets:
         self._open: dict[int, Packet] = {}
         self._all: list[Packet] = []
 
-    def of(self, user: str) -> Packet:
+    def of(self, user: str, weight: int = 1) -> Packet:
         """The packet for the user's next item."""
         slot = self._calls.keys.of(user)[0]
-        place = slot if self._by_slot else 0
-        packet = self._open.get(place)
-        if packet is None or len(packet.indexes) >= MAX_ITEMS:
-            packet = self._open[place] = Packet(slot)
+        target = slot if self._by_slot else 0
+        packet = self._open.get(target)
+        if packet is None or (packet.weight + weight > MAX_ITEMS and packet.weight):
+            packet = self._open[target] = Packet(slot)
             self._all.append(packet)
+        packet.weight += weight
         return packet
-
-    def __iter__(self) -> Iterator[Packet]:
-        return iter(self._all)
 
     def waves(self) -> Iterator[list[Packet]]:
         """Groups of packets that may run at the same time: at most one per slot, or per server outside a Cluster."""

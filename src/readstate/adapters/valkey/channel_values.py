@@ -45,10 +45,10 @@ _decode_rest = msgspec.msgpack.Decoder(_Rest).decode
 
 
 def encode_channel(channel: Channel) -> bytes:
-    latest, place = None, channel.latest
-    if place is not None:
-        at_the_end = (place.seq, place.id, place.at) == (channel.last_seq, channel.last_id, channel.last_at)
-        latest = _Latest(place.sender_id, place.preview, *(() if at_the_end else (place.id, place.seq, place.at)))
+    latest, newest = None, channel.latest
+    if newest is not None:
+        at_the_end = (newest.seq, newest.id, newest.at) == (channel.last_seq, channel.last_id, channel.last_at)
+        latest = _Latest(newest.sender_id, newest.preview, *(() if at_the_end else (newest.id, newest.seq, newest.at)))
     rest = _Rest(
         _TYPE_NUMBERS[channel.type],
         channel.name,

@@ -185,7 +185,7 @@ class ValkeyChannels(ABC):
                 keys += self._keys.timeline(channel.channel_id) if updates else ()
             packed = _encode([(channel.channel_id, channel.change, updates) for _, (channel, updates) in parts])
             values = [encode_channel(channel) for _, (channel, _) in parts]
-            return keys, [*self._time(), self._backend.unread_cap, secrets.token_hex(8), packed, *values]
+            return keys, [*self._backend.time(), self._backend.unread_cap, secrets.token_hex(8), packed, *values]
 
         await run_grouped(self._client, APPLY, ((slot, 1, (key, one)) for slot, key, one in placed), MAX_UPDATES, pack)
 
@@ -194,7 +194,7 @@ class ValkeyChannels(ABC):
 
         def pack(asked: Sequence[_Asked]) -> Packed:
             keys = [key for one in asked for key in self._keys.timeline(one.channel)]
-            return keys, [*self._time(), _encode([one.queries for one in asked])]
+            return keys, [*self._backend.time(), _encode([one.queries for one in asked])]
 
         for asked, packed in await run_grouped(self._client, COUNT, self._asked(queries), MAX_QUERIES, pack):
             for one, answers in zip(asked, _decode_answers(packed), strict=True):
@@ -213,9 +213,6 @@ class ValkeyChannels(ABC):
             for part in chunks(indexes, MAX_QUERIES):
                 asked = _Asked(channel, part, [_query(queries[index]) for index in part])
                 yield slot, sum(1 + len(runs) // 2 + len(named) for _, runs, named in asked.queries), asked
-
-    def _time(self) -> tuple[int, int]:
-        return self._backend.clock(), self._backend.ttl_ms
 
     # ------------------------------------------------------------ loading
 
@@ -267,7 +264,7 @@ class ValkeyChannels(ABC):
             await self._backend.one(STAGE, staged, self._backend.timings.load_ms, _encode(part))
         keys = [self._keys.latest(shard_of(channel))[1], *self._keys.timeline(channel), *staged]
         sizes = (len(entries), sum(entry.mention for entry in entries))
-        arguments = (*self._time(), channel, load.change, floor, *sizes, name)
+        arguments = (*self._backend.time(), channel, load.change, floor, *sizes, name)
         return bool(await self._backend.one(INSTALL_TIMELINE, keys, *arguments))
 
     async def forget(self, channel: str) -> None:
@@ -312,9 +309,9 @@ class SharedChannels(ValkeyChannels):
         known = await self._applied()
         return tuple(known.get(part, (0, 0))[0] for part in range(self._partitions))
 
-    async def passed(self, places: Mapping[int, tuple[int, int]]) -> None:
-        if places:
-            arguments = [number for part, place in places.items() for number in (part, *place)]
+    async def passed(self, applied: Mapping[int, tuple[int, int]]) -> None:
+        if applied:
+            arguments = [number for part, ends in applied.items() for number in (part, *ends)]
             await self._backend.one(PASS, [self._keys.positions], *arguments)
 
     async def offsets(self) -> Mapping[int, int]:

@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from time import monotonic
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection, parse_url
@@ -39,29 +39,12 @@ from .keys import SLOTS
 from .pool import NO_CONNECTION, FairPool
 from .scripts import Script
 
+if TYPE_CHECKING:
+    from .generation import Generation
+
 OUTDATED = "OUTDATED"
 """The error with which a script refuses a caller that has missed a newer generation."""
 MAX_CONNECTIONS = 32
-
-
-class Guard(Protocol):
-    """Provides the generation of calls and checks new connections."""
-
-    number: int
-    """The first argument of every script, as of the time when the script is sent."""
-
-    @property
-    def trusted(self) -> bool:
-        """False: confirm the servers before the next call."""
-
-    def deadline(self, seconds: float) -> int:
-        """The time `seconds` from now, by the servers' clock in ms; 0: calls need no deadline."""
-
-    async def admit(self, connection: AbstractConnection) -> None:
-        """Raises ServerChanged if the servers must be confirmed first."""
-
-    async def confirm(self) -> None:
-        """Check the servers and settle the generation."""
 
 
 _MOVES = (MovedError, ReadOnlyError, ClusterDownError, LostConnection, NoAnswer)
@@ -85,6 +68,13 @@ class Call(NamedTuple):
     arguments: Sequence[str | bytes | int]
 
 
+class _Batch(NamedTuple):
+    script: Script
+    calls: Sequence[Call]
+    generation: int | None
+    """The calls do nothing in any other generation; None: they run in the one that is current when they are sent."""
+
+
 class Answers(NamedTuple):
     """The answers, in the order of the calls."""
 
@@ -96,9 +86,10 @@ class Answers(NamedTuple):
 class ValkeyClient:
     """Knows the servers and which of them owns which slot."""
 
-    def __init__(self, url: str, timings: ValkeyTimings, guard: Guard | None = None) -> None:
+    def __init__(self, url: str, timings: ValkeyTimings, guard: "Generation | None" = None) -> None:
         self._timings = timings
         self._guard = guard
+        """Provides the generation of calls, and checks new connections."""
         self._address = Address(url)
         self.is_cluster = self._address.is_cluster
         try:
@@ -200,15 +191,12 @@ class ValkeyClient:
                 owners[start : end + 1] = [server_name((host or b"").decode(), port, address)] * (end + 1 - start)
             if "" not in owners:
                 self._set_owners(owners)
-                await self._let_go()
+                for unused in self._nodes.keys() - self._first_slots.keys():
+                    # If a server returns, it must be checked again.
+                    await self._nodes.pop(unused).aclose(close_connection_pool=True)
                 return
             failure = ClusterDownError("not every slot has a server")
         raise failure or ClusterDownError("no server of the Cluster is known")
-
-    async def _let_go(self) -> None:
-        """Close connections to servers that own no slot any longer: if one returns, it must be checked again."""
-        for address in self._nodes.keys() - self._first_slots.keys():
-            await self._nodes.pop(address).aclose(close_connection_pool=True)
 
     # ------------------------------------------------------------ calls
 
@@ -218,6 +206,7 @@ class ValkeyClient:
         With `generation`, the calls do nothing in any other generation. Raises Overtaken if there is another one; some
         of the calls may have run by then.
         """
+        batch = _Batch(script, calls, generation)
         answers: list[Any] = [None] * len(calls)
         todo = list(range(len(calls)))
         end = monotonic() + self._timings.patience
@@ -225,7 +214,7 @@ class ValkeyClient:
         number = 0 if self._guard is None else self._guard.number
         while todo:
             began = monotonic()
-            errors = await self._try(script, calls, todo, answers, generation)
+            errors = await self._try(batch, todo, answers)
             if not errors:
                 break
             todo, faults = sorted(errors), list(errors.values())
@@ -249,31 +238,24 @@ class ValkeyClient:
         """The deadline of a call that is sent now; 0: none."""
         return self._guard.deadline(self._timings.late) if script.expires and self._guard is not None else 0
 
-    async def _try(
-        self,
-        script: Script,
-        calls: Sequence[Call],
-        todo: Sequence[int],
-        answers: list[Any],
-        generation: int | None,
-    ) -> dict[int, Exception]:
+    async def _try(self, batch: _Batch, todo: Sequence[int], answers: list[Any]) -> dict[int, Exception]:
         """Run these calls once. Returns the errors of those that failed."""
         if self._guard is not None and not self._guard.trusted:
             await self._guard.confirm()
-        if self._guard is not None and generation not in {None, self._guard.number}:
+        if self._guard is not None and batch.generation not in {None, self._guard.number}:
             raise Overtaken
         try:
             if not self._owners:
                 await self.refresh()
             groups: dict[str, list[int]] = {}
             for index in todo:
-                groups.setdefault(self._owners[calls[index].slot], []).append(index)
+                groups.setdefault(self._owners[batch.calls[index].slot], []).append(index)
         except (RedisError, OSError) as error:
             return dict.fromkeys(todo, error)
         if len(groups) == 1:
-            found = [await self._send(address, script, calls, part, generation) for address, part in groups.items()]
+            found = [await self._send(address, batch, part) for address, part in groups.items()]
         else:
-            sent = (self._send(address, script, calls, part, generation) for address, part in groups.items())
+            sent = (self._send(address, batch, part) for address, part in groups.items())
             found = await asyncio.gather(*sent)
         errors: dict[int, Exception] = {}
         for part, values in zip(groups.values(), found, strict=True):
@@ -283,34 +265,27 @@ class ValkeyClient:
                 else:
                     answers[index] = value
         if errors and self.is_cluster:
-            await self._follow(script, calls, errors, answers, generation)
+            await self._follow(batch, errors, answers)
         return errors
 
-    def _command(self, script: Script, call: Call, generation: int | None) -> tuple[str | bytes | int, ...]:
+    def _command(self, batch: _Batch, index: int) -> tuple[str | bytes | int, ...]:
+        script, call, generation = batch.script, batch.calls[index], batch.generation
         if generation is None:
             generation = 0 if self._guard is None else self._guard.number
         deadline = [self._deadline(script)] if script.expires else []
         return ("EVALSHA", script.sha, len(call.keys), *call.keys, generation, *call.arguments, *deadline)
 
-    async def _send(
-        self,
-        address: str,
-        script: Script,
-        calls: Sequence[Call],
-        part: Sequence[int],
-        generation: int | None,
-        asking: bool = False,
-    ) -> list[Any]:
+    async def _send(self, address: str, batch: _Batch, part: Sequence[int], asking: bool = False) -> list[Any]:
         """One round trip to one server."""
         node = self._node(address)
         try:
             if len(part) == 1 and not asking:
-                return [await ask(node, *self._command(script, calls[part[0]], generation))]
+                return [await ask(node, *self._command(batch, part[0]))]
             pipeline = node.pipeline(transaction=False)
             for index in part:
                 if asking:
                     pipeline.execute_command("ASKING")
-                pipeline.execute_command(*self._command(script, calls[index], generation))
+                pipeline.execute_command(*self._command(batch, index))
             with closed_is_lost():
                 values: list[Any] = await pipeline.execute(raise_on_error=False)
             values = values[1::2] if asking else values
@@ -322,24 +297,17 @@ class ValkeyClient:
             await node.connection_pool.disconnect(inuse_connections=False)
         if any(isinstance(value, NoScriptError) for value in values):
             try:
-                await ask(node, "SCRIPT", "LOAD", script.text)
+                await ask(node, "SCRIPT", "LOAD", batch.script.text)
             except (RedisError, OSError) as error:
                 return [error if isinstance(value, NoScriptError) else value for value in values]
         return values
 
-    async def _follow(
-        self,
-        script: Script,
-        calls: Sequence[Call],
-        errors: dict[int, Exception],
-        answers: list[Any],
-        generation: int | None,
-    ) -> None:
+    async def _follow(self, batch: _Batch, errors: dict[int, Exception], answers: list[Any]) -> None:
         """Retry at the new server of a slot that is migrating; refresh the slot map if a slot has moved."""
         for index, error in list(errors.items()):
             if isinstance(error, AskError) and not isinstance(error, MovedError):
-                address = server_name(error.host, error.port, self._owners[calls[index].slot])
-                [value] = await self._send(address, script, calls, [index], generation, asking=True)
+                address = server_name(error.host, error.port, self._owners[batch.calls[index].slot])
+                [value] = await self._send(address, batch, [index], asking=True)
                 if isinstance(value, Exception):
                     errors[index] = value
                 else:

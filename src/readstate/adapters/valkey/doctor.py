@@ -34,7 +34,7 @@ async def valkey(name: str, setting: str, url: str) -> list[Finding]:
                 return await _Cluster(name, setting, url).examine()
             return await _findings(name, setting, url)
     except TimeoutError:
-        return [Finding(name, "fail", f"{without_password(url)}: no answer", "look whether it hangs, and its load")]
+        return [Finding(name, "fail", f"{without_password(url)}: no answer", "check whether it hangs, and its load")]
 
 
 async def _findings(name: str, setting: str, url: str, *, in_cluster: bool = False) -> list[Finding]:
@@ -82,10 +82,10 @@ def _advice(setting: str, error: Exception) -> str:
     if isinstance(error, BusyLoadingError):
         return "it loads its data: try again in a moment"
     if isinstance(error, NoAnswer | TimeoutError):
-        return "look whether it hangs, whether a firewall is between, and whether TLS fits (redis:// or rediss://)"
+        return "check whether it hangs, whether a firewall is between, and whether TLS fits (redis:// or rediss://)"
     if isinstance(error, LostConnection | OSError):
         return f"start it, or correct host, port and TLS (redis:// or rediss://) in {setting}"
-    return "look into its log"
+    return "read its log"
 
 
 # ---------------------------------------------------------------- one server
@@ -128,15 +128,15 @@ async def _persistence(node: Redis, name: str, info: Mapping[str, Any]) -> Findi
     check = f"{name} persistence"
     if info.get("aof_enabled") and info.get("aof_last_write_status", "ok") != "ok":
         detail = "the append-only file cannot be written: writes are refused until it can"
-        return Finding(check, "fail", detail, "free some space on its disk; look into its log")
+        return Finding(check, "fail", detail, "free some space on its disk; read its log")
     if info.get("aof_enabled"):
-        return Finding(check, "ok", "an append-only file (not needed: after a restart everyone is loaded anew)")
+        return Finding(check, "ok", "an append-only file (not needed: after a restart everyone is reloaded)")
     if await _saves(node):
         if info.get("rdb_last_bgsave_status", "ok") != "ok":
             detail = "the last snapshot failed: writes may be refused until one succeeds"
-            return Finding(check, "fail", detail, "free some space on its disk; look into its log")
-        return Finding(check, "ok", "snapshots (not needed: after a restart everyone is loaded anew)")
-    return Finding(check, "ok", "none, and none is needed: after a restart everyone is loaded from the database again")
+            return Finding(check, "fail", detail, "free some space on its disk; read its log")
+        return Finding(check, "ok", "snapshots (not needed: after a restart everyone is reloaded)")
+    return Finding(check, "ok", "none, and none is needed: after a restart everyone is reloaded from the database")
 
 
 async def _saves(node: Redis) -> bool:

@@ -111,7 +111,7 @@ class Generation(ABC):
         """Returns the number of all masters from now on. `distrusts`: how many there were when `found` was read."""
 
     async def check(self) -> int:
-        """The number after a look at the markers: a new one if anything was lost."""
+        """Read the markers. Returns the number: a new one if anything was lost."""
         for _ in range(MAX_CHECKS):  # a confirmation in flight may have begun before the caller's `distrust`
             if self.trusted and await self._is_marked():
                 break

@@ -45,15 +45,15 @@ async def run_for_each(
 def _groups(by_slot: bool, things: Iterable[tuple[int, int, T]], most: int) -> Iterator[tuple[int, list[T]]]:
     begun: dict[int, tuple[list[T], int]] = {}
     for slot, weight, thing in things:
-        place = slot if by_slot else 0
-        group, weighs = begun.get(place, ([], 0))
+        target = slot if by_slot else 0
+        group, weighs = begun.get(target, ([], 0))
         if group and weighs + weight > most:
-            yield place, group
+            yield target, group
             group, weighs = [], 0
         group.append(thing)
-        begun[place] = group, weighs + weight
-    for place, (group, _) in begun.items():
-        yield place, group
+        begun[target] = group, weighs + weight
+    for target, (group, _) in begun.items():
+        yield target, group
 
 
 def chunks(things: Sequence[T], most: int) -> Iterator[Sequence[T]]:

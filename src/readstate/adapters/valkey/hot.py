@@ -18,7 +18,7 @@ from .write_replica import ReplicatedBadges, WriteReplica
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HotOptions:
-    """As the settings say."""
+    """The settings of the hot store."""
 
     url: str
     prefix: str

@@ -15,11 +15,11 @@ class ValkeyNotes:
         self._key = f"{backend.prefix}notes"
 
     async def generation(self) -> int:
-        """Looks at the markers first."""
+        """Reads the markers first."""
         return await self._backend.generation.check()
 
     def seen(self) -> int:
-        """The generation as of the last look, without a call."""
+        """The generation as of the last check, without a call."""
         return self._backend.generation.number
 
     async def fresh(self) -> int:

@@ -15,7 +15,12 @@ from readstate.ports import LedgerView, UserRoom
 from . import Script, slot_of, tag_of
 from .scripts import script
 
-MEMBER, TIMELINE, THREAD, ARCHIVED, COUNTED, APART, MISSING, PREFERS = (1 << bit for bit in range(8))
+
+class Flag:
+    """Bits of a user room's flags, and of the row of its ledger."""
+
+    MEMBER, TIMELINE, THREAD, ARCHIVED, COUNTED, APART, MISSING, PREFERS = (1 << bit for bit in range(8))
+
 
 USER = Packing(">QQQII")
 USER_ROOM = Packing(">BQIQIQ")
@@ -39,19 +44,14 @@ encode = msgspec.msgpack.Encoder().encode
 class UserScript(Script):
     """A script over users. It receives the first `width` keys of each; if `timed`, `read-at` replaces the last."""
 
-    width = len(FAMILIES)
-    timed = False
-
-    @classmethod
-    def named(cls, name: str, *shared: str, width: int = len(FAMILIES), timed: bool = False) -> "UserScript":
+    def __init__(self, name: str, *shared: str, width: int = len(FAMILIES), timed: bool = False) -> None:
         """`shared`: further parts that the script needs. With `deadline`, it takes a deadline."""
-        named = cls(f"local WIDTH = {width}", script("user", *shared, f"user_{name}").text)
-        named.width, named.timed = width, timed
-        named.expires = "deadline" in shared
-        return named
+        super().__init__(f"local WIDTH = {width}", script("user", *shared, f"user_{name}").text)
+        self._width, self._timed = width, timed
+        self.expires = "deadline" in shared
 
     def keys(self, keys: Sequence[bytes]) -> Sequence[bytes]:
-        return [*keys[: self.width - 1], keys[-1]] if self.timed else keys[: self.width]
+        return [*keys[: self._width - 1], keys[-1]] if self._timed else keys[: self._width]
 
 
 class UserKeys:
@@ -92,7 +92,7 @@ def pack_user_room(pointer: Pointer, change: int, flags: int) -> bytes:
 
 def pack_missing(flags: int) -> bytes:
     """The row of a ledger that must be loaded."""
-    return COUNT.pack(flags & (TIMELINE | THREAD | ARCHIVED) | MISSING, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+    return COUNT.pack(flags & (Flag.TIMELINE | Flag.THREAD | Flag.ARCHIVED) | Flag.MISSING, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def pack_preferences(preferences: Preferences) -> bytes:
@@ -136,11 +136,11 @@ def user_room_of(
     flags = raw[0]
     return UserRoom(
         channel_id=room,
-        member=bool(flags & MEMBER),
-        mode=Mode.TIMELINE if flags & TIMELINE else Mode.LEDGER,
+        member=bool(flags & Flag.MEMBER),
+        mode=Mode.TIMELINE if flags & Flag.TIMELINE else Mode.LEDGER,
         pointer=pointer_of(raw, apart),
         preferences=preferences,
-        ledger=ledger_of(row, oldest) if flags & COUNTED else _EMPTY,
+        ledger=ledger_of(row, oldest) if flags & Flag.COUNTED else _EMPTY,
     )
 
 
@@ -149,14 +149,14 @@ def ledger_of(row: bytes | None, oldest: int) -> LedgerView | None:
     if not row:
         return None
     flags, count, touched, _, floor, floor_at, _, first_seq, first_at, length = COUNT.unpack_from(row)
-    if flags & MISSING or (count and touched < oldest):
+    if flags & Flag.MISSING or (count and touched < oldest):
         return None
     if not count:
         return _EMPTY
     named = row[COUNT.size + length :]
     mentions = len(named) // NAMED.size
     capped = floor > 0 or floor_at > 0
-    if flags & TIMELINE:
+    if flags & Flag.TIMELINE:
         return LedgerView(count, mentions, None, capped, tuple(seq for seq, _ in NAMED.iter_unpack(named)))
     first = Position(first_seq, row[COUNT.size : COUNT.size + length].decode(), first_at)
     return LedgerView(count, mentions, first, capped)

@@ -8,21 +8,16 @@ from typing import Any
 
 from readstate.adapters.drops import Drops
 from readstate.domain.hot_updates import FanOut, Gone, Joined, Left, Merged, OwnRead, Switched, UserHotUpdate
-from readstate.domain.model import Mode, Pointer, Preferences
+from readstate.domain.model import Mode, Pointer, Position, Preferences
 from readstate.domain.rooms import is_thread
 from readstate.ports import Absent, LedgerLoad, LoadedUserRoom, Move, Moved, Read, Restore, Rewind
 
 from . import Overtaken
 from .calls import Packet, UserCalls
-from .groups import all_or_reload, once_or_reload
+from .groups import all_or_reload, chunks, once_or_reload
+from .scripts import script
 from .user_rooms import (
-    APART,
-    ARCHIVED,
-    COUNTED,
-    MEMBER,
-    PREFERS,
-    THREAD,
-    TIMELINE,
+    Flag,
     UserScript,
     encode,
     pack_missing,
@@ -36,23 +31,17 @@ from .views import ValkeyViews
 
 STAGE = 1_000
 """Fields that one call writes to a staged key."""
-MAX_ENTRIES = 5_000
-"""Messages of loaded ledgers in one call."""
+ENTRIES_PER_ITEM = 10
+"""This many messages of a loaded ledger weigh as much as a hot update."""
 
 _KINDS = {Left: 4, Switched: 5, Gone: 6}
 _ABSENT = (Absent.NOT_LOADED, Absent.NOT_A_MEMBER)
 
-
-MOVE = UserScript.named("move", "deadline", width=5, timed=True)
-APPLY = UserScript.named("apply", "hot_updates")
-LEDGERS = UserScript.named("ledgers", width=5)
-BEGIN, INSTALL, STAGED = (
-    UserScript.named("begin"),
-    UserScript.named("install", "hot_updates"),
-    UserScript.named("stage"),
-)
-PREFER, FORGET = UserScript.named("prefer", "deadline"), UserScript.named("forget", "deadline")
-NUMBER = UserScript.named("number")
+MOVE, LEDGERS = UserScript("move", "deadline", width=5, timed=True), UserScript("ledgers", width=5)
+APPLY, INSTALL = UserScript("apply", "hot_updates"), UserScript("install", "hot_updates")
+BEGIN, STAGED = UserScript("begin"), script("user_stage")
+PREFER, FORGET = UserScript("prefer", "deadline"), UserScript("forget", "deadline")
+NUMBER = UserScript("number")
 
 _HEAD = Packing(">iB")
 
@@ -93,9 +82,9 @@ class ValkeyUsers(ValkeyViews):
         for number, update in enumerate(updates):
             for user, item in _items(update):
                 packet = packets.of(user)
-                place = packet.updates.setdefault(number, len(packet.updates) + 1)
+                at = packet.updates.setdefault(number, len(packet.updates) + 1)
                 ledger = packet.ledger(user, update.channel_id)
-                packet.add(number, [place, packet.user(user), ledger, *item])
+                packet.add(number, [at, packet.user(user), ledger, *item])
         packed = [_packed(update) for update in updates]
         with all_or_reload(self._generation):
             found, _ = await self._calls.many(APPLY, packets, updates=packed)
@@ -151,40 +140,36 @@ class ValkeyUsers(ValkeyViews):
         for load in user_rooms:
             room, flags = load.channel_id, _flags(load)
             rows += (room, pack_user_room(load.pointer, load.change, flags))
-            if flags & APART:
+            if flags & Flag.APART:
                 aparts += (room, pack_seqs(load.pointer.apart))
-            if flags & PREFERS:
+            if flags & Flag.PREFERS:
                 preferences += (room, pack_preferences(load.preferences))
-            if flags & COUNTED:
+            if flags & Flag.COUNTED:
                 counts += (room, pack_missing(flags))
-                missing += not flags & TIMELINE
-            if flags & MEMBER and flags & TIMELINE:
+                missing += not flags & Flag.TIMELINE
+            if flags & Flag.MEMBER and flags & Flag.TIMELINE:
                 timelines.append(room)
-            elif flags & MEMBER and not flags & THREAD:
+            elif flags & Flag.MEMBER and not flags & Flag.THREAD:
                 inbox += (load.latest_at, room)
         for key, command, values in zip(staged, ("HSET", "HSET", "HSET", "HSET", "ZADD", "SADD"), flat, strict=True):
-            for start in range(0, len(values), 2 * STAGE):
-                part = values[start : start + 2 * STAGE]
-                await self._calls.put(STAGED, user, key, self._load_ms, command, *part)
+            for part in chunks(values, 2 * STAGE):
+                await self._calls.backend.one(STAGED, [key], self._load_ms, command, *part)
         return bool(await self._calls.one(INSTALL, user, ticket, missing, more=staged))
 
     async def install_ledgers(self, loads: Sequence[LedgerLoad]) -> list[bool]:
         answers = [False] * len(loads)
-        for start, end in _parts(loads):
-            packets = self._calls.packets()
-            for index in range(start, end):
-                load = loads[index]
-                packet = packets.of(load.user_id)
-                ledger = packet.ledger(load.user_id, load.channel_id)
-                entries = [(entry.seq, entry.at, entry.id, entry.mention) for entry in load.entries]
-                place = (packet.user(load.user_id), ledger, load.channel_id)
-                state = load.state
-                item = (*place, state.epoch, load.change, load.floor, entries, state.seq, sorted(state.apart))
-                packet.add(index, item)
-            found, _ = await self._calls.many(LEDGERS, packets)
-            for packet, values in found:
-                for index, value in zip(packet.indexes, values, strict=True):
-                    answers[index] = bool(value)
+        packets = self._calls.packets()
+        for index, load in enumerate(loads):
+            packet = packets.of(load.user_id, 1 + len(load.entries) // ENTRIES_PER_ITEM)
+            names = (packet.user(load.user_id), packet.ledger(load.user_id, load.channel_id), load.channel_id)
+            entries = [(entry.seq, entry.at, entry.id, entry.mention) for entry in load.entries]
+            state = load.state
+            item = (*names, state.epoch, load.change, load.floor, entries, state.seq, sorted(state.apart))
+            packet.add(index, item)
+        found, _ = await self._calls.many(LEDGERS, packets)
+        for packet, values in found:
+            for index, value in zip(packet.indexes, values, strict=True):
+                answers[index] = bool(value)
         return answers
 
     async def erase(self, user: str, rooms: Collection[str]) -> None:
@@ -192,8 +177,8 @@ class ValkeyUsers(ValkeyViews):
         every = sorted({*rooms, *(await self.pointers(user) or ())})
         ledgers = [self._calls.keys.ledger(user, room) for room in every]
         self._drops.user(user)
-        for start in range(0, max(1, len(ledgers)), STAGE):
-            call = self._calls.once(FORGET, user, "", more=ledgers[start : start + STAGE])
+        for some in [*chunks(ledgers, STAGE)] or [()]:
+            call = self._calls.once(FORGET, user, "", more=some)
             await once_or_reload(self._generation, call)
 
     async def forget(self, user: str, channel: str | None = None) -> None:
@@ -208,28 +193,25 @@ class ValkeyUsers(ValkeyViews):
 
 
 def _move(move: Move, user: int, ledger: int) -> list[object]:
-    room = move.channel_id
+    target = (user, ledger, move.channel_id)
     match move:
         case Read():
-            to = move.to
-            item: list[object] = [1, user, ledger, room, to.seq, to.at or 0, to.id or "", _epoch(move.epoch)]
+            item: list[object] = [1, *target, *_position(move.to.seq, move.to), _epoch(move.epoch)]
             if move.apart:
                 item.append(sorted(move.apart))
                 if len(move.ids) == len(move.apart):
                     item.append(move.ids)
             return item
         case Rewind():
-            place = _place(move.seq, move.before.at, move.before.id)
-            return [2, user, ledger, room, *place, _epoch(move.epoch), sorted(move.own)]
+            return [2, *target, *_position(move.seq, move.before), _epoch(move.epoch), sorted(move.own)]
         case Restore():
-            after = move.after
-            place = _place(move.before.seq, move.to.at, move.to.id)
-            apart = sorted(move.before.apart)
-            return [3, user, ledger, room, *place, apart, after.epoch, after.seq, sorted(after.apart)]
+            before, after = move.before, move.after
+            state = (after.epoch, after.seq, sorted(after.apart))
+            return [3, *target, *_position(before.seq, move.to), sorted(before.apart), *state]
 
 
-def _place(seq: int, at: int | None, id_: str | None) -> tuple[int, int, str]:
-    return seq, at or 0, id_ or ""
+def _position(seq: int, to: Position) -> tuple[int, int, str]:
+    return seq, to.at or 0, to.id or ""
 
 
 def _epoch(epoch: int | None) -> int:
@@ -250,7 +232,7 @@ def _moved(move: Move, value: Any, now: int, repeated: bool) -> Moved | Absent:
         before,
         pointer,
         bool(raw) or repeated,
-        Mode.TIMELINE if was[0] & TIMELINE else Mode.LEDGER,
+        Mode.TIMELINE if was[0] & Flag.TIMELINE else Mode.LEDGER,
         preferences_of(preferences),
         None if unread < 0 else unread,
     )
@@ -258,7 +240,7 @@ def _moved(move: Move, value: Any, now: int, repeated: bool) -> Moved | Absent:
 
 def _packed(update: UserHotUpdate) -> list[object]:
     room = update.channel_id
-    thread = THREAD if is_thread(room) else 0
+    thread = Flag.THREAD if is_thread(room) else 0
     match update:
         case FanOut():
             put, gone = update.put, update.remove
@@ -270,20 +252,10 @@ def _packed(update: UserHotUpdate) -> list[object]:
         case Merged():
             return [2, room, thread]
         case Joined():
-            flags = thread | MEMBER | (TIMELINE if update.mode is Mode.TIMELINE else 0)
-            flags |= ARCHIVED if update.archived else 0
-            read = update.read
-            return [
-                3,
-                room,
-                flags,
-                update.change,
-                update.last_seq,
-                update.latest_at,
-                read.seq,
-                read.at or 0,
-                read.id or "",
-            ]
+            flags = thread | Flag.MEMBER | (Flag.TIMELINE if update.mode is Mode.TIMELINE else 0)
+            flags |= Flag.ARCHIVED if update.archived else 0
+            to = _position(update.read.seq, update.read)
+            return [3, room, flags, update.change, update.last_seq, update.latest_at, *to]
         case _:
             return [_KINDS[type(update)], room, thread, update.change]
 
@@ -309,22 +281,10 @@ def _given(pointer: Pointer) -> tuple[object, ...]:
 
 
 def _flags(load: LoadedUserRoom) -> int:
-    flags = THREAD if is_thread(load.channel_id) else 0
-    flags |= MEMBER if load.member else 0
-    flags |= TIMELINE if load.mode is Mode.TIMELINE else 0
-    flags |= ARCHIVED if load.archived else 0
-    flags |= APART if load.pointer.apart else 0
-    flags |= PREFERS if pack_preferences(load.preferences) else 0
-    return flags | (COUNTED if load.member and not load.empty else 0)
-
-
-def _parts(loads: Sequence[LedgerLoad]) -> Iterator[tuple[int, int]]:
-    """Ranges of loads with up to `MAX_ENTRIES` messages each, unless a single load has more."""
-    start = size = 0
-    for index, load in enumerate(loads):
-        if size and size + len(load.entries) > MAX_ENTRIES:
-            yield start, index
-            start, size = index, 0
-        size += 1 + len(load.entries)
-    if start < len(loads):
-        yield start, len(loads)
+    flags = Flag.THREAD if is_thread(load.channel_id) else 0
+    flags |= Flag.MEMBER if load.member else 0
+    flags |= Flag.TIMELINE if load.mode is Mode.TIMELINE else 0
+    flags |= Flag.ARCHIVED if load.archived else 0
+    flags |= Flag.APART if load.pointer.apart else 0
+    flags |= Flag.PREFERS if pack_preferences(load.preferences) else 0
+    return flags | (Flag.COUNTED if load.member and not load.empty else 0)

@@ -8,14 +8,12 @@ from readstate.domain.model import NO_PREFERENCES, Pointer, Position
 from readstate.ports import CountDelta, UnreadSummary, UserView, Which
 
 from .calls import UserCalls
+from .groups import chunks
 from .user_rooms import (
-    ARCHIVED,
     COUNT,
-    MISSING,
     NAMED,
-    THREAD,
-    TIMELINE,
     USER,
+    Flag,
     UserScript,
     encode,
     pairs,
@@ -25,11 +23,11 @@ from .user_rooms import (
     user_room_of,
 )
 
-UNREAD_SUMMARY, INBOX = UserScript.named("unread_summary"), UserScript.named("inbox")
-ROOMS, NOTE_USE = UserScript.named("rooms"), UserScript.named("note_use")
-VIEW, ROOM_STATES = UserScript.named("view", "room_states"), UserScript.named("room_states", "room_states", width=3)
-COUNT_DELTA, CHANGES = UserScript.named("count_delta", width=4), UserScript.named("changes", width=1)
-POINTERS, POINTERS_IN = UserScript.named("pointers", width=2), UserScript.named("pointers_in", width=3, timed=True)
+UNREAD_SUMMARY, INBOX = UserScript("unread_summary"), UserScript("inbox")
+ROOMS, NOTE_USE = UserScript("rooms"), UserScript("note_use")
+VIEW, ROOM_STATES = UserScript("view", "room_states"), UserScript("room_states", "room_states", width=3)
+COUNT_DELTA, CHANGES = UserScript("count_delta", width=4), UserScript("changes", width=1)
+POINTERS, POINTERS_IN = UserScript("pointers", width=2), UserScript("pointers_in", width=3, timed=True)
 
 PART = 1_000
 """Rooms that one call reads."""
@@ -59,15 +57,13 @@ class ValkeyViews:
             found = await self._calls.one(VIEW, user, "rooms", encode(names[:PART]))
             if found is None:
                 return None
-            rest = [encode(names[start : start + PART]) for start in range(PART, len(names), PART)]
-            parts = await self._calls.parts(ROOM_STATES, user, rest)
+            parts = await self._calls.parts(ROOM_STATES, user, [*map(encode, chunks(names[PART:], PART))])
             if all(part[0] == found[0] for part in parts):  # the user's marker is the same
                 break
         else:
             return await self._view_of_many(user, names)
         user_rooms, counts, aparts = (
-            _by_name(names, [found[place], *(part[index] for part in parts)])
-            for place, index in ((4, 1), (6, 2), (5, 3))
+            _by_name(names, [found[at], *(part[index] for part in parts)]) for at, index in ((4, 1), (6, 2), (5, 3))
         )
         await self._note_use(user, counts)
         return self._view(found, user_rooms, aparts, counts)
@@ -85,9 +81,8 @@ class ValkeyViews:
     async def _note_use(self, user: str, counts: dict[str, bytes]) -> None:
         """Note the use of ledgers, if the last use that was noted is older than ttl / 16."""
         due = (self._clock() - self._ttl_ms // 16) // 1000
-        names = [name for name, row in counts.items() if row[0] & MISSING == 0 and COUNT.unpack_from(row)[2] <= due]
-        for start in range(0, len(names), PART):
-            some = names[start : start + PART]
+        loaded = ((name, row) for name, row in counts.items() if not row[0] & Flag.MISSING)
+        for some in chunks([name for name, row in loaded if COUNT.unpack_from(row)[2] <= due], PART):
             ledgers = [self._calls.keys.ledger(user, name) for name in some]
             await self._calls.one(NOTE_USE, user, encode(some), more=ledgers)
 
@@ -123,13 +118,13 @@ class ValkeyViews:
         values = iter(found[0])
         for name, row in zip(values, values, strict=True):
             flags, count, _, _, floor, floor_at, _, _, _, length = COUNT.unpack_from(row)
-            if not count or flags & (MISSING | TIMELINE):
+            if not count or flags & (Flag.MISSING | Flag.TIMELINE):
                 continue
             named = (len(row) - COUNT.size - length) // NAMED.size
             over = floor > 0 or floor_at > 0
-            if flags & THREAD:
+            if flags & Flag.THREAD:
                 threads.append((name.decode(), count, over))
-            elif flags & ARCHIVED:
+            elif flags & Flag.ARCHIVED:
                 pass
             elif wanted and (room := name.decode()) in wanted:
                 special.append((room, count, named, over))
@@ -205,4 +200,4 @@ def _by_name(names: Sequence[str], parts: Sequence[Sequence[bytes | None]]) -> d
 
 def _is_unread(row: bytes) -> bool:
     """Whether this is the row of a channel with unread messages, counted by ledger."""
-    return not row[0] & (MISSING | TIMELINE | THREAD) and COUNT.unpack_from(row)[1] > 0
+    return not row[0] & (Flag.MISSING | Flag.TIMELINE | Flag.THREAD) and COUNT.unpack_from(row)[1] > 0

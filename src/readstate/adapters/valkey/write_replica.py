@@ -163,11 +163,11 @@ class ReplicatedBadges:
         loaded = {user: one for user, one in badge_states.items() if one is not LOADING}
         for user, badge_state in loaded.items():
             wrote[user] = {sender: at for sender, at in wrote[user].items() if at > badge_state.tap}
-        believed = await self._leave_out_known(loaded, wrote)
+        equal = await self._leave_out_known(loaded, wrote)
         # A badge that is not in `badge_states` is loaded later, and that load finds the message in the durable store.
         new = {user: wrote[user] for user in badge_states if wrote[user]}
         taken = await self._main.take(new) if new else {}
-        await self._update_replica(loaded, believed, taken, new)
+        await self._update_replica(loaded, equal, taken, new)
         unloaded = {user: False for user in wrote if user not in badge_states}
         return unloaded | {user: one.new > 0 for user, one in taken.items() if one.new}
 
@@ -191,7 +191,7 @@ class ReplicatedBadges:
     async def _update_replica(
         self,
         before: dict[str, BadgeState],
-        believed: Collection[str],
+        equal: Collection[str],
         taken: dict[str, Taken],
         new: dict[str, dict[str, int]],
     ) -> None:
@@ -203,9 +203,9 @@ class ReplicatedBadges:
         updates = [
             Update(user, taken[user].name.decode(), list(new[user]), all=user in empty)
             for user in same
-            if user in empty or user in believed
+            if user in empty or user in equal
         ]
-        other = [user for user in same if user not in empty and user not in believed and before[user].size <= MAX_SIZE]
+        other = [user for user in same if user not in empty and user not in equal and before[user].size <= MAX_SIZE]
         found: dict[str, tuple[bytes, list[bytes]]] = {}
         with suppress(HotStoreUnavailable):  # the main store has everything; the replica can wait
             found = await self._main.members(other) if other else {}

@@ -23,6 +23,7 @@ from readstate.domain.errors import (
 )
 from readstate.domain.rules import check_user_id
 from readstate.settings import Settings
+from readstate.timings import HttpTimings
 
 from .jwks import Jwks
 
@@ -65,12 +66,13 @@ class Authenticator:
         self,
         settings: Settings,
         secrets: "Secrets",
+        timings: HttpTimings,
         clock: Callable[[], float] = time.time,
         jwks: Jwks | None = None,
     ) -> None:
         self._clock = clock
         self._secret = secrets.jwt_secret
-        self._jwks = jwks or (Jwks(settings.jwks) if settings.jwks else None)
+        self._jwks = jwks or (Jwks(settings.jwks, timings) if settings.jwks else None)
         self._issuer = settings.jwt_issuer or None
         self._audience = settings.jwt_audience or None
         self._claim = settings.jwt_user_claim

@@ -17,14 +17,10 @@ import jwt
 import structlog
 
 from readstate.domain.errors import InvalidToken, Unavailable
+from readstate.timings import HttpTimings
 
 log = structlog.get_logger()
 
-MAX_AGE = 300.0
-UNKNOWN_KEY_PAUSE = 30.0
-FAILURE_PAUSE = 1.0
-FETCH_SECONDS = 10.0
-"""From the first connection attempt to the last byte, redirects included."""
 MAX_BYTES = 1 << 20
 MAX_REDIRECTS = 5
 MIN_RSA_BITS = 2048
@@ -37,10 +33,11 @@ Keys = dict[tuple[str | None, str], Any]
 class Jwks:
     """The keys of one source. `version` changes whenever the keys do."""
 
-    def __init__(self, source: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, source: str, timings: HttpTimings, clock: Callable[[], float] = time.monotonic) -> None:
         self.version = 0
         self._url = source if source.startswith(("http://", "https://")) else None
         self._file = Path(source)
+        self._timings = timings
         self._clock = clock
         self._keys: Keys | None = None
         self._content = b""
@@ -54,17 +51,18 @@ class Jwks:
         """Whether a verification with the keys of that version is still valid."""
         if self._url is None:
             return version == self.version and not self._file_changed()
-        if self._clock() - self._loaded_at > MAX_AGE:
-            self._start_loading(UNKNOWN_KEY_PAUSE)
+        if self._clock() - self._loaded_at > self._timings.jwks_max_age:
+            self._start_loading(self._timings.jwks_unknown_key_pause)
         return version == self.version
 
     async def find(self, kid: str | None, algorithm: str) -> Any:
         """The key that a token names. InvalidToken: there is none. Unavailable: the source cannot be read."""
         if self._keys is None or (self._url is None and self._file_changed()):
-            await self._load(FAILURE_PAUSE if self._failed else 0)
+            await self._load(self._timings.jwks_failure_pause if self._failed else 0)
         key = self._pick(kid, algorithm)
         if key is None and self._url is not None:
-            await self._load(FAILURE_PAUSE if self._failed else UNKNOWN_KEY_PAUSE)
+            pauses = self._timings
+            await self._load(pauses.jwks_failure_pause if self._failed else pauses.jwks_unknown_key_pause)
             key = self._pick(kid, algorithm)
         if key is not None:
             return key
@@ -108,7 +106,10 @@ class Jwks:
     async def _load_once(self) -> None:
         self._signature = None if self._url else self._sign_file()
         try:
-            content = await asyncio.to_thread(self._read_file) if self._url is None else await fetch(self._url)
+            if self._url is None:
+                content = await asyncio.to_thread(self._read_file)
+            else:
+                content = await fetch(self._url, self._timings.jwks_fetch)
             keys = parse(content)
         except asyncio.CancelledError:
             self._failed = True
@@ -138,10 +139,10 @@ class _Refused(Exception):
     """The source's answer is not acceptable."""
 
 
-async def fetch(url: str) -> bytes:
-    """The content of the URL, within FETCH_SECONDS and MAX_BYTES. Follows redirects to the same origin only."""
+async def fetch(url: str, seconds: float) -> bytes:
+    """The content of the URL, within these seconds and MAX_BYTES. Follows redirects to the same origin only."""
     tls = await asyncio.to_thread(httpx.create_ssl_context)  # reads a few hundred certificates
-    async with asyncio.timeout(FETCH_SECONDS), httpx.AsyncClient(timeout=FETCH_SECONDS, verify=tls) as client:
+    async with asyncio.timeout(seconds), httpx.AsyncClient(timeout=seconds, verify=tls) as client:
         target = httpx.URL(url)
         for _ in range(MAX_REDIRECTS + 1):
             async with client.stream("GET", target, headers={"accept-encoding": "identity"}) as answer:
@@ -185,7 +186,7 @@ def parse(content: bytes) -> Keys:
             keys |= _key(jwk)
         except Exception as error:
             reason = type(error).__name__
-            log.warning("left out a broken key of the JWKS", action="jwks.load", number=number, error=reason)
+            log.warning("ignored a broken key of the JWKS", action="jwks.load", number=number, error=reason)
     return keys
 
 

@@ -91,7 +91,7 @@ def _bytes(name: str) -> bytes:
 
 
 class Person(Struct, frozen=True):
-    """Somebody of a sandbox, with the token to act as them."""
+    """A person of a sandbox, with the token to act as them."""
 
     id: str
     name: str
@@ -179,16 +179,16 @@ class _Sandbox:
 
     async def fill(self) -> Session:
         rooms = [Room(self._id(r.id), r.name, r.type, self._ids(r.members)) for r in story.ROOMS]
-        for room, told in zip(rooms, story.ROOMS, strict=True):
+        for room, planned in zip(rooms, story.ROOMS, strict=True):
             await self._rs.channels.put(
-                room.id, PutChannel(type=told.type, name=room.name, members=tuple(room.members))
+                room.id, PutChannel(type=planned.type, name=room.name, members=tuple(room.members))
             )
         said = await self._say()
         await self._settle()
         return Session(self._people(), rooms, said)
 
     async def remove(self) -> None:
-        """Leave nothing of it. Somebody may have removed a part before."""
+        """Remove all of it. Visitors may have removed parts before."""
         for room in story.ROOMS:
             try:
                 await self._rs.channels.delete(self._id(room.id))

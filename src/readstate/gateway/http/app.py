@@ -55,7 +55,6 @@ JSON = content_type("application/json")
 METRICS = "/metrics"
 METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS"})
 
-AWAY_SECONDS = 2.0
 STOPS = "the service stops and did not wait for this; it may be done or not: try again"
 
 _WHOLE = (Answer, Stream)
@@ -69,7 +68,7 @@ def asgi_app(rs: "Readstate", *, demo: bool = False) -> ASGIApp:
     `demo` adds the demo page, which gives each visitor a sandbox.
     """
     require_jwks_file(rs.settings)
-    return Gateway(rs, Authenticator(rs.settings, load_secrets(rs.settings)), demo)
+    return Gateway(rs, Authenticator(rs.settings, load_secrets(rs.settings), rs.timings.http), demo)
 
 
 class _Headers:
@@ -198,7 +197,7 @@ class Gateway:
         if services is None or call.rs is services or "since" in call.query:
             raise error
         call.rs = services
-        self._away_until = perf_counter() + AWAY_SECONDS
+        self._away_until = perf_counter() + self._rs.timings.http.without_hot_store
 
     async def _answer_anyone(self, route: Route, path: dict[str, str], scope: Scope) -> Answer | Stream:
         call = Call(self._rs, None, path)

@@ -1,19 +1,12 @@
-"""What the connections of one server share: limits, deadlines, and throttled warnings."""
+"""What the connections of one server share: deadlines and throttled warnings."""
 
 import asyncio
 import time
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import structlog
 
-from readstate.settings import Settings
-
 log = structlog.get_logger("readstate")
-
-SWEEP_SECONDS: Final = 0.5
-"""Interval of the sweep over deadlines: one timer for all connections, and none while no connection waits."""
-LOG_SECONDS: Final = 60.0
 
 
 class Watched(Protocol):
@@ -24,9 +17,10 @@ class Watched(Protocol):
 
 
 class Seldom:
-    """A warning that is logged at most once a minute, with the number of occurrences."""
+    """A warning that is logged once in an interval at most, with the number of occurrences."""
 
-    def __init__(self) -> None:
+    def __init__(self, interval: float) -> None:
+        self._interval = interval
         self._count = 0
         self._next = 0.0
 
@@ -34,31 +28,20 @@ class Seldom:
         self._count += 1
         if (now := time.monotonic()) >= self._next:
             log.warning(event, times=self._count, **fields)
-            self._count, self._next = 0, now + LOG_SECONDS
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    max_connections: int
-    max_header_bytes: int
-    header_timeout: int
-    body_timeout: int
-
-    @classmethod
-    def of(cls, settings: Settings) -> "Limits":
-        return cls(settings.max_connections, settings.max_header_bytes, settings.header_timeout, settings.body_timeout)
+            self._count, self._next = 0, now + self._interval
 
 
 class Deadlines:
     """One periodic sweep over the connections that have a deadline."""
 
-    def __init__(self) -> None:
+    def __init__(self, interval: float) -> None:
+        self._interval = interval
         self._watched: set[Watched] = set()
 
     def watch(self, connection: Watched) -> None:
         """Check the connection from now on, until it has no deadline."""
         if not self._watched:
-            asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
+            asyncio.get_running_loop().call_later(self._interval, self._sweep)
         self._watched.add(connection)
 
     def forget(self, connection: Watched) -> None:
@@ -71,4 +54,4 @@ class Deadlines:
             if not connection.waits(now):
                 self._watched.discard(connection)
         if self._watched:
-            loop.call_later(SWEEP_SECONDS, self._sweep)
+            loop.call_later(self._interval, self._sweep)

@@ -14,7 +14,7 @@ _PREFLIGHT: list[Header] = [
 
 
 class Cors:
-    """Tells browsers whether a page of an origin may read the answers. Cookies are not involved."""
+    """The headers by which browsers let a page of an allowed origin read the answers. Cookies are not involved."""
 
     def __init__(self, origins: Sequence[str]) -> None:
         self._all = "*" in origins

@@ -11,15 +11,15 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
+from readstate.settings import Settings
 from readstate.telemetry import ACCEPT_FAILED, HTTP_REFUSED
+from readstate.timings import HttpTimings
 
-from .connections import Limits, Seldom
+from .connections import Seldom
 
 BACKLOG: Final = 2_048
 PER_TURN: Final = 64
 """Connections accepted before the event loop does anything else."""
-REST_SECONDS: Final = 0.25
-"""Pause after a failure to accept."""
 
 
 class Listener:
@@ -29,18 +29,20 @@ class Listener:
         self,
         listening: socket.socket,
         make_protocol: Callable[[], asyncio.Protocol],
-        limits: Limits,
+        settings: Settings,
+        timings: HttpTimings,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._socket = listening
         self._make_protocol = make_protocol
-        self._limits = limits
+        self._settings = settings
+        self._timings = timings
         self._tls = tls
         self._opening: set[asyncio.Task[None]] = set()
         """Connections that are not handed over yet, most of them in a TLS handshake."""
         self._rest: asyncio.TimerHandle | None = None
-        self._failures = Seldom()
+        self._failures = Seldom(timings.warning_interval)
         listening.setblocking(False)
         listening.listen(BACKLOG)
         self._loop.add_reader(listening, self._accept)
@@ -67,7 +69,7 @@ class Listener:
             except OSError as error:
                 self._pause(error)
                 return
-            if len(self._opening) >= self._limits.max_connections:
+            if len(self._opening) >= self._settings.max_connections:
                 HTTP_REFUSED.labels("connections").inc()
                 connection.close()
                 continue
@@ -80,13 +82,14 @@ class Listener:
         name = errno.errorcode.get(error.errno or 0, "other")
         ACCEPT_FAILED.labels(name).inc()
         self._failures.warn(
-            "no connection can be accepted; they wait", action="accept", error=name, reason=error.strerror
+            "cannot accept connections; new ones wait", action="accept", error=name, reason=error.strerror
         )
         self._loop.remove_reader(self._socket)
-        self._rest = self._loop.call_later(REST_SECONDS, self._loop.add_reader, self._socket, self._accept)
+        pause = self._timings.accept_pause
+        self._rest = self._loop.call_later(pause, self._loop.add_reader, self._socket, self._accept)
 
     async def _open(self, connection: socket.socket) -> None:
-        timeout = None if self._tls is None else self._limits.header_timeout
+        timeout = None if self._tls is None else self._settings.header_timeout
         try:
             await self._loop.connect_accepted_socket(
                 self._make_protocol, connection, ssl=self._tls, ssl_handshake_timeout=timeout

@@ -38,7 +38,7 @@ log = structlog.get_logger()
 
 
 class Problem(Struct, kw_only=True):
-    """What a caller is told about an error."""
+    """An error as callers get it."""
 
     type: Annotated[str, about("The kind of problem; `code` says more.")] = "about:blank"
     title: Annotated[str, about("What the HTTP status means.", "Not Found")]

@@ -22,8 +22,9 @@ from readstate.gateway.asgi import API_HEADERS
 from readstate.gateway.ws.protocol import LiveProtocol
 from readstate.settings import Settings
 from readstate.telemetry import HTTP_REFUSED
+from readstate.timings import HttpTimings
 
-from .connections import Deadlines, Limits, Seldom
+from .connections import Deadlines, Seldom
 from .problems import problem
 
 MAX_FIELDS: Final = 128
@@ -31,9 +32,6 @@ MAX_PIPELINED: Final = 128
 """Pipelined requests that may wait for earlier answers. Each costs memory before it is handled."""
 FRAMING: Final = 16
 """Bytes of chunk sizes, extensions and trailers allowed per byte of a body."""
-LINGER_SECONDS: Final = 2.0
-"""After a refusal, further input is discarded for this long. Closing with unread bytes would reset the connection, and
-the client might never see the reason."""
 MAX_LINGERING: Final = 256
 """Connections over `max_connections` that may linger at the same time; further ones are reset."""
 
@@ -53,11 +51,12 @@ LINGERING: Final = 4
 class Guard:
     """What the connections of one server share."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Settings, timings: HttpTimings) -> None:
         self.limits = limits
-        self.deadlines = Deadlines()
+        self.linger = timings.linger
+        self.deadlines = Deadlines(timings.sweep)
         self.turned_away: set[HttpProtocol] = set()
-        self.full = Seldom()
+        self.full = Seldom(timings.warning_interval)
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -281,7 +280,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.flow.resume_reading()
-        self._stage, self._deadline = LINGERING, self.loop.time() + LINGER_SECONDS
+        self._stage, self._deadline = LINGERING, self.loop.time() + self.guard.linger
         self.guard.deadlines.watch(self)
 
     def _as_bytes(self, error: ReadstateError) -> bytes:
@@ -374,10 +373,10 @@ class HttpProtocol(HttpToolsProtocol):
             self._refuse(RequestTimeout(f"No byte of the body arrived for {seconds} seconds."), "body_timeout")
 
 
-def http_protocol(settings: Settings) -> type[HttpProtocol]:
+def http_protocol(settings: Settings, timings: HttpTimings) -> type[HttpProtocol]:
     class Limited(HttpProtocol):
         __slots__ = ()
-        guard = Guard(Limits.of(settings))
+        guard = Guard(settings, timings)
 
     return Limited
 

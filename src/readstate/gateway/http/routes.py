@@ -3,34 +3,8 @@
 from dataclasses import replace
 from typing import NamedTuple
 
-from readstate.api import (
-    ChangeMembers,
-    MarkUnread,
-    MessageEdit,
-    PutChannel,
-    PutPreferences,
-    PutPresence,
-    PutUserPreferences,
-    ReadAll,
-    ReadTarget,
-    ThreadRead,
-)
-from readstate.domain.errors import (
-    ChannelArchived,
-    ChannelNotFound,
-    DirectChannelFull,
-    InvalidCursor,
-    MessageDeleted,
-    MessageNotFound,
-    MessagesBehind,
-    MessageWithoutSeq,
-    NotAMember,
-    NotYet,
-    ReplyToReply,
-    ThreadNotFound,
-    Unavailable,
-    UndoNotFound,
-)
+from readstate import api
+from readstate.domain import errors
 from readstate.gateway.asgi import Answer, content_type
 from readstate.gateway.openapi import document as openapi
 
@@ -128,12 +102,12 @@ _USER = "/v1/users/{user}"
 _THERE = _USER + "/channels/{channel}"
 _THREAD = _THERE + "/threads/{thread}"
 
-_NO_CHANNEL = (ChannelNotFound,)
-_NO_SEAT = (ChannelNotFound, NotAMember)
-_NO_MESSAGE = (ChannelNotFound, MessageNotFound)
-_NO_THREAD = (*_NO_SEAT, ThreadNotFound, ReplyToReply)
-_READS = (*_NO_SEAT, MessageNotFound, MessageWithoutSeq)
-_SENDS = (*_NO_SEAT, ThreadNotFound, ReplyToReply, ChannelArchived, MessagesBehind)
+_NO_CHANNEL = (errors.ChannelNotFound,)
+_NO_MEMBER = (errors.ChannelNotFound, errors.NotAMember)
+_NO_MESSAGE = (errors.ChannelNotFound, errors.MessageNotFound)
+_NO_THREAD = (*_NO_MEMBER, errors.ThreadNotFound, errors.ReplyToReply)
+_READS = (*_NO_MEMBER, errors.MessageNotFound, errors.MessageWithoutSeq)
+_SENDS = (*_NO_MEMBER, errors.ThreadNotFound, errors.ReplyToReply, errors.ChannelArchived, errors.MessagesBehind)
 
 GROUPS = (
     Group(
@@ -141,17 +115,22 @@ GROUPS = (
         "Conversations, and who is in them.",
         (
             Route(
-                "PUT", _CHANNEL, do.put_channel, For.SERVICE, json_of(PutChannel), errors=(NotYet, DirectChannelFull)
+                "PUT",
+                _CHANNEL,
+                do.put_channel,
+                For.SERVICE,
+                json_of(api.PutChannel),
+                errors=(errors.NotYet, errors.DirectChannelFull),
             ),
             Route("GET", _CHANNEL, do.get_channel, errors=_NO_CHANNEL, without_hot_store=True),
-            Route("DELETE", _CHANNEL, do.delete_channel, For.SERVICE, errors=(NotYet, *_NO_CHANNEL)),
+            Route("DELETE", _CHANNEL, do.delete_channel, For.SERVICE, errors=(errors.NotYet, *_NO_CHANNEL)),
             Route(
                 "POST",
                 _CHANNEL + "/members",
                 do.change_members,
                 For.SERVICE,
-                json_of(ChangeMembers),
-                errors=(NotYet, *_NO_CHANNEL, DirectChannelFull),
+                json_of(api.ChangeMembers),
+                errors=(errors.NotYet, *_NO_CHANNEL, errors.DirectChannelFull),
             ),
             Route(
                 "GET", _CHANNEL + "/members", do.get_members, query=_MEMBERS, errors=_NO_CHANNEL, without_hot_store=True
@@ -175,46 +154,46 @@ GROUPS = (
                 "PATCH",
                 _MESSAGE,
                 do.patch_message,
-                body=json_of(MessageEdit),
-                errors=(NotYet, *_NO_MESSAGE, MessageDeleted),
+                body=json_of(api.MessageEdit),
+                errors=(errors.NotYet, *_NO_MESSAGE, errors.MessageDeleted),
             ),
-            Route("DELETE", _MESSAGE, do.delete_message, errors=(NotYet, *_NO_MESSAGE)),
+            Route("DELETE", _MESSAGE, do.delete_message, errors=(errors.NotYet, *_NO_MESSAGE)),
         ),
     ),
     Group(
         "Reading",
         "Marking read and unread.",
         (
-            Route("POST", _THERE + "/read", do.mark_read, body=json_of(ReadTarget), errors=_READS),
+            Route("POST", _THERE + "/read", do.mark_read, body=json_of(api.ReadTarget), errors=_READS),
             Route(
                 "POST",
                 _THERE + "/unread",
                 do.mark_unread,
-                body=json_of(MarkUnread),
-                errors=(*_READS, MessageDeleted),
+                body=json_of(api.MarkUnread),
+                errors=(*_READS, errors.MessageDeleted),
             ),
             Route("POST", "/v1/reads", do.mark_many, For.SERVICE, json_of(Reads)),
-            Route("POST", _USER + "/read", do.mark_all, body=json_of(ReadAll), errors=_READS),
-            Route("POST", _USER + "/read/undo", do.undo, body=json_of(Undo), errors=(UndoNotFound,)),
+            Route("POST", _USER + "/read", do.mark_all, body=json_of(api.ReadAll), errors=_READS),
+            Route("POST", _USER + "/read/undo", do.undo, body=json_of(Undo), errors=(errors.UndoNotFound,)),
         ),
     ),
     Group(
         "Unread",
         "What is unread, where, and since when. Every count says whether it is exact.",
         (
-            Route("GET", _USER + "/unread", do.sync, query=_SYNC, errors=_NO_SEAT, without_hot_store=True),
-            Route("GET", _THERE + "/unread", do.get_unread, errors=_NO_SEAT, without_hot_store=True),
+            Route("GET", _USER + "/unread", do.sync, query=_SYNC, errors=_NO_MEMBER, without_hot_store=True),
+            Route("GET", _THERE + "/unread", do.get_unread, errors=_NO_MEMBER, without_hot_store=True),
             Route(
                 "GET",
                 _USER + "/unread/messages",
                 do.unread_messages,
                 query=_MESSAGES,
-                errors=_NO_SEAT,
+                errors=_NO_MEMBER,
                 without_hot_store=True,
             ),
             Route("POST", "/v1/unread/batch", do.totals, For.SERVICE, json_of(Users), without_hot_store=True),
-            Route("GET", _THERE + "/explain", do.explain, errors=_NO_SEAT),
-            Route("POST", _THERE + "/recount", do.recount, For.SERVICE, json_of(Nothing), errors=_NO_SEAT),
+            Route("GET", _THERE + "/explain", do.explain, errors=_NO_MEMBER),
+            Route("POST", _THERE + "/recount", do.recount, For.SERVICE, json_of(Nothing), errors=_NO_MEMBER),
         ),
     ),
     Group(
@@ -227,22 +206,24 @@ GROUPS = (
         "How many different people wrote while no device of the user was connected.",
         (
             Route("GET", _USER + "/badge", do.get_badge, without_hot_store=True),
-            Route("POST", _USER + "/badge/tap", do.tap_badge, body=json_of(TapBadge), errors=(InvalidCursor,)),
+            Route("POST", _USER + "/badge/tap", do.tap_badge, body=json_of(TapBadge), errors=(errors.InvalidCursor,)),
         ),
     ),
     Group(
         "Threads",
         "Replies under a message. `{thread}` is the id of that message.",
         (
-            Route("GET", _USER + "/threads", do.threads, query=_THREADS, errors=_NO_SEAT, without_hot_store=True),
-            Route("PUT", _THREAD + "/follow", do.follow_thread, body=json_of(Nothing), errors=(NotYet, *_NO_THREAD)),
-            Route("DELETE", _THREAD + "/follow", do.unfollow_thread, errors=(NotYet, *_NO_THREAD)),
+            Route("GET", _USER + "/threads", do.threads, query=_THREADS, errors=_NO_MEMBER, without_hot_store=True),
+            Route(
+                "PUT", _THREAD + "/follow", do.follow_thread, body=json_of(Nothing), errors=(errors.NotYet, *_NO_THREAD)
+            ),
+            Route("DELETE", _THREAD + "/follow", do.unfollow_thread, errors=(errors.NotYet, *_NO_THREAD)),
             Route(
                 "POST",
                 _THREAD + "/read",
                 do.read_thread,
-                body=json_of(ThreadRead),
-                errors=(*_NO_THREAD, MessageNotFound),
+                body=json_of(api.ThreadRead),
+                errors=(*_NO_THREAD, errors.MessageNotFound),
             ),
         ),
     ),
@@ -254,7 +235,7 @@ GROUPS = (
                 "GET",
                 _MESSAGE + "/seen",
                 do.seen,
-                errors=(*_NO_MESSAGE, MessageDeleted, MessageWithoutSeq),
+                errors=(*_NO_MESSAGE, errors.MessageDeleted, errors.MessageWithoutSeq),
                 without_hot_store=True,
             ),
             Route("GET", _CHANNEL + "/receipts", do.receipts, errors=_NO_CHANNEL, without_hot_store=True),
@@ -265,11 +246,15 @@ GROUPS = (
         "Presence and preferences.",
         (
             Route("GET", _USER + "/presence", do.get_presence),
-            Route("PUT", _USER + "/presence", do.put_presence, For.SERVICE, json_of(PutPresence), errors=_NO_SEAT),
+            Route(
+                "PUT", _USER + "/presence", do.put_presence, For.SERVICE, json_of(api.PutPresence), errors=_NO_MEMBER
+            ),
             Route("GET", _USER + "/preferences", do.get_user_preferences),
-            Route("PUT", _USER + "/preferences", do.put_user_preferences, body=json_of(PutUserPreferences)),
-            Route("GET", _THERE + "/preferences", do.get_preferences, errors=_NO_SEAT),
-            Route("PUT", _THERE + "/preferences", do.put_preferences, body=json_of(PutPreferences), errors=_NO_SEAT),
+            Route("PUT", _USER + "/preferences", do.put_user_preferences, body=json_of(api.PutUserPreferences)),
+            Route("GET", _THERE + "/preferences", do.get_preferences, errors=_NO_MEMBER),
+            Route(
+                "PUT", _THERE + "/preferences", do.put_preferences, body=json_of(api.PutPreferences), errors=_NO_MEMBER
+            ),
         ),
     ),
     Group(
@@ -286,7 +271,7 @@ GROUPS = (
         "For those who run it.",
         (
             Route("GET", "/healthz", do.healthz, For.ANYONE),
-            Route("GET", "/readyz", do.readyz, For.ANYONE, errors=(Unavailable,)),
+            Route("GET", "/readyz", do.readyz, For.ANYONE, errors=(errors.Unavailable,)),
             Route("GET", "/metrics", do.metrics, For.ANYONE, media="text/plain"),
             Route("GET", "/openapi.json", openapi_json, For.ANYONE),
             Route("GET", "/docs", docs, For.ANYONE, media="text/html"),

@@ -16,27 +16,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct, json
 
-from readstate.domain.errors import (
-    BadPath,
-    BadRequest,
-    BrokenJson,
-    Forbidden,
-    HotStoreUnavailable,
-    Invalid,
-    InvalidCursor,
-    InvalidId,
-    InvalidToken,
-    LogUnavailable,
-    RateLimited,
-    ReadstateError,
-    Stopping,
-    StorageUnavailable,
-    TokenExpired,
-    TooLarge,
-    Unauthenticated,
-    Unavailable,
-    WrongContentType,
-)
+from readstate.domain import errors
 from readstate.gateway.http.calls import JSON, JSON_LINES, LINES, Body, For, Handler, Parameter, Route
 from readstate.gateway.http.problems import PROBLEM, BadIdInUrl, Problem, problem
 from readstate.settings import Settings
@@ -46,22 +26,24 @@ from .texts import ABOUT, PATH
 
 Json = dict[str, Any]
 
+ErrorType = type[errors.ReadstateError]
+
 PROBLEM_JSON = PROBLEM[1].decode()
 REF = "#/components/schemas/"
 
 _ALWAYS = (
-    BadRequest,
-    Unauthenticated,
-    InvalidToken,
-    TokenExpired,
-    Forbidden,
-    Invalid,
-    RateLimited,
-    Unavailable,
-    StorageUnavailable,
-    HotStoreUnavailable,
-    LogUnavailable,
-    Stopping,
+    errors.BadRequest,
+    errors.Unauthenticated,
+    errors.InvalidToken,
+    errors.TokenExpired,
+    errors.Forbidden,
+    errors.Invalid,
+    errors.RateLimited,
+    errors.Unavailable,
+    errors.StorageUnavailable,
+    errors.HotStoreUnavailable,
+    errors.LogUnavailable,
+    errors.Stopping,
 )
 _SECURITY: Mapping[For, list[Json]] = {
     For.ANYONE: [],
@@ -99,7 +81,7 @@ class Routes(Protocol):
 
 
 class Limits(NamedTuple):
-    """The settings that the document tells as limits."""
+    """The settings that the document shows as limits."""
 
     max_page: int
     max_batch: int
@@ -200,10 +182,10 @@ def _in_path(pattern: str) -> Iterable[Json]:
 
 
 def _in_query(name: str, parameter: Parameter) -> Json:
-    told: Json = {"name": name, "in": "query", "description": parameter.about, "schema": dict(parameter.schema)}
+    shown: Json = {"name": name, "in": "query", "description": parameter.about, "schema": dict(parameter.schema)}
     if parameter.schema.get("type") == "array":
-        told |= {"style": "form", "explode": False}
-    return told
+        shown |= {"style": "form", "explode": False}
+    return shown
 
 
 def _request(body: Body) -> Json:
@@ -244,40 +226,40 @@ def answer_of(handler: Handler) -> type[Struct] | None:
 # ---------------------------------------------------------------- errors
 
 
-def errors_of(route: Route) -> list[type[ReadstateError]]:
+def errors_of(route: Route) -> list[ErrorType]:
     """Everything that a route may be refused with."""
     found = [*route.errors]
     if route.open_to is not For.ANYONE:
         found += _ALWAYS
         if "{" in route.pattern:
-            found += (BadPath, BadIdInUrl)
+            found += (errors.BadPath, BadIdInUrl)
         if {"cursor", "since"} & set(route.query):
-            found.append(InvalidCursor)
+            found.append(errors.InvalidCursor)
         if route.body is not None:
-            found += (WrongContentType, TooLarge)
-            found += (BrokenJson, InvalidId) if route.body.media == JSON else ()
+            found += (errors.WrongContentType, errors.TooLarge)
+            found += (errors.BrokenJson, errors.InvalidId) if route.body.media == JSON else ()
     return sorted(set(found), key=lambda error: (error.status, error.code))
 
 
 def _failures(route: Route) -> Json:
     return {
-        str(status): {"$ref": f"#/components/responses/{_name(errors)}"}
-        for status, errors in _by_status(errors_of(route)).items()
+        str(status): {"$ref": f"#/components/responses/{_name(refused)}"}
+        for status, refused in _by_status(errors_of(route)).items()
     }
 
 
 def _shared_failures(groups: Sequence[Routes]) -> Json:
     """The same few sets of errors come back in many routes, so each set is described once."""
     return {
-        _name(errors): _failure(status, errors)
+        _name(refused): _failure(status, refused)
         for group in groups
         for route in group.routes
-        for status, errors in _by_status(errors_of(route)).items()
+        for status, refused in _by_status(errors_of(route)).items()
     }
 
 
-def _failure(status: int, errors: Sequence[type[ReadstateError]]) -> Json:
-    codes = [error.code for error in errors]
+def _failure(status: int, refused: Sequence[ErrorType]) -> Json:
+    codes = [error.code for error in refused]
     schema = {"allOf": [{"$ref": REF + Problem.__name__}], "properties": {"code": {"enum": codes}}}
     shown = {code: {"$ref": f"#/components/examples/{code}"} for code in codes}
     failure: Json = {
@@ -291,22 +273,22 @@ def _failure(status: int, errors: Sequence[type[ReadstateError]]) -> Json:
     return failure
 
 
-def _shown(error: type[ReadstateError]) -> Json:
+def _shown(error: ErrorType) -> Json:
     return {"summary": error().detail, "value": json.decode(problem(error()).body)}
 
 
-def _name(errors: Sequence[type[ReadstateError]]) -> str:
-    return "-".join([str(errors[0].status), *(error.code for error in errors)])
+def _name(refused: Sequence[ErrorType]) -> str:
+    return "-".join([str(refused[0].status), *(error.code for error in refused)])
 
 
-def _by_status(errors: Iterable[type[ReadstateError]]) -> dict[int, list[type[ReadstateError]]]:
-    found: dict[int, list[type[ReadstateError]]] = {}
-    for error in errors:
+def _by_status(refused: Iterable[ErrorType]) -> dict[int, list[ErrorType]]:
+    found: dict[int, list[ErrorType]] = {}
+    for error in refused:
         found.setdefault(error.status, []).append(error)
     return found
 
 
-def _every_error(groups: Sequence[Routes]) -> list[type[ReadstateError]]:
+def _every_error(groups: Sequence[Routes]) -> list[ErrorType]:
     found = {error for group in groups for route in group.routes for error in errors_of(route)}
     return sorted(found, key=lambda error: (error.status, error.code))
 

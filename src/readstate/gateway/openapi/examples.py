@@ -8,34 +8,25 @@ from msgspec import inspect as kinds
 
 from readstate.api.fields import EARLIER, NOW
 from readstate.api.preferences import PreferencesLine
-from readstate.transfer.records import (
-    ChannelLine,
-    FollowLine,
-    Header,
-    LastReadLine,
-    LatestLine,
-    MemberLine,
-    MessageLine,
-    PointerLine,
-    ThreadLine,
-    UserLine,
-)
+from readstate.transfer import records
 
 _RECORDS: tuple[Struct, ...] = (
-    Header(version=1),
-    ChannelLine(channel_id="general", kind="group", name="General", last_seq=41, last_id="msg_41", last_at=EARLIER),
-    ThreadLine(channel_id="general", thread_id="msg_42"),
-    MessageLine(channel_id="general", id="msg_42", seq=42, at=NOW, sender_id="alice", text="Lunch at one?"),
-    MessageLine(channel_id="general", id="msg_43", at=NOW + 1000, sender_id="carol", thread_id="msg_42"),
-    MemberLine(
+    records.Header(version=1),
+    records.ChannelLine(
+        channel_id="general", kind="group", name="General", last_seq=41, last_id="msg_41", last_at=EARLIER
+    ),
+    records.ThreadLine(channel_id="general", thread_id="msg_42"),
+    records.MessageLine(channel_id="general", id="msg_42", seq=42, at=NOW, sender_id="alice", text="Lunch at one?"),
+    records.MessageLine(channel_id="general", id="msg_43", at=NOW + 1000, sender_id="carol", thread_id="msg_42"),
+    records.MemberLine(
         channel_id="general",
         user_id="bob",
         preferences=PreferencesLine(pinned=True),
-        last_read=LastReadLine(seq=41),
+        last_read=records.LastReadLine(seq=41),
     ),
-    FollowLine(channel_id="general", thread_id="msg_42", user_id="bob"),
-    PointerLine(channel_id="general", user_id="weather-bot", last_read=LastReadLine(seq=40)),
-    UserLine(user_id="bob", receipts="private"),
+    records.FollowLine(channel_id="general", thread_id="msg_42", user_id="bob"),
+    records.PointerLine(channel_id="general", user_id="weather-bot", last_read=records.LastReadLine(seq=40)),
+    records.UserLine(user_id="bob", receipts="private"),
 )
 """A file that can be imported."""
 
@@ -50,7 +41,7 @@ def _inside(value: Any) -> Iterator[Struct]:
 
 _OF_RECORDS: dict[type[Struct], Struct] = {
     type(part): part
-    for record in (*_RECORDS, LatestLine(id="msg_41", at=EARLIER, sender_id="carol", preview="Good morning"))
+    for record in (*_RECORDS, records.LatestLine(id="msg_41", at=EARLIER, sender_id="carol", preview="Good morning"))
     for part in _inside(record)
 }
 

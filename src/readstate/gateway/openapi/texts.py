@@ -13,7 +13,7 @@ user of the token. Of channels it is not in, a user token learns nothing: it get
 or not, where a service key gets 404 `channel_not_found` or `not_a_member`.
 
 **Ids and times.** Ids are 1 to 128 bytes of printable UTF-8; percent-encode them in paths. Times in answers are \
-milliseconds since 1970. Order is told by `seq`, never by ids.
+milliseconds since 1970. Order follows `seq`, never ids.
 
 **Lists** are paged: give `cursor` of one page to get the next; a `cursor` of null is the end.
 

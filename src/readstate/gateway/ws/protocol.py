@@ -9,7 +9,7 @@ does not read what was written, so that neither frames nor answers to pings pile
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 from uvicorn.config import Config
@@ -17,11 +17,11 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from uvicorn.server import ServerState
 from websockets.frames import Frame
 
-from .endpoint import TOO_MANY_FRAMES
+from readstate.timings import HttpTimings
+
+from .codes import TOO_MANY_FRAMES
 from .outlet import EXTENSION
 
-GIVE_UP_SECONDS: Final = 5.0
-"""A device that does not answer a close within this time is dropped."""
 SLICE: Final = 4_096
 """Bytes parsed at once: a few hundred frames at most."""
 MAX_PARTS: Final = 256
@@ -53,7 +53,9 @@ def _nothing() -> None:
 
 
 class LiveProtocol(WebSocketsSansIOProtocol):
-    """The server's own outlet: see `outlet.Outlet`."""
+    """The server's own outlet: see `outlet.Outlet`. `live_protocol` makes the class for a server."""
+
+    timings: ClassVar[HttpTimings]
 
     def __init__(
         self,
@@ -130,7 +132,7 @@ class LiveProtocol(WebSocketsSansIOProtocol):
         if code == TOO_MANY_FRAMES:
             self._turn_deaf()
         self._read_on()
-        self.close_timer = self.loop.call_later(GIVE_UP_SECONDS, self.transport.abort)
+        self.close_timer = self.loop.call_later(self.timings.close, self.transport.abort)
 
     def keepalive_timeout(self) -> None:
         """Pings are not answered: close, unless the device still reads what was written.
@@ -161,7 +163,7 @@ class LiveProtocol(WebSocketsSansIOProtocol):
         """The server stops: write the pushed frames, then close with 1012. Abort if the device does not take it."""
         self.flush()
         super().shutdown()
-        self.loop.call_later(GIVE_UP_SECONDS, self.transport.abort)
+        self.loop.call_later(self.timings.close, self.transport.abort)
 
     # ------------------------------------------------------------ input
 
@@ -243,6 +245,10 @@ class LiveProtocol(WebSocketsSansIOProtocol):
     def handle_close(self, event: Frame) -> None:
         self.said_goodbye = True
         super().handle_close(event)
+
+
+def live_protocol(timings: HttpTimings) -> type[LiveProtocol]:
+    return type("Timed", (LiveProtocol,), {"timings": timings})
 
 
 def text_frame(payload: bytes) -> bytes:

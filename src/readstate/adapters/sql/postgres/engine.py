@@ -25,7 +25,7 @@ from readstate.domain.errors import Invalid, StorageUnavailable
 from readstate.telemetry import STORAGE_ERRORS
 from readstate.timings import SqlTimings
 
-from .errors import DOWN, IN_THE_WAY, LOST, NOT_TEXT, explained, reason_of, unavailable
+from .errors import CONFLICTS, DOWN, LOST, NOT_TEXT, explained, reason_of, unavailable
 from .migrations import Connection, migrate
 from .pool import begin, connect, settings
 from .session import PostgresSession, PostgresSnapshot
@@ -76,7 +76,7 @@ class PostgresEngine:
         task = asyncio.create_task(self._write_after(before, work))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
-        task.add_done_callback(_look_at)
+        task.add_done_callback(_retrieve_error)
         if order is not None:
             self._last[order] = task
             task.add_done_callback(lambda done: self._last.pop(order) if self._last.get(order) is done else None)
@@ -125,11 +125,11 @@ class PostgresEngine:
         for pause in (*self._timings.retries, None):
             try:
                 return await self._try(begin, work)
-            except (*DOWN, *IN_THE_WAY) as error:
+            except (*DOWN, *CONFLICTS) as error:
                 if isinstance(error, ValueError):  # PostgreSQL refuses the value; the connection is not lost
                     raise
-                if pause is not None and isinstance(error, (*LOST, *IN_THE_WAY)):
-                    log.info("transaction repeated", action="transaction", error=str(error))
+                if pause is not None and isinstance(error, (*LOST, *CONFLICTS)):
+                    log.info("a transaction is retried", action="transaction", error=str(error))
                     await asyncio.sleep(random.uniform(0, pause))
                 elif isinstance(error, asyncpg.UniqueViolationError):
                     raise
@@ -158,7 +158,7 @@ class PostgresEngine:
             log.warning("storage unavailable", action="commit", error=str(error))
             lost = StorageUnavailable(
                 f"the database was lost during a commit ({reason_of(error)}): "
-                "it may have been done, and is safe to repeat",
+                "the change may have been made, and is safe to repeat",
                 reason=str(error),
             )
             lost.uncertain = True
@@ -222,7 +222,7 @@ class _Backoff:
         self._seconds = 0.0
 
 
-def _look_at(task: asyncio.Task[Any]) -> None:
+def _retrieve_error(task: asyncio.Task[Any]) -> None:
     """Mark the error as retrieved: the caller may have been cancelled."""
     if not task.cancelled():
         task.exception()

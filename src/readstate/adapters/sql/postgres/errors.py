@@ -10,7 +10,7 @@ import structlog
 from readstate.domain.errors import ConfigurationError, StorageUnavailable
 from readstate.telemetry import STORAGE_ERRORS
 
-WRONG = (
+MISCONFIGURED = (
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.InvalidCatalogNameError,
     asyncpg.InsufficientPrivilegeError,
@@ -31,7 +31,7 @@ LOST = (
     asyncpg.CannotConnectNowError,
     asyncpg.IdleInTransactionSessionTimeoutError,
 )
-IN_THE_WAY = (
+CONFLICTS = (
     asyncpg.SerializationError,
     asyncpg.DeadlockDetectedError,
     asyncpg.UniqueViolationError,
@@ -55,17 +55,17 @@ DOWN = (
 _TAKEN_OVER = "another process has taken it over"
 _REASONS: tuple[tuple[type[BaseException], str], ...] = (
     (asyncpg.DiskFullError, "its disk is full"),
-    (asyncpg.TooManyConnectionsError, "it has no connection left"),
+    (asyncpg.TooManyConnectionsError, "it has no free connection"),
     (asyncpg.InsufficientResourcesError, "it lacks memory or disk"),
     (asyncpg.ReadOnlySQLTransactionError, "it is read-only"),
     (asyncpg.QueryCanceledError, "a statement took too long"),
     (asyncpg.OperatorInterventionError, "it is stopping or starting"),
-    (asyncpg.TransactionRollbackError, "others are in the way"),
+    (asyncpg.TransactionRollbackError, "it conflicts with other transactions"),
     (asyncpg.InternalServerError, "its files are damaged"),
     (asyncpg.PostgresSystemError, "its disk has failed"),
-    (asyncpg.SyntaxOrAccessError, "a table or a right is missing"),
-    (asyncpg.InvalidAuthorizationSpecificationError, "it does not let this service in"),
-    (asyncpg.InvalidCatalogNameError, "it is not there"),
+    (asyncpg.SyntaxOrAccessError, "a table or a privilege is missing"),
+    (asyncpg.InvalidAuthorizationSpecificationError, "it refuses the user or the password"),
+    (asyncpg.InvalidCatalogNameError, "it does not exist"),
     (TimeoutError, "it does not answer in time"),
     (OSError, "there is no connection"),
     (asyncpg.PostgresConnectionError, "there is no connection"),
@@ -82,7 +82,7 @@ def explained() -> Iterator[None]:
     """Turn errors at the start into ConfigurationError (fix it) or StorageUnavailable (wait)."""
     try:
         yield
-    except WRONG as error:
+    except MISCONFIGURED as error:
         raise ConfigurationError(f"DATABASE_URL does not lead to a usable database: {error}") from error
     except asyncpg.SyntaxOrAccessError:
         raise  # a migration is wrong
@@ -90,11 +90,11 @@ def explained() -> Iterator[None]:
         raise unavailable("reached", error, str(error)) from error
 
 
-def unavailable(what: str, error: BaseException, told: str = "") -> StorageUnavailable:
-    """`told`: a reason that replaces the general one."""
+def unavailable(what: str, error: BaseException, reason: str = "") -> StorageUnavailable:
+    """`reason` replaces the general one."""
     STORAGE_ERRORS.inc()
     log.warning("storage unavailable", action=what, error=str(error) or type(error).__name__)
-    detail = f"the database cannot be {what} ({told or reason_of(error)}); nothing was changed"
+    detail = f"the database cannot be {what} ({reason or reason_of(error)}); nothing was changed"
     return StorageUnavailable(detail, reason=str(error) or type(error).__name__)
 
 

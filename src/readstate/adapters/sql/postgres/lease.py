@@ -64,9 +64,9 @@ class Lease:
         self._engine = engine
         self._owner = owner
         self._seconds = timings.lease
-        self._look_seconds = timings.lease_poll
+        self._poll_seconds = timings.lease_poll
         self._token = 0
-        self._keeping: asyncio.Task[None] | None = None
+        self._renewing: asyncio.Task[None] | None = None
 
     @classmethod
     async def take(cls, engine: PostgresEngine, owner: str, timings: SqlTimings) -> "Lease":
@@ -74,16 +74,16 @@ class Lease:
         lease = cls(engine, owner, timings)
         await lease._take()
         engine.fence(f"SELECT require_lease({lease._token:d})")
-        lease._keeping = asyncio.create_task(lease._keep())
+        lease._renewing = asyncio.create_task(lease._keep_renewing())
         return lease
 
     async def release(self) -> None:
         """Give up the lease, so that the next process can start at once."""
-        if self._keeping is None:
+        if self._renewing is None:
             return
-        self._keeping.cancel()
+        self._renewing.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await self._keeping
+            await self._renewing
         await self._engine.settle()
         with contextlib.suppress(ReadstateError):  # otherwise it expires
             await self._engine.write_aside(lambda session: session.run("lease_release", token=self._token))
@@ -91,17 +91,17 @@ class Lease:
     # ------------------------------------------------------------ taking it
 
     async def _take(self) -> None:
-        seen = await self._look()
+        seen = await self._read_holder()
         end = time.monotonic() + min(seen.left_ms / 1000, self._seconds)
         if seen.left_ms > 0:
             log.warning(
-                "another process has the database, or was killed with it: waiting until its lease expires",
+                "another process holds the lease of the database; waiting until it expires",
                 action="lease",
                 owner=seen.owner,
                 seconds=round(end - time.monotonic(), 1),
             )
         while not await self._take_from(seen, expired=time.monotonic() >= end):
-            now = await self._look()
+            now = await self._read_holder()
             if (now.token, now.expires_at) != (seen.token, seen.expires_at) and now.left_ms > 0:
                 raise ConfigurationError(
                     f"another process has the database: {now.owner}. In the embedded profile it belongs to one "
@@ -110,7 +110,7 @@ class Lease:
             if now.left_ms <= 0:
                 seen, end = now, 0.0  # released meanwhile
             else:
-                await asyncio.sleep(min(self._look_seconds, max(0.0, end - time.monotonic())))
+                await asyncio.sleep(min(self._poll_seconds, max(0.0, end - time.monotonic())))
 
     async def _take_from(self, seen: Holder, *, expired: bool) -> bool:
         """Take the lease only after it expires, by the database's clock or, should that be set back, by our own."""
@@ -128,7 +128,7 @@ class Lease:
         self._token = token or 0
         return token is not None
 
-    async def _look(self) -> Holder:
+    async def _read_holder(self) -> Holder:
         row = await self._engine.write_aside(lambda session: session.row("lease_holder"))
         if row is None:
             raise ConfigurationError("the table lease of the database is empty: restore its row from a backup")
@@ -136,7 +136,7 @@ class Lease:
 
     # ------------------------------------------------------------ keeping it
 
-    async def _keep(self) -> None:
+    async def _keep_renewing(self) -> None:
         while True:
             await asyncio.sleep(self._seconds / RENEWALS)
             try:

@@ -6,8 +6,8 @@ from typing import TypeAlias
 import asyncpg  # type: ignore[import-untyped]
 from asyncpg.pool import PoolConnectionProxy  # type: ignore[import-untyped]
 
-from readstate.adapters.sql.files import migrations
-from readstate.domain.errors import ConfigurationError, StorageUnavailable
+from readstate.adapters.sql.files import check_version, migrations
+from readstate.domain.errors import StorageUnavailable
 from readstate.timings import SqlTimings
 
 Connection: TypeAlias = PoolConnectionProxy
@@ -23,15 +23,10 @@ _TABLE = """CREATE TABLE IF NOT EXISTS schema_migrations (
 
 
 async def migrations_missing(connection: Connection) -> tuple[int, int]:
-    """(current, wanted) schema version; equal when nothing is missing."""
     await connection.execute("BEGIN READ ONLY")
-    before, newest = await _version(connection), max(migrations("postgres"))
+    version = await _version(connection)
     await connection.execute("COMMIT")
-    if before > newest:
-        raise ConfigurationError(
-            f"the database has schema {before}, made by a newer Readstate; this one knows up to {newest}"
-        )
-    return before, newest
+    return check_version(version, max(migrations("postgres")))
 
 
 async def migrate(connection: Connection, timings: SqlTimings) -> tuple[int, int]:

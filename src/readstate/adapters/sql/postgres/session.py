@@ -7,7 +7,6 @@ from typing import Any
 from readstate.adapters.sql import rows
 from readstate.adapters.sql.files import numbered, queries
 from readstate.adapters.sql.session import as_json
-from readstate.domain.errors import StorageUnavailable
 from readstate.domain.facts import Key
 
 from .errors import DOWN, unavailable
@@ -31,17 +30,14 @@ class PostgresSession:
         self._reads = reads
 
     async def value(self, name: str, **values: object) -> Any:
-        statement, names = SQL[name]
-        return await self._connection.fetchval(statement, *self._bound(names, values))
+        return await self._connection.fetchval(*self._call(name, values))
 
     async def row(self, name: str, **values: object) -> Sequence[Any] | None:
-        statement, names = SQL[name]
-        row = await self._connection.fetchrow(statement, *self._bound(names, values))
+        row = await self._connection.fetchrow(*self._call(name, values))
         return None if row is None else tuple(row)
 
     async def run(self, name: str, **values: object) -> int:
-        statement, names = SQL[name]
-        status: str = await self._connection.execute(statement, *self._bound(names, values))
+        status: str = await self._connection.execute(*self._call(name, values))
         return int(status.rpartition(" ")[2])
 
     async def put(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
@@ -60,30 +56,25 @@ class PostgresSession:
             await self.value("lock_members", keys=as_json(keys))
             await self.value("lock_pointers", keys=as_json(keys))
 
-    def _bound(self, names: Iterable[str], values: Mapping[str, object]) -> list[object]:
-        if self._reads:
-            return [_findable(name, values[name]) for name in names]
-        return [values[name] for name in names]
+    def _call(self, name: str, values: Mapping[str, object]) -> list[object]:
+        """A statement and its parameters."""
+        statement, names = SQL[name]
+        return [statement, *(_findable(name, values[name]) if self._reads else values[name] for name in names)]
 
 
 class PostgresSnapshot:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._abandoned = False
 
     async def rows(self, name: str, **values: object) -> Sequence[Sequence[Any]]:
         statement, names = SQL[name]
         try:
             found = await self._connection.fetch(statement, *(values[name] for name in names))
         except DOWN as error:
-            if self._abandoned:
-                raise StorageUnavailable("the export was not read for too long: begin again") from error
             raise unavailable("read", error) from error
         return [tuple(row) for row in found]
 
-    def abandon(self) -> None:
-        """An open snapshot would keep vacuum from removing old rows."""
-        self._abandoned = True
+    def close(self) -> None:
         self._connection.terminate()
 
 

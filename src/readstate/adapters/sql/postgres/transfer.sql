@@ -40,7 +40,7 @@ SELECT coalesce(json_agg(json_build_array(k.room, k.seq, json_build_array(
         ORDER BY thread_seq LIMIT 1)))), '[]')
 FROM k;
 
--- name: seats
+-- name: user_rooms
 -- Users in rooms, by (room, user): membership, preferences, pointer.
 SELECT coalesce(json_agg(json_build_array(k ->> 0, k ->> 1,
     CASE WHEN m.user_id IS NOT NULL THEN json_build_object(
@@ -141,7 +141,7 @@ FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::bigint[], $6::
     $16::bigint[]) AS n (channel_id, id, seq, sender_id, at, sent_at, text, preview, thread_id, thread_seq, mentions,
     silent, deleted, backfill, change, position);
 
--- name: put_seats
+-- name: put_user_rooms
 -- Memberships with preferences: (member, preferences).
 INSERT INTO members (user_id, channel_id, active, joined_seq, joined_at, skipped, {preferences}, user_change)
 SELECT m ->> 'user_id', m ->> 'channel_id', (m ->> 'active')::boolean, (m ->> 'joined_seq')::bigint,

@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 import structlog
 from msgspec import Struct
 
-from readstate.adapters.sql.files import migrations, schema
-from readstate.domain.errors import ConfigurationError, StorageUnavailable
+from readstate.adapters.sql.files import check_version, migrations, schema
+from readstate.domain.errors import StorageUnavailable
 from readstate.telemetry import STORAGE_ERRORS
 from readstate.timings import SqlTimings
 
@@ -53,6 +53,10 @@ class _Job(Struct):
     error: BaseException | None = None
 
 
+class _Reader(threading.local):
+    connection: sqlite3.Connection | None = None
+
+
 class SqliteEngine:
     def __init__(self, path: Path, timings: SqlTimings) -> None:
         self._path = path
@@ -65,7 +69,7 @@ class SqliteEngine:
         self._closed = False
         self._thread = threading.Thread(target=self._write_forever, name="readstate-writer", daemon=True)
         self._readers = ThreadPoolExecutor(2, "readstate-reader")
-        self._local = threading.local()
+        self._local = _Reader()
         self._reader_connections: list[sqlite3.Connection] = []
         self._thread.start()
 
@@ -174,7 +178,7 @@ class SqliteEngine:
             raise unavailable("read", error) from error
 
     def _reader(self) -> sqlite3.Connection:
-        known: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        known = self._local.connection
         if known is None:
             known = self._local.connection = connect(self._path, self._timings, read_only=True)
             self._reader_connections.append(known)
@@ -182,8 +186,7 @@ class SqliteEngine:
 
     def _drop_reader(self) -> None:
         """After an error the state of a connection is unknown: the next read opens a new one."""
-        known: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if known is not None:
+        if (known := self._local.connection) is not None:
             self._local.connection = None
             self._reader_connections.remove(known)
             known.close()
@@ -242,13 +245,7 @@ def schema_version(connection: sqlite3.Connection) -> int:
 
 
 def migrations_missing(connection: sqlite3.Connection) -> tuple[int, int]:
-    """(current, wanted) schema version; equal when nothing is missing."""
-    before, newest = schema_version(connection), max(migrations("sqlite"))
-    if before > newest:
-        raise ConfigurationError(
-            f"the database has schema {before}, made by a newer Readstate; this one knows up to {newest}"
-        )
-    return before, newest
+    return check_version(schema_version(connection), max(migrations("sqlite")))
 
 
 def migrate(connection: sqlite3.Connection) -> tuple[int, int]:

@@ -40,7 +40,7 @@ log = structlog.get_logger()
 @contextlib.contextmanager
 def opened(path: Path, timings: SqlTimings, accept_data_loss: bool = False) -> Iterator[sqlite3.Connection]:
     """Create, check, migrate and mark the store's file as in use. Only for the process that holds its lock."""
-    with told(path):
+    with explained(path):
         lost = _find_losses(path, accept_data_loss)
         if not path.exists():
             _make(path)
@@ -48,8 +48,12 @@ def opened(path: Path, timings: SqlTimings, accept_data_loss: bool = False) -> I
         connection.execute("PRAGMA synchronous = NORMAL")  # synced once, by the checkpoint
         try:
             migrate(connection)
-            if not accept_data_loss and path.stat().st_size <= CHECKED_BYTES:
-                _check_pages(connection, path)
+            check = not accept_data_loss and path.stat().st_size <= CHECKED_BYTES
+            if check and (damage := _damage(connection)):
+                raise StorageUnavailable(
+                    f"the store {path} is damaged ({damage}). Move it away and put a backup in its place (readstate "
+                    f"restore). To go on with what can be read, {GO_ON.partition(', ')[2]}"
+                )
             if lost:
                 renew_identity(connection)
             mark(connection, in_use=True)
@@ -86,7 +90,7 @@ def renew_identity(connection: sqlite3.Connection) -> None:
 
 
 @contextlib.contextmanager
-def told(path: Path) -> Iterator[None]:
+def explained(path: Path) -> Iterator[None]:
     """Turn SQLite errors into one line for the operator."""
     try:
         yield
@@ -141,13 +145,10 @@ def _make(path: Path) -> None:
         migrate(connection)
 
 
-def _check_pages(connection: sqlite3.Connection, path: Path) -> None:
-    (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    if found != "ok":
-        raise StorageUnavailable(
-            f"the store {path} is damaged ({' '.join(found.split())}). Move it away and put a backup in its place "
-            f"(readstate restore). To go on with what can be read, {GO_ON.partition(', ')[2]}"
-        )
+def _damage(connection: sqlite3.Connection, check: str = "quick_check") -> str | None:
+    """What is damaged, in one line; None if nothing is."""
+    (found,) = connection.execute(f"PRAGMA {check}(1)").fetchone()
+    return None if found == "ok" else " ".join(found.split())
 
 
 # ---------------------------------------------------------------- copies
@@ -158,7 +159,7 @@ def back_up(path: Path, target: Path, progress: Progress) -> int:
 
     The copy reads from one snapshot: later commits are not in it and do not restart it.
     """
-    with told(path):
+    with explained(path):
         if (missing := _missing(path)) is not None:
             raise StorageUnavailable(f"{missing}: a backup would lack it too")
         with contextlib.closing(_reading(path)) as source:
@@ -171,7 +172,7 @@ def back_up(path: Path, target: Path, progress: Progress) -> int:
 
 def restore(backup: Path, path: Path, progress: Progress) -> int:
     """Create a store from a backup; returns its size in bytes. Cursors from before are no longer valid."""
-    with told(backup):
+    with explained(backup):
         check_backup(backup)
         with contextlib.closing(_frozen(backup)) as source, _unfinished(path) as copy:
             _copy(source, copy, progress)
@@ -189,9 +190,8 @@ def check_backup(path: Path) -> None:
         if not schema_version(connection) or not names >= TABLES:
             raise ConfigurationError(f"{path} is no store of Readstate")
         migrations_missing(connection)  # raises for a newer version
-        (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
-    if found != "ok":
-        raise StorageUnavailable(f"{path} is damaged: {' '.join(found.split())}")
+        if damage := _damage(connection, "integrity_check"):
+            raise StorageUnavailable(f"{path} is damaged: {damage}")
     if is_marked(path):
         raise ConfigurationError(
             f"{path} is a copy of the file of a running service, without what its write-ahead log held: it is no "
@@ -206,9 +206,8 @@ def _copy(source: sqlite3.Connection, target: Path, progress: Progress) -> None:
     with contextlib.closing(sqlite3.connect(target, isolation_level=None)) as copy:
         copy.execute("PRAGMA journal_mode = DELETE").fetchone()
         mark(copy, in_use=False)
-        (found,) = copy.execute("PRAGMA quick_check(1)").fetchone()
-    if found != "ok":
-        raise StorageUnavailable(f"the store is damaged: {' '.join(found.split())}")
+        if damage := _damage(copy):
+            raise StorageUnavailable(f"the store is damaged: {damage}")
 
 
 @contextlib.contextmanager

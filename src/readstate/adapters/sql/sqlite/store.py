@@ -108,7 +108,6 @@ class SqliteSession:
 
 class SqliteSnapshot:
     def __init__(self, path: Path, timings: SqlTimings) -> None:
-        self._abandoned = False
         self._db = connect(path, timings, read_only=True)
         self._db.execute("PRAGMA cache_size = -4096")
         self._db.execute("BEGIN")
@@ -120,17 +119,8 @@ class SqliteSnapshot:
     def _rows(self, name: str, values: dict[str, object]) -> list[tuple[Any, ...]]:
         try:
             return self._db.execute(SQL[name], values).fetchall()
-        except sqlite3.ProgrammingError as error:
-            if self._abandoned:
-                raise StorageUnavailable("the export was not read for too long: begin again") from error
-            raise
         except sqlite3.Error as error:
             raise unavailable("read", error) from error
-
-    def abandon(self) -> None:
-        """An open snapshot would keep the write-ahead log from being reset."""
-        self._abandoned = True
-        self.close()
 
     def close(self) -> None:
         self._db.close()

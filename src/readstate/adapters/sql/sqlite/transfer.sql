@@ -34,7 +34,7 @@ SELECT json_group_array(json_array(k.value ->> 0, k.value ->> 1, json_array(
         AND thread_seq > k.value ->> 1 ORDER BY thread_seq LIMIT 1))))
 FROM json_each(:keys) AS k;
 
--- name: seats
+-- name: user_rooms
 -- Users in rooms, by (room, user): membership, preferences, pointer.
 SELECT json_group_array(json_array(k.value ->> 0, k.value ->> 1,
     json(iif(m.user_id IS NULL, NULL, json_object(
@@ -131,7 +131,7 @@ SELECT coalesce(max(position), 0) + 1 FROM channels;
 -- New messages, many in one statement.
 INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
--- name: put_seats
+-- name: put_user_rooms
 -- Memberships with preferences: (member, preferences).
 INSERT INTO members (user_id, channel_id, active, joined_seq, joined_at, skipped, {preferences}, user_change)
 SELECT m ->> 'user_id', m ->> 'channel_id', m ->> 'active', m ->> 'joined_seq', m ->> 'joined_at', m -> 'skipped',

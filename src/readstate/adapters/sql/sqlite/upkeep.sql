@@ -62,7 +62,7 @@ SELECT json_group_array(json_array(r.channel_id, r.user_id, json_array(
 FROM json_each(:keys) AS k
 JOIN read_receipts AS r ON r.user_id = k.value ->> 1 AND r.channel_id = k.value ->> 0;
 
--- name: some_seats
+-- name: some_user_rooms
 -- (user, channel) of some members, taken at random. A store of one process is small enough to draw from all of it.
 SELECT json_group_array(json_array(user_id, channel_id))
 FROM (SELECT m.user_id, m.channel_id

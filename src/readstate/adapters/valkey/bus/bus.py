@@ -48,20 +48,14 @@ class ValkeyBus:
     the server is down: each subscriber notices what it missed, and calls `missed`.
     """
 
-    def __init__(self, servers: BusServers, channels: Channels, instance_id: str) -> None:
-        self._servers = servers
-        self.channels = channels
-        self._publisher = f"{instance_id}:{secrets.token_hex(4)}"
-        self._sender = Sender(servers, self._publisher, *channels)
+    def __init__(self, url: str, timings: ValkeyTimings, *, prefix: str = "", instance_id: str) -> None:
+        """Use the server or Cluster of the hot store, which may still be down."""
+        self._servers = BusServers(url, timings)
+        self.channels = Channels.named(prefix, self._servers.database)
+        self._sender = Sender(self._servers, f"{instance_id}:{secrets.token_hex(4)}", *self.channels)
         self._sending = asyncio.create_task(self._sender.run())
         self._listener: Listener | None = None
         self._listening: asyncio.Task[None] | None = None
-
-    @classmethod
-    async def open(cls, url: str, timings: ValkeyTimings, *, prefix: str = "", instance_id: str) -> "ValkeyBus":
-        """Use the server or Cluster of the hot store, which may still be down."""
-        servers = BusServers(url, timings)
-        return cls(servers, Channels.named(prefix, servers.database), instance_id)
 
     def subscribe(self, on_announcements: OnAnnouncements, missed: OnGap, is_idle: Callable[[], bool]) -> None:
         """Deliver announcements from now on, and call `missed` when some may have been lost.
@@ -69,15 +63,7 @@ class ValkeyBus:
         `missed` is also called at the start, because something may have happened while the connection was made. While
         this process holds no devices (`is_idle`), as in a worker, the reads of others are not decoded.
         """
-        self._listener = Listener(
-            self._servers,
-            self.channels,
-            self._publisher,
-            lambda: self._sender.answered_at,
-            on_announcements,
-            missed,
-            is_idle,
-        )
+        self._listener = Listener(self._servers, self.channels, self._sender, on_announcements, missed, is_idle)
         self._listening = asyncio.create_task(self._listener.run())
 
     @property

@@ -17,6 +17,7 @@ from readstate.telemetry import BUS_GAPS, BUS_SKIPPED
 
 from .connections import BusConnection, BusServers, Reconnecting
 from .numbers import Numbers
+from .sender import Sender
 from .wire import decode, skim
 
 log = structlog.get_logger()
@@ -31,8 +32,7 @@ class Listener(Reconnecting):
         self,
         servers: BusServers,
         channels: Sequence[str],
-        myself: str,
-        answered_at: Callable[[], float],
+        sender: Sender,
         on_announcements: OnAnnouncements,
         missed: OnGap,
         is_idle: Callable[[], bool],
@@ -40,9 +40,8 @@ class Listener(Reconnecting):
         super().__init__(servers, channels[0], NAME)
         self._channels = channels
         self._reads = channels[0].encode()
-        self._myself = myself
-        self._answered_at = answered_at
-        """When the server last accepted a batch of this instance."""
+        self._sender = sender
+        """Of this instance."""
         self._on_announcements = on_announcements
         self._missed = missed
         self._is_idle = is_idle
@@ -101,7 +100,7 @@ class Listener(Reconnecting):
         """Nothing arrived: check that the server answers and that this instance receives its own batches."""
         if now - self._answer_at > self._timings.bus_deaf:
             raise ConnectionError("the server does not answer")
-        if self._answered_at() - self._echo_at > self._timings.bus_deaf:
+        if self._sender.answered_at - self._echo_at > self._timings.bus_deaf:
             raise ConnectionError("this instance does not receive its own batches")
         await connection.send(("PING",))
 
@@ -114,7 +113,7 @@ class Listener(Reconnecting):
         self._batch_at = now
         _, channel, data = message
         received = skim(data)
-        if received is not None and received.head.publisher == self._myself:
+        if received is not None and received.head.publisher == self._sender.publisher:
             self._echo_at = now
             return
         if received is None or not self._is_idle() or channel != self._reads:  # reads concern devices only

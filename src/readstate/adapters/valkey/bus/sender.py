@@ -42,7 +42,7 @@ class Sender(Reconnecting):
 
     def __init__(self, servers: BusServers, publisher: str, reads: str, others: str) -> None:
         super().__init__(servers, reads, NAME)
-        self._publisher = publisher
+        self.publisher = publisher
         self._command = "SPUBLISH" if servers.is_cluster else "PUBLISH"
         self._reads, self._others = reads, others
         self._queue: deque[Announcement] = deque()
@@ -107,7 +107,7 @@ class Sender(Reconnecting):
     def _publish(
         self, channel: str, announcements: Sequence[Announcement] = (), bye: bool = False
     ) -> tuple[str, str, bytes]:
-        return self._command, channel, encode(self._publisher, self._number, self._handed_over, announcements, bye)
+        return self._command, channel, encode(self.publisher, self._number, self._handed_over, announcements, bye)
 
     def _broken(self) -> None:
         """Retry an unacknowledged pack up to `MAX_TRIES` times. A heartbeat is not retried."""

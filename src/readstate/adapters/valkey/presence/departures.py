@@ -47,13 +47,13 @@ class Departures:
         self._in_flight: Counter[str] = Counter()
         """Per user, how many disconnects are in flight."""
         self._unreported: list[_Ended] = []
-        """Connections whose end the hot store does not know yet."""
+        """Connections whose end could not be reported to the hot store yet."""
         self._departed: list[Departure] = []
         """Departures that the hot store has handed over and `expire` has not returned yet."""
 
-    def are_pending(self, user: str) -> bool:
-        """Whether the hot store does not know yet that a connection of the user has ended."""
-        return user in self._in_flight or any(one.user == user for one in self._unreported)
+    def users(self) -> set[str]:
+        """Those of whom the hot store does not know yet that a connection has ended."""
+        return {*self._in_flight, *(one.user for one in self._unreported)}
 
     async def disconnect(self, user: str, device: str, connection: str = "") -> Departure | None:
         sent = self._deliveries.sent_to(user)

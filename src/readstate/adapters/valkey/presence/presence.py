@@ -107,13 +107,9 @@ class ValkeyPresence:
 
     async def _flush(self) -> None:
         """Update the list of users, and remove proven messages from the hot store."""
-        await self._users.flush(self._must_be_listed)
+        departing = self._departures.users() | self._deliveries.unstored.keys()
+        await self._users.flush(lambda user: user in departing or self._own.is_connected(user))
         await self._deliveries.flush()
-
-    def _must_be_listed(self, user: str) -> bool:
-        """Whether another process must expire the user if this one dies."""
-        is_waiting = self._departures.are_pending(user) or user in self._deliveries.unstored
-        return is_waiting or self._own.is_connected(user)
 
     async def _write(self, devices: list[Written]) -> None:
         await self._devices.open(devices)
