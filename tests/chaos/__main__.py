@@ -26,7 +26,7 @@ def main() -> int:
         if not _passes(seed, given.seconds, given.quiet):
             failed.append(seed)
         print(f"seed {seed}: {'FAILED' if seed in failed else 'ok'} in {time.monotonic() - started:.1f} s", flush=True)
-    print(f"{len(given.seeds) - len(failed)} of {len(given.seeds)} storms weathered; failed: {failed or 'none'}")
+    print(f"{len(given.seeds) - len(failed)} of {len(given.seeds)} storms survived; failed: {failed or 'none'}")
     return len(failed)
 
 

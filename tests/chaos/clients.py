@@ -348,7 +348,7 @@ def note_sent(records: Records, channel: str, result: Any) -> None:
         one.seq = result["seq"]
 
 
-def crowd(seed: int, wire: Wire, records: Records, stopping: asyncio.Event) -> list[Client]:
+def clients_of(seed: int, wire: Wire, records: Records, stopping: asyncio.Event) -> list[Client]:
     """Everybody."""
     return [
         *(Poster(user, seed, wire, records, stopping) for user in POSTERS),

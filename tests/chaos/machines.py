@@ -40,7 +40,7 @@ class OutsideKafka(Kafka):
         }
 
 
-class Weather(NamedTuple):
+class ProxiedBackends(NamedTuple):
     """The servers as processes reach them, and the proxies between."""
 
     backends: Backends
@@ -63,7 +63,7 @@ class Weather(NamedTuple):
 
 
 @functools.cache
-def weather() -> Weather:
+def proxied_backends() -> ProxiedBackends:
     """Started when the first storm needs it, gone with the process."""
     home = Path(tempfile.mkdtemp(prefix="readstate-chaos-"))
     network = Network()
@@ -80,4 +80,4 @@ def weather() -> Weather:
     hot, database = network.proxy(lambda: valkey.port), network.proxy(lambda: postgres.port)
     url = postgres.url.rpartition("/")[0].replace(f":{postgres.port}", f":{database.port}")
     backends = Backends(valkey, kafka, postgres, f"redis://{HOST}:{hot.port}/0", f"{HOST}:{log.port}", url)
-    return Weather(backends, hot, log, database)
+    return ProxiedBackends(backends, hot, log, database)

@@ -1,4 +1,4 @@
-"""One storm from its seed: a fresh cluster, a crowd of clients, the faults, peace, and the judgement."""
+"""One storm from its seed: a fresh cluster, clients, the faults, peace, and the judgement."""
 
 import asyncio
 import tempfile
@@ -8,10 +8,10 @@ from pathlib import Path
 
 from tests.cluster.fleet import running_cluster
 
-from .clients import FANOUT, crowd, furnish, wired
+from .clients import FANOUT, clients_of, furnish, wired
 from .devices import devices
 from .judge import Judge
-from .machines import weather
+from .machines import proxied_backends
 from .records import Records
 from .schedule import SERVES, SESSION_MS, STORM_SECONDS, WORKERS, schedule
 from .storm import Storm
@@ -30,20 +30,20 @@ async def storm(
     seed: int, directory: Path, tell: Callable[[str], None] = print, seconds: float = STORM_SECONDS
 ) -> None:
     """Fails with everything that is wrong afterwards."""
-    sky = await asyncio.to_thread(weather)
+    proxied = await asyncio.to_thread(proxied_backends)
     started = time.monotonic()
 
     def say(text: str) -> None:
         tell(f"[{time.monotonic() - started:5.1f}] {text}")
 
-    async with running_cluster(directory, sky.backends, serves=SERVES, workers=WORKERS, **IMPATIENT) as fleet:
+    async with running_cluster(directory, proxied.backends, serves=SERVES, workers=WORKERS, **IMPATIENT) as fleet:
         records, stopping = Records(), asyncio.Event()
         urls = [one.url for one in fleet.serves]
         async with wired(urls, records) as wire, devices(seed, urls, records, stopping) as live:
-            clients = crowd(seed, wire, records, stopping)
+            clients = clients_of(seed, wire, records, stopping)
             await furnish(clients)
             say("the storm begins")
-            tempest = Storm(sky, fleet, schedule(seed, seconds), say)
+            tempest = Storm(proxied, fleet, schedule(seed, seconds), say)
             work = [asyncio.create_task(client.run()) for client in clients]
             try:
                 await tempest.rage(seconds)
@@ -52,7 +52,7 @@ async def storm(
                 say("everything runs again")
                 finished, unfinished = await asyncio.wait(work, timeout=FINISH_SECONDS)
             finally:
-                await asyncio.to_thread(sky.heal)
+                await asyncio.to_thread(proxied.heal)
                 for task in work:
                     task.cancel()
                 await asyncio.gather(*work, return_exceptions=True)

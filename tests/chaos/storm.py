@@ -8,7 +8,7 @@ from readstate.stack.server import Server as StackServer
 from tests.cluster.fleet import ClusterProcesses
 from tests.servers import Child
 
-from .machines import Weather
+from .machines import ProxiedBackends
 from .schedule import Fault
 
 Tell = Callable[[str], None]
@@ -19,14 +19,14 @@ STOP_SECONDS = 60.0
 class Storm:
     """Faults over one fleet. Everything that blocks is done in threads."""
 
-    def __init__(self, weather: Weather, fleet: ClusterProcesses, faults: Sequence[Fault], tell: Tell) -> None:
-        self._weather = weather
+    def __init__(self, proxied: ProxiedBackends, fleet: ClusterProcesses, faults: Sequence[Fault], tell: Tell) -> None:
+        self._proxied = proxied
         self._faults = faults
         self._tell = tell
         self._fleet = fleet
         self._hit: set[str] = set()
         self._children: dict[str, Child] = {child.data_dir.name: child for child in fleet.children}
-        backends = weather.backends
+        backends = proxied.backends
         self._servers: dict[str, StackServer] = {
             "valkey": backends.valkey,
             "kafka": backends.kafka,
@@ -43,7 +43,7 @@ class Storm:
 
     async def mend(self) -> None:
         """Everything runs and is ready."""
-        await asyncio.to_thread(self._weather.heal)
+        await asyncio.to_thread(self._proxied.heal)
         await asyncio.to_thread(self._fleet.mend)
 
     async def _befall(self, fault: Fault, started: float) -> None:
@@ -59,13 +59,13 @@ class Storm:
 
     def _begin(self, fault: Fault) -> None:
         if fault.what in {"cut", "stall", "delay"}:
-            proxy = self._weather.proxies[fault.whom]
+            proxy = self._proxied.proxies[fault.whom]
             if fault.what == "delay":
                 proxy.delay(DELAY_SECONDS)
             else:
                 proxy.cut() if fault.what == "cut" else proxy.stall()
         elif fault.what == "flush":
-            self._weather.backends.valkey.ask("FLUSHALL")
+            self._proxied.backends.valkey.ask("FLUSHALL")
         elif fault.whom in self._servers:
             server = self._servers[fault.whom]
             server.kill() if fault.what == "kill" else server.pause()
@@ -84,7 +84,7 @@ class Storm:
 
     def _end(self, fault: Fault) -> None:
         if fault.what in {"cut", "stall", "delay"}:
-            self._weather.proxies[fault.whom].heal()
+            self._proxied.proxies[fault.whom].heal()
         elif fault.whom in self._servers:
             server = self._servers[fault.whom]
             server.start() if fault.what == "kill" else server.resume()

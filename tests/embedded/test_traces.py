@@ -27,7 +27,7 @@ from tests import stores
 from tests.cli.test_cli import Shell
 from tests.collector import Collector, collecting
 from tests.conftest import SERVICE_KEY, Chat, in_process, token_for
-from tests.live.conftest import a_town
+from tests.live.conftest import live_service
 from tests.servers import serving
 from tests.unit.test_runner import Scripted
 
@@ -168,12 +168,12 @@ async def test_a_failure_is_told_by_its_class_and_not_by_what_it_says(
 
 
 async def test_health_checks_and_live_connections_are_no_spans(tmp_path: Path, collector: Collector) -> None:
-    async with a_town(tmp_path, traces=True) as town:
+    async with live_service(tmp_path, traces=True) as service:
         for path in ("/healthz", "/readyz", "/metrics"):
-            assert (await town.chat.http.get(path)).status_code == 200
-        await town.chat.open_channel("alice", "bob")
-        await town.chat.send("alice", "m1")
-        device = await town.fresh("bob")
+            assert (await service.chat.http.get(path)).status_code == 200
+        await service.chat.open_channel("alice", "bob")
+        await service.chat.send("alice", "m1")
+        device = await service.fresh("bob")
         await device.ask("mark_read", channel_id="general", up_to="m1")
 
     roots = [span.name for span in collector.spans if not span.parent]

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.conftest import Chat
 
-from .conftest import Town
+from .conftest import LiveService
 from .device import Device
 
 PEOPLE = ("alice", "bob", "carol", "dave", "erin")
@@ -19,9 +19,9 @@ FEW = 5
 class Scene:
     """A place where something is about to happen, and bob's laptop, which does what only devices can do."""
 
-    def __init__(self, town: Town, laptop: Device, size: str) -> None:
-        self.chat: Chat = town.chat
-        self.town = town
+    def __init__(self, service: LiveService, laptop: Device, size: str) -> None:
+        self.chat: Chat = service.chat
+        self.service = service
         self.laptop = laptop
         self.here, self.pair = f"{size} group", f"{size} pair"
         self.hall, self.club, self.new = f"{size} hall", f"{size} club", f"{size} new"
@@ -235,7 +235,7 @@ action_of("an unfollow", lambda s: s.chat.unfollow("bob", "m1", channel=s.here))
 action_of("a tap", lambda s: s.chat.tap("bob"))
 action_of("a tap by a device", lambda s: s.laptop.ask("badge.tap"))
 action_of("a recount", lambda s: s.chat.recount("bob", channel=s.here))
-action_of("the hot state dropped", lambda s: s.town.rs.evict())
+action_of("the hot state dropped", lambda s: s.service.rs.evict())
 action_of("another user erased", lambda s: s.chat.ask("DELETE", "/v1/users/alice"))
 action_of("a user erased who has read", lambda s: s.chat.ask("DELETE", "/v1/users/carol"))
 
@@ -249,7 +249,7 @@ async def a_follow_then_replies(s: Scene) -> None:
 
 @action
 async def the_hot_state_dropped_and_then_messages(s: Scene) -> None:
-    await s.town.rs.evict()
+    await s.service.rs.evict()
     await s.chat.send("alice", "n1", mentions=["bob"], channel=s.here)
     await s.chat.reply("alice", "m1", "n2", channel=s.here)
 

@@ -24,7 +24,7 @@ from tests.conftest import JWT_SECRET, SERVICE_KEY, WAIT, Chat
 from .device import Device, open_device
 
 
-class Town:
+class LiveService:
     """A service, the backend's view of it, and the devices that are connected to it."""
 
     def __init__(self, rs: Readstate, chat: Chat, url: str) -> None:
@@ -62,9 +62,9 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def a_town(
+async def live_service(
     data_dir: Path, *, clock: Any = None, send_buffer: int | None = None, **settings: Any
-) -> AsyncIterator[Town]:
+) -> AsyncIterator[LiveService]:
     """The service as `readstate serve` runs it, but in this process."""
     options: dict[str, Any] = {"service_keys": (SERVICE_KEY,), "jwt_secret": JWT_SECRET, "data_dir": str(data_dir)}
     options |= stores.UNLIMITED | stores.settings_of(data_dir) | {"timings": stores.timings()} | settings
@@ -83,9 +83,9 @@ async def a_town(
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         try:
             async with httpx.AsyncClient(base_url=url, headers=WAIT, timeout=30) as http:
-                town = Town(rs, Chat(http, settle=partial(stores.settle, rs)), url)
-                yield town
-                await asyncio.gather(*(device.close() for device in town.devices))
+                service = LiveService(rs, Chat(http, settle=partial(stores.settle, rs)), url)
+                yield service
+                await asyncio.gather(*(device.close() for device in service.devices))
         finally:
             await server.shutdown([listener])
 
@@ -97,16 +97,16 @@ def mode(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-async def town(tmp_path: Path) -> AsyncIterator[Town]:
+async def service(tmp_path: Path) -> AsyncIterator[LiveService]:
     """A service with alice, bob and carol in the channel general."""
-    async with a_town(tmp_path) as town:
-        await town.chat.open_channel("alice", "bob", "carol")
-        yield town
+    async with live_service(tmp_path) as service:
+        await service.chat.open_channel("alice", "bob", "carol")
+        yield service
 
 
 @pytest.fixture
-async def either(tmp_path: Path, mode: str) -> AsyncIterator[Town]:
+async def either(tmp_path: Path, mode: str) -> AsyncIterator[LiveService]:
     """The same, told twice: once counting by ledgers, once by timelines."""
-    async with a_town(tmp_path, fanout_max_members=100 if mode == "ledger" else 1) as town:
-        await town.chat.open_channel("alice", "bob", "carol")
-        yield town
+    async with live_service(tmp_path, fanout_max_members=100 if mode == "ledger" else 1) as service:
+        await service.chat.open_channel("alice", "bob", "carol")
+        yield service

@@ -173,8 +173,8 @@ async def fetch(chat: Chat, user: str) -> tuple[State, dict[str, Any], str]:
 class Follower:
     """A device that keeps state as a client does: a sync first, then only events, over cuts and comings-back."""
 
-    def __init__(self, town: Any, user: str, name: str) -> None:
-        self.town = town
+    def __init__(self, service: Any, user: str, name: str) -> None:
+        self.service = service
         self.user = user
         self.name = name
         self.state = State(user)
@@ -184,12 +184,12 @@ class Follower:
 
     async def start(self) -> "Follower":
         """Syncs, and goes on from there."""
-        self.state, _, cursor = await fetch(self.town.chat, self.user)
+        self.state, _, cursor = await fetch(self.service.chat, self.user)
         await self.connect(cursor)
         return self
 
     async def connect(self, cursor: str | None) -> None:
-        self.device = await self.town.device(self.user, self.name, resume=cursor, on_frame=self._take)
+        self.device = await self.service.device(self.user, self.name, resume=cursor, on_frame=self._take)
 
     def _take(self, frame: Frame) -> None:
         self.state.apply(frame)
@@ -231,7 +231,7 @@ class Follower:
             await self.device.close()
             await self.start()
             await self.device.quiet()
-        truth, totals, _ = await fetch(self.town.chat, self.user)
+        truth, totals, _ = await fetch(self.service.chat, self.user)
         return differences(comparable(self.state.view()), comparable(truth.view() | totals))
 
 

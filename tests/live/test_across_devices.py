@@ -7,14 +7,14 @@ import pytest
 
 from tests.conftest import GENERAL
 
-from .conftest import Town
+from .conftest import LiveService
 from .device import Device, Frame
 
 
-async def both_of_bob(town: Town) -> tuple[Device, Device]:
+async def both_of_bob(service: LiveService) -> tuple[Device, Device]:
     """Bob's phone and laptop, with three messages waiting."""
-    await town.chat.send("alice", "m1", "m2", "m3")
-    return await town.fresh("bob", "phone"), await town.fresh("bob", "laptop")
+    await service.chat.send("alice", "m1", "m2", "m3")
+    return await service.fresh("bob", "phone"), await service.fresh("bob", "laptop")
 
 
 def only(events: list[Frame]) -> Frame:
@@ -25,7 +25,7 @@ def only(events: list[Frame]) -> Frame:
 # ---------------------------------------------------------------- reading
 
 
-async def test_a_read_on_one_device_reaches_the_others(either: Town) -> None:
+async def test_a_read_on_one_device_reaches_the_others(either: LiveService) -> None:
     phone, laptop = await both_of_bob(either)
 
     ack = await phone.ask("mark_read", channel_id=GENERAL, up_to="m2")
@@ -41,7 +41,7 @@ async def test_a_read_on_one_device_reaches_the_others(either: Town) -> None:
     assert told["instance_id"] == either.rs.instance_id
 
 
-async def test_a_read_does_not_come_back_to_where_it_was_done(either: Town) -> None:
+async def test_a_read_does_not_come_back_to_where_it_was_done(either: LiveService) -> None:
     phone, _ = await both_of_bob(either)
 
     await phone.ask("mark_read", channel_id=GENERAL)
@@ -49,7 +49,7 @@ async def test_a_read_does_not_come_back_to_where_it_was_done(either: Town) -> N
     assert await phone.heard() == []
 
 
-async def test_a_read_that_changes_nothing_is_not_told(either: Town) -> None:
+async def test_a_read_that_changes_nothing_is_not_told(either: LiveService) -> None:
     phone, laptop = await both_of_bob(either)
     await phone.ask("mark_read", channel_id=GENERAL)
     await laptop.heard()
@@ -61,7 +61,7 @@ async def test_a_read_that_changes_nothing_is_not_told(either: Town) -> None:
     assert await laptop.heard() == []
 
 
-async def test_messages_read_one_by_one_reach_the_others(either: Town) -> None:
+async def test_messages_read_one_by_one_reach_the_others(either: LiveService) -> None:
     phone, laptop = await both_of_bob(either)
 
     ack = await phone.ask("mark_read", channel_id=GENERAL, messages=["m2"])
@@ -72,7 +72,7 @@ async def test_messages_read_one_by_one_reach_the_others(either: Town) -> None:
     assert await either.chat.waiting("bob") == ["m3", "m1"]
 
 
-async def test_mark_unread_reaches_the_others(either: Town) -> None:
+async def test_mark_unread_reaches_the_others(either: LiveService) -> None:
     phone, laptop = await both_of_bob(either)
     await phone.ask("mark_read", channel_id=GENERAL)
     await laptop.heard()
@@ -86,7 +86,7 @@ async def test_mark_unread_reaches_the_others(either: Town) -> None:
     assert await phone.heard() == []
 
 
-async def test_a_late_read_of_an_old_epoch_changes_nothing_on_any_device(either: Town) -> None:
+async def test_a_late_read_of_an_old_epoch_changes_nothing_on_any_device(either: LiveService) -> None:
     phone, laptop = await both_of_bob(either)
     old = (await phone.ask("mark_read", channel_id=GENERAL))["last_read"]["epoch"]
     await laptop.ask("mark_unread", channel_id=GENERAL, **{"from": "m1"})
@@ -99,7 +99,7 @@ async def test_a_late_read_of_an_old_epoch_changes_nothing_on_any_device(either:
 
 
 @pytest.mark.parametrize("body", [{}, {"up_to": "m2"}, {"up_to_seq": 2}, {"messages": ["m2"]}])
-async def test_a_read_over_http_reaches_all_devices(either: Town, body: dict[str, Any]) -> None:
+async def test_a_read_over_http_reaches_all_devices(either: LiveService, body: dict[str, Any]) -> None:
     devices = await both_of_bob(either)
 
     answer = await either.chat.read("bob", **body)
@@ -108,16 +108,16 @@ async def test_a_read_over_http_reaches_all_devices(either: Town, body: dict[str
         assert only(await device.heard())["unread"] == answer["unread"]
 
 
-async def test_reads_of_the_backend_reach_all_devices(town: Town) -> None:
-    devices = await both_of_bob(town)
+async def test_reads_of_the_backend_reach_all_devices(service: LiveService) -> None:
+    devices = await both_of_bob(service)
 
-    await town.chat.read_many({"user_id": "bob", "channel_id": GENERAL, "up_to": "m1"})
+    await service.chat.read_many({"user_id": "bob", "channel_id": GENERAL, "up_to": "m1"})
 
     for device in devices:
         assert only(await device.heard())["unread"] == 2
 
 
-async def test_mark_all_read_and_its_undo_reach_all_devices(either: Town) -> None:
+async def test_mark_all_read_and_its_undo_reach_all_devices(either: LiveService) -> None:
     devices = await both_of_bob(either)
     await either.chat.open_channel("alice", "bob", channel="side")
     await either.chat.send("alice", "s1", channel="side")
@@ -137,7 +137,7 @@ async def test_mark_all_read_and_its_undo_reach_all_devices(either: Town) -> Non
         assert {(e["channel_id"], e["unread"]) for e in told} == {(GENERAL, 3), ("side", 1)}
 
 
-async def test_a_thread_read_on_one_device_reaches_the_others(either: Town) -> None:
+async def test_a_thread_read_on_one_device_reaches_the_others(either: LiveService) -> None:
     await either.chat.send("bob", "root")
     await either.chat.reply("alice", "root", "r1", "r2")
     phone, laptop = await either.fresh("bob", "phone"), await either.fresh("bob", "laptop")
@@ -151,7 +151,7 @@ async def test_a_thread_read_on_one_device_reaches_the_others(either: Town) -> N
     assert await either.chat.unread_replies("bob") == {"root": 1}
 
 
-async def test_sending_reads_on_all_devices_of_the_sender(either: Town) -> None:
+async def test_sending_reads_on_all_devices_of_the_sender(either: LiveService) -> None:
     devices = await both_of_bob(either)
 
     await either.chat.send("bob", "mine")
@@ -165,7 +165,7 @@ async def test_sending_reads_on_all_devices_of_the_sender(either: Town) -> None:
 # ---------------------------------------------------------------- messages change
 
 
-async def test_a_message_comes_with_what_a_client_needs(either: Town) -> None:
+async def test_a_message_comes_with_what_a_client_needs(either: LiveService) -> None:
     bob = await either.fresh("bob")
 
     await either.chat.send("alice", "m1", mentions=["bob"])
@@ -179,7 +179,7 @@ async def test_a_message_comes_with_what_a_client_needs(either: Town) -> None:
     assert "thread_id" not in told
 
 
-async def test_a_delete_is_told_with_the_new_figures(either: Town) -> None:
+async def test_a_delete_is_told_with_the_new_figures(either: LiveService) -> None:
     phone, laptop = await both_of_bob(either)
 
     await either.chat.delete("m3")
@@ -189,7 +189,7 @@ async def test_a_delete_is_told_with_the_new_figures(either: Town) -> None:
         assert (told["type"], told["unread"], told["latest"]["id"]) == ("unread.updated", 2, "m2")
 
 
-async def test_an_edit_of_a_mention_is_told_with_the_new_figures(either: Town) -> None:
+async def test_an_edit_of_a_mention_is_told_with_the_new_figures(either: LiveService) -> None:
     phone, _ = await both_of_bob(either)
 
     await either.chat.edit("m2", mentions=["bob"])
@@ -199,7 +199,7 @@ async def test_an_edit_of_a_mention_is_told_with_the_new_figures(either: Town) -
     assert only(await phone.heard("unread.updated"))["mentions"] == 0
 
 
-async def test_an_edit_of_the_latest_text_is_told(either: Town) -> None:
+async def test_an_edit_of_the_latest_text_is_told(either: LiveService) -> None:
     phone, _ = await both_of_bob(either)
 
     await either.chat.edit("m3", text="better")
@@ -207,7 +207,7 @@ async def test_an_edit_of_the_latest_text_is_told(either: Town) -> None:
     assert only(await phone.heard("unread.updated"))["latest"]["preview"] == "better"
 
 
-async def test_a_recount_is_told(either: Town) -> None:
+async def test_a_recount_is_told(either: LiveService) -> None:
     phone, _ = await both_of_bob(either)
 
     await either.chat.recount("bob")
@@ -227,7 +227,7 @@ async def test_a_recount_is_told(either: Town) -> None:
     ],
 )
 async def test_a_preference_reaches_all_devices_with_its_figures(
-    either: Town, wanted: dict[str, Any], figures: Frame
+    either: LiveService, wanted: dict[str, Any], figures: Frame
 ) -> None:
     for device in await both_of_bob(either):
         await either.chat.prefer("bob", **wanted)
@@ -239,10 +239,10 @@ async def test_a_preference_reaches_all_devices_with_its_figures(
         assert figures.items() <= unread.items()
 
 
-async def test_a_pin_reaches_all_devices(town: Town) -> None:
-    phone, laptop = await both_of_bob(town)
+async def test_a_pin_reaches_all_devices(service: LiveService) -> None:
+    phone, laptop = await both_of_bob(service)
 
-    await town.chat.as_user("bob").prefer("me", pinned=True)
+    await service.chat.as_user("bob").prefer("me", pinned=True)
 
     for device in (phone, laptop):
         told = only(await device.heard("channel.updated"))
@@ -250,15 +250,15 @@ async def test_a_pin_reaches_all_devices(town: Town) -> None:
         assert told["preferences"]["pinned"] is True
 
 
-async def test_preferences_are_nobody_elses_business(town: Town) -> None:
-    alice = await town.fresh("alice")
+async def test_preferences_are_nobody_elses_business(service: LiveService) -> None:
+    alice = await service.fresh("alice")
 
-    await town.chat.prefer("bob", muted=True, receipts="private")
+    await service.chat.prefer("bob", muted=True, receipts="private")
 
     assert await alice.heard() == []
 
 
-async def test_a_mute_that_ends_by_itself_is_told(either: Town) -> None:
+async def test_a_mute_that_ends_by_itself_is_told(either: LiveService) -> None:
     phone, laptop = await both_of_bob(either)
     await either.chat.prefer("bob", muted=int(time.time() * 1000) + 400)
 
@@ -266,23 +266,23 @@ async def test_a_mute_that_ends_by_itself_is_told(either: Town) -> None:
         assert (await device.first("unread.updated", muted=False))["unread"] == 3
 
 
-async def test_mutes_that_end_together_are_all_told(town: Town) -> None:
+async def test_mutes_that_end_together_are_all_told(service: LiveService) -> None:
     for channel in (GENERAL, "side", "third"):
-        await town.chat.open_channel("alice", "bob", channel=channel)
-        await town.chat.prefer("bob", channel, muted=True)
-    phone = await town.fresh("bob")
+        await service.chat.open_channel("alice", "bob", channel=channel)
+        await service.chat.prefer("bob", channel, muted=True)
+    phone = await service.fresh("bob")
     end = int(time.time() * 1000) + 500
     for channel in (GENERAL, "side", "third"):
-        await town.chat.prefer("bob", channel, muted=end)
+        await service.chat.prefer("bob", channel, muted=end)
 
     for channel in (GENERAL, "side", "third"):
         await phone.first("unread.updated", channel_id=channel, muted=False)
 
 
-async def test_a_mute_that_was_set_before_the_device_came_ends_for_it_too(town: Town) -> None:
-    before = (await town.chat.sync("bob"))["sync"]
-    await town.chat.prefer("bob", muted=int(time.time() * 1000) + 500)
-    phone = await town.device("bob", resume=before)  # even if it comes so late that the mute has ended
+async def test_a_mute_that_was_set_before_the_device_came_ends_for_it_too(service: LiveService) -> None:
+    before = (await service.chat.sync("bob"))["sync"]
+    await service.chat.prefer("bob", muted=int(time.time() * 1000) + 500)
+    phone = await service.device("bob", resume=before)  # even if it comes so late that the mute has ended
 
     assert (await phone.first("unread.updated", muted=False))["channel_id"] == GENERAL
 
@@ -290,7 +290,7 @@ async def test_a_mute_that_was_set_before_the_device_came_ends_for_it_too(town: 
 # ---------------------------------------------------------------- channels and members
 
 
-async def test_a_join_brings_the_channel(either: Town) -> None:
+async def test_a_join_brings_the_channel(either: LiveService) -> None:
     await either.chat.open_channel("alice", channel="club", type="channel", name="The club")
     await either.chat.send("alice", "c1", "c2", channel="club")
     bob = await either.fresh("bob")
@@ -307,7 +307,7 @@ async def test_a_join_brings_the_channel(either: Town) -> None:
     assert (message["type"], message["message_id"], message["counts"]) == ("message.new", "c3", True)
 
 
-async def test_a_new_name_reaches_all_members(either: Town) -> None:
+async def test_a_new_name_reaches_all_members(either: LiveService) -> None:
     devices = [await either.fresh(user) for user in ("alice", "bob", "carol")]
 
     await either.chat.change_channel(name="Another name", avatar="https://pictures.example/1")
@@ -318,7 +318,7 @@ async def test_a_new_name_reaches_all_members(either: Town) -> None:
         assert told["conversation"]["avatar"] == "https://pictures.example/1"
 
 
-async def test_an_archived_channel_leaves_the_totals_and_comes_back(either: Town) -> None:
+async def test_an_archived_channel_leaves_the_totals_and_comes_back(either: LiveService) -> None:
     phone, _ = await both_of_bob(either)
 
     await either.chat.change_channel(archived=True)
@@ -331,7 +331,7 @@ async def test_an_archived_channel_leaves_the_totals_and_comes_back(either: Town
     assert not any(event.get("archived") or event.get("conversation", {}).get("archived") for event in back)
 
 
-async def test_leaving_takes_the_channel_away(either: Town) -> None:
+async def test_leaving_takes_the_channel_away(either: LiveService) -> None:
     phone, laptop = await both_of_bob(either)
 
     await either.chat.leave("bob")
@@ -341,7 +341,7 @@ async def test_leaving_takes_the_channel_away(either: Town) -> None:
         assert (told["type"], told["channel_id"]) == ("channel.removed", GENERAL)
 
 
-async def test_a_deleted_channel_is_taken_from_all_members(either: Town) -> None:
+async def test_a_deleted_channel_is_taken_from_all_members(either: LiveService) -> None:
     devices = [await either.fresh(user) for user in ("alice", "bob", "carol")]
 
     await either.chat.delete_channel()
@@ -353,7 +353,7 @@ async def test_a_deleted_channel_is_taken_from_all_members(either: Town) -> None
 # ---------------------------------------------------------------- threads and the badge
 
 
-async def test_a_reply_reaches_members_and_counts_for_followers(either: Town) -> None:
+async def test_a_reply_reaches_members_and_counts_for_followers(either: LiveService) -> None:
     await either.chat.send("bob", "root")
     bob, carol = await either.fresh("bob"), await either.fresh("carol")
 
@@ -367,7 +367,7 @@ async def test_a_reply_reaches_members_and_counts_for_followers(either: Town) ->
     assert only(await carol.heard())["type"] == "message.new"
 
 
-async def test_following_and_unfollowing_reach_the_users_devices(either: Town) -> None:
+async def test_following_and_unfollowing_reach_the_users_devices(either: LiveService) -> None:
     await either.chat.send("bob", "root")
     await either.chat.reply("alice", "root", "r1")
     carol, bob = await either.fresh("carol"), await either.fresh("bob")
@@ -386,7 +386,7 @@ async def test_following_and_unfollowing_reach_the_users_devices(either: Town) -
     assert "thread.updated" in await bob.kinds()
 
 
-async def test_a_deleted_reply_is_told_to_followers(either: Town) -> None:
+async def test_a_deleted_reply_is_told_to_followers(either: LiveService) -> None:
     await either.chat.send("bob", "root")
     await either.chat.reply("alice", "root", "r1", "r2")
     bob = await either.fresh("bob")
@@ -397,10 +397,10 @@ async def test_a_deleted_reply_is_told_to_followers(either: Town) -> None:
     assert (told["unread"], told["latest"]["id"]) == (1, "r1")
 
 
-async def test_a_tap_clears_the_badge_on_all_devices(town: Town) -> None:
-    await town.chat.send("alice", "m1")
-    await town.chat.send("carol", "m2")
-    phone, laptop = await town.fresh("bob", "phone"), await town.fresh("bob", "laptop")
+async def test_a_tap_clears_the_badge_on_all_devices(service: LiveService) -> None:
+    await service.chat.send("alice", "m1")
+    await service.chat.send("carol", "m2")
+    phone, laptop = await service.fresh("bob", "phone"), await service.fresh("bob", "laptop")
 
     ack = await phone.ask("badge.tap")
 
@@ -409,14 +409,14 @@ async def test_a_tap_clears_the_badge_on_all_devices(town: Town) -> None:
     for device in (phone, laptop):
         told = (await device.heard("badge.updated"))[-1]
         assert (told["senders"], told["label"]) == (0, "")
-    assert await town.chat.count("bob") == 2
+    assert await service.chat.count("bob") == 2
 
 
-async def test_a_pong_comes_after_all_that_was_announced_before_the_ping(town: Town) -> None:
-    alice, bob = await town.fresh("alice"), await town.fresh("bob")
+async def test_a_pong_comes_after_all_that_was_announced_before_the_ping(service: LiveService) -> None:
+    alice, bob = await service.fresh("alice"), await service.fresh("bob")
     for number in range(1, 11):
-        await town.chat.send("alice", f"m{number}")
-        await town.chat.read("bob")
+        await service.chat.send("alice", f"m{number}")
+        await service.chat.read("bob")
         await bob.say("ping", ref=f"p{number}")
         await alice.say("ping", ref=f"p{number}")
         for device in (alice, bob):

@@ -7,7 +7,7 @@ import pytest
 
 from tests.conftest import GENERAL, Chat, eventually
 
-from .conftest import Town
+from .conftest import LiveService
 
 NO_JSON = ["", " ", "hello", "{", '{"type": "ping"', '{"type": "ping"}}', "\u2603", "nul\x00", '{"type": "ping",}']
 HALF_A_CHARACTER = ['{"type": "mark_read", "channel_id": "\\ud800"}']
@@ -94,16 +94,16 @@ BAD_FRAMES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.fixture
-async def place(town: Town) -> Town:
+async def place(service: LiveService) -> LiveService:
     """Bob has read one of three messages, one of which is deleted; he is not in the channel others."""
-    await town.chat.open_channel("alice", "carol", channel="others")
-    await town.chat.send("alice", "o1", channel="others")
-    await town.chat.send("alice", "m1", "m2", "m3")
-    await town.chat.reply("bob", "m1", "r1")
-    await town.chat.reply("alice", "m1", "r2")
-    await town.chat.delete("m2")
-    await town.chat.read("bob", up_to="m1")
-    return town
+    await service.chat.open_channel("alice", "carol", channel="others")
+    await service.chat.send("alice", "o1", channel="others")
+    await service.chat.send("alice", "m1", "m2", "m3")
+    await service.chat.reply("bob", "m1", "r1")
+    await service.chat.reply("alice", "m1", "r2")
+    await service.chat.delete("m2")
+    await service.chat.read("bob", up_to="m1")
+    return service
 
 
 async def everything(chat: Chat) -> list[Any]:
@@ -119,14 +119,14 @@ async def everything(chat: Chat) -> list[Any]:
     ]
 
 
-async def check_nothing_in_focus(town: Town) -> None:
+async def check_nothing_in_focus(service: LiveService) -> None:
     """What comes is unread."""
-    unread = (await town.chat.unread("bob"))["unread"]
-    await town.chat.send("alice", "afterwards")
-    assert (await town.chat.unread("bob"))["unread"] == unread + 1
+    unread = (await service.chat.unread("bob"))["unread"]
+    await service.chat.send("alice", "afterwards")
+    assert (await service.chat.unread("bob"))["unread"] == unread + 1
 
 
-async def test_a_bad_frame_gets_an_error_with_its_ref_and_changes_nothing(place: Town) -> None:
+async def test_a_bad_frame_gets_an_error_with_its_ref_and_changes_nothing(place: LiveService) -> None:
     bob = await place.fresh("bob")
     before = await everything(place.chat)
     for name, (code, frame) in BAD_FRAMES.items():
@@ -142,7 +142,7 @@ async def test_a_bad_frame_gets_an_error_with_its_ref_and_changes_nothing(place:
     await check_nothing_in_focus(place)
 
 
-async def test_what_is_no_frame_gets_an_error_and_changes_nothing(place: Town) -> None:
+async def test_what_is_no_frame_gets_an_error_and_changes_nothing(place: LiveService) -> None:
     bob = await place.fresh("bob")
     before = await everything(place.chat)
     for text in NO_JSON + HALF_A_CHARACTER + NO_FRAME + NESTED:
@@ -159,7 +159,7 @@ async def test_what_is_no_frame_gets_an_error_and_changes_nothing(place: Town) -
 
 
 @pytest.mark.parametrize("ref", [True, 1.5, [1], {"a": 1}])
-async def test_a_ref_is_a_text_or_a_whole_number(place: Town, ref: object) -> None:
+async def test_a_ref_is_a_text_or_a_whole_number(place: LiveService, ref: object) -> None:
     bob = await place.fresh("bob")
 
     await bob.socket.send(json.dumps({"type": "mark_read", "channel_id": GENERAL, "ref": ref}))
@@ -170,7 +170,7 @@ async def test_a_ref_is_a_text_or_a_whole_number(place: Town, ref: object) -> No
     assert await place.chat.count("bob") == 1
 
 
-async def test_a_frame_needs_no_ref(place: Town) -> None:
+async def test_a_frame_needs_no_ref(place: LiveService) -> None:
     bob = await place.fresh("bob")
 
     await bob.say("mark_read", channel_id=GENERAL)
@@ -180,7 +180,7 @@ async def test_a_frame_needs_no_ref(place: Town) -> None:
     assert "ref" not in bob.frames[0]
 
 
-async def test_a_ref_comes_back_as_it_was(place: Town) -> None:
+async def test_a_ref_comes_back_as_it_was(place: LiveService) -> None:
     bob = await place.fresh("bob")
     for ref in ("", "x" * 1000, 0, -1, 2**53, '\u2603"\\'):
         await bob.say("mark_read", channel_id=GENERAL, ref=ref)
@@ -190,7 +190,7 @@ async def test_a_ref_comes_back_as_it_was(place: Town) -> None:
         bob.frames.clear()
 
 
-async def test_frames_are_text(place: Town) -> None:
+async def test_frames_are_text(place: LiveService) -> None:
     bob = await place.fresh("bob")
     before = await everything(place.chat)
 
@@ -201,7 +201,7 @@ async def test_frames_are_text(place: Town) -> None:
     assert await everything(place.chat) == before
 
 
-async def test_a_frame_that_is_too_large_ends_the_connection(place: Town) -> None:
+async def test_a_frame_that_is_too_large_ends_the_connection(place: LiveService) -> None:
     bob = await place.fresh("bob")
     before = await everything(place.chat)
     frame = {"type": "mark_read", "channel_id": GENERAL, "messages": ["m3"] * 20_000}
@@ -213,7 +213,7 @@ async def test_a_frame_that_is_too_large_ends_the_connection(place: Town) -> Non
     assert await everything(place.chat) == before
 
 
-async def test_a_frame_in_many_pieces_is_as_large_as_all_of_them(place: Town) -> None:
+async def test_a_frame_in_many_pieces_is_as_large_as_all_of_them(place: LiveService) -> None:
     bob = await place.fresh("bob")
 
     await bob.socket.send("x" * 1000 for _ in range(100))
@@ -221,7 +221,7 @@ async def test_a_frame_in_many_pieces_is_as_large_as_all_of_them(place: Town) ->
     assert await bob.ended() == 1009
 
 
-async def test_frames_are_answered_in_order(place: Town) -> None:
+async def test_frames_are_answered_in_order(place: LiveService) -> None:
     bob = await place.fresh("bob")
     frames = [("ping", {}), ("mark_read", {"channel_id": GENERAL}), ("shout", {}), ("badge.tap", {})]
 
@@ -233,7 +233,7 @@ async def test_frames_are_answered_in_order(place: Town) -> None:
     assert [frame["ref"] for frame in bob.frames if isinstance(frame.get("ref"), int)] == list(range(20))
 
 
-async def test_the_largest_frame_is_still_done(place: Town) -> None:
+async def test_the_largest_frame_is_still_done(place: LiveService) -> None:
     bob = await place.fresh("bob")
     frame = json.dumps({"type": "mark_read", "channel_id": GENERAL, "ref": "r"})
     padded = frame[:-1] + " " * (place.rs.settings.max_frame - len(frame)) + "}"
@@ -244,7 +244,7 @@ async def test_the_largest_frame_is_still_done(place: Town) -> None:
     assert bob.frames[0]["type"] == "ack"
 
 
-async def test_text_that_is_no_utf8_ends_the_connection(place: Town) -> None:
+async def test_text_that_is_no_utf8_ends_the_connection(place: LiveService) -> None:
     bob = await place.fresh("bob")
 
     await bob.socket.send(b"\xff\xfe", text=True)
@@ -252,14 +252,14 @@ async def test_text_that_is_no_utf8_ends_the_connection(place: Town) -> None:
     assert await bob.ended() == 1007
 
 
-async def test_a_close_code_that_a_device_makes_up_has_no_count_of_its_own(town: Town) -> None:
-    before = await town.metric("readstate_ws_closed_total", code="other")
-    bob = await town.device("bob")
+async def test_a_close_code_that_a_device_makes_up_has_no_count_of_its_own(service: LiveService) -> None:
+    before = await service.metric("readstate_ws_closed_total", code="other")
+    bob = await service.device("bob")
 
     await bob.socket.close(3777)
 
     async def counted() -> bool:
-        return await town.metric("readstate_ws_closed_total", code="other") == before + 1
+        return await service.metric("readstate_ws_closed_total", code="other") == before + 1
 
     await eventually(counted, "it is counted")
-    assert await town.metric("readstate_ws_closed_total", code="3777") == 0
+    assert await service.metric("readstate_ws_closed_total", code="3777") == 0

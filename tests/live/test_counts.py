@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import GENERAL
 
-from .conftest import Town, a_town
+from .conftest import LiveService, live_service
 from .device import Device
 
 
@@ -17,7 +17,7 @@ async def counts(device: Device) -> list[bool]:
     return [event["counts"] for event in await device.heard("message.new")]
 
 
-async def test_a_message_adds_one_for_everybody_else(either: Town) -> None:
+async def test_a_message_adds_one_for_everybody_else(either: LiveService) -> None:
     alice, bob = await either.fresh("alice"), await either.fresh("bob")
 
     await either.chat.send("alice", "m1")
@@ -26,7 +26,7 @@ async def test_a_message_adds_one_for_everybody_else(either: Town) -> None:
     assert await counts(alice) == [False]
 
 
-async def test_a_silent_message_adds_nothing(either: Town) -> None:
+async def test_a_silent_message_adds_nothing(either: LiveService) -> None:
     bob = await either.fresh("bob")
 
     await either.chat.send("alice", "m1", silent=True, mentions=["bob"])
@@ -36,7 +36,7 @@ async def test_a_silent_message_adds_nothing(either: Town) -> None:
     assert await either.chat.count("bob") == 0
 
 
-async def test_a_reply_adds_only_where_it_stands_in_the_channel(either: Town) -> None:
+async def test_a_reply_adds_only_where_it_stands_in_the_channel(either: LiveService) -> None:
     await either.chat.send("alice", "root")
     bob = await either.fresh("bob")
 
@@ -48,7 +48,7 @@ async def test_a_reply_adds_only_where_it_stands_in_the_channel(either: Town) ->
     assert (both["counts"], both["seq"], both["thread_id"], both["thread_seq"]) == (True, 2, "root", 2)
 
 
-async def test_a_mention_says_so(either: Town) -> None:
+async def test_a_mention_says_so(either: LiveService) -> None:
     bob, carol = await either.fresh("bob"), await either.fresh("carol")
 
     await either.chat.send("alice", "m1", mentions=["bob"])
@@ -59,17 +59,17 @@ async def test_a_mention_says_so(either: Town) -> None:
     assert [event["mentions_me"] for event in await carol.heard("message.new")] == [False, True, True]
 
 
-async def test_here_mentions_those_who_are_online(town: Town) -> None:
-    bob = await town.fresh("bob")
+async def test_here_mentions_those_who_are_online(service: LiveService) -> None:
+    bob = await service.fresh("bob")
 
-    await town.chat.send("alice", "m1", mentions=["@here"])
+    await service.chat.send("alice", "m1", mentions=["@here"])
 
     assert [event["mentions_me"] for event in await bob.heard("message.new")] == [True]
-    assert (await town.chat.unread("bob"))["mentions"] == 1
-    assert (await town.chat.unread("carol"))["mentions"] == 0
+    assert (await service.chat.unread("bob"))["mentions"] == 1
+    assert (await service.chat.unread("carol"))["mentions"] == 0
 
 
-async def test_in_focus_on_any_device_a_message_adds_nothing_on_all_of_them(either: Town) -> None:
+async def test_in_focus_on_any_device_a_message_adds_nothing_on_all_of_them(either: LiveService) -> None:
     phone, laptop = await either.fresh("bob", "phone"), await either.fresh("bob", "laptop")
     await phone.ask("channel.focus", channel_id=GENERAL)
 
@@ -79,7 +79,7 @@ async def test_in_focus_on_any_device_a_message_adds_nothing_on_all_of_them(eith
     assert await counts(laptop) == [False]
 
 
-async def test_in_a_muted_channel_a_message_adds_one_and_its_figures_follow(either: Town) -> None:
+async def test_in_a_muted_channel_a_message_adds_one_and_its_figures_follow(either: LiveService) -> None:
     await either.chat.prefer("bob", muted=True)
     bob = await either.fresh("bob")
 
@@ -94,7 +94,7 @@ async def test_in_a_muted_channel_a_message_adds_one_and_its_figures_follow(eith
     ("wanted", "mentions", "unread"), [("mentions", [], 0), ("mentions", ["bob"], 1), ("none", ["bob"], 0)]
 )
 async def test_by_preference_a_message_may_add_nothing(
-    either: Town, wanted: str, mentions: list[str], unread: int
+    either: LiveService, wanted: str, mentions: list[str], unread: int
 ) -> None:
     await either.chat.prefer("bob", count=wanted)
     bob = await either.fresh("bob")
@@ -110,7 +110,7 @@ async def test_by_preference_a_message_may_add_nothing(
     assert after == {"unread": unread, "has_unread": True, "mentions": len(mentions)}
 
 
-async def test_a_batch_counts_message_by_message(either: Town) -> None:
+async def test_a_batch_counts_message_by_message(either: LiveService) -> None:
     bob = await either.fresh("bob")
     plain: dict[str, Any] = {"channel_id": GENERAL, "text": "x"}
 
@@ -130,7 +130,7 @@ async def test_a_batch_counts_message_by_message(either: Town) -> None:
     assert await either.chat.count("bob") == 2
 
 
-async def test_a_repeated_message_is_told_once(either: Town) -> None:
+async def test_a_repeated_message_is_told_once(either: LiveService) -> None:
     bob = await either.fresh("bob")
 
     await either.chat.send("alice", "m1")
@@ -139,7 +139,7 @@ async def test_a_repeated_message_is_told_once(either: Town) -> None:
     assert await counts(bob) == [True]
 
 
-async def test_the_epoch_of_a_message_is_the_users_own(either: Town) -> None:
+async def test_the_epoch_of_a_message_is_the_users_own(either: LiveService) -> None:
     await either.chat.send("alice", "m1")
     await either.chat.mark_unread("bob", "m1")
     epoch = (await either.chat.unread("bob"))["last_read"]["epoch"]
@@ -155,14 +155,14 @@ async def test_the_epoch_of_a_message_is_the_users_own(either: Town) -> None:
 
 
 @pytest.fixture
-async def capped(tmp_path: Path, mode: str) -> AsyncIterator[Town]:
+async def capped(tmp_path: Path, mode: str) -> AsyncIterator[LiveService]:
     """Counts above three are lower bounds."""
-    async with a_town(tmp_path, unread_cap=3, fanout_max_members=100 if mode == "ledger" else 1) as town:
-        await town.chat.open_channel("alice", "bob")
-        yield town
+    async with live_service(tmp_path, unread_cap=3, fanout_max_members=100 if mode == "ledger" else 1) as service:
+        await service.chat.open_channel("alice", "bob")
+        yield service
 
 
-async def test_at_the_cap_devices_and_http_say_the_same(capped: Town) -> None:
+async def test_at_the_cap_devices_and_http_say_the_same(capped: LiveService) -> None:
     bob = await capped.fresh("bob")
     unread, exact = 0, True
     for number in range(1, 8):
@@ -178,7 +178,7 @@ async def test_at_the_cap_devices_and_http_say_the_same(capped: Town) -> None:
     assert exact is False
 
 
-async def test_after_a_read_at_the_cap_counts_are_exact_again(capped: Town) -> None:
+async def test_after_a_read_at_the_cap_counts_are_exact_again(capped: LiveService) -> None:
     await capped.chat.send("alice", *(f"m{number}" for number in range(1, 7)))
     bob, laptop = await capped.fresh("bob"), await capped.fresh("bob", "laptop")
 

@@ -15,7 +15,7 @@ from readstate.live.sessions import UserSession
 from tests.conftest import JWT_SECRET, SERVICE_KEY, WAIT, Chat, eventually, token_for
 from tests.servers import Server, serving
 
-from .conftest import Town, a_town
+from .conftest import LiveService, live_service
 from .device import open_device
 
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
@@ -49,21 +49,21 @@ async def backend(server: Server) -> AsyncIterator[Chat]:
         yield Chat(http)
 
 
-async def is_online(town: Town, user: str) -> bool:
-    return bool((await town.chat.presence(user))["online"])
+async def is_online(service: LiveService, user: str) -> bool:
+    return bool((await service.chat.presence(user))["online"])
 
 
 async def test_a_slow_device_is_closed_and_others_are_not_delayed(tmp_path: Path) -> None:
-    async with a_town(tmp_path, max_queue=65_536, send_buffer=4096) as town:
-        await town.chat.open_channel("alice", "bob", "carol")
-        closed = await town.metric("readstate_ws_closed_total", code="4408")
-        deaf = await asyncio.to_thread(Deaf, town.url, "bob")
-        await eventually(lambda: is_online(town, "bob"), "bob's device is connected")
-        carol = await town.fresh("carol")
+    async with live_service(tmp_path, max_queue=65_536, send_buffer=4096) as service:
+        await service.chat.open_channel("alice", "bob", "carol")
+        closed = await service.metric("readstate_ws_closed_total", code="4408")
+        deaf = await asyncio.to_thread(Deaf, service.url, "bob")
+        await eventually(lambda: is_online(service, "bob"), "bob's device is connected")
+        carol = await service.fresh("carol")
         sent = 0
-        while await is_online(town, "bob"):
+        while await is_online(service, "bob"):
             assert sent < 20_000, "the device that does not read was never closed"
-            await town.chat.post_all(
+            await service.chat.post_all(
                 {"channel_id": "general", "sender_id": "alice", "text": "x" * 100, "id": f"m{sent + n}"}
                 for n in range(100)
             )
@@ -73,31 +73,31 @@ async def test_a_slow_device_is_closed_and_others_are_not_delayed(tmp_path: Path
         assert [event["seq"] for event in messages] == list(range(1, sent + 1))
 
         async def closed_as_too_slow() -> bool:
-            return await town.metric("readstate_ws_closed_total", code="4408") == closed + 1
+            return await service.metric("readstate_ws_closed_total", code="4408") == closed + 1
 
         await eventually(closed_as_too_slow, "it is counted as too slow")
         deaf.close()
-        again = await town.device("bob")
+        again = await service.device("bob")
         await again.quiet()
 
 
 async def test_a_thousand_connections_come_and_go_and_leave_nothing_behind(tmp_path: Path) -> None:
-    async with a_town(tmp_path) as town:
+    async with live_service(tmp_path) as service:
         people = [f"p{number}" for number in range(50)]
-        await town.chat.open_channel("alice", *people)
+        await service.chat.open_channel("alice", *people)
         tasks = len(asyncio.all_tasks())
         stop = asyncio.Event()
 
         async def write() -> int:
             number = 0
             while not stop.is_set():
-                await town.chat.post("alice", text="hello", id=f"m{number}")
+                await service.chat.post("alice", text="hello", id=f"m{number}")
                 number += 1
             return number
 
         async def live(number: int) -> None:
             """Comes, hears something, and goes: properly, without a word, or in the middle of coming."""
-            device = await open_device(town.url, people[number % 50], f"device {number}", hello=number % 10 != 9)
+            device = await open_device(service.url, people[number % 50], f"device {number}", hello=number % 10 != 9)
             if number % 10 != 9:
                 await device.first("message.new")
             await (device.cut() if number % 3 else device.close())
@@ -114,11 +114,11 @@ async def test_a_thousand_connections_come_and_go_and_leave_nothing_behind(tmp_p
         assert await writer > 0
 
         async def nothing_is_left() -> bool:
-            return await town.metric("readstate_ws_connections") == 0 and len(asyncio.all_tasks()) <= tasks
+            return await service.metric("readstate_ws_connections") == 0 and len(asyncio.all_tasks()) <= tasks
 
         await eventually(nothing_is_left, "all connections and their tasks have ended")
-        assert [(await town.chat.presence(name))["devices"] for name in people] == [[]] * 50
-        await town.rs.live.close()
+        assert [(await service.chat.presence(name))["devices"] for name in people] == [[]] * 50
+        await service.rs.live.close()
         gc.collect()
         assert not [one for one in gc.get_objects() if isinstance(one, UserSession)]
 

@@ -13,7 +13,7 @@ from readstate.services import cursors
 from tests import stores
 from tests.conftest import GENERAL, Chat, Clock, check_problem
 
-from .conftest import Town, a_town
+from .conftest import LiveService, live_service
 from .device import Frame
 
 DAY = 24 * 3600
@@ -31,11 +31,11 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-async def town(tmp_path: Path, clock: Clock) -> AsyncIterator[Town]:
+async def service(tmp_path: Path, clock: Clock) -> AsyncIterator[LiveService]:
     """Alice and bob in general, which carol is not in."""
-    async with a_town(tmp_path, clock=clock, max_page=2) as town:
-        await town.chat.open_channel("alice", "bob")
-        yield town
+    async with live_service(tmp_path, clock=clock, max_page=2) as service:
+        await service.chat.open_channel("alice", "bob")
+        yield service
 
 
 def previews(events: list[Frame]) -> list[str]:
@@ -86,56 +86,56 @@ def queries(rs: Any) -> list[Query]:
 # ---------------------------------------------------------------- made up
 
 
-async def test_a_made_up_cursor_is_refused(town: Town) -> None:
-    await town.chat.send("alice", "m1", "m2")
+async def test_a_made_up_cursor_is_refused(service: LiveService) -> None:
+    await service.chat.send("alice", "m1", "m2")
 
-    for query in queries(town.rs):
-        answer = await query.send(town.chat, made_up(query.cursor, query.owner))
+    for query in queries(service.rs):
+        answer = await query.send(service.chat, made_up(query.cursor, query.owner))
         check_problem(answer, 400, "invalid_cursor", query.field)
 
 
-async def test_a_made_up_resume_shows_nothing(town: Town) -> None:
-    await town.chat.send("alice", "m1", "m2")
-    await town.chat.join("carol")
-    everything = cursors.SyncCursor(0, (0,), 0, town.rs.changes.store_id)
+async def test_a_made_up_resume_shows_nothing(service: LiveService) -> None:
+    await service.chat.send("alice", "m1", "m2")
+    await service.chat.join("carol")
+    everything = cursors.SyncCursor(0, (0,), 0, service.rs.changes.store_id)
 
-    carol = await town.device("carol", resume=made_up(everything, "carol"))
+    carol = await service.device("carol", resume=made_up(everything, "carol"))
 
     events = await carol.heard()
     assert previews(events) == []
     assert [event["type"] for event in events] == ["sync.required", "badge.updated"]
 
 
-async def test_a_made_up_cursor_shows_no_old_tap(town: Town) -> None:
-    await town.chat.send("alice", "m1")
-    await town.chat.tap("bob")
-    at = town.rs.clock()
-    bob = await town.device("bob")
+async def test_a_made_up_cursor_shows_no_old_tap(service: LiveService) -> None:
+    await service.chat.send("alice", "m1")
+    await service.chat.tap("bob")
+    at = service.rs.clock()
+    bob = await service.device("bob")
 
     shown = await bob.do("badge.tap", cursor=made_up(cursors.TapAfter(0, at, 1, at, at, "z", "z"), "bob"))
 
     assert (shown["type"], shown["code"]) == ("error", "invalid_cursor")
 
 
-async def test_a_cursor_that_was_changed_is_refused(town: Town) -> None:
-    sync = (await town.chat.sync("bob"))["sync"]
+async def test_a_cursor_that_was_changed_is_refused(service: LiveService) -> None:
+    sync = (await service.chat.sync("bob"))["sync"]
     raw = urlsafe_b64decode(sync + "=" * (-len(sync) % 4))
 
     for index in range(len(raw)):
         other = urlsafe_b64encode(raw[:index] + bytes([raw[index] ^ 1]) + raw[index + 1 :]).decode().rstrip("=")
-        answer = await town.chat.call("GET", "/v1/users/bob/unread", params={"since": other})
+        answer = await service.chat.call("GET", "/v1/users/bob/unread", params={"since": other})
         check_problem(answer, 400, "invalid_cursor", "since")
 
 
-async def test_a_device_with_a_refused_cursor_goes_on_after_one_sync(town: Town) -> None:
+async def test_a_device_with_a_refused_cursor_goes_on_after_one_sync(service: LiveService) -> None:
     """As after an upgrade: cursors from before cursors were signed are refused, once."""
-    old = cursors.SyncCursor(0, (0,), 0, town.rs.changes.store_id)
-    bob = await town.device("bob", resume=made_up(old, "bob"))
+    old = cursors.SyncCursor(0, (0,), 0, service.rs.changes.store_id)
+    bob = await service.device("bob", resume=made_up(old, "bob"))
     await bob.first("sync.required")
     await bob.cut()
-    await town.chat.send("alice", "m1")
+    await service.chat.send("alice", "m1")
 
-    back = await town.device("bob", resume=bob.resume)
+    back = await service.device("bob", resume=bob.resume)
 
     events = await back.heard()
     assert previews(events) == ["this is m1"]
@@ -150,23 +150,23 @@ def numbers_of(cursor: msgspec.Struct) -> list[str]:
 
 
 @pytest.mark.parametrize("number", [-(2**63), -(2**63) + 1, -1, 2**63 - 2, 2**63 - 1, 2**63, 2**64 - 1])
-async def test_no_number_in_a_cursor_is_a_fault_of_the_service(town: Town, number: int) -> None:
+async def test_no_number_in_a_cursor_is_a_fault_of_the_service(service: LiveService, number: int) -> None:
     """Not even in one with the right signature."""
-    await town.chat.send("alice", "m1", "m2", "m3")
+    await service.chat.send("alice", "m1", "m2", "m3")
 
-    for query in queries(town.rs):
+    for query in queries(service.rs):
         for name in numbers_of(query.cursor):
             cursor = msgspec.structs.replace(query.cursor, **{name: number})
-            answer = await query.send(town.chat, town.rs.cursors.encode(cursor, query.owner))
+            answer = await query.send(service.chat, service.rs.cursors.encode(cursor, query.owner))
             assert answer.status_code in {200, 400}, (query.path, name, answer.text)
 
 
 @pytest.mark.parametrize("positions", [(), (-1,), (2**63,), (0, 0)])
-async def test_positions_that_fit_no_log_are_refused(town: Town, positions: tuple[int, ...]) -> None:
-    cursor = town.rs.cursors.encode(cursors.SyncCursor(0, positions, 0, town.rs.changes.store_id), "bob")
+async def test_positions_that_fit_no_log_are_refused(service: LiveService, positions: tuple[int, ...]) -> None:
+    cursor = service.rs.cursors.encode(cursors.SyncCursor(0, positions, 0, service.rs.changes.store_id), "bob")
 
-    answer = await town.chat.call("GET", "/v1/users/bob/unread", params={"since": cursor})
-    bob = await town.device("bob", resume=cursor)
+    answer = await service.chat.call("GET", "/v1/users/bob/unread", params={"since": cursor})
+    bob = await service.device("bob", resume=cursor)
 
     check_problem(answer, 400, "invalid_cursor", "since")
     await bob.first("sync.required")
@@ -175,43 +175,45 @@ async def test_positions_that_fit_no_log_are_refused(town: Town, positions: tupl
 # ---------------------------------------------------------------- genuine, at another time
 
 
-async def test_messages_from_before_a_join_were_not_missed(town: Town) -> None:
-    carol = await town.fresh("carol")
+async def test_messages_from_before_a_join_were_not_missed(service: LiveService) -> None:
+    carol = await service.fresh("carol")
     await carol.cut()
-    await town.chat.send("alice", "m1", "m2")
-    await town.chat.reply("bob", "m1", "r1")
-    await town.chat.join("carol")
-    await town.chat.send("alice", "m3")
-    await town.chat.reply("bob", "m1", "r2")
+    await service.chat.send("alice", "m1", "m2")
+    await service.chat.reply("bob", "m1", "r1")
+    await service.chat.join("carol")
+    await service.chat.send("alice", "m3")
+    await service.chat.reply("bob", "m1", "r2")
 
-    back = await town.device("carol", resume=carol.resume)
+    back = await service.device("carol", resume=carol.resume)
 
     assert previews(await back.heard()) == ["this is m3", "this is r2"]
 
 
 @pytest.mark.parametrize("history", ["read", "unread", 1])
-async def test_messages_from_between_leaving_and_coming_back_were_not_missed(town: Town, history: str | int) -> None:
-    bob = await town.fresh("bob")
-    await town.chat.send("alice", "m1")
+async def test_messages_from_between_leaving_and_coming_back_were_not_missed(
+    service: LiveService, history: str | int
+) -> None:
+    bob = await service.fresh("bob")
+    await service.chat.send("alice", "m1")
     await bob.heard()
     await bob.cut()
-    await town.chat.leave("bob")
-    await town.chat.send("alice", "m2")
-    await town.chat.reply("alice", "m1", "r1")
-    await town.chat.join("bob", history=history)
-    await town.chat.send("alice", "m3")
+    await service.chat.leave("bob")
+    await service.chat.send("alice", "m2")
+    await service.chat.reply("alice", "m1", "r1")
+    await service.chat.join("bob", history=history)
+    await service.chat.send("alice", "m3")
 
-    back = await town.device("bob", resume=bob.resume)
+    back = await service.device("bob", resume=bob.resume)
 
     assert previews(await back.heard()) == ["this is m3"]
 
 
-async def test_who_joins_with_nothing_new_hears_of_the_channel_and_of_no_message(town: Town) -> None:
-    sync = (await town.chat.sync("carol"))["sync"]
-    await town.chat.send("alice", "m1")
-    await town.chat.join("carol", history="unread")
+async def test_who_joins_with_nothing_new_hears_of_the_channel_and_of_no_message(service: LiveService) -> None:
+    sync = (await service.chat.sync("carol"))["sync"]
+    await service.chat.send("alice", "m1")
+    await service.chat.join("carol", history="unread")
 
-    carol = await town.device("carol", resume=sync)
+    carol = await service.device("carol", resume=sync)
 
     events = await carol.heard()
     assert previews(events) == []
@@ -219,76 +221,76 @@ async def test_who_joins_with_nothing_new_hears_of_the_channel_and_of_no_message
     assert unread["unread"] == 1
 
 
-async def test_the_pages_of_a_tap_are_gone_after_ten_minutes(town: Town, clock: Clock) -> None:
-    await town.chat.send("alice", "m1", "m2", "m3")
-    cursor = (await town.chat.tap("bob"))["cursor"]
+async def test_the_pages_of_a_tap_are_gone_after_ten_minutes(service: LiveService, clock: Clock) -> None:
+    await service.chat.send("alice", "m1", "m2", "m3")
+    cursor = (await service.chat.tap("bob"))["cursor"]
     clock.advance(seconds=600)
-    again = [await town.chat.ask("POST", "/v1/users/bob/badge/tap", {"cursor": cursor}) for _ in range(2)]
+    again = [await service.chat.ask("POST", "/v1/users/bob/badge/tap", {"cursor": cursor}) for _ in range(2)]
     assert [[m["id"] for m in page["by_sender"][0]["messages"]] for page in again] == [["m1"], ["m1"]]
 
     clock.advance(seconds=1)
 
-    answer = await town.chat.call("POST", "/v1/users/bob/badge/tap", {"cursor": cursor})
+    answer = await service.chat.call("POST", "/v1/users/bob/badge/tap", {"cursor": cursor})
     check_problem(answer, 400, "invalid_cursor", "cursor")
-    bob = await town.device("bob")
+    bob = await service.device("bob")
     assert (await bob.do("badge.tap", cursor=cursor))["code"] == "invalid_cursor"
 
 
 # ---------------------------------------------------------------- erased meanwhile
 
 
-async def refused(town: Town, user: str, cursor: str) -> None:
+async def refused(service: LiveService, user: str, cursor: str) -> None:
     """The device is told to sync, and the delta over HTTP is refused; a sync leads on."""
-    answer = await town.chat.call("GET", f"/v1/users/{user}/unread", params={"since": cursor})
+    answer = await service.chat.call("GET", f"/v1/users/{user}/unread", params={"since": cursor})
     check_problem(answer, 400, "invalid_cursor", "since")
-    device = await town.device(user, "comes back", resume=cursor)
+    device = await service.device(user, "comes back", resume=cursor)
     await device.first("sync.required")
-    sync = await town.chat.sync(user)
-    assert (await town.chat.sync(user, since=sync["sync"]))["channels"] == []
+    sync = await service.chat.sync(user)
+    assert (await service.chat.sync(user, since=sync["sync"]))["channels"] == []
     await device.close()
 
 
-async def test_a_device_that_was_away_while_its_user_was_erased_must_sync(town: Town) -> None:
-    bob = await town.fresh("bob")
+async def test_a_device_that_was_away_while_its_user_was_erased_must_sync(service: LiveService) -> None:
+    bob = await service.fresh("bob")
     await bob.cut()
-    await town.chat.ask("DELETE", "/v1/users/bob")
+    await service.chat.ask("DELETE", "/v1/users/bob")
 
-    await refused(town, "bob", bob.resume or "")
+    await refused(service, "bob", bob.resume or "")
 
 
-async def test_it_must_sync_also_when_the_user_is_back_and_has_read(town: Town, clock: Clock) -> None:
-    sync = (await town.chat.sync("bob"))["sync"]
-    await town.chat.ask("DELETE", "/v1/users/bob")
-    await town.chat.open_channel("alice", "bob", channel="another")
-    await town.chat.send("alice", "m1", channel="another")
-    await town.chat.read("bob", "another")
+async def test_it_must_sync_also_when_the_user_is_back_and_has_read(service: LiveService, clock: Clock) -> None:
+    sync = (await service.chat.sync("bob"))["sync"]
+    await service.chat.ask("DELETE", "/v1/users/bob")
+    await service.chat.open_channel("alice", "bob", channel="another")
+    await service.chat.send("alice", "m1", channel="another")
+    await service.chat.read("bob", "another")
 
-    await refused(town, "bob", sync)
+    await refused(service, "bob", sync)
 
 
 async def test_it_must_sync_after_days_and_a_restart(tmp_path: Path, clock: Clock) -> None:
     """A note of an erase is dropped after days: then older cursors of all users count as from before one."""
-    async with a_town(tmp_path, clock=clock) as town:
-        await town.chat.open_channel("alice", "bob")
-        sync = (await town.chat.sync("bob"))["sync"]
-        await town.chat.ask("DELETE", "/v1/users/bob")
+    async with live_service(tmp_path, clock=clock) as service:
+        await service.chat.open_channel("alice", "bob")
+        sync = (await service.chat.sync("bob"))["sync"]
+        await service.chat.ask("DELETE", "/v1/users/bob")
     clock.advance(seconds=10 * DAY)
-    async with a_town(tmp_path, clock=clock) as town:
-        await refused(town, "bob", sync)
-        await town.chat.ask("DELETE", "/v1/users/dave")
+    async with live_service(tmp_path, clock=clock) as service:
+        await refused(service, "bob", sync)
+        await service.chat.ask("DELETE", "/v1/users/dave")
 
-        await refused(town, "bob", sync)
+        await refused(service, "bob", sync)
 
 
-async def test_erasing_one_user_costs_no_other_a_sync(town: Town) -> None:
-    alice, bob = await town.fresh("alice"), await town.fresh("bob")
+async def test_erasing_one_user_costs_no_other_a_sync(service: LiveService) -> None:
+    alice, bob = await service.fresh("alice"), await service.fresh("bob")
     await alice.cut()
     await bob.cut()
-    await town.chat.send("alice", "m1")
-    await town.chat.ask("DELETE", "/v1/users/carol")
-    await town.rs.evict()
+    await service.chat.send("alice", "m1")
+    await service.chat.ask("DELETE", "/v1/users/carol")
+    await service.rs.evict()
 
-    back = await town.device("bob", resume=bob.resume)
+    back = await service.device("bob", resume=bob.resume)
 
     assert previews(await back.heard()) == ["this is m1"]
-    assert (await town.chat.sync("alice", since=alice.resume))["channels"]
+    assert (await service.chat.sync("alice", since=alice.resume))["channels"]

@@ -9,14 +9,14 @@ from readstate.domain.model import Position
 from readstate.ports import Seen
 from tests.conftest import GENERAL
 
-from .conftest import Town
+from .conftest import LiveService
 from .device import Device
 from .test_store_away import Away
 
 
-async def unread_everywhere(town: Town, *devices: Device) -> set[int]:
+async def unread_everywhere(service: LiveService, *devices: Device) -> set[int]:
     """Every unread count that anybody could have seen of general since the last look."""
-    seen = {(await town.chat.unread("bob"))["unread"], (await town.chat.totals("bob"))["unread"]}
+    seen = {(await service.chat.unread("bob"))["unread"], (await service.chat.totals("bob"))["unread"]}
     for device in devices:
         for event in await device.heard():
             if event["type"] == "message.new":
@@ -25,7 +25,7 @@ async def unread_everywhere(town: Town, *devices: Device) -> set[int]:
     return seen
 
 
-async def test_opening_a_channel_reads_what_is_there(either: Town) -> None:
+async def test_opening_a_channel_reads_what_is_there(either: LiveService) -> None:
     await either.chat.send("alice", "m1", "m2", "m3")
     await either.chat.read("bob", up_to="m1")
     phone, laptop = await either.fresh("bob", "phone"), await either.fresh("bob", "laptop")
@@ -41,7 +41,7 @@ async def test_opening_a_channel_reads_what_is_there(either: Town) -> None:
     assert await phone.heard("read_pointer.updated") == []
 
 
-async def test_what_arrives_in_focus_is_never_unread_anywhere(either: Town) -> None:
+async def test_what_arrives_in_focus_is_never_unread_anywhere(either: LiveService) -> None:
     phone, laptop = await either.fresh("bob", "phone"), await either.fresh("bob", "laptop")
     await phone.ask("channel.focus", channel_id=GENERAL)
 
@@ -56,7 +56,7 @@ async def test_what_arrives_in_focus_is_never_unread_anywhere(either: Town) -> N
     assert await either.chat.count("bob") == 0
 
 
-async def test_a_batch_in_focus_is_never_unread_anywhere(either: Town) -> None:
+async def test_a_batch_in_focus_is_never_unread_anywhere(either: LiveService) -> None:
     phone, laptop = await either.fresh("bob", "phone"), await either.fresh("bob", "laptop")
     await phone.ask("channel.focus", channel_id=GENERAL)
 
@@ -65,7 +65,7 @@ async def test_a_batch_in_focus_is_never_unread_anywhere(either: Town) -> None:
     assert await unread_everywhere(either, phone, laptop) == {0}
 
 
-async def test_other_channels_are_not_in_focus(either: Town) -> None:
+async def test_other_channels_are_not_in_focus(either: LiveService) -> None:
     await either.chat.open_channel("alice", "bob", channel="side")
     phone = await either.fresh("bob")
     await phone.ask("channel.focus", channel_id=GENERAL)
@@ -75,7 +75,7 @@ async def test_other_channels_are_not_in_focus(either: Town) -> None:
     assert [event["counts"] for event in await phone.heard("message.new")] == [True]
 
 
-async def test_focus_is_nobody_elses(either: Town) -> None:
+async def test_focus_is_nobody_elses(either: LiveService) -> None:
     bob, carol = await either.fresh("bob"), await either.fresh("carol")
     await bob.ask("channel.focus", channel_id=GENERAL)
 
@@ -85,7 +85,7 @@ async def test_focus_is_nobody_elses(either: Town) -> None:
     assert await either.chat.count("carol") == 1
 
 
-async def test_looking_without_reading_leaves_the_pointer_alone(either: Town) -> None:
+async def test_looking_without_reading_leaves_the_pointer_alone(either: LiveService) -> None:
     await either.chat.send("alice", "m1", "m2")
     phone, laptop = await either.fresh("bob", "phone"), await either.fresh("bob", "laptop")
 
@@ -96,18 +96,18 @@ async def test_looking_without_reading_leaves_the_pointer_alone(either: Town) ->
     assert await laptop.heard() == []
 
 
-async def counts_again(town: Town, *devices: Device) -> None:
+async def counts_again(service: LiveService, *devices: Device) -> None:
     """The next message is unread, everywhere."""
     for device in devices:
         await device.heard()
-    before = (await town.chat.unread("bob"))["unread"]
-    await town.chat.send("alice", "afterwards")
+    before = (await service.chat.unread("bob"))["unread"]
+    await service.chat.send("alice", "afterwards")
     for device in devices:
         assert [event["counts"] for event in await device.heard("message.new")] == [True]
-    assert await town.chat.count("bob") == before + 1
+    assert await service.chat.count("bob") == before + 1
 
 
-async def test_focus_ends_with_blur(either: Town) -> None:
+async def test_focus_ends_with_blur(either: LiveService) -> None:
     phone, laptop = await either.fresh("bob", "phone"), await either.fresh("bob", "laptop")
     await phone.ask("channel.focus", channel_id=GENERAL)
 
@@ -116,7 +116,7 @@ async def test_focus_ends_with_blur(either: Town) -> None:
     await counts_again(either, phone, laptop)
 
 
-async def test_blur_of_another_channel_does_not_end_it(either: Town) -> None:
+async def test_blur_of_another_channel_does_not_end_it(either: LiveService) -> None:
     await either.chat.open_channel("alice", "bob", channel="side")
     phone = await either.fresh("bob")
     await phone.ask("channel.focus", channel_id=GENERAL)
@@ -127,7 +127,7 @@ async def test_blur_of_another_channel_does_not_end_it(either: Town) -> None:
     assert await unread_everywhere(either, phone) == {0}
 
 
-async def test_focus_ends_when_another_channel_is_opened(either: Town) -> None:
+async def test_focus_ends_when_another_channel_is_opened(either: LiveService) -> None:
     await either.chat.open_channel("alice", "bob", channel="side")
     phone, laptop = await either.fresh("bob", "phone"), await either.fresh("bob", "laptop")
     await phone.ask("channel.focus", channel_id=GENERAL)
@@ -137,7 +137,7 @@ async def test_focus_ends_when_another_channel_is_opened(either: Town) -> None:
     await counts_again(either, phone, laptop)
 
 
-async def test_focus_ends_with_the_connection(either: Town) -> None:
+async def test_focus_ends_with_the_connection(either: LiveService) -> None:
     phone, laptop = await either.fresh("bob", "phone"), await either.fresh("bob", "laptop")
     await phone.ask("channel.focus", channel_id=GENERAL)
 
@@ -146,7 +146,7 @@ async def test_focus_ends_with_the_connection(either: Town) -> None:
     await counts_again(either, laptop)
 
 
-async def test_focus_counts_per_connection(either: Town) -> None:
+async def test_focus_counts_per_connection(either: LiveService) -> None:
     phone, laptop = await either.fresh("bob", "phone"), await either.fresh("bob", "laptop")
     await phone.ask("channel.focus", channel_id=GENERAL)
     await laptop.ask("channel.focus", channel_id=GENERAL)
@@ -159,7 +159,7 @@ async def test_focus_counts_per_connection(either: Town) -> None:
     await counts_again(either, phone, laptop)
 
 
-async def test_two_tabs_of_one_device_are_two_connections(either: Town) -> None:
+async def test_two_tabs_of_one_device_are_two_connections(either: LiveService) -> None:
     first, second = await either.fresh("bob", "browser"), await either.fresh("bob", "browser")
     await first.ask("channel.focus", channel_id=GENERAL)
 
@@ -169,7 +169,7 @@ async def test_two_tabs_of_one_device_are_two_connections(either: Town) -> None:
     assert await unread_everywhere(either, first) == {0}
 
 
-async def test_focus_ends_with_mark_unread_on_the_same_device(either: Town) -> None:
+async def test_focus_ends_with_mark_unread_on_the_same_device(either: LiveService) -> None:
     await either.chat.send("alice", "m1", "m2")
     phone, laptop = await either.fresh("bob", "phone"), await either.fresh("bob", "laptop")
     await phone.ask("channel.focus", channel_id=GENERAL)
@@ -180,7 +180,7 @@ async def test_focus_ends_with_mark_unread_on_the_same_device(either: Town) -> N
     await counts_again(either, phone, laptop)
 
 
-async def test_focus_ends_with_mark_unread_on_another_device(either: Town) -> None:
+async def test_focus_ends_with_mark_unread_on_another_device(either: LiveService) -> None:
     await either.chat.send("alice", "m1", "m2")
     phone, laptop = await either.fresh("bob", "phone"), await either.fresh("bob", "laptop")
     await phone.ask("channel.focus", channel_id=GENERAL)
@@ -191,7 +191,7 @@ async def test_focus_ends_with_mark_unread_on_another_device(either: Town) -> No
     assert await either.chat.count("bob") == 3
 
 
-async def test_focus_ends_with_mark_unread_over_http(either: Town) -> None:
+async def test_focus_ends_with_mark_unread_over_http(either: LiveService) -> None:
     await either.chat.send("alice", "m1", "m2")
     phone = await either.fresh("bob")
     await phone.ask("channel.focus", channel_id=GENERAL)
@@ -201,7 +201,7 @@ async def test_focus_ends_with_mark_unread_over_http(either: Town) -> None:
     await counts_again(either, phone)
 
 
-async def test_focus_ends_with_mark_unread_also_of_what_is_unread(either: Town) -> None:
+async def test_focus_ends_with_mark_unread_also_of_what_is_unread(either: LiveService) -> None:
     await either.chat.send("alice", "m1", "m2")
     phone = await either.fresh("bob")
     await phone.ask("channel.focus", channel_id=GENERAL, read=False)
@@ -211,7 +211,7 @@ async def test_focus_ends_with_mark_unread_also_of_what_is_unread(either: Town) 
     await counts_again(either, phone)
 
 
-async def test_after_mark_unread_the_channel_can_be_opened_again(either: Town) -> None:
+async def test_after_mark_unread_the_channel_can_be_opened_again(either: LiveService) -> None:
     await either.chat.send("alice", "m1", "m2")
     phone = await either.fresh("bob")
     await phone.ask("channel.focus", channel_id=GENERAL)
@@ -223,7 +223,7 @@ async def test_after_mark_unread_the_channel_can_be_opened_again(either: Town) -
     assert await either.chat.count("bob") == 0
 
 
-async def test_focus_ends_with_membership(either: Town) -> None:
+async def test_focus_ends_with_membership(either: LiveService) -> None:
     phone = await either.fresh("bob")
     await phone.ask("channel.focus", channel_id=GENERAL)
 
@@ -241,7 +241,9 @@ async def refused(*_: object) -> None:
     raise StorageUnavailable
 
 
-async def test_a_channel_that_could_not_be_read_is_not_open(either: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_channel_that_could_not_be_read_is_not_open(
+    either: LiveService, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await either.chat.open_channel("alice", "bob", channel="other")
     bob = await either.fresh("bob")
     await bob.ask("channel.focus", channel_id=GENERAL)
@@ -261,29 +263,31 @@ async def test_a_channel_that_could_not_be_read_is_not_open(either: Town, monkey
 
 
 async def test_a_focus_that_cannot_be_taken_back_ends_with_its_connection(
-    town: Town, monkeypatch: pytest.MonkeyPatch
+    service: LiveService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bob = await town.fresh("bob")
-    focus = town.rs.presence.focus
+    bob = await service.fresh("bob")
+    focus = service.rs.presence.focus
     with monkeypatch.context() as full:
-        full.setattr(town.rs.reads, "mark_read", refused)
-        full.setattr(town.rs.presence, "focus", lambda *place: focus(*place) if place[-1] else refused())
+        full.setattr(service.rs.reads, "mark_read", refused)
+        full.setattr(service.rs.presence, "focus", lambda *place: focus(*place) if place[-1] else refused())
         await bob.say("channel.focus", channel_id=GENERAL)
 
         assert await bob.ended() == 1013
 
-    await town.chat.send("alice", "m1")
-    assert await town.chat.count("bob") == 1
+    await service.chat.send("alice", "m1")
+    assert await service.chat.count("bob") == 1
 
 
-async def test_a_read_by_focus_that_failed_holds_nobody_up(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    bob = await town.fresh("bob")
+async def test_a_read_by_focus_that_failed_holds_nobody_up(
+    service: LiveService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bob = await service.fresh("bob")
     await bob.ask("channel.focus", channel_id=GENERAL)
-    away = Away(town.rs.hot.users, "move", 1, monkeypatch)
+    away = Away(service.rs.hot.users, "move", 1, monkeypatch)
     with pytest.raises(HotStoreUnavailable):
-        await town.rs.focus.read([Seen("bob", GENERAL, Position(1, "m1", 1), 0)])
+        await service.rs.focus.read([Seen("bob", GENERAL, Position(1, "m1", 1), 0)])
     assert not away.left
 
     async with asyncio.timeout(60):
-        await town.chat.sync("bob")
-        await town.fresh("bob", "laptop")
+        await service.chat.sync("bob")
+        await service.fresh("bob", "laptop")

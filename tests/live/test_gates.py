@@ -8,7 +8,7 @@ import pytest
 from readstate.domain.announcements import MessageCame
 from tests.conftest import GENERAL, eventually
 
-from .conftest import Town
+from .conftest import LiveService
 from .test_store_away import Away
 
 SIDE = "side"
@@ -51,44 +51,46 @@ class Gate:
 
 
 async def test_a_receipt_that_was_not_told_yet_holds_the_cursor_back(
-    town: Town, monkeypatch: pytest.MonkeyPatch
+    service: LiveService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await town.chat.send("bob", "m1")
-    bob = await town.fresh("bob")
-    gate = Gate(town.rs.receipts, "visible", monkeypatch)
-    await town.chat.read("alice")
+    await service.chat.send("bob", "m1")
+    bob = await service.fresh("bob")
+    gate = Gate(service.rs.receipts, "visible", monkeypatch)
+    await service.chat.read("alice")
     await gate.came()
-    await town.chat.send("carol", "m2")
+    await service.chat.send("carol", "m2")
     await bob.first("message.new", message_id="m2")
 
     await bob.cut()
     gate.open()
 
-    back = await town.device("bob", resume=bob.resume)
+    back = await service.device("bob", resume=bob.resume)
     assert "alice" in {event["user_id"] for event in await back.heard("receipt.updated")}
 
 
-async def test_receipts_that_could_not_be_looked_up_are_told_later(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    await town.chat.send("bob", "m1")
-    bob = await town.fresh("bob")
-    away = Away(town.rs.receipts, "visible", 2, monkeypatch)
+async def test_receipts_that_could_not_be_looked_up_are_told_later(
+    service: LiveService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await service.chat.send("bob", "m1")
+    bob = await service.fresh("bob")
+    away = Away(service.rs.receipts, "visible", 2, monkeypatch)
 
-    await town.chat.read("alice")
+    await service.chat.read("alice")
 
     await bob.first("receipt.updated", user_id="alice")
     assert not away.left
 
 
 async def test_a_ping_waits_for_receipts_from_before_it_and_for_none_after_it(
-    town: Town, monkeypatch: pytest.MonkeyPatch
+    service: LiveService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await town.chat.send("bob", "m1", "m2", "m3")
-    bob = await town.fresh("bob")
-    gate = Gate(town.rs.receipts, "visible", monkeypatch)
-    await town.chat.read("alice", up_to="m1")
+    await service.chat.send("bob", "m1", "m2", "m3")
+    bob = await service.fresh("bob")
+    gate = Gate(service.rs.receipts, "visible", monkeypatch)
+    await service.chat.read("alice", up_to="m1")
     await gate.came()
     pong = asyncio.create_task(bob.do("ping"))
-    await town.chat.read("alice", up_to="m2")
+    await service.chat.read("alice", up_to="m2")
     assert not pong.done()
 
     gate.let()
@@ -102,11 +104,13 @@ async def test_a_ping_waits_for_receipts_from_before_it_and_for_none_after_it(
 # ---------------------------------------------------------------- figures
 
 
-async def test_a_ping_is_answered_while_figures_cannot_be_rendered(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    bob = await town.fresh("bob")
-    away = Away(town.rs.renderer, "render", 1_000_000, monkeypatch)
+async def test_a_ping_is_answered_while_figures_cannot_be_rendered(
+    service: LiveService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bob = await service.fresh("bob")
+    away = Away(service.rs.renderer, "render", 1_000_000, monkeypatch)
 
-    await town.chat.prefer("bob", muted=True)
+    await service.chat.prefer("bob", muted=True)
     await bob.quiet()
     away.left = 0
 
@@ -114,38 +118,40 @@ async def test_a_ping_is_answered_while_figures_cannot_be_rendered(town: Town, m
 
 
 async def test_who_comes_back_beside_another_device_is_not_given_a_cursor_ahead_of_what_it_was_told(
-    town: Town, monkeypatch: pytest.MonkeyPatch
+    service: LiveService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await town.chat.open_channel("alice", "bob", channel=SIDE)
-    await town.chat.send("alice", "s1", "s2", channel=SIDE)
-    phone = await town.fresh("bob", "phone")
-    laptop = await town.fresh("bob", "laptop")
+    await service.chat.open_channel("alice", "bob", channel=SIDE)
+    await service.chat.send("alice", "s1", "s2", channel=SIDE)
+    phone = await service.fresh("bob", "phone")
+    laptop = await service.fresh("bob", "laptop")
     await laptop.close()
-    since = Gate(town.rs.catch_up, "_events", monkeypatch)
-    laptop = await town.device("bob", "laptop", hello=False)
+    since = Gate(service.rs.catch_up, "_events", monkeypatch)
+    laptop = await service.device("bob", "laptop", hello=False)
     await laptop.say("hello", device="laptop", resume=phone.resume)
     await since.came()
-    await town.chat.read("bob", SIDE)
+    await service.chat.read("bob", SIDE)
     await phone.first("read_pointer.updated", channel_id=SIDE)
     await phone.quiet()
-    render = Gate(town.rs.renderer, "render", monkeypatch)
+    render = Gate(service.rs.renderer, "render", monkeypatch)
     since.open()
     await render.came()
-    await town.chat.send("carol", "m1")
+    await service.chat.send("carol", "m1")
     await laptop.first("message.new", message_id="m1")
 
     await laptop.cut()
     render.open()
 
-    back = await town.device("bob", "laptop", resume=laptop.resume)
+    back = await service.device("bob", "laptop", resume=laptop.resume)
     assert [event["unread"] for event in await back.heard("unread.updated") if event["channel_id"] == SIDE] == [0]
 
 
-async def test_a_message_that_could_not_be_told_is_looked_up(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    bob = await town.fresh("bob")
-    away = Away(town.rs.hot.users, "count_delta", 1, monkeypatch)
+async def test_a_message_that_could_not_be_told_is_looked_up(
+    service: LiveService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bob = await service.fresh("bob")
+    away = Away(service.rs.hot.users, "count_delta", 1, monkeypatch)
 
-    await town.chat.send("alice", "m1")
+    await service.chat.send("alice", "m1")
 
     await bob.first("message.new", message_id="m1")
     assert not away.left
@@ -154,13 +160,13 @@ async def test_a_message_that_could_not_be_told_is_looked_up(town: Town, monkeyp
 
 @pytest.mark.parametrize(("kind", "how"), [("channel.focus", {"read": False}), ("mark_read", {"up_to": "m1"})])
 async def test_an_answer_that_has_a_message_in_it_before_that_is_told_does_not_count_it_twice(
-    town: Town, monkeypatch: pytest.MonkeyPatch, kind: str, how: dict[str, Any]
+    service: LiveService, monkeypatch: pytest.MonkeyPatch, kind: str, how: dict[str, Any]
 ) -> None:
     """As in a cluster, where another process has put the message into the hot state."""
-    await town.chat.send("alice", "m1")
-    await town.chat.read("bob", up_to="m1")
-    bob = await town.fresh("bob")
-    live, late = town.rs.live, list[MessageCame]()
+    await service.chat.send("alice", "m1")
+    await service.chat.read("bob", up_to="m1")
+    bob = await service.fresh("bob")
+    live, late = service.rs.live, list[MessageCame]()
 
     async def comes_late(came: MessageCame) -> None:
         late.append(came)
@@ -168,7 +174,7 @@ async def test_an_answer_that_has_a_message_in_it_before_that_is_told_does_not_c
     with monkeypatch.context() as slow:
         slow.setattr(live._sender, "_notes_rendered_seq", True)
         slow.setattr(live, "_message", comes_late)
-        await town.chat.send("alice", "m2")
+        await service.chat.send("alice", "m2")
         answer = await bob.ask(kind, channel_id=GENERAL, **how)
     assert answer.get("after", answer)["unread"] == 1
     await live.on_announcements(late)

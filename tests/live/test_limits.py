@@ -8,16 +8,16 @@ from websockets.exceptions import ConnectionClosed
 
 from tests.conftest import GENERAL, SERVICE_KEY, check_problem, eventually, of, token_for
 
-from .conftest import Town, a_town
+from .conftest import LiveService, live_service
 from .device import Device, open_socket
 
 SLOW = 1
 """A rate at which a bucket that is empty stays so for a few answers."""
 
 
-async def use_up(town: Town, user: str) -> None:
+async def use_up(service: LiveService, user: str) -> None:
     """Ask over HTTP until the user is over the rate."""
-    asked = town.chat.as_user(user)
+    asked = service.chat.as_user(user)
     for _ in range(1000):
         answer = await asked.call("GET", "/v1/users/me/unread")
         if answer.status_code == 429:
@@ -36,72 +36,72 @@ async def refused(device: Device, kind: str = "ping", **fields: Any) -> dict[str
 
 
 async def test_requests_use_up_what_frames_may_take(tmp_path: Path) -> None:
-    async with a_town(tmp_path, rate_limit=SLOW) as town:
-        await town.chat.open_channel("alice", "bob")
-        await town.chat.send("alice", "m1")
-        bob, alice = await town.device("bob"), await town.device("alice")
-        await use_up(town, "bob")
+    async with live_service(tmp_path, rate_limit=SLOW) as service:
+        await service.chat.open_channel("alice", "bob")
+        await service.chat.send("alice", "m1")
+        bob, alice = await service.device("bob"), await service.device("alice")
+        await use_up(service, "bob")
 
         answer = await refused(bob, "mark_read", channel_id=GENERAL)
 
         assert (answer["code"], answer["retry"]) == ("rate_limited", True)
         assert answer["detail"]
-        assert await town.chat.count("bob") in {0, 1}
+        assert await service.chat.count("bob") in {0, 1}
         await alice.quiet()
 
 
 async def test_a_frame_over_the_rate_is_refused_and_changes_nothing(tmp_path: Path) -> None:
-    async with a_town(tmp_path, rate_limit=SLOW) as town:
-        await town.chat.open_channel("alice", "bob")
-        bob = await town.device("bob")
+    async with live_service(tmp_path, rate_limit=SLOW) as service:
+        await service.chat.open_channel("alice", "bob")
+        bob = await service.device("bob")
         await refused(bob)
-        await town.chat.send("alice", "m1")
+        await service.chat.send("alice", "m1")
 
         answers = [await bob.do("mark_unread", **{"channel_id": GENERAL, "from": "nothing"}) for _ in range(5)]
 
         assert "rate_limited" in {answer["code"] for answer in answers}
-        assert await town.chat.count("bob") == 1
+        assert await service.chat.count("bob") == 1
 
 
 async def test_frames_use_up_what_requests_may_take(tmp_path: Path) -> None:
-    async with a_town(tmp_path, rate_limit=SLOW) as town:
-        await town.chat.open_channel("alice", "bob")
-        bob = await town.device("bob")
+    async with live_service(tmp_path, rate_limit=SLOW) as service:
+        await service.chat.open_channel("alice", "bob")
+        bob = await service.device("bob")
         await refused(bob)
 
-        answers = [await town.chat.as_user("bob").call("GET", f"{of('bob')}/unread") for _ in range(5)]
+        answers = [await service.chat.as_user("bob").call("GET", f"{of('bob')}/unread") for _ in range(5)]
 
         assert 429 in {answer.status_code for answer in answers}
-        assert (await town.chat.as_user("alice").call("GET", f"{of('alice')}/unread")).status_code == 200
+        assert (await service.chat.as_user("alice").call("GET", f"{of('alice')}/unread")).status_code == 200
 
 
 async def test_the_devices_of_a_user_share_its_rate(tmp_path: Path) -> None:
-    async with a_town(tmp_path, rate_limit=SLOW) as town:
-        phone, laptop = await town.device("bob"), await town.device("bob", "laptop")
+    async with live_service(tmp_path, rate_limit=SLOW) as service:
+        phone, laptop = await service.device("bob"), await service.device("bob", "laptop")
         await refused(phone)
 
         assert (await refused(laptop))["code"] == "rate_limited"
 
 
 async def test_whoever_slows_down_is_served_again_over_the_same_connection(tmp_path: Path) -> None:
-    async with a_town(tmp_path, rate_limit=SLOW) as town:
-        await town.chat.open_channel("alice", "bob")
-        await town.chat.send("alice", "m1")
-        bob = await town.device("bob")
+    async with live_service(tmp_path, rate_limit=SLOW) as service:
+        await service.chat.open_channel("alice", "bob")
+        await service.chat.send("alice", "m1")
+        bob = await service.device("bob")
         await refused(bob)
 
         async def is_read() -> bool:
             return "changed" in await bob.do("mark_read", channel_id=GENERAL)
 
         await eventually(is_read, "the frame is done")
-        assert await town.chat.count("bob") == 0
+        assert await service.chat.count("bob") == 0
 
 
 async def test_frames_that_go_on_end_the_connection(tmp_path: Path) -> None:
-    async with a_town(tmp_path, rate_limit=10) as town:
-        await town.chat.open_channel("alice", "bob")
-        await town.chat.send("alice", "m1")
-        flooder, other = await town.device("bob"), await town.fresh("alice")
+    async with live_service(tmp_path, rate_limit=10) as service:
+        await service.chat.open_channel("alice", "bob")
+        await service.chat.send("alice", "m1")
+        flooder, other = await service.device("bob"), await service.fresh("alice")
 
         with contextlib.suppress(ConnectionClosed):
             for _ in range(10_000):
@@ -109,25 +109,25 @@ async def test_frames_that_go_on_end_the_connection(tmp_path: Path) -> None:
 
         assert await flooder.ended() == 4429
         assert "rate_limited" in {one.get("code") for one in flooder.frames}
-        assert await town.chat.count("bob") == 1
+        assert await service.chat.count("bob") == 1
         await other.quiet()
 
 
 async def test_a_new_connection_takes_of_the_rate_too(tmp_path: Path) -> None:
-    async with a_town(tmp_path, rate_limit=SLOW) as town:
-        await use_up(town, "bob")
+    async with live_service(tmp_path, rate_limit=SLOW) as service:
+        await use_up(service, "bob")
 
-        bob = await town.device("bob", hello=False)
+        bob = await service.device("bob", hello=False)
 
         assert await bob.ended() == 4429
         [error] = bob.frames
         assert (error["type"], error["code"], error["retry"]) == ("error", "rate_limited", True)
-        await town.device("alice")
+        await service.device("alice")
 
 
 async def test_a_service_that_watches_is_limited_as_a_service(tmp_path: Path) -> None:
-    async with a_town(tmp_path, rate_limit=SLOW) as town:
-        watcher = await town.device("bob", token=SERVICE_KEY, path="/v1/ws?user=bob")
+    async with live_service(tmp_path, rate_limit=SLOW) as service:
+        watcher = await service.device("bob", token=SERVICE_KEY, path="/v1/ws?user=bob")
 
         for _ in range(50):
             await watcher.quiet()
@@ -137,27 +137,27 @@ async def test_a_service_that_watches_is_limited_as_a_service(tmp_path: Path) ->
 
 
 async def test_a_device_over_the_bound_is_refused_and_the_others_stay(tmp_path: Path) -> None:
-    async with a_town(tmp_path, max_devices=2) as town:
-        phone, laptop = await town.device("bob", "phone"), await town.device("bob", "laptop")
+    async with live_service(tmp_path, max_devices=2) as service:
+        phone, laptop = await service.device("bob", "phone"), await service.device("bob", "laptop")
 
-        tablet = await town.device("bob", "tablet", hello=False)
+        tablet = await service.device("bob", "tablet", hello=False)
 
         assert await tablet.ended() == 4409
         [error] = tablet.frames
         assert (error["type"], error["code"], error["retry"]) == ("error", "too_many_devices", True)
         assert error["detail"]
-        for device in (phone, laptop, await town.device("alice")):
+        for device in (phone, laptop, await service.device("alice")):
             await device.quiet()
-        await town.device("bob", token=SERVICE_KEY, path="/v1/ws?user=bob")
+        await service.device("bob", token=SERVICE_KEY, path="/v1/ws?user=bob")
 
 
 async def test_a_device_that_leaves_makes_room(tmp_path: Path) -> None:
-    async with a_town(tmp_path, max_devices=1) as town:
+    async with live_service(tmp_path, max_devices=1) as service:
         for end in ("close", "cut"):
-            await getattr(await town.device("bob"), end)()
+            await getattr(await service.device("bob"), end)()
 
             async def is_let_in() -> bool:
-                bob = await town.device("bob", hello=False)
+                bob = await service.device("bob", hello=False)
                 try:
                     await bob.hello()
                 except AssertionError:
@@ -170,10 +170,10 @@ async def test_a_device_that_leaves_makes_room(tmp_path: Path) -> None:
 
 
 async def test_a_token_in_hello_counts_as_one_in_the_header(tmp_path: Path) -> None:
-    async with a_town(tmp_path, max_devices=1) as town:
-        await town.device("bob")
-        late = Device(await open_socket(town.url), "bob", "tablet")
-        town.devices.append(late)
+    async with live_service(tmp_path, max_devices=1) as service:
+        await service.device("bob")
+        late = Device(await open_socket(service.url), "bob", "tablet")
+        service.devices.append(late)
 
         await late.say("hello", device="tablet", token=token_for("bob"))
 
@@ -182,11 +182,11 @@ async def test_a_token_in_hello_counts_as_one_in_the_header(tmp_path: Path) -> N
 
 async def test_a_connection_that_changes_its_user_counts_for_the_new_one(tmp_path: Path) -> None:
     """The token of the header is alice's, that of hello is bob's."""
-    async with a_town(tmp_path, max_devices=1) as town:
-        first = await town.device("alice", hello=False)
+    async with live_service(tmp_path, max_devices=1) as service:
+        first = await service.device("alice", hello=False)
         await first.hello(token=token_for("bob"))
 
-        await town.device("alice", "laptop")
-        again = await town.device("bob", "laptop", hello=False)
+        await service.device("alice", "laptop")
+        again = await service.device("bob", "laptop", hello=False)
 
         assert await again.ended() == 4409

@@ -20,7 +20,7 @@ from tests.conftest import GENERAL
 from tests.effort import long
 
 from .actions import ACTIONS, FEW, Scene, a_lively_place
-from .conftest import Town, a_town
+from .conftest import LiveService, live_service
 from .device import Frame
 from .state import Follower
 
@@ -31,10 +31,10 @@ APART_MS = LiveTimings().cursor_distance_ms
 class Deafness:
     """Between the bus and the devices: while it is `total`, or for what it `swallows`, nothing is heard."""
 
-    def __init__(self, town: Town) -> None:
-        self._rs = town.rs
-        self._live = town.rs.live
-        bus: Any = town.rs.preferences._bus
+    def __init__(self, service: LiveService) -> None:
+        self._rs = service.rs
+        self._live = service.rs.live
+        bus: Any = service.rs.preferences._bus
         if isinstance(bus, LocalBus):
             bus.subscribe(self._on_announcements, self._live.on_gap, self._live.is_idle)
         else:
@@ -54,15 +54,15 @@ class Deafness:
 
 
 @pytest.fixture
-async def busy(tmp_path: Path) -> AsyncIterator[Town]:
+async def busy(tmp_path: Path) -> AsyncIterator[LiveService]:
     """A lively place, with small channels (counted by ledgers) and large ones (by timelines)."""
-    async with a_town(tmp_path, fanout_max_members=FEW) as town:
-        await a_lively_place(town.chat)
-        yield town
+    async with live_service(tmp_path, fanout_max_members=FEW) as service:
+        await a_lively_place(service.chat)
+        yield service
 
 
 @pytest.fixture
-def deafness(either: Town) -> Deafness:
+def deafness(either: LiveService) -> Deafness:
     return Deafness(either)
 
 
@@ -74,7 +74,7 @@ def messages(events: list[Frame]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ACTIONS)
-async def test_whatever_was_not_heard_of_is_made_up_for(busy: Town, name: str) -> None:
+async def test_whatever_was_not_heard_of_is_made_up_for(busy: LiveService, name: str) -> None:
     places = [("alice", "phone"), ("bob", "phone"), ("bob", "laptop"), ("carol", "phone"), ("dave", "phone")]
     followers = [await Follower(busy, *place).start() for place in places]
     deafness = Deafness(busy)
@@ -90,7 +90,7 @@ async def test_whatever_was_not_heard_of_is_made_up_for(busy: Town, name: str) -
 
 
 @pytest.mark.parametrize("heard", [0, 1])
-async def test_what_was_heard_besides_hides_nothing(either: Town, deafness: Deafness, heard: int) -> None:
+async def test_what_was_heard_besides_hides_nothing(either: LiveService, deafness: Deafness, heard: int) -> None:
     """Each second announcement is lost; the cursors of the others pass over what they were about."""
     bob, carol = await Follower(either, "bob", "phone").start(), await Follower(either, "carol", "phone").start()
     turn = iter(range(1_000_000))
@@ -111,9 +111,9 @@ async def test_what_was_heard_besides_hides_nothing(either: Town, deafness: Deaf
 class Day:
     """What three people do at random, each thing possible when it is done."""
 
-    def __init__(self, town: Town, seed: int) -> None:
+    def __init__(self, service: LiveService, seed: int) -> None:
         self.chance = random.Random(seed)
-        self._chat = town.chat
+        self._chat = service.chat
         self._sent: list[str] = []
         self._numbers = itertools.count(1)
 
@@ -142,7 +142,7 @@ class Day:
 
 
 @pytest.mark.parametrize("seed", [*range(3), *long(range(3, 8))])
-async def test_a_day_of_which_half_is_not_heard_adds_up(either: Town, deafness: Deafness, seed: int) -> None:
+async def test_a_day_of_which_half_is_not_heard_adds_up(either: LiveService, deafness: Deafness, seed: int) -> None:
     """Gaps are noticed at any moment, also while others are being made up for, and devices come and go."""
     day = Day(either, seed)
     places = [("alice", "phone"), ("bob", "phone"), ("bob", "laptop"), ("carol", "phone")]
@@ -171,7 +171,7 @@ async def test_a_day_of_which_half_is_not_heard_adds_up(either: Town, deafness: 
 # ---------------------------------------------------------------- order
 
 
-async def test_missed_messages_come_in_order_and_before_anything_newer(either: Town, deafness: Deafness) -> None:
+async def test_missed_messages_come_in_order_and_before_anything_newer(either: LiveService, deafness: Deafness) -> None:
     bob = await Follower(either, "bob", "phone").start()
     deafness.total = True
     await either.chat.send("alice", "m1", "m2", "m3")
@@ -186,7 +186,7 @@ async def test_missed_messages_come_in_order_and_before_anything_newer(either: T
 
 
 async def test_what_is_heard_while_it_is_looked_up_waits(
-    either: Town, deafness: Deafness, monkeypatch: pytest.MonkeyPatch
+    either: LiveService, deafness: Deafness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bob = await either.fresh("bob")
     gate, looking = held_back(either, monkeypatch)
@@ -204,7 +204,7 @@ async def test_what_is_heard_while_it_is_looked_up_waits(
 
 
 async def test_something_missed_again_while_it_is_looked_up_is_looked_up_again(
-    either: Town, deafness: Deafness, monkeypatch: pytest.MonkeyPatch
+    either: LiveService, deafness: Deafness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     phone, laptop = await Follower(either, "bob", "phone").start(), await Follower(either, "bob", "laptop").start()
     gate, looking = held_back(either, monkeypatch, after=True)
@@ -224,7 +224,7 @@ async def test_something_missed_again_while_it_is_looked_up_is_looked_up_again(
 
 
 async def test_something_missed_while_a_device_comes_is_told_to_it(
-    either: Town, deafness: Deafness, monkeypatch: pytest.MonkeyPatch
+    either: LiveService, deafness: Deafness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     phone = await Follower(either, "bob", "phone").start()
     gate, looking = held_back(either, monkeypatch, after=True)
@@ -245,11 +245,11 @@ async def test_something_missed_while_a_device_comes_is_told_to_it(
 
 
 def held_back(
-    town: Town, monkeypatch: pytest.MonkeyPatch, *, after: bool = False
+    service: LiveService, monkeypatch: pytest.MonkeyPatch, *, after: bool = False
 ) -> tuple[asyncio.Event, asyncio.Event]:
     """Looking up what was missed waits at the gate, before or after it has looked; and whether it is there."""
     gate, there = asyncio.Event(), asyncio.Event()
-    since = town.rs.catch_up._events
+    since = service.rs.catch_up._events
 
     async def slow(user: str, start: SyncCursor) -> Any:
         found = await since(user, start) if after else None
@@ -257,14 +257,14 @@ def held_back(
         await gate.wait()
         return found if after else await since(user, start)
 
-    monkeypatch.setattr(town.rs.catch_up, "_events", slow)
+    monkeypatch.setattr(service.rs.catch_up, "_events", slow)
     return gate, there
 
 
 # ---------------------------------------------------------------- who hears what
 
 
-async def test_a_channel_joined_unheard_is_heard_from_then_on(either: Town, deafness: Deafness) -> None:
+async def test_a_channel_joined_unheard_is_heard_from_then_on(either: LiveService, deafness: Deafness) -> None:
     bob = await Follower(either, "bob", "phone").start()
     deafness.total = True
     await either.chat.open_channel("alice", "bob", channel="new")
@@ -277,7 +277,7 @@ async def test_a_channel_joined_unheard_is_heard_from_then_on(either: Town, deaf
     assert {one["message_id"] for one in bob.messages} == {"m1"}  # a repair may repeat what comes meanwhile
 
 
-async def test_a_channel_left_unheard_is_heard_no_more(either: Town, deafness: Deafness) -> None:
+async def test_a_channel_left_unheard_is_heard_no_more(either: LiveService, deafness: Deafness) -> None:
     bob = await either.fresh("bob")
     deafness.total = True
     await either.chat.leave("bob", channel=GENERAL)
@@ -291,7 +291,7 @@ async def test_a_channel_left_unheard_is_heard_no_more(either: Town, deafness: D
     assert messages(events) == []
 
 
-async def test_nobody_is_told_twice_where_nothing_was_missed(either: Town) -> None:
+async def test_nobody_is_told_twice_where_nothing_was_missed(either: LiveService) -> None:
     await either.chat.send("alice", "m1")
     bob = await either.fresh("bob")
 
@@ -300,15 +300,15 @@ async def test_nobody_is_told_twice_where_nothing_was_missed(either: Town) -> No
     assert await bob.kinds() == ["badge.updated"]
 
 
-async def test_what_can_not_be_given_whole_leads_to_a_sync(town: Town) -> None:
-    deafness = Deafness(town)
-    bob = await Follower(town, "bob", "phone").start()
+async def test_what_can_not_be_given_whole_leads_to_a_sync(service: LiveService) -> None:
+    deafness = Deafness(service)
+    bob = await Follower(service, "bob", "phone").start()
     deafness.total = True
     for _ in range(2):
-        await town.chat.post_all([{"channel_id": GENERAL, "sender_id": "alice"} for _ in range(501)])
+        await service.chat.post_all([{"channel_id": GENERAL, "sender_id": "alice"} for _ in range(501)])
     deafness.total = False
 
-    await town.rs.live.on_gap(AT_ONCE)
+    await service.rs.live.on_gap(AT_ONCE)
 
     await bob.device.first("sync.required")
     await bob.agrees()
@@ -318,7 +318,7 @@ async def test_what_can_not_be_given_whole_leads_to_a_sync(town: Town) -> None:
 
 
 async def test_a_store_that_fails_is_asked_again(
-    either: Town, deafness: Deafness, monkeypatch: pytest.MonkeyPatch
+    either: LiveService, deafness: Deafness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bob = await Follower(either, "bob", "phone").start()
     since, failed = either.rs.catch_up._events, asyncio.Event()
@@ -351,15 +351,17 @@ class Quiet:
         self.frames.append(frame)
 
 
-async def test_a_thousand_devices_are_caught_up_a_few_at_a_time(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    deafness = Deafness(town)
-    live = town.rs.live
+async def test_a_thousand_devices_are_caught_up_a_few_at_a_time(
+    service: LiveService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deafness = Deafness(service)
+    live = service.rs.live
     people = [f"p{number}" for number in range(999)]
-    await town.chat.open_channel("alice", *people, channel="square", type="channel")
+    await service.chat.open_channel("alice", *people, channel="square", type="channel")
     devices = [Quiet(name) for name in people]
     for device in devices:
         await live.attach(device.connection_id, device, None)
-    at_once, most, since = 0, 0, town.rs.catch_up._events
+    at_once, most, since = 0, 0, service.rs.catch_up._events
 
     async def counted(user: str, start: SyncCursor) -> Any:
         nonlocal at_once, most
@@ -371,9 +373,9 @@ async def test_a_thousand_devices_are_caught_up_a_few_at_a_time(town: Town, monk
         finally:
             at_once -= 1
 
-    monkeypatch.setattr(town.rs.catch_up, "_events", counted)
+    monkeypatch.setattr(service.rs.catch_up, "_events", counted)
     deafness.total = True
-    await town.chat.send("alice", "for all", channel="square")
+    await service.chat.send("alice", "for all", channel="square")
 
     await live.on_gap(AT_ONCE)
     for name in people:
@@ -431,22 +433,22 @@ async def test_a_long_silence_is_looked_up_from_before_it_began(tmp_path: Path) 
     def clock() -> int:
         return now
 
-    async with a_town(tmp_path, clock=clock) as town:
-        deafness = Deafness(town)
-        await town.chat.open_channel("alice", "bob")
-        bob = await Follower(town, "bob", "phone").start()
+    async with live_service(tmp_path, clock=clock) as service:
+        deafness = Deafness(service)
+        await service.chat.open_channel("alice", "bob")
+        bob = await Follower(service, "bob", "phone").start()
         for number in range(1, 4):
             now += 2 * APART_MS
-            await town.chat.send("alice", f"before {number}")
+            await service.chat.send("alice", f"before {number}")
             await bob.device.quiet()
         deafness.swallows = lambda one: "unheard" in str(one)
-        await town.chat.send("alice", "unheard")
+        await service.chat.send("alice", "unheard")
         for number in range(1, 4):
             now += 2 * APART_MS
-            await town.chat.send("alice", f"after {number}")
+            await service.chat.send("alice", f"after {number}")
             await bob.device.quiet()
 
-        await town.rs.live.on_gap(6 * APART_MS / 1000)
+        await service.rs.live.on_gap(6 * APART_MS / 1000)
 
         await bob.agrees()
         assert "unheard" in [one["message_id"] for one in bob.messages]

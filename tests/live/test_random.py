@@ -13,7 +13,7 @@ import pytest
 
 from tests.effort import long
 
-from .conftest import Town, a_town
+from .conftest import LiveService, live_service
 from .device import Cut
 from .state import Follower
 
@@ -25,9 +25,9 @@ DEVICES = (("alice", "phone"), ("bob", "phone"), ("bob", "laptop"), ("carol", "p
 class Day:
     """What people do, one thing after the other or all at once, as the dice say."""
 
-    def __init__(self, town: Town, seed: int) -> None:
-        self.town = town
-        self.chat = town.chat
+    def __init__(self, service: LiveService, seed: int) -> None:
+        self.service = service
+        self.chat = service.chat
         self.dice = random.Random(seed)
         self.numbers = itertools.count(1)
         self.sent: dict[str, list[str]] = {name: [] for name in CHANNELS}
@@ -40,7 +40,7 @@ class Day:
         await self.chat.open_channel("alice", "bob", channel="two", type="direct")
         await self.chat.open_channel("alice", "bob", "carol", channel="few")
         await self.chat.open_channel(*PEOPLE, channel="all", type="channel")
-        self.followers = [await Follower(self.town, *place).start() for place in DEVICES]
+        self.followers = [await Follower(self.service, *place).start() for place in DEVICES]
 
     # ------------------------------------------------------------ one step
 
@@ -236,7 +236,7 @@ class Day:
         return await self.call("POST", f"/v1/users/{self.somebody()}/channels/{self.channel()}/recount")
 
     async def evict(self) -> None:
-        await self.town.rs.evict()
+        await self.service.rs.evict()
 
     async def make_anew(self) -> Any:
         """A channel is deleted, with all that hangs on it, and made again."""
@@ -275,8 +275,8 @@ class Refused(Exception):
 
 @pytest.mark.parametrize("seed", [1, *long([2])])
 async def test_a_day_adds_up_at_every_hour(tmp_path: Path, mode: str, seed: int) -> None:
-    async with a_town(tmp_path, fanout_max_members=100 if mode == "ledger" else 1) as town:
-        day = Day(town, seed)
+    async with live_service(tmp_path, fanout_max_members=100 if mode == "ledger" else 1) as service:
+        day = Day(service, seed)
         await day.begin()
         for _hour in range(12):
             for _ in range(12):
@@ -286,8 +286,8 @@ async def test_a_day_adds_up_at_every_hour(tmp_path: Path, mode: str, seed: int)
 
 @pytest.mark.parametrize("seed", [3, *long([4])])
 async def test_a_day_when_all_happens_at_once_adds_up(tmp_path: Path, mode: str, seed: int) -> None:
-    async with a_town(tmp_path, fanout_max_members=100 if mode == "ledger" else 1) as town:
-        day = Day(town, seed)
+    async with live_service(tmp_path, fanout_max_members=100 if mode == "ledger" else 1) as service:
+        day = Day(service, seed)
         await day.begin()
         for _hour in range(12):
             async with asyncio.TaskGroup() as people:

@@ -13,7 +13,7 @@ from .device import Device, open_device
 from .state import Follower
 
 
-class Town:
+class LiveService:
     """A service in a child process, at whatever address it has now."""
 
     def __init__(self, server: Server) -> None:
@@ -27,15 +27,15 @@ class Town:
 async def test_nothing_is_missed_over_power_cuts(tmp_path: Path) -> None:
     """Messages and reads go on; the service is killed in the middle of them, and the device comes back each time."""
     with serving(tmp_path / "data", service_keys=SERVICE_KEY, jwt_secret=JWT_SECRET) as server:
-        town = Town(server)
+        service = LiveService(server)
         accepted: list[int] = []
         follower: Follower | None = None
         for life in range(3):
             async with httpx.AsyncClient(base_url=server.url, headers=WAIT, timeout=30) as http:
-                town.chat = chat = Chat(http)
+                service.chat = chat = Chat(http)
                 if follower is None:
                     await chat.open_channel("alice", "bob")
-                    follower = await Follower(town, "bob", "phone").start()
+                    follower = await Follower(service, "bob", "phone").start()
                 else:
                     await follower.come_back()
                     await follower.agrees()
@@ -46,7 +46,7 @@ async def test_nothing_is_missed_over_power_cuts(tmp_path: Path) -> None:
                 await writing
             await asyncio.to_thread(server.start)
         async with httpx.AsyncClient(base_url=server.url, headers=WAIT, timeout=30) as http:
-            town.chat = Chat(http)
+            service.chat = Chat(http)
             assert follower is not None
             await follower.come_back()
             await follower.agrees()

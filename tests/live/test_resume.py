@@ -12,7 +12,7 @@ from readstate.services.cursors import SyncCursor
 from tests.conftest import GENERAL, Chat, Clock
 
 from .actions import bring
-from .conftest import Town, a_town
+from .conftest import LiveService, live_service
 from .device import Device, Frame
 from .state import Follower
 
@@ -21,45 +21,45 @@ def messages(events: list[Frame]) -> list[str]:
     return [event["message_id"] for event in events if event["type"] == "message.new"]
 
 
-async def test_a_device_without_a_cursor_is_told_the_badge_and_then_what_happens(town: Town) -> None:
-    await town.chat.send("alice", "m1")
+async def test_a_device_without_a_cursor_is_told_the_badge_and_then_what_happens(service: LiveService) -> None:
+    await service.chat.send("alice", "m1")
 
-    bob = await town.device("bob")
-    await town.chat.send("alice", "m2")
+    bob = await service.device("bob")
+    await service.chat.send("alice", "m2")
 
     badge, message = await bob.heard()
     assert (badge["type"], badge["senders"], badge["label"]) == ("badge.updated", 1, "1")
     assert message["message_id"] == "m2"
 
 
-async def test_ready_repeats_the_cursor_that_was_given(town: Town) -> None:
-    sync = (await town.chat.sync("bob"))["sync"]
+async def test_ready_repeats_the_cursor_that_was_given(service: LiveService) -> None:
+    sync = (await service.chat.sync("bob"))["sync"]
 
-    bob = await town.device("bob", resume=sync)
+    bob = await service.device("bob", resume=sync)
 
     assert bob.ready["resume"] == sync
 
 
 async def test_a_device_comes_again_when_what_it_missed_cannot_be_looked_up(
-    town: Town, monkeypatch: pytest.MonkeyPatch
+    service: LiveService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sync = (await town.chat.sync("bob"))["sync"]
-    await town.chat.send("alice", "m1")
+    sync = (await service.chat.sync("bob"))["sync"]
+    await service.chat.send("alice", "m1")
 
     async def failing(_user: str, _start: SyncCursor) -> list[Event] | None:
         raise StorageUnavailable
 
     with monkeypatch.context() as trouble:
-        trouble.setattr(town.rs.catch_up, "_events", failing)
-        bob = await town.device("bob", hello=False)
+        trouble.setattr(service.rs.catch_up, "_events", failing)
+        bob = await service.device("bob", hello=False)
         await bob.say("hello", device="phone", resume=sync)
         assert await bob.ended() == 1013
 
-    back = await town.device("bob", resume=bob.resume)
+    back = await service.device("bob", resume=bob.resume)
     assert messages(await back.heard()) == ["m1"]
 
 
-async def test_a_device_comes_back_with_the_last_cursor_it_has_seen(either: Town) -> None:
+async def test_a_device_comes_back_with_the_last_cursor_it_has_seen(either: LiveService) -> None:
     bob = await either.fresh("bob")
     await either.chat.send("alice", "m1")
     await bob.heard()
@@ -80,7 +80,7 @@ async def test_a_device_comes_back_with_the_last_cursor_it_has_seen(either: Town
     assert badge["type"] == "badge.updated"
 
 
-async def test_a_device_starts_from_a_sync_over_http(either: Town) -> None:
+async def test_a_device_starts_from_a_sync_over_http(either: LiveService) -> None:
     await either.chat.send("alice", "m1")
     sync = (await either.chat.sync("bob"))["sync"]
     await either.chat.send("alice", "m2")
@@ -90,7 +90,7 @@ async def test_a_device_starts_from_a_sync_over_http(either: Town) -> None:
     assert messages(await bob.heard()) == ["m2"]
 
 
-async def test_a_device_that_missed_nothing_is_told_nothing(either: Town) -> None:
+async def test_a_device_that_missed_nothing_is_told_nothing(either: LiveService) -> None:
     await either.chat.send("alice", "m1")
     sync = (await either.chat.sync("bob"))["sync"]
 
@@ -99,7 +99,7 @@ async def test_a_device_that_missed_nothing_is_told_nothing(either: Town) -> Non
     assert await bob.kinds() == ["badge.updated"]
 
 
-async def test_every_cursor_on_the_way_leads_on(either: Town) -> None:
+async def test_every_cursor_on_the_way_leads_on(either: LiveService) -> None:
     """Whichever event was the last that got through, nothing after it is lost."""
     bob = await either.fresh("bob")
     for number in range(1, 6):
@@ -115,7 +115,7 @@ async def test_every_cursor_on_the_way_leads_on(either: Town) -> None:
         await back.close()
 
 
-async def test_until_all_is_told_missed_events_repeat_the_old_cursor(either: Town) -> None:
+async def test_until_all_is_told_missed_events_repeat_the_old_cursor(either: LiveService) -> None:
     sync = (await either.chat.sync("bob"))["sync"]
     await either.chat.send("alice", "m1", "m2", "m3")
 
@@ -127,7 +127,7 @@ async def test_until_all_is_told_missed_events_repeat_the_old_cursor(either: Tow
     assert last["resume"] != sync
 
 
-async def test_a_device_cut_while_it_is_told_loses_nothing(either: Town) -> None:
+async def test_a_device_cut_while_it_is_told_loses_nothing(either: LiveService) -> None:
     sync = (await either.chat.sync("bob"))["sync"]
     await either.chat.send("alice", "m1", "m2", "m3")
     first = await either.device("bob", resume=sync)
@@ -139,7 +139,7 @@ async def test_a_device_cut_while_it_is_told_loses_nothing(either: Town) -> None
     assert messages(await again.heard()) == ["m1", "m2", "m3"]
 
 
-async def test_what_was_missed_comes_before_anything_newer(either: Town) -> None:
+async def test_what_was_missed_comes_before_anything_newer(either: LiveService) -> None:
     """While somebody writes without a pause, a device that comes back hears everything once, in order."""
     bob = await either.fresh("bob")
     await bob.cut()
@@ -153,7 +153,7 @@ async def test_what_was_missed_comes_before_anything_newer(either: Town) -> None
     assert list(dict.fromkeys(seqs)) == list(range(1, 61))
 
 
-async def test_nothing_is_missed_by_a_device_that_is_cut_again_and_again(either: Town) -> None:
+async def test_nothing_is_missed_by_a_device_that_is_cut_again_and_again(either: LiveService) -> None:
     follower = await Follower(either, "bob", "phone").start()
     done = asyncio.Event()
 
@@ -178,7 +178,7 @@ async def test_nothing_is_missed_by_a_device_that_is_cut_again_and_again(either:
     assert follower.state.channels[GENERAL]["unread"] == 150
 
 
-async def test_receipts_that_were_missed_are_told(either: Town) -> None:
+async def test_receipts_that_were_missed_are_told(either: LiveService) -> None:
     await either.chat.send("alice", "m1", "m2")
     alice = await either.fresh("alice")
     await alice.cut()
@@ -192,7 +192,7 @@ async def test_receipts_that_were_missed_are_told(either: Town) -> None:
     assert told == [("bob", 2)]
 
 
-async def test_a_receipt_taken_back_meanwhile_is_told(either: Town) -> None:
+async def test_a_receipt_taken_back_meanwhile_is_told(either: LiveService) -> None:
     await either.chat.send("alice", "m1", "m2")
     await either.chat.read("bob")
     await either.chat.settled()
@@ -207,7 +207,7 @@ async def test_a_receipt_taken_back_meanwhile_is_told(either: Town) -> None:
     assert told == [("bob", 1)]
 
 
-async def test_channels_joined_left_and_renamed_meanwhile_are_told(either: Town) -> None:
+async def test_channels_joined_left_and_renamed_meanwhile_are_told(either: LiveService) -> None:
     for channel in ("left", "renamed"):
         await either.chat.open_channel("alice", "bob", channel=channel)
     bob = await either.fresh("bob")
@@ -227,7 +227,7 @@ async def test_channels_joined_left_and_renamed_meanwhile_are_told(either: Town)
     assert updated[GENERAL]["preferences"]["pinned"] is True
 
 
-async def test_threads_followed_read_and_unfollowed_meanwhile_are_told(either: Town) -> None:
+async def test_threads_followed_read_and_unfollowed_meanwhile_are_told(either: LiveService) -> None:
     await either.chat.send("bob", "one", "two", "three")
     for root in ("one", "two"):
         await either.chat.reply("alice", root, f"reply to {root}")
@@ -247,14 +247,14 @@ async def test_threads_followed_read_and_unfollowed_meanwhile_are_told(either: T
 
 async def test_a_mute_that_ended_meanwhile_is_told(tmp_path: Path) -> None:
     clock = Clock()
-    async with a_town(tmp_path, clock=clock) as town:
-        await town.chat.open_channel("alice", "bob")
-        await town.chat.prefer("bob", muted=clock() + 60_000)
-        bob = await town.fresh("bob")
+    async with live_service(tmp_path, clock=clock) as service:
+        await service.chat.open_channel("alice", "bob")
+        await service.chat.prefer("bob", muted=clock() + 60_000)
+        bob = await service.fresh("bob")
         await bob.close()
         clock.advance(seconds=61)
 
-        back = await town.device("bob", resume=bob.resume)
+        back = await service.device("bob", resume=bob.resume)
 
         assert (await back.first("unread.updated"))["muted"] is False
 
@@ -262,58 +262,58 @@ async def test_a_mute_that_ended_meanwhile_is_told(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- what can't be given whole
 
 
-async def must_sync(town: Town, device: Device) -> None:
+async def must_sync(service: LiveService, device: Device) -> None:
     """The device is told to sync; it stays connected, and a sync leads on."""
     await device.first("sync.required")
-    sync = (await town.chat.sync(device.user))["sync"]
-    await town.chat.send("alice", "afterwards")
-    again = await town.device(device.user, "again", resume=sync)
+    sync = (await service.chat.sync(device.user))["sync"]
+    await service.chat.send("alice", "afterwards")
+    again = await service.device(device.user, "again", resume=sync)
     assert messages(await again.heard()) == ["afterwards"]
 
 
 @pytest.mark.parametrize("cursor", ["", "junk", "x" * 5000, "\u2603", "AAAA", "gqFz"])
-async def test_a_cursor_that_is_none_leads_to_a_sync(town: Town, cursor: str) -> None:
-    bob = await town.device("bob", hello=False)
+async def test_a_cursor_that_is_none_leads_to_a_sync(service: LiveService, cursor: str) -> None:
+    bob = await service.device("bob", hello=False)
     await bob.hello(resume=cursor)
 
-    await must_sync(town, bob)
+    await must_sync(service, bob)
 
 
-async def test_a_cursor_of_somebody_else_leads_to_a_sync(town: Town) -> None:
-    cursor = (await town.chat.sync("alice"))["sync"]
+async def test_a_cursor_of_somebody_else_leads_to_a_sync(service: LiveService) -> None:
+    cursor = (await service.chat.sync("alice"))["sync"]
 
-    bob = await town.device("bob", resume=cursor)
+    bob = await service.device("bob", resume=cursor)
 
-    await must_sync(town, bob)
+    await must_sync(service, bob)
 
 
-async def test_a_cursor_of_another_list_leads_to_a_sync(town: Town) -> None:
+async def test_a_cursor_of_another_list_leads_to_a_sync(service: LiveService) -> None:
     for channel in ("a", "b"):
-        await town.chat.open_channel("alice", "bob", channel=channel)
-    cursor = (await town.chat.inbox("bob", limit=1))["cursor"]
+        await service.chat.open_channel("alice", "bob", channel=channel)
+    cursor = (await service.chat.inbox("bob", limit=1))["cursor"]
     assert cursor
 
-    bob = await town.device("bob", resume=cursor)
+    bob = await service.device("bob", resume=cursor)
 
-    await must_sync(town, bob)
+    await must_sync(service, bob)
 
 
 async def test_a_cursor_from_a_database_that_is_gone_leads_to_a_sync(tmp_path: Path) -> None:
-    async with a_town(tmp_path / "old") as old:
+    async with live_service(tmp_path / "old") as old:
         await old.chat.open_channel("alice", "bob")
         await old.chat.send("alice", "m1", "m2", "m3")
         cursor = (await old.chat.sync("bob"))["sync"]
-    async with a_town(tmp_path / "new") as new:
+    async with live_service(tmp_path / "new") as new:
         await new.chat.open_channel("alice", "bob")
 
         await must_sync(new, await new.device("bob", resume=cursor))
 
 
 async def test_such_a_cursor_leads_to_a_sync_also_when_the_new_database_has_gone_further(tmp_path: Path) -> None:
-    async with a_town(tmp_path / "old") as old:
+    async with live_service(tmp_path / "old") as old:
         await old.chat.open_channel("alice", "bob")
         cursor = (await old.chat.sync("bob"))["sync"]
-    async with a_town(tmp_path / "new") as new:
+    async with live_service(tmp_path / "new") as new:
         await new.chat.open_channel("alice", "bob", channel="another")
         await new.chat.open_channel("alice", "bob")
         await new.chat.send("alice", "m1", "m2", "m3")
@@ -327,15 +327,15 @@ async def write_many(chat: Chat, count: int) -> None:
         await chat.post_all(batch)
 
 
-async def test_more_than_a_thousand_missed_events_lead_to_a_sync(town: Town) -> None:
-    bob = await town.fresh("bob")
+async def test_more_than_a_thousand_missed_events_lead_to_a_sync(service: LiveService) -> None:
+    bob = await service.fresh("bob")
     await bob.cut()
-    await write_many(town.chat, 1001)
+    await write_many(service.chat, 1001)
 
-    await must_sync(town, await town.device("bob", resume=bob.resume))
+    await must_sync(service, await service.device("bob", resume=bob.resume))
 
 
-async def test_receipts_that_are_too_many_lead_to_a_sync(either: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_receipts_that_are_too_many_lead_to_a_sync(either: LiveService, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cursor beyond receipts that were left out would never bring them."""
     monkeypatch.setattr("readstate.live.catch_up.MAX_EVENTS", 2)
     await either.chat.open_channel("alice", "bob", "carol", "dave", channel="few")
@@ -351,7 +351,7 @@ async def test_receipts_that_are_too_many_lead_to_a_sync(either: Town, monkeypat
     await back.first("sync.required")
 
 
-async def test_nearly_a_thousand_missed_events_are_told(either: Town) -> None:
+async def test_nearly_a_thousand_missed_events_are_told(either: LiveService) -> None:
     bob = await either.fresh("bob")
     await bob.cut()
     await write_many(either.chat, 990)
@@ -363,20 +363,20 @@ async def test_nearly_a_thousand_missed_events_are_told(either: Town) -> None:
     assert [e["unread"] for e in events if e["type"] == "unread.updated"] == [990]
 
 
-async def test_after_it_was_told_to_sync_a_device_hears_what_happens(town: Town) -> None:
-    bob = await town.device("bob", resume="junk")
+async def test_after_it_was_told_to_sync_a_device_hears_what_happens(service: LiveService) -> None:
+    bob = await service.device("bob", resume="junk")
     await bob.heard()
 
-    await town.chat.send("alice", "m1")
+    await service.chat.send("alice", "m1")
 
     assert messages(await bob.heard()) == ["m1"]
 
 
-async def test_an_import_leads_to_a_sync(town: Town) -> None:
-    bob, stranger = await town.fresh("bob"), await town.fresh("stranger")
+async def test_an_import_leads_to_a_sync(service: LiveService) -> None:
+    bob, stranger = await service.fresh("bob"), await service.fresh("stranger")
 
     member = {"type": "member", "channel_id": "moved", "user_id": "bob"}
-    await bring(town.chat, {"type": "channel", "channel_id": "moved", "kind": "group"}, member)
+    await bring(service.chat, {"type": "channel", "channel_id": "moved", "kind": "group"}, member)
 
-    await must_sync(town, bob)
+    await must_sync(service, bob)
     assert await stranger.heard() == []

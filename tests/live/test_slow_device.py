@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from tests.conftest import GENERAL
 
-from .conftest import Town, a_town
+from .conftest import LiveService, live_service
 from .device import Device
 from .test_presence import badge_becomes, gone
 
@@ -23,34 +23,34 @@ def narrow_socket(url: str) -> socket.socket:
     return narrow
 
 
-async def write_until_too_slow(town: Town, others: Device) -> int:
+async def write_until_too_slow(service: LiveService, others: Device) -> int:
     """Writes until a connection is closed for being too slow; others hear all of it meanwhile."""
-    before = await town.metric("readstate_ws_closed_total", code="4408")
+    before = await service.metric("readstate_ws_closed_total", code="4408")
     sent = 0
-    while await town.metric("readstate_ws_closed_total", code="4408") == before:
+    while await service.metric("readstate_ws_closed_total", code="4408") == before:
         assert sent < 20_000, "the device that does not read is never closed"
         batch = [{"channel_id": GENERAL, "sender_id": "alice", "preview": TEXT} for _ in range(100)]
-        await town.chat.post_all(batch)
+        await service.chat.post_all(batch)
         sent += 100
         await others.first("message.new", seq=sent)
     return sent
 
 
 async def test_a_device_that_was_too_slow_is_told_and_comes_back_to_all_it_missed(tmp_path: Path) -> None:
-    async with a_town(tmp_path, max_queue=65_536, send_buffer=4096) as town:
-        await town.chat.open_channel("alice", "bob", "carol")
-        slow = await town.fresh("bob", sock=narrow_socket(town.url))
-        carol = await town.fresh("carol")
+    async with live_service(tmp_path, max_queue=65_536, send_buffer=4096) as service:
+        await service.chat.open_channel("alice", "bob", "carol")
+        slow = await service.fresh("bob", sock=narrow_socket(service.url))
+        carol = await service.fresh("carol")
         slow.socket.transport.pause_reading()
 
-        sent = await write_until_too_slow(town, carol)
+        sent = await write_until_too_slow(service, carol)
         slow.socket.transport.resume_reading()
 
         assert await slow.ended() == 4408
         heard = [frame["seq"] for frame in slow.frames if frame["type"] == "message.new"]
         assert heard == list(range(1, len(heard) + 1))
         assert len(heard) < sent
-        back = await town.device("bob", resume=slow.resume)
+        back = await service.device("bob", resume=slow.resume)
         events = await back.heard()
         told = {event["seq"] for event in events if event["type"] == "message.new"}
         complete = {*heard, *told} == set(range(1, sent + 1))
@@ -58,12 +58,12 @@ async def test_a_device_that_was_too_slow_is_told_and_comes_back_to_all_it_misse
 
 
 async def test_a_device_that_reads_again_in_time_hears_everything(tmp_path: Path) -> None:
-    async with a_town(tmp_path, send_buffer=4096) as town:
-        await town.chat.open_channel("alice", "bob")
-        slow = await town.fresh("bob", sock=narrow_socket(town.url))
+    async with live_service(tmp_path, send_buffer=4096) as service:
+        await service.chat.open_channel("alice", "bob")
+        slow = await service.fresh("bob", sock=narrow_socket(service.url))
         slow.socket.transport.pause_reading()
         batch = [{"channel_id": GENERAL, "sender_id": "alice", "preview": TEXT} for _ in range(1000)]
-        await town.chat.post_all(batch)  # about 700 KB, under the bound of 1 MiB
+        await service.chat.post_all(batch)  # about 700 KB, under the bound of 1 MiB
 
         slow.socket.transport.resume_reading()
 
@@ -72,14 +72,14 @@ async def test_a_device_that_reads_again_in_time_hears_everything(tmp_path: Path
 
 async def test_a_device_that_takes_nothing_and_answers_no_ping_is_gone(tmp_path: Path) -> None:
     """What it has not taken stays in the connection, and would keep that open as long as the network does."""
-    async with a_town(tmp_path, heartbeat=2, send_buffer=4096) as town:
-        await town.chat.open_channel("alice", "bob")
-        frozen = await town.fresh("bob", sock=narrow_socket(town.url))
+    async with live_service(tmp_path, heartbeat=2, send_buffer=4096) as service:
+        await service.chat.open_channel("alice", "bob")
+        frozen = await service.fresh("bob", sock=narrow_socket(service.url))
         frozen.socket.transport.pause_reading()
         batch = [{"channel_id": GENERAL, "sender_id": "alice", "preview": TEXT} for _ in range(1000)]
 
-        async with gone(town):
-            await town.chat.post_all(batch)  # under the bound of 1 MiB
+        async with gone(service):
+            await service.chat.post_all(batch)  # under the bound of 1 MiB
 
-        await badge_becomes(town, 1)
+        await badge_becomes(service, 1)
         await frozen.cut()

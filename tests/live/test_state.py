@@ -6,20 +6,20 @@ from pathlib import Path
 import pytest
 
 from .actions import ACTIONS, FEW, Scene, a_lively_place
-from .conftest import Town, a_town
+from .conftest import LiveService, live_service
 from .state import Follower
 
 
 @pytest.fixture
-async def busy(tmp_path: Path) -> AsyncIterator[Town]:
+async def busy(tmp_path: Path) -> AsyncIterator[LiveService]:
     """A lively place, with small channels (counted by ledgers) and large ones (by timelines)."""
-    async with a_town(tmp_path, fanout_max_members=FEW) as town:
-        await a_lively_place(town.chat)
-        yield town
+    async with live_service(tmp_path, fanout_max_members=FEW) as service:
+        await a_lively_place(service.chat)
+        yield service
 
 
 @pytest.mark.parametrize("name", ACTIONS)
-async def test_what_devices_hear_or_missed_adds_up(busy: Town, name: str) -> None:
+async def test_what_devices_hear_or_missed_adds_up(busy: LiveService, name: str) -> None:
     there = [("alice", "phone"), ("bob", "phone"), ("bob", "laptop"), ("carol", "phone"), ("dave", "phone")]
     away = [("bob", "tablet"), ("erin", "phone")]
     followers = [await Follower(busy, *place).start() for place in there]

@@ -7,7 +7,7 @@ import pytest
 
 from readstate.domain.errors import HotStoreUnavailable
 
-from .conftest import Town
+from .conftest import LiveService
 
 
 class Away:
@@ -26,33 +26,33 @@ class Away:
 
 
 async def test_what_happens_is_told_also_when_nobody_knows_the_cursor_for_it(
-    town: Town, monkeypatch: pytest.MonkeyPatch
+    service: LiveService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bob = await town.fresh("bob")
+    bob = await service.fresh("bob")
     before = bob.resume
-    away = Away(town.rs.hot.users, "changes", 1, monkeypatch)
+    away = Away(service.rs.hot.users, "changes", 1, monkeypatch)
 
-    await town.chat.send("alice", "m1")
+    await service.chat.send("alice", "m1")
     assert [frame["message_id"] for frame in await bob.heard("message.new")] == ["m1"]
     assert not away.left
 
-    back = await town.device("bob", "tablet", resume=before)
+    back = await service.device("bob", "tablet", resume=before)
     assert [frame["message_id"] for frame in await back.heard("message.new")] == ["m1"]
 
 
 async def test_a_mute_ends_although_it_could_not_be_looked_up_at_first(
-    town: Town, monkeypatch: pytest.MonkeyPatch
+    service: LiveService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bob = await town.fresh("bob")
-    away = Away(town.rs.loader, "view", 0, monkeypatch)
-    look = town.rs.live._unmuting._mark_expired
+    bob = await service.fresh("bob")
+    away = Away(service.rs.loader, "view", 0, monkeypatch)
+    look = service.rs.live._unmuting._mark_expired
 
     async def look_in_vain(user: Any) -> None:
         away.left = 1
         await look(user)
         assert not away.left
 
-    monkeypatch.setattr(town.rs.live._unmuting, "_mark_expired", look_in_vain)
-    await town.chat.prefer("bob", muted=int(time.time() * 1000) + 500)
+    monkeypatch.setattr(service.rs.live._unmuting, "_mark_expired", look_in_vain)
+    await service.chat.prefer("bob", muted=int(time.time() * 1000) + 500)
 
     await bob.first("unread.updated", muted=False)

@@ -8,14 +8,14 @@ import pytest
 
 from tests.conftest import GENERAL
 
-from .conftest import Town, a_town
+from .conftest import LiveService, live_service
 from .device import Device
 
 # ---------------------------------------------------------------- channels
 
 
-async def everything_happens(town: Town, channel: str) -> None:
-    chat = town.chat
+async def everything_happens(service: LiveService, channel: str) -> None:
+    chat = service.chat
     await chat.send("alice", "x1", "x2", channel=channel, mentions=["@channel"])
     await chat.reply("carol", "x1", "x3", channel=channel)
     await chat.edit("x2", channel, text="another text")
@@ -28,7 +28,7 @@ async def everything_happens(town: Town, channel: str) -> None:
     await chat.delete_channel(channel)
 
 
-async def test_who_is_not_in_a_channel_hears_nothing_of_it(either: Town) -> None:
+async def test_who_is_not_in_a_channel_hears_nothing_of_it(either: LiveService) -> None:
     stranger = await either.fresh("stranger")
     bob = await either.fresh("bob")
     await either.chat.open_channel("alice", "carol", channel="theirs")
@@ -39,7 +39,7 @@ async def test_who_is_not_in_a_channel_hears_nothing_of_it(either: Town) -> None
     assert await bob.heard() == []
 
 
-async def test_who_has_left_hears_nothing_more(either: Town) -> None:
+async def test_who_has_left_hears_nothing_more(either: LiveService) -> None:
     await either.chat.send("bob", "mine")
     await either.chat.reply("carol", "mine", "r1")
     bob = await either.fresh("bob")
@@ -52,7 +52,7 @@ async def test_who_has_left_hears_nothing_more(either: Town) -> None:
     assert {event["type"] for event in await bob.heard()} <= {"badge.updated"}
 
 
-async def test_who_comes_back_after_leaving_hears_nothing_that_was_missed_there(either: Town) -> None:
+async def test_who_comes_back_after_leaving_hears_nothing_that_was_missed_there(either: LiveService) -> None:
     await either.chat.send("bob", "mine")
     bob = await either.fresh("bob")
     await bob.close()
@@ -70,7 +70,7 @@ async def test_who_comes_back_after_leaving_hears_nothing_that_was_missed_there(
     assert "this is r1" not in str(events)
 
 
-async def test_threads_of_a_channel_that_was_left_are_in_no_frame_and_come_back_with_it(either: Town) -> None:
+async def test_threads_of_a_channel_that_was_left_are_in_no_frame_and_come_back_with_it(either: LiveService) -> None:
     await either.chat.send("bob", "mine")
     await either.chat.reply("carol", "mine", "r1")
     here, away = await either.fresh("bob"), await either.fresh("bob", "tablet")
@@ -103,23 +103,23 @@ async def test_threads_of_a_channel_that_was_left_are_in_no_frame_and_come_back_
 
 
 async def test_who_leaves_while_it_is_looked_up_what_was_missed_hears_nothing_of_after_that(
-    town: Town, monkeypatch: pytest.MonkeyPatch
+    service: LiveService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bob = await town.fresh("bob")
+    bob = await service.fresh("bob")
     await bob.close()
-    await town.chat.send("alice", "before")
-    look_up, left = town.rs.durable.messages_since, False
+    await service.chat.send("alice", "before")
+    look_up, left = service.rs.durable.messages_since, False
 
     async def after_leaving(*args: Any) -> Any:
         nonlocal left
         if not left:
             left = True
-            await town.chat.leave("bob")
-            await town.chat.send("alice", "after")
+            await service.chat.leave("bob")
+            await service.chat.send("alice", "after")
         return await look_up(*args)
 
-    monkeypatch.setattr(town.rs.durable, "messages_since", after_leaving)
-    back = await town.device("bob", resume=bob.resume)
+    monkeypatch.setattr(service.rs.durable, "messages_since", after_leaving)
+    back = await service.device("bob", resume=bob.resume)
 
     told = {event["type"] for event in await back.heard()}
     assert left
@@ -127,7 +127,7 @@ async def test_who_leaves_while_it_is_looked_up_what_was_missed_hears_nothing_of
     assert "sync.required" in told
 
 
-async def test_a_tap_shows_a_device_nothing_of_a_channel_that_was_left(either: Town) -> None:
+async def test_a_tap_shows_a_device_nothing_of_a_channel_that_was_left(either: LiveService) -> None:
     await either.chat.open_channel("alice", "bob", channel="pair")
     await either.chat.send("carol", "m1", mentions=["bob"])
     await either.chat.send("alice", "p1", channel="pair", mentions=["bob"])
@@ -142,23 +142,23 @@ async def test_a_tap_shows_a_device_nothing_of_a_channel_that_was_left(either: T
     assert "this is m1" not in str(bob.frames)
 
 
-async def test_someone_who_was_mentioned_but_is_no_member_hears_nothing(town: Town) -> None:
-    stranger = await town.fresh("stranger")
+async def test_someone_who_was_mentioned_but_is_no_member_hears_nothing(service: LiveService) -> None:
+    stranger = await service.fresh("stranger")
 
-    await town.chat.send("alice", "m1", mentions=["stranger"])
-    await town.chat.send("alice", "m2")
-    await town.chat.reply("alice", "m2", "r1", mentions=["stranger"])
+    await service.chat.send("alice", "m1", mentions=["stranger"])
+    await service.chat.send("alice", "m2")
+    await service.chat.reply("alice", "m2", "r1", mentions=["stranger"])
 
     assert await stranger.heard() == []
 
 
-async def test_a_backfill_is_news_to_nobody(town: Town) -> None:
-    bob = await town.fresh("bob")
+async def test_a_backfill_is_news_to_nobody(service: LiveService) -> None:
+    bob = await service.fresh("bob")
 
-    await town.chat.post("alice", id="old", text="from long ago", backfill=True, at=1_700_000_000_000)
+    await service.chat.post("alice", id="old", text="from long ago", backfill=True, at=1_700_000_000_000)
 
     assert [e for e in await bob.heard() if e["type"] == "message.new" and e["counts"]] == []
-    assert await town.chat.count("bob") == 0
+    assert await service.chat.count("bob") == 0
 
 
 # ---------------------------------------------------------------- receipts
@@ -169,7 +169,7 @@ async def seen(device: Device) -> list[tuple[str, int]]:
     return [(event["user_id"], event["last_read_seq"]) for event in await device.heard("receipt.updated")]
 
 
-async def test_others_are_told_who_has_read(either: Town) -> None:
+async def test_others_are_told_who_has_read(either: LiveService) -> None:
     await either.chat.send("alice", "m1", "m2")
     alice, carol, bob = [await either.fresh(user) for user in ("alice", "carol", "bob")]
 
@@ -183,7 +183,7 @@ async def test_others_are_told_who_has_read(either: Town) -> None:
     assert await seen(bob) == []
 
 
-async def test_mark_unread_takes_the_receipt_back(either: Town) -> None:
+async def test_mark_unread_takes_the_receipt_back(either: LiveService) -> None:
     await either.chat.send("alice", "m1", "m2", "m3")
     alice = await either.fresh("alice")
 
@@ -195,7 +195,7 @@ async def test_mark_unread_takes_the_receipt_back(either: Town) -> None:
     assert (await either.chat.receipts())["bob"] == 1
 
 
-async def test_to_write_is_to_have_read(either: Town) -> None:
+async def test_to_write_is_to_have_read(either: LiveService) -> None:
     await either.chat.send("alice", "m1")
     alice = await either.fresh("alice")
 
@@ -204,7 +204,7 @@ async def test_to_write_is_to_have_read(either: Town) -> None:
     assert await seen(alice) == [("bob", 2)]
 
 
-async def test_what_is_read_in_focus_is_told(either: Town) -> None:
+async def test_what_is_read_in_focus_is_told(either: LiveService) -> None:
     alice, bob = await either.fresh("alice"), await either.fresh("bob")
     await bob.ask("channel.focus", channel_id=GENERAL)
 
@@ -213,7 +213,7 @@ async def test_what_is_read_in_focus_is_told(either: Town) -> None:
     assert (await alice.first("receipt.updated", user_id="bob"))["last_read_id"] == "m1"
 
 
-async def test_a_thread_is_read_in_private(either: Town) -> None:
+async def test_a_thread_is_read_in_private(either: LiveService) -> None:
     await either.chat.send("bob", "root")
     await either.chat.reply("alice", "root", "r1")
     alice, away = await either.fresh("alice"), await either.fresh("alice", "tablet")
@@ -225,7 +225,7 @@ async def test_a_thread_is_read_in_private(either: Town) -> None:
     assert await seen(await either.device("alice", "tablet", resume=away.resume)) == []
 
 
-async def test_a_private_reader_is_not_told_of(either: Town) -> None:
+async def test_a_private_reader_is_not_told_of(either: LiveService) -> None:
     await either.chat.open_channel("alice", "bob", channel="side")
     await either.chat.send("alice", "m1")
     await either.chat.send("alice", "s1", channel="side")
@@ -240,7 +240,7 @@ async def test_a_private_reader_is_not_told_of(either: Town) -> None:
     assert await seen(alice) == [("bob", 1)]
 
 
-async def test_a_reader_who_is_private_everywhere_is_not_told_of(either: Town) -> None:
+async def test_a_reader_who_is_private_everywhere_is_not_told_of(either: LiveService) -> None:
     await either.chat.send("alice", "m1")
     await either.chat.prefer_everywhere("bob", receipts="private")
     alice = await either.fresh("alice")
@@ -251,7 +251,7 @@ async def test_a_reader_who_is_private_everywhere_is_not_told_of(either: Town) -
     assert await seen(alice) == []
 
 
-async def test_a_private_reader_is_not_told_of_afterwards(either: Town) -> None:
+async def test_a_private_reader_is_not_told_of_afterwards(either: LiveService) -> None:
     await either.chat.send("alice", "m1")
     await either.chat.prefer("bob", receipts="private")
     await either.chat.prefer_everywhere("carol", receipts="private")
@@ -265,7 +265,7 @@ async def test_a_private_reader_is_not_told_of_afterwards(either: Town) -> None:
     assert await seen(back) == []
 
 
-async def test_what_a_join_marked_as_read_is_not_told_as_read(either: Town) -> None:
+async def test_what_a_join_marked_as_read_is_not_told_as_read(either: LiveService) -> None:
     await either.chat.send("alice", "m1", "m2")
     alice = await either.fresh("alice")
     await alice.close()
@@ -282,14 +282,14 @@ async def test_what_a_join_marked_as_read_is_not_told_as_read(either: Town) -> N
 
 
 @pytest.fixture
-async def crowd(tmp_path: Path, mode: str) -> AsyncIterator[Town]:
+async def crowd(tmp_path: Path, mode: str) -> AsyncIterator[LiveService]:
     """Receipts are told in channels of up to two members."""
     limit = 100 if mode == "ledger" else 1
-    async with a_town(tmp_path, receipts_max_members=2, fanout_max_members=limit) as town:
-        yield town
+    async with live_service(tmp_path, receipts_max_members=2, fanout_max_members=limit) as service:
+        yield service
 
 
-async def test_in_a_large_channel_nobody_is_told_who_has_read(crowd: Town) -> None:
+async def test_in_a_large_channel_nobody_is_told_who_has_read(crowd: LiveService) -> None:
     await crowd.chat.open_channel("alice", "bob", "carol")
     await crowd.chat.open_channel("alice", "bob", channel="pair", type="direct")
     for channel in (GENERAL, "pair"):
