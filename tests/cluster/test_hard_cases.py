@@ -142,8 +142,7 @@ async def dies(instance: Instance) -> None:
     presence = instance.rs.cluster.hot.presence
     assert isinstance(presence, ValkeyPresence)
     assert presence._task is not None
-    await cancel(presence._task)
-    presence._task = None
+    await cancel(presence._task)  # and stays there, so that no late message starts another one
 
 
 # ---------------------------------------------------------------- 14: the database trails
