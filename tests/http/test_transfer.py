@@ -256,7 +256,9 @@ async def test_messages_without_seqs_get_them_in_the_order_of_the_file(chat: Cha
 
     assert [m["id"] for m in await chat.all_waiting("alice", GENERAL)] == ["third"]
     assert await chat.count("bob") == 1
-    sent = [record for record in await export(chat) if record["type"] == "message"]
+    exported = await export(chat)
+    assert not [record for record in exported if "preferences" in record], "preferences at their defaults are left out"
+    sent = [record for record in exported if record["type"] == "message"]
     assert [(m["id"], m.get("seq"), m.get("thread_seq")) for m in sent] == [
         ("first", 1, None),
         ("second", 2, None),

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from readstate.domain.model import Undelivered
 from tests.conftest import GENERAL
 
 from .conftest import LiveService
@@ -410,6 +411,18 @@ async def test_a_tap_clears_the_badge_on_all_devices(service: LiveService) -> No
         told = (await device.heard("badge.updated"))[-1]
         assert (told["senders"], told["label"]) == (0, "")
     assert await service.chat.count("bob") == 2
+
+
+async def test_a_badge_that_changed_before_its_announcement_reaches_all_devices(service: LiveService) -> None:
+    """The laptop connects between the change and its announcement, and gets the new number first."""
+    phone = await service.fresh("bob", "phone")
+    changed = Undelivered("bob", service.rs.clock(), "alice", GENERAL, "m1")
+    assert await service.rs.hot.badges.add([changed]) == {"bob": True}
+
+    laptop = await service.device("bob", "laptop")
+
+    assert (await laptop.first("badge.updated"))["senders"] == 1
+    assert [one["senders"] for one in await phone.heard("badge.updated")] == [1]
 
 
 async def test_a_pong_comes_after_all_that_was_announced_before_the_ping(service: LiveService) -> None:
