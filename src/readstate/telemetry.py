@@ -133,7 +133,7 @@ DLT_FAILED = _counter(
 )
 DRIFT = _counter(
     "readstate_drift_total",
-    "Differences between hot store and durable store that stood while nothing moved. Must stay 0.",
+    "Lasting differences between hot store and durable store, found by audits. Must stay 0.",
 )
 AUDITED = _counter("readstate_audited_total", "Counts that were made again to look for drift.")
 RECONCILED = _counter(

@@ -122,7 +122,7 @@ async def test_joining_again_never_goes_back(durable: Durable) -> None:
     assert (await user_room(durable)).pointer.seq == 2
 
 
-async def test_hard_case_11_a_channel_that_outgrows_the_limit_never_changes_back(durable: Durable) -> None:
+async def test_case_11_a_channel_that_outgrows_the_limit_never_changes_back(durable: Durable) -> None:
     users = [f"u{i}" for i in range(FANOUT)]
     grown = await apply(durable, join(*users))
     assert grown[0].channel is not None
@@ -159,7 +159,7 @@ async def test_the_latest_is_the_newest_that_is_not_deleted(durable: Durable) ->
     assert after[0].message.seq == 4
 
 
-async def test_hard_case_13_a_message_deleted_before_it_came_stays_deleted(durable: Durable) -> None:
+async def test_case_13_a_message_deleted_before_it_came_stays_deleted(durable: Durable) -> None:
     await apply(durable, DeleteEvent(channel_id="c", created_at=NOW, id="late"))
     effect = (await apply(durable, say("late")))[0]
     assert effect.duplicate
@@ -190,7 +190,7 @@ async def test_replies_have_an_order_of_their_own(durable: Durable) -> None:
     assert isinstance(effects[3].error, ReplyToReply)
 
 
-async def test_hard_case_16_states_merge_in_any_order(durable: Durable) -> None:
+async def test_case_16_states_merge_in_any_order(durable: Durable) -> None:
     for index, order in enumerate(itertools.permutations([read(10, [15]), read(12), read(3, [4, 20])])):
         user = f"user{index}"
         await apply(durable, join(user))
@@ -312,7 +312,7 @@ async def test_preferences_outlive_leaving(durable: Durable) -> None:
     assert (await user_room(durable)).preferences == replace(wanted, change=3)
 
 
-async def test_hard_case_12_a_deleted_channel_created_again_begins_empty_and_goes_on(durable: Durable) -> None:
+async def test_case_12_a_deleted_channel_created_again_begins_empty_and_goes_on(durable: Durable) -> None:
     await apply(durable, say("m1"), say("m2"))
     await durable.merge([read(2)])
     gone = (await apply(durable, ChannelEvent(channel_id="c", created_at=NOW, action="delete")))[0]
@@ -328,7 +328,7 @@ async def test_hard_case_12_a_deleted_channel_created_again_begins_empty_and_goe
     assert (await durable.breakdown("bob", "c", pointer.state)).unread == 1
 
 
-async def test_hard_case_12_a_deleted_channel_takes_along_the_pointers_of_those_who_wrote_from_outside(
+async def test_case_12_a_deleted_channel_takes_along_the_pointers_of_those_who_wrote_from_outside(
     durable: Durable,
 ) -> None:
     await apply(durable, say("m1"), say("m2", "zoe"))

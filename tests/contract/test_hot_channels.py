@@ -54,7 +54,7 @@ async def test_counting_after_a_pointer(channels: HotChannels) -> None:
     assert (await count(channels, 3)) == Count(0, 0, None, False)
 
 
-async def test_hard_case_5_read_one_by_one_and_then_deleted_counts_out_once(channels: HotChannels) -> None:
+async def test_case_5_read_one_by_one_and_then_deleted_counts_out_once(channels: HotChannels) -> None:
     await loaded(channels, step(1), step(2), step(3))
     assert (await count(channels, 0, apart=(2,))).count == 2
     await channels.apply([ChannelHotUpdate(channel(4, 3), 4, remove=2)])

@@ -165,7 +165,7 @@ async def test_restore_gives_back_unless_the_pointer_has_moved(users: HotUsers) 
     assert not (await moved(users, back)).changed
 
 
-async def test_hard_case_3_a_step_that_comes_again_brings_nothing_back(users: HotUsers) -> None:
+async def test_case_3_a_step_that_comes_again_brings_nothing_back(users: HotUsers) -> None:
     """Read one by one, deleted, or its reader gone: the writer repeats the message, or wakes up late."""
     await load(users)
     message = fan_out(1)
@@ -182,7 +182,7 @@ async def test_hard_case_3_a_step_that_comes_again_brings_nothing_back(users: Ho
     assert (await user_room(users)).member
 
 
-async def test_hard_case_4_a_delete_overtakes_a_loader(users: HotUsers) -> None:
+async def test_case_4_a_delete_overtakes_a_loader(users: HotUsers) -> None:
     await load(users)
     rewound = await moved(users, Rewind("bob", "c", 1, START, ()))
     too_old = LedgerLoad("bob", "c", rewound.pointer.state, 2, [entry(1), entry(2)])
@@ -241,7 +241,7 @@ async def test_an_own_message_reads_what_was_before_it(users: HotUsers) -> None:
     assert (await user_room(users)).pointer.place == place(2)
 
 
-async def test_hard_case_6_an_own_message_repeated_after_a_mark_unread_reads_only_itself(users: HotUsers) -> None:
+async def test_case_6_an_own_message_repeated_after_a_mark_unread_reads_only_itself(users: HotUsers) -> None:
     await load(users)
     sent = OwnRead("c", "bob", 2, Pointer(0, 2, frozenset(), "m2", 1002))
     await users.apply([sent])

@@ -64,9 +64,9 @@ class Picking(SideBySide):
 
     def _complete(self, draft: Fields) -> Fields:
         """A draft with its sender, channel and id, its time, and the thread that it belongs to."""
-        sender, channel = self.user_room(draft.get("seat", 0))
+        sender, channel = self.user_room(draft.get("user_room", 0))
         ready = {"sender_id": sender, "channel_id": channel, **draft}
-        ready = {k: v for k, v in ready.items() if k not in {"seat", "reply_to"}}
+        ready = {k: v for k, v in ready.items() if k not in {"user_room", "reply_to"}}
         self.sent += 1
         ready["id"] = draft.get("id") or f"msg {self.sent}"
         if "at" in draft:

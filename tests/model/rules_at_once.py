@@ -21,7 +21,7 @@ class AtOnceRules(Picking):
 
     @rule(user_room=user_rooms, times=st.integers(2, 4), order=orders)
     def send_the_same_from_many_places_at_once(self, user_room: int, times: int, order: list[int]) -> None:
-        draft = self._complete({"seat": user_room})
+        draft = self._complete({"user_room": user_room})
         sends = [self.service.messages.send([NewMessage(**draft)]) for _ in range(times)]
         self.sound = False
         results = self.run(self.conductor.at_once(sends, order))

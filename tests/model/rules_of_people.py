@@ -29,15 +29,15 @@ class PeopleRules(Picking):
     def reply(self, user_room: int, back: int, count: int, whom: str | None) -> None:
         root = self.root(self.user_room(user_room)[1], back)
         mentions = () if whom is None else (whom,)
-        self._send([{"seat": user_room, "thread_id": root, "text": "a reply", "mentions": mentions}] * count)
+        self._send([{"user_room": user_room, "thread_id": root, "text": "a reply", "mentions": mentions}] * count)
 
     @rule(user_room=user_rooms, repliers=st.lists(users, min_size=1, max_size=3), whom=st.none() | users)
     def start_a_thread(self, user_room: int, repliers: list[str], whom: str | None) -> None:
         """The root and its first replies in one batch."""
         root = f"root {self.sent}"
         mentions = () if whom is None else (whom,)
-        reply = {"seat": user_room, "thread_id": root, "mentions": mentions, "outside": True}
-        self._send([{"seat": user_room, "id": root}, *(reply | {"sender_id": user} for user in repliers)])
+        reply = {"user_room": user_room, "thread_id": root, "mentions": mentions, "outside": True}
+        self._send([{"user_room": user_room, "id": root}, *(reply | {"sender_id": user} for user in repliers)])
 
     @rule(user_room=user_rooms, back=nth_newest, on=st.booleans(), exact=st.booleans())
     def follow(self, user_room: int, back: int, on: bool, exact: bool) -> None:

@@ -36,7 +36,7 @@ orders = st.lists(st.integers(0, 11), min_size=1, max_size=12)
 @st.composite
 def drafts(draw: st.DrawFn) -> Fields:
     """A message to be sent: who and where, a time relative to now, and the message that it replies to."""
-    draft: Fields = {"seat": draw(user_rooms), **draw(flags)}
+    draft: Fields = {"user_room": draw(user_rooms), **draw(flags)}
     draft["id"] = draw(st.sampled_from([None, None, *COMMON_IDS]))
     if draw(st.booleans()):
         draft |= {"text": draw(texts), "mentions": draw(mention_lists)}

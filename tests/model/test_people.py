@@ -31,13 +31,13 @@ class PeopleBesideANaiveChat(PeopleRules):
 
     @rule(user_room=user_rooms, count=st.integers(1, 3))
     def say(self, user_room: int, count: int) -> None:
-        self._send([{"seat": user_room, "text": "something"}] * count)
+        self._send([{"user_room": user_room, "text": "something"}] * count)
 
     @rule(user_room=user_rooms, follower=user_rooms, replier=users)
     def follow_what_was_just_said_and_have_it_answered(self, user_room: int, follower: int, replier: str) -> None:
-        self._send([{"seat": user_room}])
+        self._send([{"user_room": user_room}])
         self.follow(follower, 0, on=True, exact=True)
-        self._send([{"seat": user_room, "sender_id": replier, "thread_id": f"msg {self.sent}", "outside": True}])
+        self._send([{"user_room": user_room, "sender_id": replier, "thread_id": f"msg {self.sent}", "outside": True}])
 
     @rule(room=rooms, back=nth_newest)
     def delete(self, room: int, back: int) -> None:

@@ -125,7 +125,7 @@ class ReadstateBesideANaiveChat(PeopleRules, AtOnceRules):
 
     @rule(user_room=user_rooms, count=st.integers(2, 8), mentions=mention_lists)
     def send_a_run(self, user_room: int, count: int, mentions: tuple[str, ...] = ()) -> None:
-        self._send([{"seat": user_room, "mentions": mentions}] * count)
+        self._send([{"user_room": user_room, "mentions": mentions}] * count)
 
     @rule(batch=st.lists(drafts(), min_size=2, max_size=5))
     def send_a_batch(self, batch: list[Fields]) -> None:
@@ -133,7 +133,7 @@ class ReadstateBesideANaiveChat(PeopleRules, AtOnceRules):
 
     @rule(user_room=user_rooms, back=nth_newest, times=st.integers(1, 3))
     def send_again(self, user_room: int, back: int, times: int) -> None:
-        again = {"seat": user_room, "id": self.pick(self.user_room(user_room)[1], back)}
+        again = {"user_room": user_room, "id": self.pick(self.user_room(user_room)[1], back)}
         self._send([again | {"text": "again", "mentions": ("@channel",)}] * times)
 
     @rule(room=rooms, back=nth_newest, text=texts)
@@ -244,7 +244,7 @@ class ReadstateBesideANaiveChat(PeopleRules, AtOnceRules):
         """A repeated send doesn't read again, even if it is the user's own."""
         channel = self.user_room(user_room)[1]
         self.mark_unread(user_room, back)
-        self._send([{"seat": user_room, "id": self.pick(channel, n)} for n in range(again)])
+        self._send([{"user_room": user_room, "id": self.pick(channel, n)} for n in range(again)])
 
     @precondition(lambda self: self.past_reads)
     @rule(back=st.integers(0, 20), message_back=nth_newest)

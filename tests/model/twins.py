@@ -53,7 +53,7 @@ class Twins:
         self.excused: set[Pair] = set()
         """Ledgers that Valkey may lack after the step that is made now."""
         self.hollow: set[Pair] = set()
-        """The same for ledgers that are empty: Valkey keeps something of one that was loaded ahead of its seat."""
+        """The same for ledgers that are empty: Valkey keeps something of one that was loaded ahead of its user room."""
         self._numbers: dict[str, list[tuple[int, int]]] = {}
         """The change numbers that a user had in memory and in Valkey at the same moments."""
 

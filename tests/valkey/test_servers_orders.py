@@ -46,7 +46,7 @@ class Stored(NamedTuple):
         return [LoadedUserRoom(*place, self.pointer, NO_PREFERENCES, NOW, False)] if self.known else []
 
     def ledger(self, user: str, state: ReadState) -> LedgerLoad:
-        """As it is looked up for a state that a seat has shown."""
+        """As it is looked up for a state that a user room has shown."""
         found = [entry(seq) for seq in sorted(self.seqs) if seq > state.seq and seq not in state.apart]
         return LedgerLoad(user, ROOM, state, self.change, found)
 

@@ -143,7 +143,7 @@ async def test_a_batch_that_comes_again_changes_nothing(rs: Readstate, worker: D
     assert await durable_state(rs, SMALL) == ReadState(0, 2)
 
 
-async def test_hard_case_13_a_database_that_is_down_is_waited_for(
+async def test_case_13_a_database_that_is_down_is_waited_for(
     rs: Readstate, worker: DeadLetters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     event = await state_event(rs, SMALL, 2)
@@ -162,9 +162,7 @@ async def test_hard_case_13_a_database_that_is_down_is_waited_for(
     assert await durable_state(rs, SMALL) == ReadState(0, 2)
 
 
-async def test_hard_case_12_late_events_of_an_erased_user_bring_nothing_back(
-    rs: Readstate, worker: DeadLetters
-) -> None:
+async def test_case_12_late_events_of_an_erased_user_bring_nothing_back(rs: Readstate, worker: DeadLetters) -> None:
     event = await state_event(rs, SMALL, 2)
     await rs.durable.transfer.erase("bob", on_the_way=rs.clock())
     await rs.evict()
@@ -172,9 +170,7 @@ async def test_hard_case_12_late_events_of_an_erased_user_bring_nothing_back(
     assert await rs.durable.read_states([("bob", SMALL)]) == {}
 
 
-async def test_hard_case_12_with_a_user_go_the_letters_that_are_listed_of_reads(
-    rs: Readstate, worker: DeadLetters
-) -> None:
+async def test_case_12_with_a_user_go_the_letters_that_are_listed_of_reads(rs: Readstate, worker: DeadLetters) -> None:
     """What the user wrote belongs to its channel."""
     now = rs.clock()
     odd = '{"user_id":"bob","channel_id":"nowhere","epoch":"two"}'
@@ -191,7 +187,7 @@ async def test_hard_case_12_with_a_user_go_the_letters_that_are_listed_of_reads(
     assert [one.event for one in await rs.durable.list_dead_letters(0, 10)] == [odd.replace("bob", "bobby"), said]
 
 
-async def test_hard_case_12_late_events_of_a_deleted_channel_hide_nothing(rs: Readstate, worker: DeadLetters) -> None:
+async def test_case_12_late_events_of_a_deleted_channel_hide_nothing(rs: Readstate, worker: DeadLetters) -> None:
     event = await state_event(rs, SMALL, 4)
     await rs.channels.delete(SMALL)
     await worker.handle([letter(event)])

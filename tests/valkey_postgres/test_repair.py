@@ -139,7 +139,7 @@ async def test_what_was_marked_unread_meanwhile_stays_unread(rs: Readstate) -> N
     assert await count(rs, "bob", SMALL) == 4
 
 
-async def test_hard_case_12_who_is_erased_meanwhile_leaves_nothing_behind(rs: Readstate) -> None:
+async def test_case_12_who_is_erased_meanwhile_leaves_nothing_behind(rs: Readstate) -> None:
     await read_hot_only(rs, SMALL, 2)
     meanwhile(rs, lambda: rs.transfer.erase_user("bob"))
     await rs.repair.reconcile()
@@ -215,7 +215,7 @@ async def test_an_audit_of_what_agrees_finds_nothing(rs: Readstate) -> None:
     assert (AUDITED._value.get(), DRIFT._value.get()) == (before[0] + found.counted, before[1])
 
 
-async def test_hard_case_14_a_durable_store_that_trails_is_no_drift(rs: Readstate) -> None:
+async def test_case_14_a_durable_store_that_trails_is_no_drift(rs: Readstate) -> None:
     await read_hot_only(rs, SMALL, 3)
     assert (await rs.audit.run(10, patience=10)).drift == []
 

@@ -59,7 +59,10 @@ class PointerMoved(Struct, frozen=True, gc=False, tag_field="kind", tag="pointer
 
 
 class UserRoomChanged(Struct, frozen=True, gc=False, tag_field="kind", tag="seat"):
-    """A user's own view of a channel changed: preferences, or a repair."""
+    """A user's own view of a channel changed: preferences, or a repair.
+
+    The tag `seat` is an older word for a user room. It is on the wire, so it stays.
+    """
 
     user_id: str
     channel_id: str

@@ -168,7 +168,7 @@ class UnreadCounts:
 
 
 def _totals(rows: Sequence[Unread]) -> tuple[Totals, bool]:
-    """Sums over rows that are complete, and whether one of them is a lower bound."""
+    """The sums of `UnreadRooms.totals`, over rows that are complete and at hand."""
     counted = [row for row in rows if row.has_unread and not row.muted and row.archived is UNSET]
     sums = Totals(sum(row.unread for row in counted), sum(row.mentions for row in counted), len(counted))
     return sums, any(row.reason == "capped" for row in counted)

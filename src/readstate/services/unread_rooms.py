@@ -53,7 +53,10 @@ class UnreadRooms:
     # ------------------------------------------------------------ sums
 
     async def totals(self, user: str, summary: UnreadSummary) -> tuple[Totals, bool]:
-        """Sums over channels that are not muted or archived, and whether one of them is a lower bound."""
+        """Sums over channels that are not muted or archived, and whether one of them is a lower bound.
+
+        `unread._totals` has the same rule for rows that are at hand.
+        """
         unread, mentions, channels, capped = summary.plain
         view = await self._loader.view(user, [])
         lines = [_Line(*count, view.preferences.get(count[0], NO_PREFERENCES)) for count in summary.special]

@@ -126,7 +126,12 @@ class Settings:
         int, About("Seconds between two comparisons of hot store and database; 0: never", 0, 31_536_000)
     ] = 3_600
     audit_sample: Annotated[
-        int, About("Users and channels recounted per minute to find drift; 0: none", 0, 1_000_000)
+        int,
+        About(
+            "Users and channels that the role auditor recounts per minute to find drift (cluster profile); 0: none",
+            0,
+            1_000_000,
+        ),
     ] = 20
     worker_port: Annotated[
         int,

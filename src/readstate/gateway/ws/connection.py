@@ -146,7 +146,7 @@ class Connection:
         self._outlet.close(code, reason)
 
     def _overrun(self) -> None:
-        self._close(codes.TOO_SLOW, "too slow: sync again")
+        self._close(codes.TOO_SLOW, "too slow: connect again with resume")
 
     # ------------------------------------------------------------ authentication and hello
 

@@ -175,7 +175,7 @@ CROSS JOIN LATERAL (
     FROM messages AS m WHERE m.channel_id = k ->> 0 AND m.id = k ->> 1 AND NOT m.deleted LIMIT 1) AS found;
 
 -- name: merge_receipts
--- The merge of read states: the higher epoch wins whole; in the same epoch the larger seq, and both `apart`.
+-- The same as `merge` in domain/rules.py: the higher epoch wins whole; in the same epoch the larger seq, and both `apart`.
 -- Rows come sorted by their keys, so that two of these never wait for each other in a circle.
 INSERT INTO read_receipts AS r
 SELECT user_id, channel_id, epoch, seq, translate(apart, '[]', '{}')::bigint[], id, at, read_at, change

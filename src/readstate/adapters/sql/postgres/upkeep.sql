@@ -60,7 +60,7 @@ CROSS JOIN LATERAL (
     SELECT * FROM read_receipts AS x WHERE x.user_id = k ->> 1 AND x.channel_id = k ->> 0 OFFSET 0) AS r;
 
 -- name: some_user_rooms
--- (user, channel) of some members, taken at random: out of about so many pages of the table as seats are wanted, and
+-- (user, channel) of some members, taken at random: out of about as many pages of the table as members are wanted, and
 -- all of a small one.
 SELECT coalesce(json_agg(json_build_array(user_id, channel_id)), '[]')
 FROM (SELECT m.user_id, m.channel_id

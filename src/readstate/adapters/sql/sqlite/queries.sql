@@ -140,7 +140,7 @@ CROSS JOIN messages AS m ON m.channel_id = k.value ->> 0 AND m.id = k.value ->> 
 WHERE NOT m.deleted;
 
 -- name: merge_receipts
--- The merge of read states: the higher epoch wins whole; in the same epoch the larger seq, and both `apart`.
+-- The same as `merge` in domain/rules.py: the higher epoch wins whole; in the same epoch the larger seq, and both `apart`.
 INSERT INTO read_receipts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (user_id, channel_id) DO UPDATE SET
     apart = CASE

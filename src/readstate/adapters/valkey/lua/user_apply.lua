@@ -12,6 +12,7 @@
 
 local updates, moved = cmsgpack.unpack(ARGV[6]), {}
 
+-- The same as `merge` in domain/rules.py.
 local function merged(index, item, user, room, user_room, ledger, own, reach)
   local epoch, seq, apart = item[4], item[5], packed_all(item[6])
   local was, was_apart = user_room.raw, apart_of(user, room, user_room)
