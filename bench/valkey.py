@@ -11,6 +11,7 @@ import hiredis
 
 from readstate.adapters.valkey import DurableCounter
 from readstate.adapters.valkey.hot import ExclusiveHot, HotOptions
+from readstate.domain.model import NO_POSITION, Generation
 from readstate.stack import Valkey
 from readstate.timings import ValkeyTimings
 
@@ -127,11 +128,11 @@ def valkey(directory: Path, cores: set[int] | None = None) -> Iterator[Measured]
 async def hot_state(url: str, prefix: str = "", replica_url: str = "") -> ExclusiveHot:
     """Readstate's hot state there, without a durable store; with a write replica, if one is named."""
 
-    async def next_generation(known: int) -> int:
-        return known + 1
+    async def next_generation(known: int) -> Generation:
+        return Generation(known + 1)
 
     options = HotOptions(url=url, prefix=prefix, unread_cap=10_000, ledger_ttl=2_592_000, replica_url=replica_url)
     counter = DurableCounter(1, next_generation)
-    hot = ExclusiveHot(options, counter, lambda: time.time_ns() // 1_000_000, ValkeyTimings(), position=0)
+    hot = ExclusiveHot(options, counter, lambda: time.time_ns() // 1_000_000, ValkeyTimings(), position=NO_POSITION)
     await hot.clear()
     return hot

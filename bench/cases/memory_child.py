@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from readstate.adapters.memory.users import MemoryUsers
-from readstate.domain.model import Mode, Pointer, Position, Preferences
+from readstate.domain.model import ChangeNumber, Generation, Mode, Pointer, Position, Preferences
 from readstate.ports import LoadedUserRoom, Moved, Read
 
 from ..world import channel_id, message_id, user_id
@@ -53,7 +53,7 @@ def _user_room(user: int, channel: int) -> LoadedUserRoom:
         mode=Mode.TIMELINE if channel < CHANNELS // 2 else Mode.LEDGER,
         change=90,
         empty=True,
-        pointer=Pointer(0, at.seq, frozenset(), at.id, at.at, 0, 1 + user * CHANNELS),
+        pointer=Pointer(0, at.seq, frozenset(), at.id, at.at, 0, ChangeNumber(1 + user * CHANNELS)),
         preferences=Preferences(),
         latest_at=at.at or 0,
         archived=False,
@@ -62,7 +62,9 @@ def _user_room(user: int, channel: int) -> LoadedUserRoom:
 
 async def main(users: int) -> None:
     """Load everyone, then move every pointer."""
-    hot = MemoryUsers(unread_cap=10_000, generation=1, clock=lambda: time.time_ns() // 1_000_000, ledger_ttl=2_592_000)
+    hot = MemoryUsers(
+        unread_cap=10_000, generation=Generation(1), clock=lambda: time.time_ns() // 1_000_000, ledger_ttl=2_592_000
+    )
     load(0, users)
     before = resident()
     for user in range(users):

@@ -10,6 +10,7 @@ import uvloop
 from readstate.adapters.memory.users import MemoryUsers
 from readstate.adapters.sql.sqlite.store import SqliteStore
 from readstate.domain.events import ReadEvent
+from readstate.domain.model import ChangeNumber, Generation
 from readstate.ports import Moved, Read
 from readstate.timings import SqlTimings
 
@@ -38,7 +39,7 @@ def reads(turn: int) -> list[Read]:
 
 async def moves(turns: int) -> float:
     """Pointers moved in a second."""
-    hot = MemoryUsers(unread_cap=10_000, generation=1, clock=now, ledger_ttl=2_592_000)
+    hot = MemoryUsers(unread_cap=10_000, generation=Generation(1), clock=now, ledger_ttl=2_592_000)
     for user in range(USERS):
         await hot.install(user_id(user), await hot.begin(user_id(user)), load(user, USERS))
     batches = [reads(turn) for turn in range(turns)]
@@ -63,7 +64,7 @@ async def merges(directory: Path, turns: int) -> float:
 
 def _event(read: Read) -> ReadEvent:
     to = read.to
-    return ReadEvent(read.user_id, read.channel_id, 0, to.seq, (), to.id, to.at, now(), to.seq, now())
+    return ReadEvent(read.user_id, read.channel_id, 0, to.seq, (), to.id, to.at, now(), ChangeNumber(to.seq), now())
 
 
 async def main(directory: Path, turns: int) -> None:

@@ -13,6 +13,7 @@ from readstate.adapters.sql.postgres.pool import settings
 from readstate.adapters.sql.postgres.session import SQL
 from readstate.adapters.sql.postgres.store import PostgresStore
 from readstate.domain.events import ReadEvent
+from readstate.domain.model import ChangeNumber
 from readstate.stack import Postgres
 from readstate.timings import SqlTimings
 
@@ -50,7 +51,9 @@ def event(pair: int, seq: int) -> ReadEvent:
     """The read state of a (user, channel) with this number."""
     user, channel = divmod(pair, CHANNELS)
     id_ = message_id(channel, seq)
-    return ReadEvent(user_id(user), channel_id(channel), 0, seq, (), id_, AT + seq, AT + seq, seq, AT + seq)
+    return ReadEvent(
+        user_id(user), channel_id(channel), 0, seq, (), id_, AT + seq, AT + seq, ChangeNumber(seq), AT + seq
+    )
 
 
 def columns(events: Sequence[ReadEvent]) -> list[tuple[Any, ...]]:

@@ -8,7 +8,7 @@ import uvloop
 
 from readstate.adapters.valkey.hot import ExclusiveHot
 from readstate.domain.hot_updates import FanOut
-from readstate.domain.model import Entry, Mode, Pointer, Preferences
+from readstate.domain.model import ChangeNumber, Entry, Mode, Pointer, Preferences
 from readstate.ports import LoadedUserRoom
 
 from ..baselines import pairs
@@ -72,7 +72,9 @@ class Town:
                 mode=Mode.LEDGER,
                 change=90,
                 empty=True,
-                pointer=Pointer(0, 40, frozenset(), self.ids.message(channel, 40), AT + channel, 0, 1 + user),
+                pointer=Pointer(
+                    0, 40, frozenset(), self.ids.message(channel, 40), AT + channel, 0, ChangeNumber(1 + user)
+                ),
                 preferences=Preferences(),
                 latest_at=AT + channel,
                 archived=False,

@@ -7,6 +7,7 @@ from zlib import crc32
 import msgspec
 import pytest
 
+from readstate.domain.model import NO_CHANGE, NO_POSITION
 from readstate.services.cursors import SyncCursor
 from readstate.workers import RECEIPT_PERSISTER
 from tests.conftest import check_problem, eventually
@@ -56,7 +57,7 @@ async def test_a_cursor_of_one_instance_is_good_at_another(one: Instance, two: I
 
 
 async def test_a_made_up_cursor_is_good_at_none(one: Instance, two: Instance) -> None:
-    raw = msgspec.msgpack.encode(SyncCursor(0, (0,) * PARTITIONS, 0, one.rs.changes.store_id))
+    raw = msgspec.msgpack.encode(SyncCursor(NO_CHANGE, (NO_POSITION,) * PARTITIONS, 0, one.rs.changes.store_id))
     made_up = urlsafe_b64encode(crc32(raw + b"bob").to_bytes(4) + raw).decode().rstrip("=")
 
     for instance in (one, two):
@@ -65,7 +66,7 @@ async def test_a_made_up_cursor_is_good_at_none(one: Instance, two: Instance) ->
 
 @pytest.mark.parametrize("partitions", [1, PARTITIONS + 1])
 async def test_a_cursor_from_before_the_partitions_were_others_is_refused(one: Instance, partitions: int) -> None:
-    cursor = SyncCursor(0, (0,) * partitions, 0, one.rs.changes.store_id)
+    cursor = SyncCursor(NO_CHANGE, (NO_POSITION,) * partitions, 0, one.rs.changes.store_id)
 
     await refuses(one, "bob", one.rs.cursors.encode(cursor, "bob"))
 

@@ -8,6 +8,7 @@ import pytest
 
 from readstate.domain.errors import LogUnavailable
 from readstate.domain.events import ReadEvent
+from readstate.domain.model import NO_CHANGE
 from readstate.workers import MESSAGE_WRITER, RECEIPT_PERSISTER
 from tests.conftest import check_problem, eventually, of
 from tests.valkey_postgres.on_servers import Held
@@ -372,8 +373,8 @@ async def test_case_16_two_states_of_one_epoch_merge_in_any_order(
 ) -> None:
     now = one.rs.clock()
     events = [
-        ReadEvent("bob", SMALL, 7, 10, (15,), "x", now, now, 0, now),
-        ReadEvent("bob", SMALL, 7, 12, (), "y", now, now, 0, now),
+        ReadEvent("bob", SMALL, 7, 10, (15,), "x", now, now, NO_CHANGE, now),
+        ReadEvent("bob", SMALL, 7, 12, (), "y", now, now, NO_CHANGE, now),
     ][::order]
     if together:
         await one.rs.cluster.sender.send_reads(events)

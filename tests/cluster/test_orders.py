@@ -6,6 +6,7 @@ from collections import defaultdict
 import pytest
 
 from readstate.domain.events import ReadEvent
+from readstate.domain.model import NO_CHANGE
 from tests.effort import long
 
 from .conftest import WorkingService
@@ -18,7 +19,7 @@ def made_up(dice: random.Random, user: str, channel: str) -> ReadEvent:
     seq = dice.randint(0, 20)
     apart = tuple(sorted({seq + dice.randint(1, 9) for _ in range(dice.randint(0, 3))}))
     epoch = dice.choice([0, 0, 1, 1, 2, 1 << 20])
-    return ReadEvent(user, channel, epoch, seq, apart, f"m{seq}" if seq else None, seq or None, NOW, 0, NOW)
+    return ReadEvent(user, channel, epoch, seq, apart, f"m{seq}" if seq else None, seq or None, NOW, NO_CHANGE, NOW)
 
 
 def naive(events: list[ReadEvent]) -> tuple[int, int, frozenset[int]]:
@@ -66,7 +67,9 @@ async def test_reads_that_come_late_and_again_change_nothing_that_bob_sees(servi
         [(epoch, seq, apart)] = [
             state for key, state in (await service.receipts()).items() if key == ("bob", "general")
         ]
-        events.append(ReadEvent("bob", "general", epoch, seq, tuple(sorted(apart)), f"m{seq}", seq, NOW, 0, NOW))
+        events.append(
+            ReadEvent("bob", "general", epoch, seq, tuple(sorted(apart)), f"m{seq}", seq, NOW, NO_CHANGE, NOW)
+        )
     before = await chat.unread("bob")
     assert before["unread"] == 5  # m3 to m7; the reads before the mark-unread are taken back
 

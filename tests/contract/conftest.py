@@ -18,6 +18,7 @@ from readstate.adapters.valkey.channels import ExclusiveChannels
 from readstate.adapters.valkey.presence import ValkeyPresence
 from readstate.adapters.valkey.users import ValkeyUsers
 from readstate.adapters.valkey.write_replica import ReplicatedBadges, WriteReplica
+from readstate.domain.model import NO_POSITION, Generation
 from readstate.ports import Clock, Durable, HotBadges, HotChannels, HotPresence, HotUsers
 from readstate.timings import SqlTimings, ValkeyTimings
 
@@ -43,7 +44,7 @@ def clock() -> ManualClock:
 
 @asynccontextmanager
 async def memory_users(clock: ManualClock) -> AsyncIterator[HotUsers]:
-    yield MemoryUsers(unread_cap=CAP, generation=1, clock=clock, ledger_ttl=60)
+    yield MemoryUsers(unread_cap=CAP, generation=Generation(1), clock=clock, ledger_ttl=60)
 
 
 @asynccontextmanager
@@ -80,7 +81,7 @@ async def valkey_cluster_channels(clock: ManualClock) -> AsyncIterator[HotChanne
 
 
 def channels_over(store: HotStore, clock: Clock, cap: int = CAP) -> ExclusiveChannels:
-    return ExclusiveChannels(store.backend(clock, cap), position=0)
+    return ExclusiveChannels(store.backend(clock, cap), position=NO_POSITION)
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from readstate.domain.events import (
     ReadEvent,
 )
 from readstate.domain.facts import Effect
-from readstate.domain.model import Mode, Position, Preferences, ReadState
+from readstate.domain.model import ChangeNumber, Mode, Position, Preferences, ReadState
 from readstate.ports import Durable, LoadedUserRoom, UndoItem, UnreadSource
 from tests.online import nobody
 
@@ -51,7 +51,7 @@ def say(id_: str, sender: str = "alice", name: str = "c", **more: object) -> Mes
 
 
 def read(seq: int, apart: Sequence[int] = (), epoch: int = 0, user: str = "bob", name: str = "c") -> ReadEvent:
-    return ReadEvent(user, name, epoch, seq, tuple(apart), f"m{seq}", NOW + seq, NOW, 7, NOW)
+    return ReadEvent(user, name, epoch, seq, tuple(apart), f"m{seq}", NOW + seq, NOW, ChangeNumber(7), NOW)
 
 
 async def user_room(durable: Durable, user: str = "bob", name: str = "c") -> LoadedUserRoom:

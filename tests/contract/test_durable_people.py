@@ -18,7 +18,7 @@ from readstate.domain.events import (
     ReadEvent,
 )
 from readstate.domain.facts import Effect
-from readstate.domain.model import Mode, Preferences, ReadState
+from readstate.domain.model import ChangeNumber, Mode, Preferences, ReadState
 from readstate.domain.rooms import thread_room
 from readstate.domain.rules import has_seen, receipt_seq
 from readstate.ports import Activity, Durable, TapCursor
@@ -47,7 +47,7 @@ def members(*add: str, remove: tuple[str, ...] = (), **more: object) -> MembersE
 
 
 def read(user: str, seq: int, apart: tuple[int, ...] = (), epoch: int = 0, read_at: int = NOW) -> ReadEvent:
-    return ReadEvent(user, "c", epoch, seq, apart, f"m{seq}", NOW + seq, read_at, 7, NOW)
+    return ReadEvent(user, "c", epoch, seq, apart, f"m{seq}", NOW + seq, read_at, ChangeNumber(7), NOW)
 
 
 @pytest.fixture(autouse=True)
@@ -405,7 +405,7 @@ async def test_an_older_change_number_never_replaces_newer_preferences(durable: 
     assert user_room.preferences == structs.replace(newer, change=8)
     await durable.save_preferences("bob", "c", Preferences(pinned=True), 9)
     [user_room] = await durable.load_user("bob")
-    assert user_room.preferences == Preferences(pinned=True, change=9)
+    assert user_room.preferences == Preferences(pinned=True, change=ChangeNumber(9))
 
 
 async def test_an_older_change_number_never_replaces_a_newer_wish_for_all_channels(durable: Durable) -> None:

@@ -21,7 +21,7 @@ from readstate.domain.events import (
     MessageEvent,
     ReadEvent,
 )
-from readstate.domain.model import Message, Preferences, Undelivered
+from readstate.domain.model import ChangeNumber, Message, Preferences, Undelivered
 from readstate.domain.rooms import thread_room
 from readstate.domain.rules import MessageRules
 from readstate.timings import SqlTimings
@@ -73,7 +73,7 @@ async def a_life(durable: SqlStore) -> None:
         MembersEvent(channel_id="c", created_at=NOW, remove=("carol",)),
         ChannelEvent(channel_id="gone", created_at=NOW, action="delete"),
     )
-    await durable.merge([ReadEvent("alice", "c", 1, 1, (3,), "m1", NOW, NOW, 1, NOW)])
+    await durable.merge([ReadEvent("alice", "c", 1, 1, (3,), "m1", NOW, NOW, ChangeNumber(1), NOW)])
     await durable.save_preferences("bob", "c", Preferences(2**53 - 1, "mentions", "private", True, 2), 1)
     await durable.save_seen("alice", NOW)
     await durable.save_receipts("bob", "private", 1)

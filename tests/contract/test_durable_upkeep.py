@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from readstate.domain.events import ChannelEvent, DeadLetter
-from readstate.domain.model import Pointer
+from readstate.domain.model import ChangeNumber, Pointer
 from readstate.ports import Durable
 
 from .test_durable import NOW, apply, channel, join, leave, read, say
@@ -88,7 +88,7 @@ async def test_single_read_states_by_user_and_channel(durable: Durable) -> None:
     await apply(durable, say("m1"), say("m2"), say("m3"))
     await durable.merge([read(1, apart=[3])])
     found = await durable.read_states([("bob", "c"), ("bob", "elsewhere"), ("nobody", "c")])
-    assert found == {("bob", "c"): Pointer(0, 1, frozenset({3}), "m1", NOW + 1, NOW, 7)}
+    assert found == {("bob", "c"): Pointer(0, 1, frozenset({3}), "m1", NOW + 1, NOW, ChangeNumber(7))}
     assert await durable.read_states([]) == {}
 
 

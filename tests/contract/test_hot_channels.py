@@ -1,7 +1,7 @@
 """What every adapter of the hot state of channels promises."""
 
 from readstate.domain.hot_updates import ChannelHotUpdate
-from readstate.domain.model import Channel, Entry, Latest, Mode, ReadState
+from readstate.domain.model import ChangeNumber, Channel, Entry, Latest, LogPosition, Mode, ReadState
 from readstate.ports import Count, CountQuery, HotChannels, TimelineLoad
 
 from .conftest import CAP
@@ -13,7 +13,9 @@ def entry(seq: int, everyone: bool = False) -> Entry:
 
 def channel(change: int, last_seq: int = 0, mode: Mode = Mode.TIMELINE) -> Channel:
     latest = Latest(f"m{last_seq}", last_seq, 1000 + last_seq, "alice", None) if last_seq else None
-    return Channel("c", mode=mode, change=change, position=change, last_seq=last_seq, latest=latest)
+    return Channel(
+        "c", mode=mode, change=ChangeNumber(change), position=LogPosition(change), last_seq=last_seq, latest=latest
+    )
 
 
 def step(seq: int, everyone: bool = False) -> ChannelHotUpdate:
@@ -133,7 +135,7 @@ async def test_every_detail_of_a_channel_comes_back(channels: HotChannels) -> No
     elsewhere = Latest("m7", 7, 1007, "алиса", "a 👍 preview")
     full = [
         Channel("plain"),
-        Channel("gone", type="direct", deleted=True, archived=True, change=3),
+        Channel("gone", type="direct", deleted=True, archived=True, change=ChangeNumber(3)),
         Channel("thread", type="thread", mode=Mode.TIMELINE, last_seq=7, last_id="m7", last_at=1007, latest=elsewhere),
         Channel(
             "деталь",
@@ -144,8 +146,8 @@ async def test_every_detail_of_a_channel_comes_back(channels: HotChannels) -> No
             last_seq=9,
             last_id="m9",
             last_at=1009,
-            change=2**53 - 1,
-            position=2**53 - 1,
+            change=ChangeNumber(2**53 - 1),
+            position=LogPosition(2**53 - 1),
             latest=elsewhere,
             peers=("alice", "bob"),
         ),
@@ -157,7 +159,7 @@ async def test_every_detail_of_a_channel_comes_back(channels: HotChannels) -> No
 
 async def test_many_channels_at_once_keep_their_own_order(channels: HotChannels) -> None:
     def at(name: str, seq: int) -> Channel:
-        return Channel(name, mode=Mode.TIMELINE, change=seq, position=seq, last_seq=seq)
+        return Channel(name, mode=Mode.TIMELINE, change=ChangeNumber(seq), position=LogPosition(seq), last_seq=seq)
 
     names = [f"c{number}" for number in range(30)]
     await channels.install([at(name, 0) for name in names])
@@ -173,7 +175,7 @@ async def test_many_channels_at_once_keep_their_own_order(channels: HotChannels)
 
 async def test_a_deleted_channel_has_no_timeline(channels: HotChannels) -> None:
     await loaded(channels, step(1))
-    gone = Channel("c", mode=Mode.TIMELINE, change=2, position=2, deleted=True)
+    gone = Channel("c", mode=Mode.TIMELINE, change=ChangeNumber(2), position=LogPosition(2), deleted=True)
     await channels.apply([ChannelHotUpdate(gone, 2)])
     assert await channels.channels(["c"]) == [gone]
     assert await channels.count([CountQuery("bob", "c", ReadState())]) == [None]

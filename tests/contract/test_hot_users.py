@@ -2,7 +2,17 @@
 
 from readstate.adapters.memory.users import MemoryUsers
 from readstate.domain.hot_updates import FanOut, Gone, Joined, Left, OwnRead, Switched
-from readstate.domain.model import START, Entry, Mode, Pointer, Position, Preferences, ReadState
+from readstate.domain.model import (
+    NO_CHANGE,
+    START,
+    ChangeNumber,
+    Entry,
+    Mode,
+    Pointer,
+    Position,
+    Preferences,
+    ReadState,
+)
 from readstate.ports import (
     Absent,
     HotUsers,
@@ -17,8 +27,6 @@ from readstate.ports import (
 )
 
 from .conftest import CAP, ManualClock
-
-NO_CHANGE = 0
 
 
 def place(seq: int) -> Position:
@@ -410,7 +418,7 @@ async def test_a_pointer_tells_when_it_moved_or_that_it_does_not_know(users: Hot
 
 async def test_newer_preferences_stay(users: HotUsers) -> None:
     await load(users)
-    first = await users.prefer("bob", "c", Preferences(pinned=True), 0)
+    first = await users.prefer("bob", "c", Preferences(pinned=True), NO_CHANGE)
     assert first is not None
     assert (await user_room(users)).preferences == Preferences(pinned=True, change=first)
     second = await users.prefer("bob", "c", Preferences(), first)
@@ -421,12 +429,12 @@ async def test_newer_preferences_stay(users: HotUsers) -> None:
 
 
 async def test_preferences_carry_the_number_they_were_loaded_with(users: HotUsers) -> None:
-    wanted = Preferences(muted_until=9, change=7)
+    wanted = Preferences(muted_until=9, change=ChangeNumber(7))
     loaded = LoadedUserRoom("c", True, Mode.LEDGER, NO_CHANGE, True, Pointer(), wanted, 0, False)
     assert await users.install("bob", await users.begin("bob"), [loaded])
     assert (await user_room(users)).preferences == wanted
-    assert await users.prefer("bob", "c", Preferences(), 6) is None
-    assert await users.prefer("bob", "c", Preferences(), 7) is not None
+    assert await users.prefer("bob", "c", Preferences(), ChangeNumber(6)) is None
+    assert await users.prefer("bob", "c", Preferences(), ChangeNumber(7)) is not None
 
 
 async def test_who_has_left_sets_no_preferences(users: HotUsers) -> None:

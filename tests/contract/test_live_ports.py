@@ -4,7 +4,7 @@ import itertools
 
 from readstate.domain.events import ChannelEvent, DeleteEvent, Delivery, MembersEvent, MessageEvent, ReadEvent
 from readstate.domain.hot_updates import FanOut, Left
-from readstate.domain.model import Mode, Pointer, Preferences, SeenPlace, Undelivered
+from readstate.domain.model import ChangeNumber, LogPosition, Mode, Pointer, Preferences, SeenPlace, Undelivered
 from readstate.ports import CountDelta, Durable, HotUsers, LoadedUserRoom, Read, Rewind
 from tests.online import nobody, only
 
@@ -134,7 +134,7 @@ def say(id_: str, **more: object) -> MessageEvent:
 
 
 async def since(durable: Durable, position: int, limit: int = 1000) -> list[str]:
-    return [message.id for message in await durable.messages_since("c", position, limit)]
+    return [message.id for message in await durable.messages_since("c", LogPosition(position), limit)]
 
 
 async def test_what_came_after_a_place_in_the_log_comes_in_its_order(durable: Durable) -> None:
@@ -157,7 +157,7 @@ async def test_one_more_than_the_limit_says_that_there_are_more(durable: Durable
 async def test_a_deleted_message_is_still_told_of_as_deleted(durable: Durable) -> None:
     here = await a_channel(durable, "alice", "bob")
     await put(durable, say("m1"), DeleteEvent(channel_id="c", created_at=NOW, id="m1"))
-    [message] = await durable.messages_since("c", here, 10)
+    [message] = await durable.messages_since("c", LogPosition(here), 10)
     assert message.deleted
 
 
@@ -165,7 +165,7 @@ async def test_a_deleted_message_is_still_told_of_as_deleted(durable: Durable) -
 
 
 def read(user: str, seq: int, read_at: int, channel: str = "c") -> ReadEvent:
-    return ReadEvent(user, channel, 0, seq, (), f"m{seq}", NOW, read_at, 1, NOW)
+    return ReadEvent(user, channel, 0, seq, (), f"m{seq}", NOW, read_at, ChangeNumber(1), NOW)
 
 
 async def test_private_readers_are_left_out_and_joins_are_no_receipts(durable: Durable) -> None:

@@ -16,6 +16,7 @@ from readstate.adapters.valkey import (
     SharedGeneration,
     ValkeyClient,
 )
+from readstate.domain.model import Generation as GenerationNumber
 from readstate.ports import Clock
 from readstate.stack import Valkey, ValkeyCluster
 from readstate.timings import ValkeyTimings
@@ -81,8 +82,8 @@ async def hot_store(
     url, prefix = server().url, f"{secrets.token_hex(6)}:" if prefix is None else prefix
     numbers = itertools.count(1)
 
-    async def raise_number(above: int) -> int:
-        return max(above, next(numbers)) + 1
+    async def raise_number(above: int) -> GenerationNumber:
+        return GenerationNumber(max(above, next(numbers)) + 1)
 
     kind = SharedGeneration if shared else ExclusiveGeneration
     generation = kind(url, prefix, DurableCounter(1, raise_number), PATIENT)

@@ -37,6 +37,7 @@ from readstate.domain.errors import (
 )
 from readstate.domain.events import AnyChannelEvent, Consumed, DeadLetter, MessageEvent, ReadEvent, UnsentEvent
 from readstate.domain.facts import Effect
+from readstate.domain.model import ChangeNumber
 from readstate.domain.rooms import partition_of, thread_room
 from tests.conftest import eventually
 from tests.contract import kafka
@@ -167,7 +168,7 @@ def message(channel: str, number: int, text: str = "hi") -> MessageEvent:
 
 
 def state(user: str, channel: str, seq: int) -> ReadEvent:
-    return ReadEvent(user, channel, 0, seq, (seq + 2,), f"m{seq}", NOW, NOW, seq, NOW)
+    return ReadEvent(user, channel, 0, seq, (seq + 2,), f"m{seq}", NOW, NOW, ChangeNumber(seq), NOW)
 
 
 async def refused(log: KafkaLog) -> str:

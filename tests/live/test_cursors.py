@@ -9,6 +9,7 @@ from zlib import crc32
 import msgspec
 import pytest
 
+from readstate.domain.model import NO_CHANGE, NO_POSITION, LogPosition
 from readstate.services import cursors
 from tests import stores
 from tests.conftest import GENERAL, Chat, Clock, check_problem
@@ -67,7 +68,7 @@ class Query:
 def queries(rs: Any) -> list[Query]:
     """One for each kind of cursor, with numbers that lead to everything there is."""
     at = rs.clock()
-    sync = cursors.SyncCursor(0, (0,), 0, rs.changes.store_id)
+    sync = cursors.SyncCursor(NO_CHANGE, (NO_POSITION,), 0, rs.changes.store_id)
     inbox = cursors.InboxAfter("recent", "all", rs.cursors.encode(sync, "bob"), 0, 0, -at, "")
     page = cursors.SyncPage(rs.cursors.encode(sync, "bob"), None, False, at, "")
     return [
@@ -97,7 +98,7 @@ async def test_a_made_up_cursor_is_refused(service: LiveService) -> None:
 async def test_a_made_up_resume_shows_nothing(service: LiveService) -> None:
     await service.chat.send("alice", "m1", "m2")
     await service.chat.join("carol")
-    everything = cursors.SyncCursor(0, (0,), 0, service.rs.changes.store_id)
+    everything = cursors.SyncCursor(NO_CHANGE, (NO_POSITION,), 0, service.rs.changes.store_id)
 
     carol = await service.device("carol", resume=made_up(everything, "carol"))
 
@@ -129,7 +130,7 @@ async def test_a_cursor_that_was_changed_is_refused(service: LiveService) -> Non
 
 async def test_a_device_with_a_refused_cursor_goes_on_after_one_sync(service: LiveService) -> None:
     """As after an upgrade: cursors from before cursors were signed are refused, once."""
-    old = cursors.SyncCursor(0, (0,), 0, service.rs.changes.store_id)
+    old = cursors.SyncCursor(NO_CHANGE, (NO_POSITION,), 0, service.rs.changes.store_id)
     bob = await service.device("bob", resume=made_up(old, "bob"))
     await bob.first("sync.required")
     await bob.cut()
@@ -162,8 +163,8 @@ async def test_no_number_in_a_cursor_is_a_fault_of_the_service(service: LiveServ
 
 
 @pytest.mark.parametrize("positions", [(), (-1,), (2**63,), (0, 0)])
-async def test_positions_that_fit_no_log_are_refused(service: LiveService, positions: tuple[int, ...]) -> None:
-    cursor = service.rs.cursors.encode(cursors.SyncCursor(0, positions, 0, service.rs.changes.store_id), "bob")
+async def test_positions_that_fit_no_log_are_refused(service: LiveService, positions: tuple[LogPosition, ...]) -> None:
+    cursor = service.rs.cursors.encode(cursors.SyncCursor(NO_CHANGE, positions, 0, service.rs.changes.store_id), "bob")
 
     answer = await service.chat.call("GET", "/v1/users/bob/unread", params={"since": cursor})
     bob = await service.device("bob", resume=cursor)

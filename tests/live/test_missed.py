@@ -12,6 +12,7 @@ import pytest
 from readstate.adapters.memory.bus import LocalBus
 from readstate.domain.announcements import Announcement, Outcome
 from readstate.domain.errors import StorageUnavailable
+from readstate.domain.model import ChangeNumber, LogPosition
 from readstate.live.cursors import CursorHistory
 from readstate.live.devices import MAX_CATCHING_UP
 from readstate.services.cursors import SyncCursor
@@ -391,7 +392,7 @@ async def test_a_thousand_devices_are_caught_up_a_few_at_a_time(
 
 
 def moment(at: int) -> SyncCursor:
-    return SyncCursor(change=at, positions=(at,), at=at, store=1)
+    return SyncCursor(change=ChangeNumber(at), positions=(LogPosition(at),), at=at, store=1)
 
 
 def test_what_the_state_itself_told_is_sure_at_once() -> None:

@@ -31,6 +31,7 @@ from readstate.domain.events import (
     ReadEvent,
 )
 from readstate.domain.facts import Effect
+from readstate.domain.model import NO_POSITION, Generation
 from readstate.ports import Hot, Online, Seen
 from readstate.profiles.consistency import Exclusive
 from readstate.profiles.wiring import Parts, Services
@@ -103,7 +104,7 @@ class World:
             writing,
             "w",
         )
-        log = LocalLog(0, self.writer.handle, self._log_reads)
+        log = LocalLog(NO_POSITION, self.writer.handle, self._log_reads)
         cursors = Cursors(b"a key", 1)
         parts = Parts(
             log,
@@ -133,7 +134,9 @@ def clock_from(start: int) -> Callable[[], int]:
 @asynccontextmanager
 async def in_memory(directory: Path, clock: Callable[[], int]) -> AsyncIterator[tuple[SqlStore, Hot]]:
     store = await SqliteStore.open(directory / "store.db", FANOUT, SqlTimings())
-    hot = MemoryHot(unread_cap=50, generation=1, position=0, clock=clock, ledger_ttl=10**6, max_bytes=10**9)
+    hot = MemoryHot(
+        unread_cap=50, generation=Generation(1), position=NO_POSITION, clock=clock, ledger_ttl=10**6, max_bytes=10**9
+    )
     yield store, hot
     await store.close()
 
@@ -145,7 +148,7 @@ async def on_servers(directory: Path, clock: Callable[[], int]) -> AsyncIterator
             url=valkey.single().url, prefix=f"{servers.prefix}repeats:", unread_cap=50, ledger_ttl=10**6
         )
         counter = DurableCounter(await store.store_id(), store.next_generation)
-        hot = ExclusiveHot(options, counter, clock, ValkeyTimings(), position=0)
+        hot = ExclusiveHot(options, counter, clock, ValkeyTimings(), position=NO_POSITION)
         yield store, hot
         await hot.close()
 
@@ -216,7 +219,7 @@ async def rows(store: SqlStore) -> dict[Any, Any]:
         known = (await store.load_channels([channel])).get(channel)
         found[channel] = known and (known.last_seq, known.change, known.member_count, known.mode, known.latest)
         found[channel, "members"] = [(one.user_id, one.active) for one in await store.members(channel, "", 100)]
-        messages = await store.messages_since(channel, 0, 1_000)
+        messages = await store.messages_since(channel, NO_POSITION, 1_000)
         found[channel, "messages"] = [(one.id, one.seq, one.thread_seq, one.deleted, one.mentions) for one in messages]
     for user in USERS:
         for user_room in await store.load_user(user):

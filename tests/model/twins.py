@@ -13,7 +13,7 @@ from readstate.adapters.memory.users import MemoryUsers
 from readstate.adapters.valkey.calls import UserCalls
 from readstate.adapters.valkey.users import ValkeyUsers
 from readstate.domain.hot_updates import UserHotUpdate
-from readstate.domain.model import NO_PREFERENCES, Mode, Pointer, Position, Preferences
+from readstate.domain.model import NO_PREFERENCES, ChangeNumber, Mode, Pointer, Position, Preferences
 from readstate.ports import (
     Absent,
     CountDelta,
@@ -54,7 +54,7 @@ class Twins:
         """Ledgers that Valkey may lack after the step that is made now."""
         self.hollow: set[Pair] = set()
         """The same for ledgers that are empty: Valkey keeps something of one that was loaded ahead of its user room."""
-        self._numbers: dict[str, list[tuple[int, int]]] = {}
+        self._numbers: dict[str, list[tuple[ChangeNumber, ChangeNumber]]] = {}
         """The change numbers that a user had in memory and in Valkey at the same moments."""
 
     def _empty_memory(self) -> MemoryUsers:

@@ -16,7 +16,7 @@ from readstate.adapters.sql.session import Session, as_json
 from readstate.domain.errors import ConfigurationError, Invalid, StorageUnavailable
 from readstate.domain.events import AnyChannelEvent, ChannelEvent, Delivery, MembersEvent, MessageEvent, ReadEvent
 from readstate.domain.facts import Effect
-from readstate.domain.model import Preferences, ReadState
+from readstate.domain.model import ChangeNumber, Preferences, ReadState
 from readstate.domain.rules import merge_all
 from readstate.timings import SqlTimings
 from tests.online import nobody
@@ -71,7 +71,7 @@ def say(id_: str, sender: str = "alice", name: str = "c") -> MessageEvent:
 
 def read(user: str, state: ReadState, name: str = "c") -> ReadEvent:
     apart = tuple(sorted(state.apart))
-    return ReadEvent(user, name, state.epoch, state.seq, apart, f"m{state.seq}", NOW, NOW, 1, NOW)
+    return ReadEvent(user, name, state.epoch, state.seq, apart, f"m{state.seq}", NOW, NOW, ChangeNumber(1), NOW)
 
 
 async def pointer(store: PostgresStore, user: str) -> ReadState:

@@ -16,6 +16,7 @@ from readstate.adapters.sql.postgres.pool import is_pooled
 from readstate.adapters.sql.postgres.store import PostgresStore
 from readstate.domain.errors import ConfigurationError, StorageUnavailable
 from readstate.domain.events import AnyChannelEvent, ChannelEvent, Delivery, MembersEvent, MessageEvent, ReadEvent
+from readstate.domain.model import ChangeNumber
 from readstate.stack import Postgres
 from readstate.stack.ports import free_ports
 from readstate.timings import SqlTimings
@@ -142,7 +143,7 @@ async def test_everything_works_behind_a_pooler_that_changes_connections(behind_
             await store.apply([Delivery(message, next(positions))], online=nobody)
 
         async def read(store: PostgresStore, seq: int) -> None:
-            await store.merge([ReadEvent("bob", "c", 0, seq, (), f"m{seq}", NOW, NOW, 1, NOW)])
+            await store.merge([ReadEvent("bob", "c", 0, seq, (), f"m{seq}", NOW, NOW, ChangeNumber(1), NOW)])
             assert (await store.load_user("bob"))[0].pointer.seq >= seq
             assert await store.badge_count("alice") == 0
 

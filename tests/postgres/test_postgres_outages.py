@@ -12,6 +12,7 @@ from readstate.adapters.sql.postgres.store import PostgresStore
 from readstate.domain.errors import ConfigurationError, StorageUnavailable
 from readstate.domain.events import ChannelEvent, Delivery, MembersEvent, MessageEvent
 from readstate.domain.facts import Effect
+from readstate.domain.model import NO_POSITION
 from readstate.stack import Postgres
 from readstate.timings import SqlTimings
 from tests.online import nobody
@@ -101,7 +102,7 @@ async def test_a_kill_under_load_loses_nothing_acknowledged_and_needs_no_help(mo
         await asyncio.wait_for(asyncio.gather(*writing), 60)
         found = await store.by_id([("load", id_) for id_ in acknowledged])
         assert {id_ for _, id_ in found} == set(acknowledged)
-        stored = sorted(message.seq or 0 for message in await store.messages_since("load", 0, 100_000))
+        stored = sorted(message.seq or 0 for message in await store.messages_since("load", NO_POSITION, 100_000))
         assert stored == list(range(1, len(stored) + 1))
 
 

@@ -20,7 +20,7 @@ from readstate.domain.announcements import (
     UserRoomChanged,
 )
 from readstate.domain.errors import ConfigurationError
-from readstate.domain.model import Message, Pointer, Undelivered
+from readstate.domain.model import ChangeNumber, Message, Pointer, Undelivered
 from readstate.domain.rooms import thread_room
 from readstate.timings import ValkeyTimings
 
@@ -38,7 +38,7 @@ MOVED = PointerMoved(
     "боб",
     "größe",
     Pointer(1, 2),
-    Pointer(1, 7, frozenset({9, 12}), id="m\u20ac", at=5, read_at=6, change=8),
+    Pointer(1, 7, frozenset({9, 12}), id="m\u20ac", at=5, read_at=6, change=ChangeNumber(8)),
     "i1",
     "connection 1",
 )

@@ -5,12 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from readstate.domain.errors import InvalidCursor
+from readstate.domain.model import ChangeNumber, LogPosition
 from readstate.services.cursors import Cursors, MembersAfter, SyncCursor, ThreadsAfter
 
 KEY = bytes(range(32))
 STORE = 2**63 - 1
 CURSORS = Cursors(KEY, STORE)
-SYNC = SyncCursor(2**40, (1, 2, 3), 1_700_000_000_000, 5)
+SYNC = SyncCursor(ChangeNumber(2**40), tuple(map(LogPosition, (1, 2, 3))), 1_700_000_000_000, 5)
 
 
 def test_a_cursor_comes_back_as_it_was() -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from readstate.domain.model import Generation
 from readstate.services.freshness import AlwaysFresh, NeverFresh, ReadLogProgress, Trailing
 from readstate.tasks import cancel
 from readstate.timings import ServiceTimings
@@ -20,7 +21,7 @@ class Log:
         self.committed = 10
         self.in_spools = 0
         self.looks = 0
-        self.number = 1
+        self.number = Generation(1)
         self.noted_fresh = 1
 
     async def ends(self) -> dict[int, int]:
@@ -30,10 +31,10 @@ class Log:
         self.looks += 1
         return {0: self.committed}
 
-    async def generation(self) -> int:
+    async def generation(self) -> Generation:
         return self.number
 
-    def seen(self) -> int:
+    def seen(self) -> Generation:
         return self.number
 
     async def fresh(self) -> int:
@@ -167,7 +168,7 @@ async def test_who_comes_later_waits_for_a_later_end(log: Log, trailing: Trailin
 async def test_after_a_loss_an_empty_log_says_nothing_of_spools(log: Log) -> None:
     """An instance may note its spool later than others look at the log."""
     log.end = log.committed = 0
-    log.number, log.noted_fresh = 2, 1
+    log.number, log.noted_fresh = Generation(2), 1
     trailing = made(log, replace(HASTY, settle=0.2))
     following = asyncio.create_task(trailing.run())
     await asyncio.sleep(0.05)

@@ -7,10 +7,11 @@ from readstate.adapters.kafka.client import kafka_options
 from readstate.adapters.kafka.topics import Topics
 from readstate.adapters.kafka.wire import NotAnEvent, decode_channel_event, decode_read, decode_unsent, read_record
 from readstate.domain.events import ChannelEvent, MessageEvent, ReadEvent
+from readstate.domain.model import NO_CHANGE, ChangeNumber
 from readstate.domain.rooms import thread_room
 from readstate.settings import Settings
 
-STATE = ReadEvent("bob", "general", 1, 7, (9, 12), "m7", 70, 80, 3, 90)
+STATE = ReadEvent("bob", "general", 1, 7, (9, 12), "m7", 70, 80, ChangeNumber(3), 90)
 FIRST = {
     "user_id": "bob",
     "channel_id": "general",
@@ -24,7 +25,9 @@ FIRST = {
 
 def test_an_event_of_a_newer_version_is_read_as_far_as_it_is_known() -> None:
     newer = {**json.decode(read_record(STATE, 4).value), "v": 9, "mood": "happy", "more": {"deep": [1]}}
-    assert decode_read(json.encode(newer)) == ReadEvent("bob", "general", 1, 7, (9, 12), "m7", 70, 80, 3, 90, 9)
+    assert decode_read(json.encode(newer)) == ReadEvent(
+        "bob", "general", 1, 7, (9, 12), "m7", 70, 80, ChangeNumber(3), 90, 9
+    )
     message = {
         "kind": "message",
         "v": 9,
@@ -40,14 +43,14 @@ def test_an_event_of_a_newer_version_is_read_as_far_as_it_is_known() -> None:
 
 
 def test_an_event_of_an_older_version_lacks_what_came_later() -> None:
-    assert decode_read(json.encode(FIRST)) == ReadEvent("bob", "general", 1, 7, (), None, None, 80, 0, 90)
+    assert decode_read(json.encode(FIRST)) == ReadEvent("bob", "general", 1, 7, (), None, None, 80, NO_CHANGE, 90)
     assert decode_channel_event(b'{"kind":"channel","channel_id":"c","created_at":1}') == ChannelEvent(
         channel_id="c", created_at=1
     )
 
 
 def test_a_state_of_a_thread_names_channel_and_thread() -> None:
-    event = ReadEvent("bob", thread_room("general", "root"), 1, 7, (), "m7", 70, 80, 3, 90)
+    event = ReadEvent("bob", thread_room("general", "root"), 1, 7, (), "m7", 70, 80, ChangeNumber(3), 90)
     record = read_record(event, 4)
     fields = json.decode(record.value)
     assert (fields["channel_id"], fields["thread_id"]) == ("general", "root")

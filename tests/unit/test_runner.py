@@ -8,6 +8,7 @@ import pytest
 
 from readstate.domain.errors import LogUnavailable, StorageUnavailable
 from readstate.domain.events import Consumed, ReadEvent
+from readstate.domain.model import NO_CHANGE
 from readstate.timings import WorkerTimings
 from readstate.workers import runner as loop
 from readstate.workers.receipt_persister import ReceiptPersister, SharedPersister
@@ -187,7 +188,7 @@ async def test_whoever_rests_to_spare_the_database_is_well_and_can_be_stopped(mo
     moment = Moment()
     monkeypatch.setattr(loop, "time", moment)
     consumer = Scripted([ONE])
-    states = [ReadEvent("bob", f"c{number}", 0, 1, (), None, None, 0, 0, 0) for number in range(3_600)]
+    states = [ReadEvent("bob", f"c{number}", 0, 1, (), None, None, 0, NO_CHANGE, 0) for number in range(3_600)]
 
     async def nothing_is_lost() -> bool:
         return False

@@ -14,6 +14,7 @@ from readstate.adapters.kafka.spool import Spool
 from readstate.domain.errors import ConfigurationError, Stopping, Unavailable
 from readstate.domain.events import ReadEvent
 from readstate.domain.folding.reads import fold_reads
+from readstate.domain.model import ChangeNumber
 from tests.conftest import eventually
 
 ROOM = 2**24
@@ -22,7 +23,7 @@ ROOM = 2**24
 def read(number: int, user: str | None = None) -> ReadEvent:
     """A read that can be told from every other."""
     at = 1_700_000_000_000 + number
-    return ReadEvent(user or f"user {number}", "käse", 1, number, (), f"m{number}", at, at, number, at)
+    return ReadEvent(user or f"user {number}", "käse", 1, number, (), f"m{number}", at, at, ChangeNumber(number), at)
 
 
 def reads(*numbers: int) -> list[ReadEvent]:

@@ -8,10 +8,11 @@ from readstate.adapters.kafka.spool import Spool
 from readstate.adapters.kafka.spool_notes import SpoolNotes
 from readstate.domain.errors import StorageUnavailable
 from readstate.domain.events import ReadEvent
+from readstate.domain.model import ChangeNumber
 from readstate.timings import KafkaTimings
 
 TIMINGS = KafkaTimings()
-READ = ReadEvent("bob", "general", 0, 1, (), "m1", 1, 1, 1, 1)
+READ = ReadEvent("bob", "general", 0, 1, (), "m1", 1, 1, ChangeNumber(1), 1)
 
 
 class Notebook:

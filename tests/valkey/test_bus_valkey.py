@@ -24,7 +24,7 @@ from readstate.domain.announcements import (
     StateReplaced,
     UserRoomChanged,
 )
-from readstate.domain.model import Message, Pointer
+from readstate.domain.model import ChangeNumber, Message, Pointer
 from readstate.stack import Valkey, ValkeyCluster
 from readstate.telemetry import REGISTRY
 from readstate.timings import ValkeyTimings
@@ -164,7 +164,7 @@ def badge(number: int) -> BadgeChanged:
 
 
 def read(user: str, seq: int) -> PointerMoved:
-    pointer = Pointer(0, seq, frozenset({seq + 2}), id=f"m{seq}", at=seq, read_at=seq, change=seq)
+    pointer = Pointer(0, seq, frozenset({seq + 2}), id=f"m{seq}", at=seq, read_at=seq, change=ChangeNumber(seq))
     return PointerMoved(user, "general", Pointer(0, seq - 1), pointer, "one", "connection")
 
 

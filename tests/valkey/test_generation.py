@@ -7,6 +7,7 @@ import pytest
 
 from readstate.adapters.valkey import DurableCounter, ExclusiveGeneration
 from readstate.domain.errors import HotStoreUnavailable
+from readstate.domain.model import Generation
 from readstate.stack import Valkey
 from readstate.timings import ValkeyTimings
 
@@ -15,12 +16,12 @@ class Counter:
     """In place of the durable one."""
 
     def __init__(self) -> None:
-        self.number = 0
+        self.number = Generation(0)
         self.raised = 0
 
-    async def __call__(self, above: int) -> int:
+    async def __call__(self, above: int) -> Generation:
         self.raised += 1
-        self.number = max(self.number, above) + 1
+        self.number = Generation(max(self.number, above) + 1)
         return self.number
 
 

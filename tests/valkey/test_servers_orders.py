@@ -10,7 +10,7 @@ import pytest
 
 from readstate.adapters.memory.users import MemoryUsers
 from readstate.domain.hot_updates import FanOut, Joined, Left, OwnRead, UserHotUpdate
-from readstate.domain.model import NO_PREFERENCES, START, Entry, Mode, Pointer, Position, ReadState
+from readstate.domain.model import NO_PREFERENCES, START, Entry, Generation, Mode, Pointer, Position, ReadState
 from readstate.ports import HotUsers, LedgerLoad, LoadedUserRoom, Moved, Read
 from tests.contract.conftest import ManualClock, users_over
 from tests.contract.valkey import cluster, hot_store, single
@@ -220,7 +220,7 @@ async def go_through(users: HotUsers, happening: Happening, some: Sequence[tuple
 
     async def one(number: int, order: tuple[str, ...]) -> None:
         user = f"bob {number}"
-        memory = MemoryUsers(unread_cap=5, generation=1, clock=ManualClock(), ledger_ttl=60)
+        memory = MemoryUsers(unread_cap=5, generation=Generation(1), clock=ManualClock(), ledger_ttl=60)
         found = []
         for adapter in (memory, users):
             if loaded:

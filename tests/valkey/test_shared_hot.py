@@ -13,7 +13,7 @@ from readstate.adapters.valkey.hot import HotOptions, SharedHot
 from readstate.adapters.valkey.users import MOVE, PREFER, ValkeyUsers
 from readstate.domain.errors import HotStoreUnavailable
 from readstate.domain.hot_updates import ChannelHotUpdate
-from readstate.domain.model import Preferences
+from readstate.domain.model import Generation, LogPosition, Preferences
 from readstate.ports import Read, Rewind
 from readstate.stack import Valkey, ValkeyCluster
 from readstate.timings import ValkeyTimings
@@ -146,12 +146,16 @@ async def two(request: pytest.FixtureRequest) -> AsyncIterator[tuple[SharedHot, 
 Two = tuple[SharedHot, SharedHot, HotStore]
 
 
+def done(position: int, offset: int) -> tuple[LogPosition, int]:
+    return LogPosition(position), offset
+
+
 async def test_places_are_known_to_all_and_only_grow(two: Two) -> None:
     first, second, _ = two
     assert await first.channels.positions() == (0, 0, 0)
     assert await first.channels.offsets() == {}
-    await first.channels.passed({0: (7, 3), 2: (2**50, 2**50 - 1)})
-    await second.channels.passed({0: (5, 1), 1: (1, 1)})
+    await first.channels.passed({0: done(7, 3), 2: done(2**50, 2**50 - 1)})
+    await second.channels.passed({0: done(5, 1), 1: done(1, 1)})
     assert await second.channels.positions() == (7, 1, 2**50)
     assert await first.channels.offsets() == {0: 3, 1: 1, 2: 2**50 - 1}
     await first.channels.passed({})
@@ -159,33 +163,33 @@ async def test_places_are_known_to_all_and_only_grow(two: Two) -> None:
 
 async def test_offsets_fall_where_a_log_uses_them_again(two: Two) -> None:
     first, second, _ = two
-    await first.channels.passed({0: (7, 3)})
-    await second.channels.passed({0: (7, 1)})
+    await first.channels.passed({0: done(7, 3)})
+    await second.channels.passed({0: done(7, 1)})
     assert (await first.channels.positions(), await first.channels.offsets()) == ((7, 0, 0), {0: 1})
-    await first.channels.passed({0: (8, 2)})
+    await first.channels.passed({0: done(8, 2)})
     assert (await second.channels.positions(), await second.channels.offsets()) == ((8, 0, 0), {0: 2})
-    await second.channels.passed({0: (7, 3)})
+    await second.channels.passed({0: done(7, 3)})
     assert await first.channels.offsets() == {0: 2}, "what an older place says does not count"
 
 
 async def test_places_are_unknown_once_the_hot_store_was_emptied_and_are_told_again(two: Two) -> None:
     first, second, store = two
-    await first.channels.passed({0: (7, 3)})
+    await first.channels.passed({0: done(7, 3)})
     await store.empty()
     assert await second.channels.positions() == (0, 0, 0)
     await first.notes.generation()  # whoever tells places looks now and then, and tells all of them again
-    await first.channels.passed({0: (6, 2)})
+    await first.channels.passed({0: done(6, 2)})
     assert await second.channels.positions() == (6, 0, 0)
 
 
 async def test_places_of_an_older_generation_count_no_more(two: Two) -> None:
     first, second, _ = two
-    await first.channels.passed({0: (7, 3)})
+    await first.channels.passed({0: done(7, 3)})
     await second.clear()
     assert await second.channels.offsets() == {}
     await first.notes.generation()
     assert await first.channels.offsets() == {}
-    await first.channels.passed({1: (2, 2)})
+    await first.channels.passed({1: done(2, 2)})
     assert await second.channels.offsets() == {1: 2}
 
 
@@ -203,7 +207,7 @@ async def test_what_one_process_drops_is_not_put_back_by_the_older_load_of_anoth
 async def test_notes_are_those_of_all(two: Two) -> None:
     first, second, _ = two
     number = await first.notes.generation()
-    await first.notes.note_fresh(number - 1)
+    await first.notes.note_fresh(Generation(number - 1))
     assert await second.notes.fresh() == number - 1
     await first.notes.note_spool("i0", 3)
     await second.notes.note_spool("i1", 4)

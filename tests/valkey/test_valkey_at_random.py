@@ -15,7 +15,17 @@ from readstate.adapters.valkey.badges import ValkeyBadges
 from readstate.adapters.valkey.channels import ValkeyChannels
 from readstate.adapters.valkey.client import Answers
 from readstate.domain.hot_updates import ChannelHotUpdate
-from readstate.domain.model import Channel, Entry, Latest, Mode, ReadState, Undelivered
+from readstate.domain.model import (
+    ChangeNumber,
+    Channel,
+    Entry,
+    Generation,
+    Latest,
+    LogPosition,
+    Mode,
+    ReadState,
+    Undelivered,
+)
 from readstate.ports import CountQuery, HotBadges, HotChannels, TimelineLoad
 from tests.conftest import Clock
 from tests.contract.conftest import badges_over, channels_over
@@ -37,7 +47,7 @@ several = some.frozensets(seqs, max_size=6)
 class Twice(ValkeyClient):
     """Sends everything twice, as if the first answer was lost."""
 
-    async def run(self, script: Script, calls: Sequence[Call], generation: int | None = None) -> Answers:
+    async def run(self, script: Script, calls: Sequence[Call], generation: Generation | None = None) -> Answers:
         answers = await super().run(script, calls, generation)
         await super().run(script, calls, generation)
         return answers
@@ -46,7 +56,15 @@ class Twice(ValkeyClient):
 def channel(name: str, change: int, deleted: bool = False) -> Channel:
     mode = Mode.LEDGER if name == "ledger" else Mode.TIMELINE
     latest = Latest(f"m{change}", change, NOW + change, "alice", None) if change % 3 else None
-    return Channel(name, mode=mode, change=change, position=change, last_seq=change, latest=latest, deleted=deleted)
+    return Channel(
+        name,
+        mode=mode,
+        change=ChangeNumber(change),
+        position=LogPosition(change),
+        last_seq=change,
+        latest=latest,
+        deleted=deleted,
+    )
 
 
 def entry(seq: int, everyone: bool) -> Entry:

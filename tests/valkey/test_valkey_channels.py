@@ -17,7 +17,18 @@ from readstate.adapters.valkey.keys import shard_of
 from readstate.domain.errors import HotStoreUnavailable
 from readstate.domain.events import AnyChannelEvent, ChannelEvent, DeleteEvent, Delivery, MembersEvent, MessageEvent
 from readstate.domain.hot_updates import ChannelHotUpdate
-from readstate.domain.model import Channel, Entry, Latest, Mode, Position, ReadState, Undelivered
+from readstate.domain.model import (
+    ChangeNumber,
+    Channel,
+    Entry,
+    Generation,
+    Latest,
+    LogPosition,
+    Mode,
+    Position,
+    ReadState,
+    Undelivered,
+)
 from readstate.ports import Count, CountQuery, TimelineLoad
 from readstate.services.loading import Loader
 from readstate.stack import Valkey, ValkeyCluster
@@ -42,7 +53,9 @@ async def store(request: pytest.FixtureRequest) -> AsyncIterator[HotStore]:
 
 
 def big(change: int, name: str = "c", **more: Any) -> Channel:
-    return Channel(name, mode=Mode.TIMELINE, change=change, position=change, last_seq=change, **more)
+    return Channel(
+        name, mode=Mode.TIMELINE, change=ChangeNumber(change), position=LogPosition(change), last_seq=change, **more
+    )
 
 
 def entry(seq: int, everyone: bool = False) -> Entry:
@@ -353,7 +366,7 @@ class Race:
     def loader(self) -> Loader:
         async def nothing(_: int) -> None: ...
 
-        users = MemoryUsers(unread_cap=10_000, generation=1, clock=Clock(), ledger_ttl=TTL)
+        users = MemoryUsers(unread_cap=10_000, generation=Generation(1), clock=Clock(), ledger_ttl=TTL)
         return Loader(users, self.channels, self.durable, 10_000, nothing)
 
     @staticmethod

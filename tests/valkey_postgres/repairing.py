@@ -6,7 +6,7 @@ from pathlib import Path
 
 from readstate import Readstate
 from readstate.domain.events import ReadEvent
-from readstate.domain.model import Pointer, Position, ReadState
+from readstate.domain.model import NO_CHANGE, Pointer, Position, ReadState
 from readstate.ports import Read
 from tests.contract import valkey
 
@@ -48,7 +48,7 @@ async def read_hot_only(rs: Readstate, room: str, seq: int, apart: tuple[int, ..
 async def state_event(rs: Readstate, room: str, seq: int, apart: tuple[int, ...] = (), epoch: int = 0) -> ReadEvent:
     now = rs.clock()
     to = await place(rs, room, seq) if seq else Position(0, None, None)
-    return ReadEvent("bob", room, epoch, seq, apart, to.id, to.at, now, 0, now)
+    return ReadEvent("bob", room, epoch, seq, apart, to.id, to.at, now, NO_CHANGE, now)
 
 
 async def read_durable_only(rs: Readstate, room: str, seq: int, apart: tuple[int, ...] = ()) -> None:

@@ -12,7 +12,7 @@ from readstate.adapters.kafka.wire import channel_record, decode_read, decode_wh
 from readstate.api import NewMessage, ReadTarget
 from readstate.domain.errors import StorageUnavailable
 from readstate.domain.events import DeadLetter, MessageEvent, ReadEvent, UnsentEvent
-from readstate.domain.model import ReadState
+from readstate.domain.model import NO_CHANGE, ReadState
 from readstate.domain.rooms import thread_room
 from readstate.telemetry import DLT_FAILED, DLT_RECONCILED
 from readstate.workers.dead_letters import DeadLetters
@@ -81,7 +81,7 @@ async def test_a_read_of_a_thread_is_repaired_too(rs: Readstate, worker: DeadLet
     more = NewMessage(channel_id=SMALL, sender_id="alice", id="more", thread_id="m1")
     await rs.messages.send([reply, more])
     now = rs.clock()
-    await worker.handle([letter(ReadEvent("bob", room, 0, 2, (), "more", now, now, 0, now))])
+    await worker.handle([letter(ReadEvent("bob", room, 0, 2, (), "more", now, now, NO_CHANGE, now))])
     assert await durable_state(rs, room) == ReadState(0, 2)
 
 

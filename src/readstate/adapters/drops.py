@@ -5,6 +5,8 @@ State that is reloaded after a drop may lack reads that were still on their way 
 
 from collections.abc import Iterable
 
+from readstate.domain.model import DropNumber
+
 MAX_REMEMBERED = 10_000
 
 
@@ -12,19 +14,19 @@ class Drops:
     """Numbers every drop. Remembers up to MAX_REMEMBERED users; beyond that it reports too many, never too few."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count = DropNumber(0)
         self._users: dict[str, int] = {}
         self._everyone = 0
 
     def user(self, user: str) -> None:
-        self.count += 1
+        self.count = DropNumber(self.count + 1)
         self._users.pop(user, None)
         self._users[user] = self.count
         if len(self._users) > MAX_REMEMBERED:
             self._everyone = self._users.pop(next(iter(self._users)))
 
     def everyone(self) -> None:
-        self.count += 1
+        self.count = DropNumber(self.count + 1)
         self._everyone = self.count
         self._users.clear()
 

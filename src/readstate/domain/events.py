@@ -4,7 +4,7 @@ from typing import Literal, NamedTuple
 
 from msgspec import UNSET, Struct, UnsetType
 
-from .model import ChannelType, History, Pointer
+from .model import ChangeNumber, ChannelType, History, Pointer
 
 VERSION = 1
 
@@ -32,7 +32,7 @@ class ReadEvent(Struct, frozen=True, gc=False):
     last_read_id: str | None
     last_read_at: int | None
     read_at: int
-    change: int
+    change: ChangeNumber
     """The user's change number, for sync cursors."""
     created_at: int
     v: int = VERSION

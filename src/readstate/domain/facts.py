@@ -7,7 +7,7 @@ from msgspec import Struct, field
 from .errors import ReadstateError
 from .events import ChannelEvent, DeleteEvent, Delivery, EditEvent, MembersEvent, MessageEvent
 from .hot_updates import ChannelHotUpdate, UserHotUpdate
-from .model import Channel, Member, Message, Pointer, Position, Undelivered
+from .model import NO_POSITION, ChangeNumber, Channel, LogPosition, Member, Message, Pointer, Position, Undelivered
 from .rooms import thread_room
 from .rules import EVERYONE, HERE
 
@@ -55,7 +55,7 @@ class Facts(Struct):
     newest_but: dict[Key, Message] = field(default_factory=dict)
     once_named: dict[Key, set[str]] = field(default_factory=dict)
     """Users whom earlier versions of a message in a timeline channel mentioned. Only filled for replays."""
-    gone: dict[str, int] = field(default_factory=dict)
+    gone: dict[str, ChangeNumber] = field(default_factory=dict)
     """The change number with which a channel was deleted last. Only filled for replays."""
 
 
@@ -90,7 +90,7 @@ class Effect(Struct):
     """To receivers who were online. Counts as undelivered if delivery is not proven."""
     read_before: bool = False
     """By sending the message, its sender has read what others wrote before it."""
-    position: int = 0
+    position: LogPosition = NO_POSITION
     """The log position in a shared log; it only grows."""
     repeated: bool = False
     """A replay: nothing changes in the durable store, but the hot store may have missed the event."""

@@ -5,7 +5,7 @@ Those that are only stored, never shown, are arrays in JSON.
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NewType
 
 from msgspec import Meta, Struct
 
@@ -22,6 +22,23 @@ History = Literal["read", "unread"] | Annotated[int, Meta(ge=0, le=1_000_000)]
 
 Clock = Callable[[], int]
 """Milliseconds since 1970."""
+
+# Counters, as in docs/glossary.md. They are plain integers: the types only let mypy find one in the place of another.
+Seq = NewType("Seq", int)
+"""Of a message in its room."""
+Epoch = NewType("Epoch", int)
+"""Of a user in a room."""
+ChangeNumber = NewType("ChangeNumber", int)
+"""Of a room, or of a user."""
+Generation = NewType("Generation", int)
+"""Of the hot store."""
+DropNumber = NewType("DropNumber", int)
+"""Of state dropped from the hot store. Under Valkey, the generation is part of it."""
+LogPosition = NewType("LogPosition", int)
+"""Of an event in its partition of the log. It never falls, as an offset may."""
+
+NO_CHANGE, NO_GENERATION, NO_POSITION = ChangeNumber(0), Generation(0), LogPosition(0)
+"""Before the first."""
 
 FOREVER = MAX_NUMBER
 """`muted_until` of a mute without an end."""
@@ -61,7 +78,7 @@ class Pointer(ReadState, frozen=True, gc=False, array_like=True):
     at: int | None = None
     read_at: int = 0
     """When the pointer last moved."""
-    change: int = 0
+    change: ChangeNumber = NO_CHANGE
     """The user's change number when anything last changed here."""
 
     @property
@@ -99,9 +116,9 @@ class Channel(Struct, frozen=True, gc=False):
     last_seq: int = 0
     last_id: str | None = None
     last_at: int = 0
-    change: int = 0
+    change: ChangeNumber = NO_CHANGE
     """Raised by everything that changes the channel."""
-    position: int = 0
+    position: LogPosition = NO_POSITION
     """Where in the log the last change stands."""
     latest: Latest | None = None
     peers: tuple[str, ...] = ()
@@ -131,9 +148,9 @@ class Message(Struct, frozen=True, gc=False):
     silent: bool = False
     deleted: bool = False
     backfill: bool = False
-    change: int = 0
+    change: ChangeNumber = NO_CHANGE
     """The channel's change number that brought it."""
-    position: int = 0
+    position: LogPosition = NO_POSITION
     """Where in the log it stands."""
 
 
@@ -146,7 +163,7 @@ class Preferences(Struct, frozen=True, gc=False, array_like=True):
     pinned: bool = False
     archived_seq: int = -1
     """Archived until somebody else writes after this seq; -1: not archived."""
-    change: int = 0
+    change: ChangeNumber = NO_CHANGE
     """The user's change number that set them: older preferences never replace newer ones."""
 
 
@@ -164,7 +181,7 @@ class Member(Struct, frozen=True, gc=False):
     joined_at: int = 0
     skipped: tuple[tuple[int, int], ...] = ()
     """(after, up to): ranges of seqs that joins alone marked as read, and that are no receipts."""
-    joined_position: int = 0
+    joined_position: LogPosition = NO_POSITION
     """Where in the log the join stands; 0: it was imported, or is from before this was kept."""
 
 

@@ -9,7 +9,18 @@ from typing import Literal
 from msgspec import Struct
 
 from .errors import DirectChannelFull, Invalid, InvalidId, TooLarge
-from .model import FOREVER, MAX_NUMBER, Pointer, Position, ReadState, SeenPlace
+from .model import (
+    FOREVER,
+    MAX_NUMBER,
+    NO_CHANGE,
+    ChangeNumber,
+    Epoch,
+    Generation,
+    Pointer,
+    Position,
+    ReadState,
+    SeenPlace,
+)
 
 EVERYONE = "@channel"
 HERE = "@here"
@@ -49,14 +60,14 @@ def advance(state: ReadState, seq: int, apart: Iterable[int] = ()) -> ReadState:
     return ReadState(state.epoch, top, beyond)
 
 
-def rewind(state: ReadState, seq: int, own: Iterable[int], epoch: int) -> ReadState:
+def rewind(state: ReadState, seq: int, own: Iterable[int], epoch: Epoch) -> ReadState:
     """Mark unread from `seq` on, in a new epoch. Never marks anything as read; own messages stay read."""
     top = min(state.seq, seq - 1)
     kept = {s for s in state.apart if s < seq}
     return ReadState(epoch, top, frozenset(kept.union(s for s in own if s > top)))
 
 
-def give_back(now: ReadState, before: ReadState, after: ReadState, epoch: int) -> ReadState | None:
+def give_back(now: ReadState, before: ReadState, after: ReadState, epoch: Epoch) -> ReadState | None:
     """Undo the move from `before` to `after`, but keep what was read one by one since.
 
     None: the user has moved the pointer since, so nothing is undone.
@@ -67,9 +78,9 @@ def give_back(now: ReadState, before: ReadState, after: ReadState, epoch: int) -
     return ReadState(epoch, before.seq, before.apart | since)
 
 
-def next_epoch(epoch: int, generation: int) -> int:
+def next_epoch(epoch: int, generation: Generation) -> Epoch:
     """A new epoch. After a loss, the raised generation keeps the hot store from reusing an epoch from before."""
-    return max(epoch + 1, generation * EPOCHS_PER_GENERATION)
+    return Epoch(max(epoch + 1, generation * EPOCHS_PER_GENERATION))
 
 
 def skipped_by_join(state: ReadState, seq: int) -> tuple[tuple[int, int], ...]:
@@ -107,7 +118,7 @@ def seen_place(user: str, channel: str, place: Position, read_at: int, skipped: 
     return SeenPlace(channel, user, place.id if seq == place.seq else None, seq, read_at)
 
 
-def pointer_at(state: ReadState, position: Position, read_at: int = 0, change: int = 0) -> Pointer:
+def pointer_at(state: ReadState, position: Position, read_at: int = 0, change: ChangeNumber = NO_CHANGE) -> Pointer:
     return Pointer(state.epoch, state.seq, state.apart, position.id, position.at, read_at, change)
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from msgspec import structs
 
 from readstate.api.frames import ChannelRemoved, Event, MessageNew, ReceiptUpdated, SyncRequired
-from readstate.domain.model import SeenPlace
+from readstate.domain.model import LogPosition, SeenPlace, Seq
 from readstate.ports import Durable
 from readstate.services.changes import Changed, Changes
 from readstate.services.cursors import SyncCursor
@@ -84,7 +84,7 @@ class CatchUp:
         return None if seen is None else list(map(receipt_updated, seen))
 
     async def _messages(
-        self, user: str, channel: str, start: SyncCursor, join: tuple[int, int] | None, most: int
+        self, user: str, channel: str, start: SyncCursor, join: tuple[Seq, LogPosition] | None, most: int
     ) -> list[MessageNew] | None:
         """New messages of a channel, none from before the user's last join; None if there are more than `most`."""
         if join is None:  # the user has just left

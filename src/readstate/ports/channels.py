@@ -6,7 +6,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from readstate.domain.hot_updates import ChannelHotUpdate
-from readstate.domain.model import Channel, Entry, Position, ReadState
+from readstate.domain.model import Channel, DropNumber, Entry, LogPosition, Position, ReadState
 
 
 class Count(Struct, frozen=True, gc=False):
@@ -52,10 +52,10 @@ class HotChannels(Protocol):
     async def count(self, queries: Sequence[CountQuery]) -> list[Count | None]:
         """Count unread messages in timelines; None: not loaded."""
 
-    async def generation(self) -> int:
+    async def generation(self) -> DropNumber:
         """The drop number: it rises with every drop. A load that began before a drop may be stale."""
 
-    async def install(self, channels: Sequence[Channel], generation: int | None = None) -> bool:
+    async def install(self, channels: Sequence[Channel], generation: DropNumber | None = None) -> bool:
         """Install loaded channels. A channel whose change number is older than the known one is ignored.
 
         `generation`: the drop number from before the load. False: there was a drop since, so load again.
@@ -64,7 +64,7 @@ class HotChannels(Protocol):
     async def install_timeline(self, load: TimelineLoad) -> bool:
         """Install a loaded timeline. False: a newer change has been applied since, so load again."""
 
-    async def positions(self) -> tuple[int, ...]:
+    async def positions(self) -> tuple[LogPosition, ...]:
         """For each partition of the log, the log position up to which everything is applied."""
 
     async def forget(self, channel: str) -> None:
@@ -77,7 +77,7 @@ class AppliedOffsets(Protocol):
     A log position counts events; an offset is Kafka's own number. Both only grow while the hot state lives.
     """
 
-    async def passed(self, applied: Mapping[int, tuple[int, int]]) -> None:
+    async def passed(self, applied: Mapping[int, tuple[LogPosition, int]]) -> None:
         """For each partition (log position, next offset): everything before them is applied. Idempotent."""
 
     async def offsets(self) -> Mapping[int, int]:

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from readstate.batching import Batchers
 from readstate.domain.events import AnyChannelEvent
-from readstate.domain.model import Channel, Preferences
+from readstate.domain.model import ChangeNumber, Channel, DropNumber, Preferences
 
 from . import Hot
 from .channels import Count, CountQuery, HotChannels
@@ -36,7 +36,7 @@ class Lookups(Protocol):
 class Consistency(Protocol):
     """Chosen by the profile: see `profiles/consistency.py`."""
 
-    def generation_to_move_in(self, generation: int) -> int | None:
+    def generation_to_move_in(self, generation: DropNumber) -> DropNumber | None:
         """The generation that users must be loaded in for their pointers to move; None: any."""
 
     async def take_back_reads(self, hot: HotUsers, users: Collection[str]) -> None:
@@ -46,7 +46,7 @@ class Consistency(Protocol):
         """Check and complete an event before it goes to the log. `prepare` raises, or returns what to append."""
 
     async def repair_preferences(
-        self, hot: HotUsers, user: str, channel: str, preferences: Preferences, change: int
+        self, hot: HotUsers, user: str, channel: str, preferences: Preferences, change: ChangeNumber
     ) -> None:
         """The preferences in the hot state may differ from these durable ones. Newer ones than `change` stay."""
 

@@ -10,7 +10,10 @@ from readstate.api import Minus
 from readstate.domain.events import Delivery, ReadEvent
 from readstate.domain.facts import Effect
 from readstate.domain.model import (
+    ChangeNumber,
     Channel,
+    Generation,
+    LogPosition,
     Member,
     Message,
     Mode,
@@ -20,6 +23,7 @@ from readstate.domain.model import (
     ReadState,
     ReceiptsPreference,
     SeenPlace,
+    Seq,
     Undelivered,
 )
 from readstate.transfer.records import ErasedRows, Numbered, Record, Taken
@@ -48,9 +52,9 @@ class Breakdown(Struct, frozen=True, gc=False):
     mentions: int
     after_pointer: int
     minus: Minus
-    latest_seq: int
-    joined_seq: int
-    change: int
+    latest_seq: Seq
+    joined_seq: Seq
+    change: ChangeNumber
     """The channel's change number as of the count."""
 
 
@@ -105,16 +109,16 @@ class DurableLog(Protocol):
         changes nothing and returns the effects that the hot store has to take again.
         """
 
-    async def cut(self, source: str, part: int, end: int, known: tuple[int, int]) -> bool:
+    async def cut(self, source: str, part: int, end: int, known: tuple[LogPosition, int]) -> bool:
         """Record that a partition ends before its applied offset: its offsets from `end` on are reused for new events.
 
         `known`: (log position, next offset), read before the end was. False: another process has recorded it since.
         """
 
-    async def places(self, source: str) -> dict[int, tuple[int, int]]:
+    async def places(self, source: str) -> dict[int, tuple[LogPosition, int]]:
         """(log position, next offset) of each partition of which anything was applied."""
 
-    async def last_position(self) -> int:
+    async def last_position(self) -> LogPosition:
         """The log position of the last change."""
 
 
@@ -130,7 +134,7 @@ class DurableChannels(Protocol):
     async def once_members(self, channel: str, users: Sequence[str]) -> list[str]:
         """Those of these users who were in the channel and have left it."""
 
-    async def joins(self, user: str, channels: Sequence[str]) -> dict[str, tuple[int, int]]:
+    async def joins(self, user: str, channels: Sequence[str]) -> dict[str, tuple[Seq, LogPosition]]:
         """(seq, log position) of the user's join, for those of these channels that the user is in."""
 
 
@@ -154,7 +158,7 @@ class DurableMessages(Protocol):
     ) -> list[Message]:
         """Unread messages with a time strictly between `after` and `before`."""
 
-    async def messages_since(self, channel: str, position: int, limit: int) -> list[Message]:
+    async def messages_since(self, channel: str, position: LogPosition, limit: int) -> list[Message]:
         """Messages after a log position, in order: up to `limit` + 1, where the extra one means that there are more."""
 
     async def wrote_since(self, user: str, places: Sequence[tuple[str, int]]) -> list[str]:
@@ -319,7 +323,7 @@ class Durable(
     async def cursor_key(self) -> bytes:
         """The key that signs cursors. Random, made once, shared by all processes, never exported."""
 
-    async def next_generation(self, above: int = 0) -> int:
+    async def next_generation(self, above: int = 0) -> Generation:
         """A generation that was never used and is larger than `above`. Hot state of older ones counts as lost."""
 
     async def ping(self) -> None:

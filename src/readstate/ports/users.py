@@ -7,7 +7,17 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 from readstate.domain.hot_updates import UserHotUpdate
-from readstate.domain.model import NO_PREFERENCES, Entry, Mode, Pointer, Position, Preferences, ReadState
+from readstate.domain.model import (
+    NO_PREFERENCES,
+    ChangeNumber,
+    DropNumber,
+    Entry,
+    Mode,
+    Pointer,
+    Position,
+    Preferences,
+    ReadState,
+)
 
 
 class Read(Struct, frozen=True, gc=False):
@@ -136,9 +146,9 @@ class UnreadSummary(Struct, frozen=True, gc=False):
 class UserView(Struct, frozen=True, gc=False):
     """A user's state, read atomically."""
 
-    change: int
+    change: ChangeNumber
     """The user's change number. It grows with everything that changes for this user."""
-    complete_since: int
+    complete_since: ChangeNumber
     """From this change number on, `UserRoom.pointer.change` covers every change; before it only the user's reads."""
     user_rooms: list[UserRoom]
     unloaded: list[str]
@@ -180,7 +190,7 @@ class LedgerLoad(Struct, frozen=True, gc=False):
     """The newest unread seq that was left out; 0: none was."""
 
 
-Which = Literal["all"] | Sequence[str] | int
+Which = Literal["all"] | Sequence[str] | ChangeNumber
 """All user rooms, those named, or those changed after a change number."""
 
 
@@ -191,7 +201,7 @@ class HotUsers(Protocol):
     which is different from empty.
     """
 
-    async def move(self, moves: Sequence[Move], generation: int | None = None) -> list[Moved | Absent]:
+    async def move(self, moves: Sequence[Move], generation: DropNumber | None = None) -> list[Moved | Absent]:
         """Apply moves of members in order; each sees the ones before it.
 
         `generation`: a drop number from `generation()`. If everything was dropped since, all users count as not loaded.
@@ -219,7 +229,7 @@ class HotUsers(Protocol):
         `named`: the users whom it mentions; None: everyone.
         """
 
-    async def changes(self, users: Sequence[str]) -> list[int | None]:
+    async def changes(self, users: Sequence[str]) -> list[ChangeNumber | None]:
         """The change numbers of users; None: not loaded."""
 
     async def rooms(self, user: str) -> list[str] | None:
@@ -237,20 +247,22 @@ class HotUsers(Protocol):
         Does not count as use, as in `pointers`. `read_at` is 0 where the store does not keep it.
         """
 
-    async def prefer(self, user: str, channel: str, preferences: Preferences, known: int | None = None) -> int | None:
+    async def prefer(
+        self, user: str, channel: str, preferences: Preferences, known: ChangeNumber | None = None
+    ) -> ChangeNumber | None:
         """Set a member's preferences. They carry the user's new change number, which is returned.
 
         `known`: set them only if those stored are not newer than this change number. None: nothing was set, because
         newer ones are stored, or the user is not loaded or not a member.
         """
 
-    async def take_number(self, user: str) -> int | None:
+    async def take_number(self, user: str) -> ChangeNumber | None:
         """Raise the user's change number and return it; None: not loaded."""
 
-    async def generation(self) -> int:
+    async def generation(self) -> DropNumber:
         """The drop number, for `dropped` and `move`."""
 
-    async def dropped(self, generation: int, users: Collection[str]) -> set[str]:
+    async def dropped(self, generation: DropNumber, users: Collection[str]) -> set[str]:
         """Those of these users who may have been dropped since: a reload may lack writes that were in flight then."""
 
     async def begin(self, user: str) -> int:

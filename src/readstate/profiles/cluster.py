@@ -30,6 +30,7 @@ from readstate.adapters.valkey.notes import ValkeyNotes
 from readstate.batching import Batcher
 from readstate.domain.announcements import Announcement
 from readstate.domain.errors import ConfigurationError, ReadstateError
+from readstate.domain.model import NO_GENERATION, NO_POSITION
 from readstate.ports import Clock, Hot
 from readstate.services.cursors import Cursors
 from readstate.services.freshness import NeverFresh, ReadLogProgress, Trailing
@@ -165,8 +166,8 @@ class Cluster:
         s = self.settings
         self._aside = MemoryHot(
             unread_cap=s.unread_cap,
-            generation=0,
-            position=0,
+            generation=NO_GENERATION,
+            position=NO_POSITION,
             clock=self.clock,
             ledger_ttl=s.ledger_ttl,
             max_bytes=s.hot_memory * 2**20,

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from readstate.batching import Batchers
 from readstate.domain.hot_updates import ChannelHotUpdate
-from readstate.domain.model import Channel, Preferences
+from readstate.domain.model import ChangeNumber, Channel, DropNumber, Preferences
 from readstate.ports import Hot, HotChannels, HotUsers
 from readstate.ports.consistency import E, Lookups
 from readstate.services.coalesced import CoalescedLookups
@@ -18,7 +18,7 @@ from readstate.services.coalesced import CoalescedLookups
 class Exclusive:
     """This process has the stores to itself."""
 
-    def generation_to_move_in(self, generation: int) -> int | None:
+    def generation_to_move_in(self, generation: DropNumber) -> DropNumber | None:
         """Any: a reload finds every acknowledged read."""
         return None
 
@@ -32,7 +32,7 @@ class Exclusive:
         return event
 
     async def repair_preferences(
-        self, hot: HotUsers, user: str, channel: str, preferences: Preferences, change: int
+        self, hot: HotUsers, user: str, channel: str, preferences: Preferences, change: ChangeNumber
     ) -> None:
         await hot.forget(user)
 
@@ -85,7 +85,7 @@ class Exclusive:
 class Shared:
     """Other processes use the same stores."""
 
-    def generation_to_move_in(self, generation: int) -> int | None:
+    def generation_to_move_in(self, generation: DropNumber) -> DropNumber | None:
         """This one: users loaded in a later generation may lack epochs that only the log has."""
         return generation
 
@@ -97,7 +97,7 @@ class Shared:
         return await prepare(event)
 
     async def repair_preferences(
-        self, hot: HotUsers, user: str, channel: str, preferences: Preferences, change: int
+        self, hot: HotUsers, user: str, channel: str, preferences: Preferences, change: ChangeNumber
     ) -> None:
         """Set them, and keep the user, who may have reads that only the log has."""
         await hot.prefer(user, channel, preferences, change)

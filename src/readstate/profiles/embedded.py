@@ -16,6 +16,7 @@ from readstate.adapters.sql.store import SqlStore
 from readstate.batching import Batcher, Batchers
 from readstate.domain.errors import ReadstateError, StorageUnavailable
 from readstate.domain.facts import Effect
+from readstate.domain.model import LogPosition
 from readstate.extras import extra
 from readstate.ports import Clock, Hot, Seen
 from readstate.services.cursors import Cursors
@@ -159,7 +160,7 @@ class Embedded:
         self.dependencies["database"] = durable.ping
         return durable
 
-    async def _open_hot(self, durable: SqlStore, position: int, store_id: int) -> Hot:
+    async def _open_hot(self, durable: SqlStore, position: LogPosition, store_id: int) -> Hot:
         s = self._settings
         if not s.hot_url:
             return MemoryHot(

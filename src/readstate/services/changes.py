@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from readstate.domain.errors import InvalidCursor
-from readstate.domain.model import Preferences
+from readstate.domain.model import NO_POSITION, ChangeNumber, LogPosition, Preferences
 from readstate.domain.rooms import is_thread
 from readstate.ports import Clock, DurableUsers, Freshness, HotChannels, UserRoom
 
@@ -45,7 +45,7 @@ class Changes:
     async def encoded_cursor(self, user: str) -> str:
         return self._cursors.encode(await self.cursor(user), user)
 
-    async def now(self, user: str) -> tuple[int, tuple[int, ...]]:
+    async def now(self, user: str) -> tuple[ChangeNumber, tuple[LogPosition, ...]]:
         """Differs after every change that the user may see."""
         return (await self._loader.view(user, [])).change, await self._channels.positions()
 
@@ -96,6 +96,6 @@ class Changes:
         others = [name for name in (*view.timelines, *view.preferences) if name not in known]
         return view.user_rooms + (await self._loader.view(user, others)).user_rooms
 
-    async def _position(self, channel: str) -> int:
+    async def _position(self, channel: str) -> LogPosition:
         found = (await self._channels.channels([channel]))[0]
-        return 0 if found is None else found.position
+        return NO_POSITION if found is None else found.position

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from readstate.domain.errors import Invalid, InvalidCursor
+from readstate.domain.model import ChangeNumber, LogPosition
 from readstate.domain.rooms import partition_of
 
 C = TypeVar("C", bound=msgspec.Struct)
@@ -28,7 +29,9 @@ MAX_NUMBER = 2**63 - 2
 MAX_TEXT = 300
 """Two ids and what joins them, as in the room name of a thread."""
 
-Number = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
+_BOUNDS = Meta(ge=0, le=MAX_NUMBER)
+
+Number = Annotated[int, _BOUNDS]
 Negated = Annotated[int, Meta(ge=-MAX_NUMBER, le=0)]
 Flag = Annotated[int, Meta(ge=0, le=1)]
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]
@@ -37,8 +40,8 @@ Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 class SyncCursor(msgspec.Struct, frozen=True, array_like=True, tag="s", forbid_unknown_fields=True):
     """Where a user's sync continues: the user's change number and a position in every partition of the log."""
 
-    change: Number
-    positions: Annotated[tuple[Number, ...], Meta(min_length=1)]
+    change: Annotated[ChangeNumber, _BOUNDS]
+    positions: Annotated[tuple[Annotated[LogPosition, _BOUNDS], ...], Meta(min_length=1)]
     at: Number
     """Its time in ms: what ends by itself, like a mute, has no change number."""
     store: Number
@@ -52,7 +55,7 @@ class SyncCursor(msgspec.Struct, frozen=True, array_like=True, tag="s", forbid_u
             return False
         return self.change <= other.change and all(map(le, self.positions, other.positions))
 
-    def position_of(self, room: str) -> int:
+    def position_of(self, room: str) -> LogPosition:
         """The position in the partition that orders this channel or thread."""
         return self.positions[partition_of(room, len(self.positions))]
 

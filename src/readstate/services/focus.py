@@ -7,6 +7,7 @@ from typing import NamedTuple
 import structlog
 
 from readstate.domain.errors import ReadstateError
+from readstate.domain.model import DropNumber
 from readstate.ports import Absent, Freshness, HotUsers, Move, Moved, Read, Seen
 
 from .moves import Moves
@@ -20,7 +21,7 @@ class _Unwritten(NamedTuple):
 
     reads: list[Move]
     results: list[Moved | Absent]
-    generation: int
+    generation: DropNumber
     done: Callable[[], None]
 
 

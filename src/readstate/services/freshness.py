@@ -17,13 +17,14 @@ from typing import NamedTuple, Protocol
 import structlog
 
 from readstate.domain.errors import HotStoreUnavailable, ReadstateError, Unavailable
+from readstate.domain.model import Generation
 from readstate.ports import FRESH, Stale
 from readstate.tasks import cancel
 from readstate.timings import ServiceTimings
 
 log = structlog.get_logger()
 
-FIRST_GENERATION = 1
+FIRST_GENERATION = Generation(1)
 """It follows no loss of the hot store."""
 
 
@@ -66,16 +67,16 @@ class NeverFresh:
 class Notes(Protocol):
     """Notes about generations, kept in the hot store and lost with it."""
 
-    async def generation(self) -> int:
+    async def generation(self) -> Generation:
         """The current generation. Calls the hot store, so a loss is noticed."""
 
-    def seen(self) -> int:
+    def seen(self) -> Generation:
         """The generation of the last call, without a call."""
 
     async def fresh(self) -> int:
         """The newest generation that was found fresh."""
 
-    async def note_fresh(self, generation: int) -> None:
+    async def note_fresh(self, generation: Generation) -> None:
         """Note that this generation is fresh."""
 
 
@@ -169,7 +170,7 @@ class Trailing:
                 log.debug("the freshness check failed", action="freshness", reason=error.explained)
             await asyncio.sleep(self._timings.freshness_poll)
 
-    async def _follow(self, number: int) -> None:
+    async def _follow(self, number: Generation) -> None:
         """Returns when the generation is fresh, or another one has begun."""
         if await self._notes.fresh() < number:
             passed = asyncio.create_task(self._passed(await self._settle(number), patience=None))
@@ -185,7 +186,7 @@ class Trailing:
             self._fresh, self._fresh_at = number, asyncio.get_running_loop().time()
             self._became_fresh.notify_all()
 
-    async def _settle(self, number: int) -> float:
+    async def _settle(self, number: Generation) -> float:
         """Seconds until every instance has reported its spool. Before the first read there is nothing to report."""
         is_new = number == FIRST_GENERATION and not any((await self._progress.ends()).values())
         return 0 if is_new else self._timings.settle

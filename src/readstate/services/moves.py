@@ -14,6 +14,7 @@ from readstate.batching import Batcher, Batchers
 from readstate.domain.announcements import PointerMoved, UserRoomChanged
 from readstate.domain.errors import Unavailable
 from readstate.domain.events import read_event
+from readstate.domain.model import DropNumber
 from readstate.ports import Absent, Bus, Clock, Freshness, HotUsers, Log, Move, Moved
 from readstate.ports.consistency import Consistency
 from readstate.telemetry import RECEIPTS
@@ -37,7 +38,7 @@ class ReadStateLog:
     _clock: Clock
     _instance_id: str
 
-    async def append(self, done: Sequence[tuple[Move, Moved]], generation: int) -> set[str]:
+    async def append(self, done: Sequence[tuple[Move, Moved]], generation: DropNumber) -> set[str]:
         """Return the users who were dropped since `generation`, which was taken before the moves."""
         now = self._clock()
         users = {moved.user_id for _, moved in done}
@@ -99,7 +100,7 @@ class Moves:
         generation, results = await self.apply(moves)
         return await self.finish(moves, results, generation)
 
-    async def apply(self, moves: Sequence[Move]) -> tuple[int, Results]:
+    async def apply(self, moves: Sequence[Move]) -> tuple[DropNumber, Results]:
         """Move pointers in the hot store. Return the generation from before, and the results.
 
         Waits until no reads are missing: meanwhile the hot state may be in an old epoch, and a read made in it would be
@@ -111,7 +112,7 @@ class Moves:
             generation = await self._users.generation()
         return generation, await self._users.move(moves, self._consistency.generation_to_move_in(generation))
 
-    async def finish(self, moves: Sequence[Move], results: Results, generation: int) -> Results:
+    async def finish(self, moves: Sequence[Move], results: Results, generation: DropNumber) -> Results:
         """Make the states durable that the moves have led to.
 
         `generation` is the one from before the first move. Users who were dropped since may have been reloaded without

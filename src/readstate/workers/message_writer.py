@@ -11,6 +11,7 @@ from readstate.domain.errors import StorageUnavailable, Unavailable
 from readstate.domain.events import Delivery
 from readstate.domain.facts import Effect
 from readstate.domain.hot_updates import Gone
+from readstate.domain.model import DropNumber
 from readstate.ports import Bus, Durable, Hot, Moved
 from readstate.services.pending_writes import UnannouncedWrites
 
@@ -59,15 +60,15 @@ class MessageWriter:
                 await self._on_failure.commit_uncertain()
             raise
 
-    async def _update_hot_store(self, effects: Sequence[Effect]) -> tuple[list[Moved], int]:
+    async def _update_hot_store(self, effects: Sequence[Effect]) -> tuple[list[Moved], DropNumber]:
         """Returns the pointers that moved, and the drop number from before that."""
         try:
             return await self._apply(effects)
         except Unavailable as error:
             await self._on_failure.update_missed(error)
-            return [], 0
+            return [], DropNumber(0)
 
-    async def _apply(self, effects: Sequence[Effect]) -> tuple[list[Moved], int]:
+    async def _apply(self, effects: Sequence[Effect]) -> tuple[list[Moved], DropNumber]:
         users = self._hot.users
         await self._hot.channels.apply([update for effect in effects for update in effect.channel_updates])
         generation = await users.generation()

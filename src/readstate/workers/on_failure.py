@@ -13,7 +13,7 @@ import structlog
 
 from readstate.domain.errors import Unavailable
 from readstate.domain.events import ReadEvent, read_event
-from readstate.domain.model import Undelivered
+from readstate.domain.model import DropNumber, Undelivered
 from readstate.ports import Clock, Hot, Moved
 from readstate.services.undelivered import LateBadges
 
@@ -32,7 +32,7 @@ class OnFailure(Protocol):
     async def save_late_badges(self, lost: Sequence[Undelivered]) -> None:
         """Save messages that did not reach receivers who were online. Raises if the batch must be retried."""
 
-    async def log_moved(self, moved: Sequence[Moved], generation: int) -> None:
+    async def log_moved(self, moved: Sequence[Moved], generation: DropNumber) -> None:
         """Append pointers that the batch moved to the log. `generation` is the drop number from before the move."""
 
 
@@ -51,7 +51,7 @@ class RetryBatch:
     async def save_late_badges(self, lost: Sequence[Undelivered]) -> None:
         await self._late_badges.save(lost)
 
-    async def log_moved(self, moved: Sequence[Moved], generation: int) -> None:
+    async def log_moved(self, moved: Sequence[Moved], generation: DropNumber) -> None:
         await self._log_reads(_read_events(moved, self._clock()))
 
 
@@ -74,7 +74,7 @@ class DropHotState:
     async def save_late_badges(self, lost: Sequence[Undelivered]) -> None:
         await self._late_badges.note(lost)
 
-    async def log_moved(self, moved: Sequence[Moved], generation: int) -> None:
+    async def log_moved(self, moved: Sequence[Moved], generation: DropNumber) -> None:
         """If the log refuses the pointers, or the hot state was dropped meanwhile, these users are reloaded."""
         uncertain = {one.user_id for one in moved}
         try:

@@ -12,6 +12,7 @@ import structlog
 
 from readstate.domain.events import Consumed, Delivery
 from readstate.domain.facts import Effect
+from readstate.domain.model import LogPosition
 from readstate.ports import AppliedOffsets, DurableLog, Freshness
 from readstate.services.freshness import Notes
 
@@ -120,7 +121,7 @@ class LogPositions:
             known = await self._durable.places(self.topic_id)
             bases |= {part: position - offset for part, (position, offset) in known.items()}
         await self._applied.passed(
-            {part: (bases[part] + offset, offset) for part, offset in offsets.items() if part in bases}
+            {part: (LogPosition(bases[part] + offset), offset) for part, offset in offsets.items() if part in bases}
         )
 
 

@@ -11,6 +11,7 @@ from msgspec import Struct, json
 
 from readstate.domain.events import VERSION, AnyChannelEvent, DeadLetter, ReadEvent, UnsentEvent
 from readstate.domain.facts import Key
+from readstate.domain.model import NO_CHANGE, ChangeNumber
 from readstate.domain.rooms import channel_and_thread, is_thread, partition_of, thread_room
 
 from .producer import Record
@@ -31,7 +32,7 @@ class _ReadOnWire(Struct, frozen=True, gc=False):
     last_read_id: str | None = None
     last_read_at: int | None = None
     read_at: int = 0
-    change: int = 0
+    change: ChangeNumber = NO_CHANGE
     created_at: int = 0
     thread_id: str | None = None
     v: int = VERSION

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from readstate.domain.hot_updates import ChannelHotUpdate
-from readstate.domain.model import Channel, Mode
+from readstate.domain.model import NO_POSITION, Channel, DropNumber, LogPosition, Mode
 from readstate.ports import Clock, Count, CountQuery, TimelineLoad
 from readstate.telemetry import EVICTIONS
 
@@ -22,14 +22,14 @@ class _Timeline(Struct):
 
 
 class MemoryChannels:
-    def __init__(self, *, unread_cap: int, clock: Clock, position: int = 0) -> None:
+    def __init__(self, *, unread_cap: int, clock: Clock, position: LogPosition = NO_POSITION) -> None:
         self._cap = unread_cap
         self._clock = clock
         self._channels: dict[str, Channel] = {}
         self._timelines: dict[str, _Timeline] = {}
         self._used: dict[str, int] = {}
         self._position = position
-        self._drops = 0
+        self._drops = DropNumber(0)
 
     async def channels(self, ids: Sequence[str]) -> list[Channel | None]:
         now = self._clock()
@@ -76,7 +76,7 @@ class MemoryChannels:
         place = None if first is None else messages.place(first)
         return Count(count, len(named), place, seq < messages.floor, messages.floor not in apart)
 
-    async def install(self, channels: Sequence[Channel], generation: int | None = None) -> bool:
+    async def install(self, channels: Sequence[Channel], generation: DropNumber | None = None) -> bool:
         if generation is not None and generation != self._drops:
             return False
         for channel in channels:
@@ -99,12 +99,12 @@ class MemoryChannels:
         self._timelines[load.channel_id] = _Timeline(messages, load.change)
         return True
 
-    async def positions(self) -> tuple[int, ...]:
+    async def positions(self) -> tuple[LogPosition, ...]:
         """One log position: the log of the embedded profile has one partition."""
         return (self._position,)
 
     async def forget(self, channel: str) -> None:
-        self._drops += 1
+        self._drops = DropNumber(self._drops + 1)
         self._channels.pop(channel, None)
         self._timelines.pop(channel, None)
         self._used.pop(channel, None)
@@ -116,11 +116,11 @@ class MemoryChannels:
         entries = sum(len(timeline.messages) for timeline in self._timelines.values())
         return len(self._channels) * CHANNEL_BYTES + entries * TIMELINE_ENTRY_BYTES
 
-    async def generation(self) -> int:
+    async def generation(self) -> DropNumber:
         return self._drops
 
     async def clear(self) -> None:
-        self._drops += 1
+        self._drops = DropNumber(self._drops + 1)
         self._channels.clear()
         self._timelines.clear()
         self._used.clear()

@@ -2,6 +2,7 @@
 
 from math import ceil
 
+from readstate.domain.model import Generation, LogPosition
 from readstate.ports import Clock
 from readstate.telemetry import HOT_ENTRIES
 
@@ -17,7 +18,14 @@ class MemoryHot:
     """Users, channels and badges. When they exceed `max_bytes`, the oldest are evicted."""
 
     def __init__(
-        self, *, unread_cap: int, generation: int, position: int, clock: Clock, ledger_ttl: int, max_bytes: int
+        self,
+        *,
+        unread_cap: int,
+        generation: Generation,
+        position: LogPosition,
+        clock: Clock,
+        ledger_ttl: int,
+        max_bytes: int,
     ) -> None:
         self.users = MemoryUsers(unread_cap=unread_cap, generation=generation, clock=clock, ledger_ttl=ledger_ttl)
         self.channels = MemoryChannels(unread_cap=unread_cap, clock=clock, position=position)

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from readstate.batching import Batcher, Batchers
 from readstate.domain.events import AnyChannelEvent, Delivery, ReadEvent
 from readstate.domain.facts import Effect
+from readstate.domain.model import LogPosition
 
 MAX_EVENTS = 2_000
 
@@ -17,7 +18,7 @@ class LocalLog:
 
     def __init__(
         self,
-        position: int,
+        position: LogPosition,
         message_writer: MessageHandler,
         receipt_persister: ReadHandler,
         batchers: Batchers = Batcher,
@@ -42,5 +43,5 @@ class LocalLog:
 
     async def _deliver(self, events: Sequence[AnyChannelEvent]) -> list[Effect]:
         first = self._position + 1
-        self._position += len(events)
+        self._position = LogPosition(self._position + len(events))
         return await self._write([Delivery(event, first + index) for index, event in enumerate(events)])

@@ -5,7 +5,7 @@ from sys import intern
 
 from msgspec import Struct, field
 
-from readstate.domain.model import Mode, Position, Preferences
+from readstate.domain.model import NO_CHANGE, ChangeNumber, Mode, Position, Preferences
 from readstate.domain.rooms import is_thread
 
 from .ledger import Ledger
@@ -30,7 +30,7 @@ class Row(Struct, gc=False):
     at: int = 0
     change: int = 0
     filled: int = 0
-    number: int = 0
+    number: ChangeNumber = NO_CHANGE
     latest: int = 0
     flags: int = 0
     id: bytes = b""
@@ -106,9 +106,9 @@ class Shelf(dict[str, Ledger]):
 
 
 class User(Struct):
-    since: int
+    since: ChangeNumber
     """The change number as of the load: changes before it are not known."""
-    change: int
+    change: ChangeNumber
     used: int
     user_rooms: dict[str, bytes] = field(default_factory=dict)
     apart: dict[str, frozenset[int]] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class User(Struct):
         raw = self.user_rooms.get(channel)
         return Row(flags=THREAD if is_thread(channel) else 0) if raw is None else unpack(raw)
 
-    def put(self, channel: str, row: Row, number: int) -> None:
+    def put(self, channel: str, row: Row, number: ChangeNumber) -> None:
         """Store a changed user room under the user's next change number."""
         row.number = self.change = number
         self.user_rooms[intern(channel)] = row.pack()

@@ -8,13 +8,26 @@ from bisect import bisect_left, insort
 from collections.abc import Collection, Iterator, Sequence
 from itertools import count
 from sys import intern
+from typing import cast
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from readstate.adapters.drops import Drops
 from readstate.domain.hot_updates import FanOut, Gone, Joined, Left, Merged, OwnRead, Switched, UserHotUpdate
-from readstate.domain.model import NO_PREFERENCES, Entry, Mode, Pointer, Position, Preferences, ReadState
+from readstate.domain.model import (
+    NO_CHANGE,
+    NO_PREFERENCES,
+    ChangeNumber,
+    DropNumber,
+    Entry,
+    Generation,
+    Mode,
+    Pointer,
+    Position,
+    Preferences,
+    ReadState,
+)
 from readstate.domain.rooms import is_thread
 from readstate.domain.rules import advance, give_back, merge, next_epoch, rewind
 from readstate.ports import Absent, Clock, LedgerLoad, LoadedUserRoom, Move, Moved, Read, Restore, Rewind
@@ -42,17 +55,17 @@ class _Loading(Struct):
 class MemoryUsers(UserViews):
     """Hot state of users. Every method is atomic because none of them ever suspends."""
 
-    def __init__(self, *, unread_cap: int, generation: int, clock: Clock, ledger_ttl: int) -> None:
+    def __init__(self, *, unread_cap: int, generation: Generation, clock: Clock, ledger_ttl: int) -> None:
         super().__init__(clock, ledger_ttl, unread_cap)
         self._generation = generation
-        self._numbers = count(generation * NUMBERS_PER_GENERATION + 1)
+        self._numbers = cast("Iterator[ChangeNumber]", count(generation * NUMBERS_PER_GENERATION + 1))
         self._loading: dict[str, _Loading] = {}
         self._drops = Drops()
         self._next_ticket = count(1)
 
     # ------------------------------------------------------------ reads
 
-    async def move(self, moves: Sequence[Move], generation: int | None = None) -> list[Moved | Absent]:
+    async def move(self, moves: Sequence[Move], generation: DropNumber | None = None) -> list[Moved | Absent]:
         now = self._clock()
         return [self._move(move, now) for move in moves]
 
@@ -285,7 +298,9 @@ class MemoryUsers(UserViews):
             self._loading.pop(user_id, None)
         return user
 
-    async def prefer(self, user: str, channel: str, preferences: Preferences, known: int | None = None) -> int | None:
+    async def prefer(
+        self, user: str, channel: str, preferences: Preferences, known: ChangeNumber | None = None
+    ) -> ChangeNumber | None:
         found = self._loaded(user)
         if found is None or not found.row(channel).flags & MEMBER:
             return None
@@ -296,7 +311,7 @@ class MemoryUsers(UserViews):
         found.preferences[intern(channel)] = replace(preferences, change=row.number)
         return row.number
 
-    async def take_number(self, user: str) -> int | None:
+    async def take_number(self, user: str) -> ChangeNumber | None:
         known = self._users.get(user)
         if known is None:
             return None
@@ -393,10 +408,10 @@ class MemoryUsers(UserViews):
         entries = sum(len(ledger.seqs) for shelf in shelves for ledger in shelf.values())
         return len(self._users) * USER_BYTES + user_rooms * USER_ROOM_BYTES + entries * ENTRY_BYTES
 
-    async def generation(self) -> int:
+    async def generation(self) -> DropNumber:
         return self._drops.count
 
-    async def dropped(self, generation: int, users: Collection[str]) -> set[str]:
+    async def dropped(self, generation: DropNumber, users: Collection[str]) -> set[str]:
         return self._drops.since(generation, users)
 
     async def clear(self) -> None:
@@ -432,5 +447,5 @@ def _reorder(user: User, channel: str, before: int, after: int | None) -> None:
         insort(user.inbox, (-after, intern(channel)))
 
 
-def _pointer(state: ReadState, place: Position, read_at: int = 0, change: int = 0) -> Pointer:
+def _pointer(state: ReadState, place: Position, read_at: int = 0, change: ChangeNumber = NO_CHANGE) -> Pointer:
     return Pointer(state.epoch, state.seq, state.apart, place.id, place.at, read_at, change)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from heapq import nsmallest
 from itertools import islice
 
-from readstate.domain.model import NO_PREFERENCES, Pointer, Position
+from readstate.domain.model import NO_PREFERENCES, ChangeNumber, Pointer, Position
 from readstate.ports import Clock, CountDelta, LedgerView, UnreadSummary, UserRoom, UserView, Which
 
 from .ledger import Ledger
@@ -144,7 +144,7 @@ class UserViews:
                 found.append((self._count_delta(user, channel, raw, place.seq, mention), U64.unpack_from(raw)[0]))
         return found
 
-    async def changes(self, users: Sequence[str]) -> list[int | None]:
+    async def changes(self, users: Sequence[str]) -> list[ChangeNumber | None]:
         found = map(self._users.get, users)
         return [None if user is None else user.change for user in found]
 

@@ -20,7 +20,7 @@ from readstate.domain.facts import Effect, Facts, FactsNeeded, Key, audience, fa
 from readstate.domain.folding.messages import fold
 from readstate.domain.folding.replays import facts_needed_by_replays, is_delete, repeat
 from readstate.domain.hot_updates import OwnRead
-from readstate.domain.model import Mode, Undelivered
+from readstate.domain.model import LogPosition, Mode, Undelivered
 from readstate.ports import Online, Present
 
 from . import rows
@@ -41,7 +41,7 @@ class End(NamedTuple):
 
     base: int
     """Added to an offset to get a log position that no event of an earlier log has."""
-    position: int
+    position: LogPosition
     epoch: int = -1
     """The leader epoch of the last event; -1: not known."""
 
@@ -64,8 +64,12 @@ class End(NamedTuple):
         """The same log position with a new base: the event at this offset gets the next position."""
         return End(self.position - offset, self.position)
 
+    def position_of(self, delivery: Delivery) -> LogPosition:
+        """The log position of an event, which has its offset."""
+        return LogPosition(self.base + delivery.position + 1)
+
     def moved(self, delivery: Delivery) -> "End":
-        return End(self.base, self.base + delivery.position + 1, delivery.epoch)
+        return End(self.base, self.position_of(delivery), delivery.epoch)
 
 
 def ends_of(text: str) -> dict[int, End]:
@@ -161,10 +165,10 @@ class Applying:
         return reached
 
     def _to_keep(
-        self, new: Sequence[tuple[Delivery, int]], reached: Mapping[Offset, Sequence[str]]
+        self, new: Sequence[tuple[Delivery, LogPosition]], reached: Mapping[Offset, Sequence[str]]
     ) -> dict[int, list[tuple[int, str]]]:
         """Who had a connection, per partition: for new events, and for replays in the same batch."""
-        offsets = {(one.part, position): one.position for one, position in new}
+        offsets: dict[tuple[int, int], int] = {(one.part, position): one.position for one, position in new}
         kept: dict[int, list[tuple[int, str]]] = defaultdict(list)
         for (part, offset), users in reached.items():
             kept[part] += [(offset, user) for user in users]
@@ -245,7 +249,7 @@ class Applying:
 
 def _positioned(
     deliveries: Sequence[Delivery], ends: Mapping[int, End]
-) -> tuple[dict[int, End], list[int], list[bool]]:
+) -> tuple[dict[int, End], list[LogPosition], list[bool]]:
     """The end of each partition after these events, the log position of each event, and whether the event is new."""
     now, positions, is_new = dict(ends), [], []
     for one in deliveries:
@@ -254,7 +258,7 @@ def _positioned(
             facts = {"part": one.part, "end": one.position, "applied": end.offset}
             log.warning("a partition has lost its tail; its offsets are reused", action="write", **facts)
             end = now[one.part] = end.cut(one.position)
-        positions.append(end.base + one.position + 1)
+        positions.append(end.position_of(one))
         is_new.append(one.position >= end.offset)
         if is_new[-1]:
             now[one.part] = end.moved(one)

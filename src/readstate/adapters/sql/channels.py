@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from readstate.domain.model import Channel, Member
+from readstate.domain.model import Channel, LogPosition, Member, Seq
 
 from . import rows
 from .session import SqlTopic, as_json
@@ -19,6 +19,6 @@ class SqlChannels(SqlTopic):
     async def once_members(self, channel: str, users: Sequence[str]) -> list[str]:
         return await self._find(rows.names, "once_members", channel=channel, users=as_json(list(users)))
 
-    async def joins(self, user: str, channels: Sequence[str]) -> dict[str, tuple[int, int]]:
+    async def joins(self, user: str, channels: Sequence[str]) -> dict[str, tuple[Seq, LogPosition]]:
         found = await self._find(rows.anything, "joins", user=user, keys=as_json(channels))
         return {channel: (seq, position) for channel, seq, position in found}

@@ -4,6 +4,7 @@ from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from readstate.api import Erased
+from readstate.domain.model import LogPosition
 from readstate.domain.rooms import channel_and_thread, is_thread
 from readstate.transfer.records import ErasedRows
 
@@ -39,7 +40,7 @@ async def _erase(session: Session, user: str) -> ErasedRows:
     await session.lock(channels, [(room, user) for room, _ in user_rooms])
     user_rooms = _flags.decode(await session.value("rooms_of", user=user))
     receivers = rows.names.decode(await session.value("badges_with", user=user))
-    position: int = await session.value("next_position")
+    position: LogPosition = await session.value("next_position")
     counts = {
         part: await session.run(f"erase_{part}", user=user)
         for part in ("members", "receipts", "undo", "undelivered", "activity", "once_named")

@@ -9,7 +9,7 @@ from msgspec.structs import asdict, replace
 
 from readstate.api import Refused
 from readstate.domain.facts import Key
-from readstate.domain.model import Channel, Latest, Message, Pointer
+from readstate.domain.model import Channel, Latest, LogPosition, Message, Pointer
 from readstate.domain.rooms import channel_and_thread, is_thread, thread_room
 from readstate.transfer.folding import take
 from readstate.transfer.follows import presumed_follows
@@ -35,7 +35,7 @@ class SqlImport(SqlTopic):
         concerns: list[Concern] = []
         arrived: dict[Key, int] = {}
         await session.lock(*_concerned(records))
-        position: int = await session.value("next_position")
+        position: LogPosition = await session.value("next_position")
         for _, group in groupby(records, lambda one: type(one.given)):
             run = list(group)
             known = await gather(session, run)
@@ -54,7 +54,7 @@ class SqlImport(SqlTopic):
         return Taken(refused, rooms, sorted(users | rows.concerned))
 
     async def _follow(
-        self, session: Session, concerns: list[Concern], arrived: dict[Key, int], position: int
+        self, session: Session, concerns: list[Concern], arrived: dict[Key, int], position: LogPosition
     ) -> tuple[Rows, Known]:
         """Let members follow the threads that concern them. For new members, the replies are in the store already."""
         concerns = [one for one in concerns if (one.channel_id, one.user_id) not in arrived]
@@ -90,7 +90,7 @@ def _concerned(records: Sequence[Numbered]) -> tuple[set[str], set[Key]]:
     return channels, user_rooms
 
 
-async def _store(session: Session, rows: Rows, known: Known, position: int) -> None:
+async def _store(session: Session, rows: Rows, known: Known, position: LogPosition) -> None:
     if rows.deleted:
         await session.run("delete_messages", keys=as_json(rows.deleted))
     await session.put("add_messages", [_message_row(message) for message in rows.messages])
@@ -108,7 +108,7 @@ async def _store(session: Session, rows: Rows, known: Known, position: int) -> N
     await put_rooms(session, rows.rooms, known.rooms, position)
 
 
-async def put_rooms(session: Session, names: set[str], rooms: dict[str, Channel], position: int) -> None:
+async def put_rooms(session: Session, names: set[str], rooms: dict[str, Channel], position: LogPosition) -> None:
     """Write rooms as changed. A thread takes its channel's change number, so the channel changes too."""
     names |= {channel_and_thread(name)[0] for name in names}
     parents = sorted(name for name in names if not is_thread(name))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from readstate.domain.events import Delivery
 from readstate.domain.facts import Effect
+from readstate.domain.model import LogPosition
 from readstate.ports import Online
 
 from .applying import Applying, ends_of
@@ -18,16 +19,16 @@ class SqlLog(SqlTopic):
 
         return await self._database.write(work)
 
-    async def places(self, source: str) -> dict[int, tuple[int, int]]:
+    async def places(self, source: str) -> dict[int, tuple[LogPosition, int]]:
         ends = ends_of(await self._database.value("log_places", source=source))
         return {part: (end.position, end.offset) for part, end in ends.items()}
 
-    async def cut(self, source: str, part: int, end: int, known: tuple[int, int]) -> bool:
+    async def cut(self, source: str, part: int, end: int, known: tuple[LogPosition, int]) -> bool:
         position, offset = known
         return await self._run("cut_log_place", source=source, part=part, offset=end, base=position - offset) > 0
 
-    async def last_position(self) -> int:
-        return await self._number("last_position")
+    async def last_position(self) -> LogPosition:
+        return LogPosition(await self._number("last_position"))
 
     async def note_spool(self, name: str, until: int) -> None:
         await self._run("note_spool", spool=name, until=until)

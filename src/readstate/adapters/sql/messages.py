@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec.json import Decoder
 
 from readstate.api import Minus
-from readstate.domain.model import START, Entry, Message, Position, ReadState
+from readstate.domain.model import START, Entry, LogPosition, Message, Position, ReadState
 from readstate.ports import Breakdown, TimelineLoad, UnreadSource
 
 from . import rows
@@ -42,7 +42,7 @@ class SqlMessages(SqlTopic):
         page = {"after": after, "before": before, "limit": limit}
         return await self._find(rows.messages, name, user=user, channel=source.channel_id, **state, **page)
 
-    async def messages_since(self, channel: str, position: int, limit: int) -> list[Message]:
+    async def messages_since(self, channel: str, position: LogPosition, limit: int) -> list[Message]:
         since = {"channel": channel, "position": position}
 
         async def work(session: Session) -> list[Message]:

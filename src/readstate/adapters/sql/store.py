@@ -2,6 +2,7 @@
 
 from secrets import token_bytes
 
+from readstate.domain.model import Generation
 from readstate.timings import SqlTimings
 
 from .badges import SqlBadges
@@ -45,8 +46,10 @@ class SqlStore(SqlLog, SqlChannels, SqlMessages, SqlReads, SqlReceipts, SqlUsers
         known: bytes | None = await self._database.value("secret", secret=CURSOR_KEY)
         return await self._database.write(_make_cursor_key) if known is None else known
 
-    async def next_generation(self, above: int = 0) -> int:
-        generation: int = await self._database.write(lambda session: session.value("next_generation", above=above))
+    async def next_generation(self, above: int = 0) -> Generation:
+        generation: Generation = await self._database.write(
+            lambda session: session.value("next_generation", above=above)
+        )
         return generation
 
 

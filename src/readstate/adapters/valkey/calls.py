@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from readstate.domain.model import Generation
+
 from . import Backend, Call
 from .groups import Packed, run_grouped
 from .user_rooms import UserKeys, UserScript, encode
@@ -66,7 +68,12 @@ class UserCalls:
         return (await self._client.run(script, calls)).values
 
     async def many(
-        self, script: UserScript, packets: "Packets", *, updates: Sequence[Any] = (), generation: int | None = None
+        self,
+        script: UserScript,
+        packets: "Packets",
+        *,
+        updates: Sequence[Any] = (),
+        generation: Generation | None = None,
     ) -> tuple[list[tuple[Packet, Any]], bool]:
         """Returns what each packet answered, and whether any call was sent more than once.
 

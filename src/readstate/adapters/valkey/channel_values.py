@@ -6,7 +6,7 @@ from typing import get_args
 import msgspec
 from msgspec import Struct
 
-from readstate.domain.model import Channel, Latest, Mode, RoomType
+from readstate.domain.model import Channel, Latest, LogPosition, Mode, RoomType
 
 _HEAD = Packing(">QB")
 """Change number, flags. Scripts read both."""
@@ -35,7 +35,7 @@ class _Rest(Struct, frozen=True, gc=False, array_like=True):
     last_seq: int
     last_id: str | None
     last_at: int
-    position: int
+    position: LogPosition
     latest: _Latest | None
     peers: tuple[str, ...]
 

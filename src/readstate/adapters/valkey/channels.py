@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from readstate.domain.hot_updates import ChannelHotUpdate
-from readstate.domain.model import Channel, Entry, Mode, Position
+from readstate.domain.model import NO_POSITION, Channel, DropNumber, Entry, LogPosition, Mode, Position
 from readstate.ports import Count, CountQuery, TimelineLoad
 
 from . import Backend, Call
@@ -138,7 +138,7 @@ class ValkeyChannels(ABC):
         self._keys = ChannelKeys(backend.prefix)
 
     @abstractmethod
-    async def positions(self) -> tuple[int, ...]:
+    async def positions(self) -> tuple[LogPosition, ...]:
         """As in `HotChannels`."""
 
     @abstractmethod
@@ -216,10 +216,10 @@ class ValkeyChannels(ABC):
 
     # ------------------------------------------------------------ loading
 
-    async def generation(self) -> int:
-        return await self._generation.check() * DROPS_PER_GENERATION + await self._drops()
+    async def generation(self) -> DropNumber:
+        return DropNumber(await self._generation.check() * DROPS_PER_GENERATION + await self._drops())
 
-    async def install(self, channels: Sequence[Channel], generation: int | None = None) -> bool:
+    async def install(self, channels: Sequence[Channel], generation: DropNumber | None = None) -> bool:
         """Reads the witnesses of the shards first, then the generation: a shard that is emptied later is noticed."""
         shards: dict[int, list[Channel]] = {}
         for channel in channels:
@@ -277,7 +277,7 @@ class ValkeyChannels(ABC):
 class ExclusiveChannels(ValkeyChannels):
     """For a process that has the hot store to itself: it applies the log, and no other process drops channels."""
 
-    def __init__(self, backend: Backend, position: int) -> None:
+    def __init__(self, backend: Backend, position: LogPosition) -> None:
         super().__init__(backend)
         self._position = position
         self._drop_count = 0
@@ -286,7 +286,7 @@ class ExclusiveChannels(ValkeyChannels):
         await super().apply(updates)
         self._position = max([self._position, *(update.channel.position for update in updates)])
 
-    async def positions(self) -> tuple[int, ...]:
+    async def positions(self) -> tuple[LogPosition, ...]:
         return (self._position,)
 
     async def _drops(self) -> int:
@@ -304,12 +304,12 @@ class SharedChannels(ValkeyChannels):
         super().__init__(backend)
         self._partitions = partitions
 
-    async def positions(self) -> tuple[int, ...]:
+    async def positions(self) -> tuple[LogPosition, ...]:
         """0 for a partition whose position is not known."""
         known = await self._applied()
-        return tuple(known.get(part, (0, 0))[0] for part in range(self._partitions))
+        return tuple(known.get(part, (NO_POSITION, 0))[0] for part in range(self._partitions))
 
-    async def passed(self, applied: Mapping[int, tuple[int, int]]) -> None:
+    async def passed(self, applied: Mapping[int, tuple[LogPosition, int]]) -> None:
         if applied:
             arguments = [number for part, ends in applied.items() for number in (part, *ends)]
             await self._backend.one(PASS, [self._keys.positions], *arguments)
@@ -317,13 +317,13 @@ class SharedChannels(ValkeyChannels):
     async def offsets(self) -> Mapping[int, int]:
         return {part: offset for part, (_, offset) in (await self._applied()).items()}
 
-    async def _applied(self) -> dict[int, tuple[int, int]]:
+    async def _applied(self) -> dict[int, tuple[LogPosition, int]]:
         """By partition (log position, next offset)."""
         flat = iter(await self._backend.one(READ_POSITIONS, [self._keys.positions]))
         found = {}
         for part, applied in zip(flat, flat, strict=True):
             position, offset = map(int, applied.split())
-            found[int(part)] = position, offset
+            found[int(part)] = LogPosition(position), offset
         return found
 
     async def _drops(self) -> int:

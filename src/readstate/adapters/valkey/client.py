@@ -31,6 +31,8 @@ from redis.exceptions import ConnectionError as LostConnection
 from redis.exceptions import TimeoutError as NoAnswer
 
 from readstate.domain.errors import ConfigurationError, HotStoreUnavailable
+from readstate.domain.model import NO_GENERATION
+from readstate.domain.model import Generation as GenerationNumber
 from readstate.tasks import cancel
 from readstate.timings import ValkeyTimings
 
@@ -71,7 +73,7 @@ class Call(NamedTuple):
 class _Batch(NamedTuple):
     script: Script
     calls: Sequence[Call]
-    generation: int | None
+    generation: GenerationNumber | None
     """The calls do nothing in any other generation; None: they run in the one that is current when they are sent."""
 
 
@@ -200,7 +202,7 @@ class ValkeyClient:
 
     # ------------------------------------------------------------ calls
 
-    async def run(self, script: Script, calls: Sequence[Call], generation: int | None = None) -> Answers:
+    async def run(self, script: Script, calls: Sequence[Call], generation: GenerationNumber | None = None) -> Answers:
         """Run a script for each call, in one round trip per server; retry calls after transient faults.
 
         With `generation`, the calls do nothing in any other generation. Raises Overtaken if there is another one; some
@@ -271,7 +273,7 @@ class ValkeyClient:
     def _command(self, batch: _Batch, index: int) -> tuple[str | bytes | int, ...]:
         script, call, generation = batch.script, batch.calls[index], batch.generation
         if generation is None:
-            generation = 0 if self._guard is None else self._guard.number
+            generation = NO_GENERATION if self._guard is None else self._guard.number
         deadline = [self._deadline(script)] if script.expires else []
         return ("EVALSHA", script.sha, len(call.keys), *call.keys, generation, *call.arguments, *deadline)
 

@@ -20,6 +20,8 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
 from readstate.domain.errors import HotStoreUnavailable
+from readstate.domain.model import NO_GENERATION
+from readstate.domain.model import Generation as GenerationNumber
 from readstate.tasks import cancel
 from readstate.telemetry import HOT_GENERATIONS
 from readstate.timings import ValkeyTimings
@@ -40,12 +42,12 @@ class DurableCounter(NamedTuple):
 
     store: int
     """The id of the durable store."""
-    raise_above: Callable[[int], Awaitable[int]]
+    raise_above: Callable[[int], Awaitable[GenerationNumber]]
     """Returns a number that is higher than the given one and was never used before."""
 
 
 class _Marker(NamedTuple):
-    number: int
+    number: GenerationNumber
     store: str
     run: str
 
@@ -54,7 +56,7 @@ class _Found(NamedTuple):
     """The markers of all masters, taken together."""
 
     runs: tuple[str, ...]
-    highest: int
+    highest: GenerationNumber
     whole: bool
     """All masters have one number, and none was replaced."""
 
@@ -75,11 +77,11 @@ class Generation(ABC):
         self._distrusts, self._confirmed = 1, 0
         """How often the content was distrusted, and the last of these that a confirmation has covered."""
         self._confirming: asyncio.Task[None] | None = None
-        self._raised = 0
+        self._raised = NO_GENERATION
         """The last number that this process raised; perhaps not on every master yet."""
         self._ahead: dict[str, float] = {}
         """By run id, how far (in s) a server's clock is ahead of this process's monotonic clock."""
-        self.number = 0
+        self.number = NO_GENERATION
 
     @property
     def trusted(self) -> bool:
@@ -107,10 +109,10 @@ class Generation(ABC):
         """A hot update may be missing in the hot store, or a copy of it may arrive much later."""
 
     @abstractmethod
-    async def _agree(self, masters: Masters, found: _Found, distrusts: int) -> int:
+    async def _agree(self, masters: Masters, found: _Found, distrusts: int) -> GenerationNumber:
         """Returns the number of all masters from now on. `distrusts`: how many there were when `found` was read."""
 
-    async def check(self) -> int:
+    async def check(self) -> GenerationNumber:
         """Read the markers. Returns the number: a new one if anything was lost."""
         for _ in range(MAX_CHECKS):  # a confirmation in flight may have begun before the caller's `distrust`
             if self.trusted and await self._is_marked():
@@ -161,7 +163,7 @@ class Generation(ABC):
         self._ahead = {run: ahead for run, ahead in self._ahead.items() if run in found.runs}
         self._confirmed = distrusts
 
-    async def _raise_above(self, number: int) -> None:
+    async def _raise_above(self, number: GenerationNumber) -> None:
         self._raised = await self._counter.raise_above(number)
         HOT_GENERATIONS.inc()
         log.warning("all hot state is reloaded", action="hot", generation=self._raised)
@@ -174,7 +176,7 @@ class Generation(ABC):
                 "another service with its own database uses the same keys of the hot store: give each its own "
                 "key_prefix"
             )
-        numbers = {marker.number if marker is not None else 0 for marker in markers}
+        numbers = {marker.number if marker is not None else NO_GENERATION for marker in markers}
         valid = all(marker is not None and marker[1:] == (self._store, run) for run, marker in states)
         return _Found(tuple(run for run, _ in states), max(numbers), valid and len(numbers) == 1 and min(numbers) > 0)
 
@@ -182,12 +184,12 @@ class Generation(ABC):
         run = self._note_time(await ask(node, "INFO", "server"))
         return run, _parse(await ask(node, "GET", self._marker(slot)))
 
-    async def _mark_all(self, masters: Masters, found: _Found, number: int) -> int:
+    async def _mark_all(self, masters: Masters, found: _Found, number: GenerationNumber) -> GenerationNumber:
         """Mark every master. Returns the highest number that any of them has then."""
         marks = [self._mark(slot, masters[slot], number, run) for slot, run in zip(masters, found.runs, strict=True)]
         return max(await asyncio.gather(*marks))
 
-    async def _mark(self, slot: int, node: Redis, number: int, run: str) -> int:
+    async def _mark(self, slot: int, node: Redis, number: GenerationNumber, run: str) -> GenerationNumber:
         answer = _parse(await ask(node, "EVAL", MARK.text, 1, self._marker(slot), number, self._store, run))
         return number if answer is None else answer.number
 
@@ -221,7 +223,7 @@ class ExclusiveGeneration(Generation):
     def missed(self) -> None:
         self.distrust()
 
-    async def _agree(self, masters: Masters, found: _Found, distrusts: int) -> int:
+    async def _agree(self, masters: Masters, found: _Found, distrusts: int) -> GenerationNumber:
         if self._raised and found.highest > self._raised:
             raise HotStoreUnavailable("another process has taken over the hot store: this process no longer answers")
         if found.whole and self._confirmed == distrusts:
@@ -245,14 +247,14 @@ class SharedGeneration(Generation):
     def missed(self) -> None:
         """The caller retries."""
 
-    async def _agree(self, masters: Masters, found: _Found, distrusts: int) -> int:
+    async def _agree(self, masters: Masters, found: _Found, distrusts: int) -> GenerationNumber:
         is_trusted = distrusts in {1, self._confirmed}  # 1: this process has not seen the hot store before
         if found.whole and found.highest >= self.number and is_trusted:
             return found.highest
         # Other processes may have loaded under any number that was on the masters, so none is used again. Marking with
         # 0 first fails at a full master, before a number is spent on each attempt.
         known = max(found.highest, self.number)
-        await self._mark_all(masters, found, 0)
+        await self._mark_all(masters, found, NO_GENERATION)
         await self._raise_above(known)
         if (now := await self._read_markers(masters)).whole and now.highest > known:
             return now.highest  # another process was faster
@@ -261,7 +263,7 @@ class SharedGeneration(Generation):
 
 def _parse(marker: bytes | None) -> _Marker | None:
     parts = [] if marker is None else marker.decode().split(" ")
-    return _Marker(int(parts[0]), parts[1], parts[2]) if len(parts) == 3 else None
+    return _Marker(GenerationNumber(int(parts[0])), parts[1], parts[2]) if len(parts) == 3 else None
 
 
 def _fields_of(info: Any) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from readstate.adapters.memory.presence import MemoryPresence
+from readstate.domain.model import LogPosition
 from readstate.ports import Clock, HotBadges, HotPresence
 from readstate.timings import ValkeyTimings
 
@@ -73,7 +74,7 @@ class ExclusiveHot(ValkeyHot):
     """Implements `Hot` for a process that has the hot store to itself. Presence is in its memory."""
 
     def __init__(
-        self, options: HotOptions, counter: DurableCounter, clock: Clock, timings: ValkeyTimings, position: int
+        self, options: HotOptions, counter: DurableCounter, clock: Clock, timings: ValkeyTimings, position: LogPosition
     ) -> None:
         """`position`: the log position up to which everything is applied."""
         super().__init__(options, ExclusiveGeneration(options.url, options.prefix, counter, timings), clock, timings)

@@ -1,5 +1,7 @@
 """Notes that processes share in the hot store: which generation is fresh, and how many reads wait in spools."""
 
+from readstate.domain.model import Generation
+
 from . import Backend, Script
 from .scripts import script
 
@@ -14,11 +16,11 @@ class ValkeyNotes:
         self._backend = backend
         self._key = f"{backend.prefix}notes"
 
-    async def generation(self) -> int:
+    async def generation(self) -> Generation:
         """Reads the markers first."""
         return await self._backend.generation.check()
 
-    def seen(self) -> int:
+    def seen(self) -> Generation:
         """The generation as of the last check, without a call."""
         return self._backend.generation.number
 
@@ -26,7 +28,7 @@ class ValkeyNotes:
         """The newest generation that was found fresh."""
         return await self._run(FRESH)
 
-    async def note_fresh(self, generation: int) -> None:
+    async def note_fresh(self, generation: Generation) -> None:
         await self._run(NOTE_FRESH, generation)
 
     async def spooled(self) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from readstate.adapters.drops import Drops
 from readstate.domain.hot_updates import FanOut, Gone, Joined, Left, Merged, OwnRead, Switched, UserHotUpdate
-from readstate.domain.model import Mode, Pointer, Position, Preferences
+from readstate.domain.model import ChangeNumber, DropNumber, Generation, Mode, Pointer, Position, Preferences
 from readstate.domain.rooms import is_thread
 from readstate.ports import Absent, LedgerLoad, LoadedUserRoom, Move, Moved, Read, Restore, Rewind
 
@@ -57,14 +57,14 @@ class ValkeyUsers(ValkeyViews):
 
     # ------------------------------------------------------------ reads
 
-    async def move(self, moves: Sequence[Move], generation: int | None = None) -> list[Moved | Absent]:
+    async def move(self, moves: Sequence[Move], generation: DropNumber | None = None) -> list[Moved | Absent]:
         packets = self._calls.packets()
         for index, move in enumerate(moves):
             packet = packets.of(move.user_id)
             ledger = packet.ledger(move.user_id, move.channel_id)
             packet.add(index, _move(move, packet.user(move.user_id), ledger))
         answers: list[Moved | Absent] = [Absent.NOT_LOADED] * len(moves)
-        number = None if generation is None else generation >> 32
+        number = None if generation is None else Generation(generation >> 32)
         try:
             found, repeated = await once_or_reload(self._generation, self._calls.many(MOVE, packets, generation=number))
         except Overtaken:  # moves that were applied are lost with the generation
@@ -98,22 +98,24 @@ class ValkeyUsers(ValkeyViews):
         update = updates[packet.indexes[index - 1]]
         return Moved(user, update.channel_id, pointer_of(was, was_apart), pointer_of(raw, apart, now), True)
 
-    async def prefer(self, user: str, channel: str, preferences: Preferences, known: int | None = None) -> int | None:
+    async def prefer(
+        self, user: str, channel: str, preferences: Preferences, known: ChangeNumber | None = None
+    ) -> ChangeNumber | None:
         call = self._calls.once(PREFER, user, channel, encode(preferences), -1 if known is None else known)
         number, _ = await once_or_reload(self._generation, call)
-        return None if number < 0 else int(number)
+        return None if number < 0 else ChangeNumber(number)
 
-    async def take_number(self, user: str) -> int | None:
+    async def take_number(self, user: str) -> ChangeNumber | None:
         number = await self._calls.one(NUMBER, user)
-        return None if number < 0 else int(number)
+        return None if number < 0 else ChangeNumber(number)
 
     # ------------------------------------------------------------ loading
 
-    async def generation(self) -> int:
+    async def generation(self) -> DropNumber:
         """The generation of the hot store, and in the lower 32 bits this process's drop number."""
-        return (await self._generation.check() << 32) + self._drops.count
+        return DropNumber((await self._generation.check() << 32) + self._drops.count)
 
-    async def dropped(self, generation: int, users: Collection[str]) -> set[str]:
+    async def dropped(self, generation: DropNumber, users: Collection[str]) -> set[str]:
         if await self._generation.check() != generation >> 32:
             return set(users)
         return self._drops.since(generation & 0xFFFFFFFF, users)

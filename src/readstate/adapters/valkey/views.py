@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from struct import pack
 from typing import Any
 
-from readstate.domain.model import NO_PREFERENCES, Pointer, Position
+from readstate.domain.model import NO_PREFERENCES, ChangeNumber, Pointer, Position
 from readstate.ports import CountDelta, UnreadSummary, UserView, Which
 
 from .calls import UserCalls
@@ -166,7 +166,7 @@ class ValkeyViews:
             for raw, apart, moved in found
         ]
 
-    async def changes(self, users: Sequence[str]) -> list[int | None]:
+    async def changes(self, users: Sequence[str]) -> list[ChangeNumber | None]:
         found = await self._calls.each(CHANGES, users, None)
         return [None if number < 0 else number for (number,) in found]
 

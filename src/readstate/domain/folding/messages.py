@@ -25,9 +25,11 @@ from readstate.domain.facts import Changes, Effect, Facts, has_no_replies, named
 from readstate.domain.hot_updates import ChannelHotUpdate, FanOut, Gone, Joined, Left, OwnRead, Switched
 from readstate.domain.model import (
     START,
+    ChangeNumber,
     Channel,
     Entry,
     Latest,
+    LogPosition,
     Member,
     Message,
     Mode,
@@ -56,32 +58,32 @@ class _Folding:
         self.changes = Changes()
 
     def apply(self, delivery: Delivery) -> Effect:
-        event = delivery.event
+        event, position = delivery.event, LogPosition(delivery.position)  # the store has replaced offsets
         if is_thread(event.channel_id):  # from an instance of an earlier version: callers cannot name a thread's room
             return Effect(error=ChannelNotFound(f"there is no channel {event.channel_id!r}", field="channel_id"))
         channel = self.facts.channels.get(event.channel_id)
         if isinstance(event, ChannelEvent):
             if event.action == "put":
-                return self._put_channel(event, channel, delivery.position)
-            return self._delete_channel(event, channel, delivery.position)
+                return self._put_channel(event, channel, position)
+            return self._delete_channel(event, channel, position)
         if channel is None or channel.deleted:
             return Effect(error=ChannelNotFound(f"there is no channel {event.channel_id!r}", field="channel_id"))
         channel = replace(channel, change=channel.change + 1)
         match event:
             case MessageEvent():
-                return self._message(event, channel, delivery.position)
+                return self._message(event, channel, position)
             case EditEvent():
-                return self._edit(event, replace(channel, position=delivery.position))
+                return self._edit(event, replace(channel, position=position))
             case DeleteEvent():
-                return self._delete(event, replace(channel, position=delivery.position))
+                return self._delete(event, replace(channel, position=position))
             case MembersEvent(thread_id=str()):
-                return self._follows(event, channel, delivery.position)
+                return self._follows(event, channel, position)
             case MembersEvent():
-                return self._members(event, replace(channel, position=delivery.position))
+                return self._members(event, replace(channel, position=position))
 
     # ------------------------------------------------------------ messages
 
-    def _message(self, event: MessageEvent, channel: Channel, position: int) -> Effect:
+    def _message(self, event: MessageEvent, channel: Channel, position: LogPosition) -> Effect:
         known = self.facts.messages.get((event.channel_id, event.id))
         if known is not None:
             return self._duplicate(known, self.facts.channels[event.channel_id])
@@ -240,7 +242,7 @@ class _Folding:
         self.facts.followers.setdefault(room, {})[user] = True
         return pointer
 
-    def _follows(self, event: MembersEvent, channel: Channel, position: int) -> Effect:
+    def _follows(self, event: MembersEvent, channel: Channel, position: LogPosition) -> Effect:
         """Follow or unfollow on request. A new follower starts with everything read."""
         assert event.thread_id is not None
         error = self._thread_error(event.channel_id, event.thread_id)
@@ -480,7 +482,7 @@ class _Folding:
             return self.facts.before_last.get((channel.channel_id, event.history), START)
         return START
 
-    def _put_channel(self, event: ChannelEvent, known: Channel | None, position: int) -> Effect:
+    def _put_channel(self, event: ChannelEvent, known: Channel | None, position: LogPosition) -> Effect:
         base = Channel(event.channel_id)
         if known is not None and known.deleted:
             base = replace(base, last_seq=known.last_seq, last_at=known.last_at, change=known.change)
@@ -508,7 +510,7 @@ class _Folding:
             effect.user_updates.append(replace(fan_out, archived=channel.archived))
         return effect
 
-    def _delete_channel(self, event: ChannelEvent, known: Channel | None, position: int) -> Effect:
+    def _delete_channel(self, event: ChannelEvent, known: Channel | None, position: LogPosition) -> Effect:
         if known is None or known.deleted:
             return Effect(error=ChannelNotFound(f"there is no channel {event.channel_id!r}", field="channel_id"))
         channel = Channel(
@@ -516,7 +518,7 @@ class _Folding:
             deleted=True,
             last_seq=known.last_seq,
             last_at=known.last_at,
-            change=known.change + 1,
+            change=ChangeNumber(known.change + 1),
             position=position,
         )
         self._set_channel(channel)

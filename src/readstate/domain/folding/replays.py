@@ -12,7 +12,7 @@ from readstate.domain.errors import ChannelNotFound, DirectChannelFull, NotAMemb
 from readstate.domain.events import ChannelEvent, DeleteEvent, Delivery, EditEvent, MembersEvent, MessageEvent
 from readstate.domain.facts import Effect, Facts, FactsNeeded, Key, named_by_id
 from readstate.domain.hot_updates import ChannelHotUpdate, Gone, Joined, Left, OwnRead, UserHotUpdate
-from readstate.domain.model import Channel, Message, Pointer, Undelivered
+from readstate.domain.model import NO_CHANGE, ChangeNumber, Channel, Message, Pointer, Undelivered
 from readstate.domain.rooms import thread_room
 
 
@@ -63,7 +63,7 @@ class _Repeating:
         effect = Effect(channel=channel, repeated=True, message=self._message())
         effect.channel_updates.append(ChannelHotUpdate(channel, channel.change, reload=True))
         if is_delete(event):
-            effect.user_updates += self._gone(self.facts.gone.get(channel.channel_id, 0))
+            effect.user_updates += self._gone(self.facts.gone.get(channel.channel_id, NO_CHANGE))
         if channel.deleted:
             return effect
         effect.user_updates += self._user_rooms(channel, self.facts.audience.get(channel.channel_id, ()))
@@ -107,7 +107,7 @@ class _Repeating:
             return self.facts.messages.get((self.event.channel_id, self.event.id))
         return None
 
-    def _gone(self, change: int) -> Iterable[UserHotUpdate]:
+    def _gone(self, change: ChangeNumber) -> Iterable[UserHotUpdate]:
         """With the change number of the delete, so that users who joined a new channel of that id keep their state."""
         rooms: dict[str, list[str]] = {}
         for room, user in self.facts.everyone.get(self.event.channel_id, ()):

@@ -27,7 +27,7 @@ from readstate.domain.announcements import (
     ThreadTouched,
     UserRoomChanged,
 )
-from readstate.domain.model import Pointer
+from readstate.domain.model import NO_CHANGE, ChangeNumber, Pointer
 from readstate.domain.rooms import channel_and_thread, is_thread, thread_room
 
 VERSION = 1
@@ -68,7 +68,7 @@ class PointerChange(Struct, frozen=True, gc=False, omit_defaults=True):
     read_at: int = 0
     apart: tuple[int, ...] = ()
     before: Before = Before()
-    change: int = 0
+    change: ChangeNumber = NO_CHANGE
     origin: str | None = None
 
 

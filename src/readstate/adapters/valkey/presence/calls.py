@@ -9,6 +9,7 @@ import msgspec
 from readstate.adapters.valkey import Backend, Call, Script, slot_of, tag_of
 from readstate.adapters.valkey.groups import Packed, chunks, run_grouped
 from readstate.adapters.valkey.scripts import COMMAND, script
+from readstate.domain.model import NO_GENERATION, Generation
 
 from .instances import MAX_USERS, Instances
 
@@ -49,7 +50,7 @@ class PresenceCalls:
                 break
         return found
 
-    async def decide(self, script: Script, items: Mapping[str, Any], number: int, *more: int) -> dict[str, Any]:
+    async def decide(self, script: Script, items: Mapping[str, Any], number: Generation, *more: int) -> dict[str, Any]:
         """Run a script until it answers for every user: it needs to know of each instance involved whether it lives.
 
         In a generation other than `number` (0: any), the script answers that nothing is known.
@@ -67,7 +68,7 @@ class PresenceCalls:
         return found
 
     async def run(
-        self, script: Script, items: Mapping[str, Any], number: int = 0, *more: int
+        self, script: Script, items: Mapping[str, Any], number: Generation = NO_GENERATION, *more: int
     ) -> list[tuple[list[str], Any]]:
         """Run a script for many users. Returns the users of each call, and its answer."""
         head = (self.backend.clock(), _encode(list(self.instances.live)), _encode(list(self.instances.gone)))

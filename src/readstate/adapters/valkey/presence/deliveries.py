@@ -7,7 +7,7 @@ import msgspec
 from readstate.adapters.valkey import Call
 from readstate.adapters.valkey.groups import chunks
 from readstate.adapters.valkey.scripts import script
-from readstate.domain.model import Undelivered
+from readstate.domain.model import NO_GENERATION, Undelivered
 from readstate.ports import MAX_UNPROVEN, Departure
 
 from .calls import PresenceCalls, encode_text
@@ -94,7 +94,9 @@ class Deliveries:
 
     async def write_all(self) -> None:
         """Write again what was sent: the hot store has lost it."""
-        await self._calls.decide(REACHED, {user: _pack(sent) for user, sent in self._sent.items()}, 0, MAX_UNPROVEN)
+        await self._calls.decide(
+            REACHED, {user: _pack(sent) for user, sent in self._sent.items()}, NO_GENERATION, MAX_UNPROVEN
+        )
 
     async def flush(self) -> None:
         """Remove proven messages from the hot store."""

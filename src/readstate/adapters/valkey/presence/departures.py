@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
 from readstate.domain.errors import Unavailable
-from readstate.domain.model import Undelivered
+from readstate.domain.model import NO_GENERATION, Generation, Undelivered
 from readstate.ports import Departure
 
 from .calls import LEAVE, Key, PresenceCalls
@@ -19,7 +19,7 @@ class _Ended(NamedTuple):
 
     user: str
     key: Key
-    generation: int
+    generation: Generation
     """The generation in which the hot store accepted the connection; 0: never."""
     sent: tuple[Undelivered, ...] = ()
     """Unproven messages that were sent on it, if it was the user's last connection here."""
@@ -61,7 +61,7 @@ class Departures:
         ended = _Ended(
             user,
             (device, connection),
-            own.generation if own is not None else 0,
+            own.generation if own is not None else NO_GENERATION,
             () if self._own.is_connected(user) else sent,
             self._own.are_lost,
             self._deliveries.proven_by(user),

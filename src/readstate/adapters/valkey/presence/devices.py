@@ -10,6 +10,7 @@ from readstate.adapters.valkey import Call, slot_of
 from readstate.adapters.valkey.groups import run_for_each
 from readstate.adapters.valkey.keys import shard_of
 from readstate.adapters.valkey.scripts import script
+from readstate.domain.model import NO_GENERATION, Generation
 from readstate.ports import Present
 
 from .calls import Key, PresenceCalls
@@ -30,7 +31,7 @@ class Device(Struct):
     """The channel that the device has open."""
     focus: str
     """The channel whose messages are read at once: `reported`, unless the user has marked it unread since."""
-    generation: int = 0
+    generation: Generation = NO_GENERATION
     """The generation in which the hot store accepted it; 0: not yet."""
 
 
@@ -54,7 +55,9 @@ class OwnDevices:
         if known is not None and known.reported == channel:
             known.until = until
         else:
-            known = devices[key] = Device(until, channel, channel, known.generation if known is not None else 0)
+            known = devices[key] = Device(
+                until, channel, channel, known.generation if known is not None else NO_GENERATION
+            )
         return Written(user, key, known)
 
     def remove(self, user: str, key: Key) -> Device | None:

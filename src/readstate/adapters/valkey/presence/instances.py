@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from readstate.adapters.valkey import Backend, tag_of
 from readstate.adapters.valkey.groups import chunks
 from readstate.adapters.valkey.scripts import script
+from readstate.domain.model import NO_GENERATION, Generation
 
 MAX_GONE = 1_000
 """How many names of gone processes are cached."""
@@ -36,7 +37,7 @@ class Instances:
         self._timings = backend.timings
         self._key = f"{backend.prefix}instances"
         self._id = instance_id
-        self._settled = 0
+        self._settled = NO_GENERATION
         self._read_at = 0.0
         self._joining = asyncio.Lock()
         self.name = ""
@@ -44,7 +45,7 @@ class Instances:
         self.live: Collection[str] = ()
         self.gone: dict[str, None] = {}
 
-    async def settled(self) -> int:
+    async def settled(self) -> Generation:
         """Returns the generation once every process had the time to write its connected users in it."""
         generation = self._backend.generation
         while self._settled != generation.number or not self._settled:
