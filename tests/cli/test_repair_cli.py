@@ -37,7 +37,7 @@ def test_what_only_a_cluster_needs_says_so(shell: Shell, words: tuple[str, ...])
 
 @pytest.mark.parametrize("words", [("dlt", "replay"), ("dlt", "drop"), ("dlt", "replay", "1", "--all")])
 def test_which_letters_must_be_said(shell: Shell, words: tuple[str, ...]) -> None:
-    assert "by their numbers" in " ".join(shell.misunderstands(*words).split())
+    assert "the ids of dead letters" in " ".join(shell.misunderstands(*words).split())
 
 
 def test_a_role_that_there_is_not(shell: Shell) -> None:

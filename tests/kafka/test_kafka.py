@@ -20,7 +20,7 @@ from readstate.stack import Kafka
 from tests.conftest import eventually
 from tests.contract import kafka
 
-DEADLINE = 30
+DEADLINE = 90
 
 
 @pytest.fixture(scope="module")
