@@ -1,8 +1,7 @@
 """Three brokers: how the topics are made there, and what a chat notices when one of them dies."""
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,13 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from readstate.adapters.kafka.doctor import kafka as doctor
 from readstate.adapters.kafka.topics import RETENTION_MS, Topics, make_topics
+from readstate.findings import Finding
 from readstate.settings import make_settings
 from readstate.stack import Kafka, KafkaCluster
 from readstate.workers import MESSAGE_WRITER, RECEIPT_PERSISTER
 from tests.conftest import eventually
 from tests.contract import kafka
+from tests.servers import wait_until
 
 from .fleet import PARTITIONS, ClusterStores, shared_backends
 from .hard import SMALL, Instance, LocalCluster, local_cluster
@@ -77,14 +78,6 @@ def test_topics_on_one_broker(tmp_path: Path) -> None:
         check_topics(alone.url, 1, "1")
 
 
-def learned(look: Callable[[], list[Any]]) -> list[Any]:
-    """The first answer that is not empty: brokers learn of an altered topic in their own time, and any may answer."""
-    end = time.monotonic() + 60
-    while not (found := look()) and time.monotonic() < end:
-        time.sleep(0.2)
-    return found
-
-
 def test_doctor_tells_of_topics_that_one_broker_may_lose(brokers: KafkaCluster) -> None:
     stores = ClusterStores.new()
     bootstrap, topics = brokers.start().url, stores.topics
@@ -105,13 +98,19 @@ def test_doctor_tells_of_topics_that_one_broker_may_lose(brokers: KafkaCluster) 
     [altered] = admin.incremental_alter_configs([resource]).values()
     altered.result(30)
 
-    [found] = learned(lambda: [one for one in doctor(settings) if one.state == "warn" and one.check == "kafka topics"])
+    warnings: list[Finding] = []
+
+    def is_warned() -> bool:  # each broker learns of it in its own time, and any may answer
+        warnings[:] = [one for one in doctor(settings) if one.state == "warn" and one.check == "kafka topics"]
+        return bool(warnings)
+
+    wait_until(is_warned, "the doctor warns of the altered topic")
+    [found] = warnings
     assert topics.messages in found.detail
     assert "min.insync.replicas=2,unclean.leader.election.enable=false" in found.advice
     make_topics(options, topics.all, PARTITIONS, kafka.TIMINGS)
-    name = "min.insync.replicas"
-    left_as_it_was = learned(lambda: [value for value in [config_of(admin, topics.messages)[name]] if value == "1"])
-    assert left_as_it_was, "the service has altered it by itself"
+    unchanged = "the topic stays altered: the service has not set it back"
+    wait_until(lambda: config_of(admin, topics.messages)["min.insync.replicas"] == "1", unchanged)
 
 
 class Talk:
