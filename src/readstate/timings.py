@@ -16,7 +16,7 @@ class HttpTimings:
     jwks_max_age: float = 300.0
     """Older keys are fetched again, in the background."""
     jwks_unknown_key_pause: float = 30.0
-    """Between two fetches for keys that a token names and nobody knows."""
+    """Between two fetches that tokens with an unknown key cause."""
     jwks_failure_pause: float = 1.0
     sweep: float = 0.5
     """Interval of the sweep over deadlines: one timer for all connections, and none while no connection waits."""
