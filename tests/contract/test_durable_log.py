@@ -75,6 +75,16 @@ async def test_a_part_that_ends_before_what_is_applied_goes_on_from_its_end(dura
     assert found[1].position == place[0] + 1
 
 
+async def test_a_loss_that_is_noticed_after_new_events_came_hides_none_of_them(durable: Durable) -> None:
+    """Everything from the offset 3 on was lost, and m4 has come there before anybody asked where the part ends."""
+    place = (await durable.places(LOG))[PART]
+    assert await durable.cut(LOG, PART, 4, place)
+    found = await apply(durable, (2, 1, say("m1")), (3, 3, say("m4")), (4, 3, say("m5")))
+    assert [effect.repeated for effect in found] == [True, False, False]
+    assert [effect.position for effect in found[1:]] == [place[0] + 1, place[0] + 2]
+    assert (await durable.places(LOG))[PART] == (place[0] + 2, 5)
+
+
 async def test_a_part_that_has_lost_nothing_stays_as_it_is(durable: Durable) -> None:
     place = (await durable.places(LOG))[PART]
     assert not await durable.cut(LOG, PART, place[1], place)

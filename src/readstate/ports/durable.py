@@ -112,6 +112,7 @@ class DurableLog(Protocol):
     async def cut(self, source: str, part: int, end: int, known: tuple[LogPosition, int]) -> bool:
         """Record that a partition ends before its applied offset: its offsets from `end` on are reused for new events.
 
+        So is an earlier offset if its event has a later leader epoch than the last applied one.
         `known`: (log position, next offset), read before the end was. False: another process has recorded it since.
         """
 

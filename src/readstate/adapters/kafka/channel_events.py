@@ -86,15 +86,17 @@ class LogPositions:
         """A partition that ends before the applied offset has lost its tail: its next records are new, not replays.
 
         The applied offset is read before the end, so a partition that has lost nothing never appears to end before it.
+        New records may already stand before that end, so nothing is published while there are records: the consumer
+        reads them again from the oldest one, and their leader epochs show which of them are new.
         """
         mine = {part for _, part in self._consumer.assigned()}
         applied = {part: at for part, at in (await self._durable.places(self.topic_id)).items() if part in mine}
-        ends = await self._watcher.ends(self._topic) if applied else {}
-        cut = [part for part, (_, offset) in applied.items() if ends.get(part, offset) < offset]
+        spans = await self._watcher.spans([(self._topic, part) for part in applied])
+        cut = {part: span for (_, part), span in spans.items() if span[1] < applied[part][1]}
         if not cut or await self._was_recreated():
             return
-        for part in cut:
-            (position, offset), end = applied[part], ends[part]
+        for part, (oldest, end) in cut.items():
+            position, offset = applied[part]
             if await self._durable.cut(self.topic_id, part, end, applied[part]):
                 log.warning(
                     "a partition has lost its tail: its offsets are reused",
@@ -104,7 +106,8 @@ class LogPositions:
                     applied=offset,
                 )
                 self._bases[part] = position - end
-                await self._publish({part: end})
+                if oldest == end:
+                    await self._publish({part: end})
 
     async def _was_recreated(self) -> bool:
         topic_id = await self._watcher.topic_id(self._topic)

@@ -62,7 +62,7 @@ class End(NamedTuple):
 
     def cut(self, offset: int) -> "End":
         """The same log position with a new base: the event at this offset gets the next position."""
-        return End(self.position - offset, self.position)
+        return End(self.position - offset, self.position, self.epoch)
 
     def position_of(self, delivery: Delivery) -> LogPosition:
         """The log position of an event, which has its offset."""

@@ -636,9 +636,9 @@ FROM jsonb_array_elements(:places::jsonb) AS k WHERE p.log = :source AND p.part 
 SELECT coalesce(json_agg(json_build_array(part, base, position, -1)), '[]') FROM log_places WHERE log = :source;
 
 -- name: cut_log_place
--- A part of a log ends at an offset below what is applied: what comes there is new, and gets the next places. Not if
--- another process has noticed it since.
-UPDATE log_places SET base = position - :offset::bigint, epoch_position = -1, reached = '[]'
+-- A partition ends at an offset below the applied one: records from there on are new, and get the next positions. Not
+-- if another process has noticed it since. The epoch stays: it shows which records before that offset are new as well.
+UPDATE log_places SET base = position - :offset::bigint, reached = '[]'
 WHERE log = :source AND part = :part::int AND base = :base::bigint AND position - base > :offset::bigint;
 
 -- name: undelivered_of

@@ -607,9 +607,9 @@ FROM json_each(:places) AS k WHERE log = :source AND part = k.value ->> 0;
 SELECT json_group_array(json_array(part, base, position, -1)) FROM log_places WHERE log = :source;
 
 -- name: cut_log_place
--- A part of a log ends at an offset below what is applied: what comes there is new, and gets the next places. Not if
--- another process has noticed it since.
-UPDATE log_places SET base = position - :offset, epoch_position = -1, reached = '[]'
+-- A partition ends at an offset below the applied one: records from there on are new, and get the next positions. Not
+-- if another process has noticed it since. The epoch stays: it shows which records before that offset are new as well.
+UPDATE log_places SET base = position - :offset, reached = '[]'
 WHERE log = :source AND part = :part AND base = :base AND position - base > :offset;
 
 -- name: undelivered_of
