@@ -97,7 +97,7 @@ async def test_reading_up_to_a_place_leaves_what_is_after_it(users: HotUsers) ->
     await users.apply([fan_out(seq) for seq in (1, 2, 3)])
     result = await moved(users, Read("bob", "c", place(2)))
     assert result.changed
-    assert result.pointer.place == place(2)
+    assert result.pointer.position == place(2)
     assert (await ledger(users)).count == 1
 
 
@@ -159,7 +159,7 @@ async def test_marking_unread_beyond_the_pointer_reads_nothing(users: HotUsers) 
     await moved(users, Read("bob", "c", place(1), (3, 5), ids=("m3", "m5")))
     rewound = await moved(users, Rewind("bob", "c", 4, place(3), (6,)))
     assert (rewound.pointer.seq, rewound.pointer.apart) == (1, frozenset({3, 6}))
-    assert rewound.pointer.place == place(1)
+    assert rewound.pointer.position == place(1)
 
 
 async def test_restore_gives_back_unless_the_pointer_has_moved(users: HotUsers) -> None:
@@ -167,7 +167,7 @@ async def test_restore_gives_back_unless_the_pointer_has_moved(users: HotUsers) 
     await moved(users, Read("bob", "c", place(1), (3,), ids=("m3",)))
     all_read = await moved(users, Read("bob", "c", place(5)))
     await moved(users, Read("bob", "c", START, (8,), ids=("m8",)))
-    back = Restore("bob", "c", all_read.before.state, all_read.before.place, all_read.pointer.state)
+    back = Restore("bob", "c", all_read.before.state, all_read.before.position, all_read.pointer.state)
     restored = await moved(users, back)
     assert (restored.pointer.seq, restored.pointer.apart) == (1, frozenset({3, 8}))
     assert not (await moved(users, back)).changed
@@ -246,7 +246,7 @@ async def test_an_own_message_reads_what_was_before_it(users: HotUsers) -> None:
     told = await users.apply([OwnRead("c", "bob", 2, Pointer(0, 2, frozenset(), "m2", 1002))])
     assert told == []
     assert (await ledger(users)).count == 0
-    assert (await user_room(users)).pointer.place == place(2)
+    assert (await user_room(users)).pointer.position == place(2)
 
 
 async def test_case_6_an_own_message_repeated_after_a_mark_unread_reads_only_itself(users: HotUsers) -> None:
@@ -275,7 +275,7 @@ async def test_a_join_reads_in_an_epoch_that_only_the_hot_state_knows_and_only_o
     join = Joined("c", 2, Mode.LEDGER, 5, 0, False, (("bob", known),), place(5))
     told = await users.apply([Left("c", 1, ("bob",)), join])
     pointer = (await user_room(users)).pointer
-    assert (pointer.state, pointer.place) == (ReadState(rewound.pointer.epoch, 5), place(5))
+    assert (pointer.state, pointer.position) == (ReadState(rewound.pointer.epoch, 5), place(5))
     assert [one.pointer.state for one in told] == [pointer.state]
 
     again = await moved(users, Rewind("bob", "c", 3, place(2), ()))
@@ -392,9 +392,9 @@ async def test_pointers_of_many_in_one_channel(users: HotUsers) -> None:
 
     assert dave is None
     assert bob is not None
-    assert (bob.state, bob.place) == (ReadState(0, 1, frozenset({3})), place(1))
+    assert (bob.state, bob.position) == (ReadState(0, 1, frozenset({3})), place(1))
     assert carol is not None
-    assert (carol.state, carol.place) == (ReadState(0, 2), place(2))
+    assert (carol.state, carol.position) == (ReadState(0, 2), place(2))
     assert await users.pointers_in("elsewhere", ["bob", "dave"]) == [Pointer(), None]
 
 
@@ -494,7 +494,7 @@ async def test_pointers_are_seen_without_being_used(users: HotUsers, clock: Manu
 
     seen = await users.pointers("bob")
     assert seen is not None
-    assert {room: (one.state, one.place) for room, one in seen.items()} == {
+    assert {room: (one.state, one.position) for room, one in seen.items()} == {
         "left": (ReadState(2, 5, frozenset({9})), Position(5, "m5", 5)),
         "c": (ReadState(0, 3, frozenset({7})), place(3)),
     }

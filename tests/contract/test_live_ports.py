@@ -4,7 +4,7 @@ import itertools
 
 from readstate.domain.events import ChannelEvent, DeleteEvent, Delivery, MembersEvent, MessageEvent, ReadEvent
 from readstate.domain.hot_updates import FanOut, Left
-from readstate.domain.model import ChangeNumber, LogPosition, Mode, Pointer, Preferences, SeenPlace, Undelivered
+from readstate.domain.model import ChangeNumber, LogPosition, Mode, Pointer, Preferences, SeenPosition, Undelivered
 from readstate.ports import CountDelta, Durable, HotUsers, LoadedUserRoom, Read, Rewind
 from tests.online import nobody, only
 
@@ -183,7 +183,7 @@ async def test_receipts_since_a_time_are_those_of_others_in_small_channels(durab
     await a_channel(durable, "alice", "bob", channel="elsewhere")
     await put(durable, say("m1"), say("m2"))
     await durable.merge([read("bob", 1, NOW + 5), read("carol", 2, NOW + 9), read("bob", 0, NOW + 9, "elsewhere")])
-    expected = [SeenPlace("c", "bob", "m1", 1, NOW + 5), SeenPlace("c", "carol", "m2", 2, NOW + 9)]
+    expected = [SeenPosition("c", "bob", "m1", 1, NOW + 5), SeenPosition("c", "carol", "m2", 2, NOW + 9)]
     found = await durable.receipts_since("alice", NOW + 5, most_members=3, limit=10) or []
     assert [one for one in found if one.channel_id == "c"] == expected
     later = await durable.receipts_since("alice", NOW + 6, most_members=3, limit=10) or []

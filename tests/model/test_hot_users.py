@@ -248,7 +248,7 @@ class SideBySideUsers(RuleBasedStateMachine):
     @rule(number=numbers)
     def undo(self, number: int) -> None:
         one = self.moved[-1 - number % len(self.moved)]
-        self._move([Restore(one.user_id, one.channel_id, one.before.state, one.before.place, one.pointer.state)])
+        self._move([Restore(one.user_id, one.channel_id, one.before.state, one.before.position, one.pointer.state)])
 
     def _move(self, moves: list[Move]) -> None:
         self._keep(self.run(self.twins.move(moves)))

@@ -192,7 +192,7 @@ class Truth:
         known = room.pointer(user)
         state = merge(known.state, given.state)
         place = given if (state.epoch, state.seq) == (given.epoch, given.seq) else known
-        room.pointers[user] = pointer_at(state, place.place, given.read_at)
+        room.pointers[user] = pointer_at(state, place.position, given.read_at)
         room.known.add(user)
 
     # ------------------------------------------------------------ loads

@@ -5,6 +5,7 @@ import itertools
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
+from functools import reduce
 
 import asyncpg  # type: ignore[import-untyped]
 import pytest
@@ -17,7 +18,7 @@ from readstate.domain.errors import ConfigurationError, Invalid, StorageUnavaila
 from readstate.domain.events import AnyChannelEvent, ChannelEvent, Delivery, MembersEvent, MessageEvent, ReadEvent
 from readstate.domain.facts import Effect
 from readstate.domain.model import ChangeNumber, Preferences, ReadState
-from readstate.domain.rules import merge_all
+from readstate.domain.rules import merge
 from readstate.timings import SqlTimings
 from tests.online import nobody
 
@@ -135,7 +136,9 @@ async def test_states_merge_in_any_order_repeatedly_and_at_once(stores: Sequence
     chance.shuffle(batches)
     merging = [store.merge(batch) for store, batch in zip(itertools.cycle(stores), batches, strict=False)]
     await asyncio.gather(*merging)
-    assert {user: await pointer(stores[0], user) for user in users} == {u: merge_all(states[u]) for u in users}
+    assert {user: await pointer(stores[0], user) for user in users} == {
+        u: reduce(merge, states[u], ReadState()) for u in users
+    }
 
 
 async def test_messages_and_reads_at_once_get_through(stores: Sequence[PostgresStore]) -> None:

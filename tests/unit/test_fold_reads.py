@@ -1,12 +1,14 @@
 """Folding a batch of read states: order and repetition don't matter, and nothing read is lost."""
 
+from functools import reduce
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from readstate.domain.events import ReadEvent
 from readstate.domain.folding.reads import fold_reads
 from readstate.domain.model import ReadState
-from readstate.domain.rules import merge_all
+from readstate.domain.rules import merge
 
 events = st.builds(
     lambda user, epoch, seq, apart, at: ReadEvent(
@@ -34,6 +36,6 @@ def test_any_order_and_any_repetition_give_the_same_states(batch: list[ReadEvent
     assert len(folded) == len(fold_reads(batch)) == len({event.user_id for event in batch})
     assert {event.user_id: state(event) for event in fold_reads(again)} == {u: state(e) for u, e in folded.items()}
     for user, event in folded.items():
-        assert state(event) == merge_all(state(one) for one in batch if one.user_id == user)
+        assert state(event) == reduce(merge, (state(one) for one in batch if one.user_id == user))
         assert event.last_read_id == f"m{event.last_read_seq}"
         assert event.change == max(one.change for one in batch if one.user_id == user)

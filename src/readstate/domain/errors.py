@@ -33,6 +33,11 @@ class ReadstateError(Exception):
     tries: int = 1
     """How often a client tried before it raised this."""
 
+    def __init_subclass__(cls, *, code: str | None = None, status: int | None = None) -> None:
+        """What a class does not give, it has from its base."""
+        cls.code = cls.code if code is None else code
+        cls.status = cls.status if status is None else status
+
     def __init__(self, detail: str | None = None, *, field: str | None = None, reason: str = "") -> None:
         self.detail = detail or (type(self).__doc__ or "").strip().splitlines()[0]
         self.field = field
@@ -46,258 +51,172 @@ class ReadstateError(Exception):
         return f"{self.detail} ({self.reason})" if self.reason else self.detail
 
 
-class BadRequest(ReadstateError):
+class BadRequest(ReadstateError, code="bad_request", status=400):
     """The request cannot be understood."""
 
-    code = "bad_request"
-    status = 400
 
-
-class BrokenJson(BadRequest):
+class BrokenJson(BadRequest, code="broken_json"):
     """The body is not JSON in UTF-8."""
 
-    code = "broken_json"
 
-
-class UnknownFrame(BadRequest):
+class UnknownFrame(BadRequest, code="unknown_frame"):
     """There is no such type of frame."""
 
-    code = "unknown_frame"
 
-
-class InvalidCursor(BadRequest):
+class InvalidCursor(BadRequest, code="invalid_cursor"):
     """The cursor was not made by this service for this list, or is too old: begin again without it."""
 
-    code = "invalid_cursor"
 
-
-class BadPath(BadRequest):
+class BadPath(BadRequest, code="bad_path"):
     """The path is not percent-encoded UTF-8."""
 
-    code = "bad_path"
 
-
-class WrongContentType(BadRequest):
+class WrongContentType(BadRequest, code="wrong_content_type"):
     """The body must be application/json."""
 
-    code = "wrong_content_type"
 
-
-class Unauthenticated(ReadstateError):
+class Unauthenticated(ReadstateError, code="unauthenticated", status=401):
     """Send a service key or a user token as 'Authorization: Bearer ...'."""
 
-    code = "unauthenticated"
-    status = 401
 
-
-class InvalidToken(Unauthenticated):
+class InvalidToken(Unauthenticated, code="invalid_token"):
     """The token is not valid."""
 
-    code = "invalid_token"
 
-
-class TokenExpired(Unauthenticated):
+class TokenExpired(Unauthenticated, code="token_expired"):
     """The token has expired."""
 
-    code = "token_expired"
 
-
-class Forbidden(ReadstateError):
+class Forbidden(ReadstateError, code="forbidden", status=403):
     """This principal may not do that."""
 
-    code = "forbidden"
-    status = 403
 
-
-class NotFound(ReadstateError):
+class NotFound(ReadstateError, code="not_found", status=404):
     """There is nothing here."""
 
-    code = "not_found"
-    status = 404
 
-
-class ChannelNotFound(NotFound):
+class ChannelNotFound(NotFound, code="channel_not_found"):
     """There is no such channel."""
 
-    code = "channel_not_found"
 
-
-class MessageNotFound(NotFound):
+class MessageNotFound(NotFound, code="message_not_found"):
     """There is no such message."""
 
-    code = "message_not_found"
 
-
-class ThreadNotFound(NotFound):
+class ThreadNotFound(NotFound, code="thread_not_found"):
     """There is no message for this thread to hang on."""
 
-    code = "thread_not_found"
 
-
-class NotAMember(NotFound):
+class NotAMember(NotFound, code="not_a_member"):
     """The user is not a member of the channel."""
 
-    code = "not_a_member"
 
-
-class UndoNotFound(NotFound):
+class UndoNotFound(NotFound, code="undo_not_found"):
     """The undo token is unknown, used or over."""
 
-    code = "undo_not_found"
 
-
-class NotYet(ReadstateError):
+class NotYet(ReadstateError, code="accepted", status=202):
     """Taken; the effect follows. It was waited for in vain so far."""
 
-    code = "accepted"
-    status = 202
 
-
-class MethodNotAllowed(ReadstateError):
+class MethodNotAllowed(ReadstateError, code="method_not_allowed", status=405):
     """The path exists, but not with this method."""
 
-    code = "method_not_allowed"
-    status = 405
 
-
-class RequestTimeout(ReadstateError):
+class RequestTimeout(ReadstateError, code="request_timeout", status=408):
     """The request did not arrive in time; the connection is closed."""
 
-    code = "request_timeout"
-    status = 408
     retry = True
 
 
-class Conflict(ReadstateError):
+class Conflict(ReadstateError, code="conflict", status=409):
     """The state of things does not allow this."""
 
-    code = "conflict"
-    status = 409
 
-
-class ChannelArchived(Conflict):
+class ChannelArchived(Conflict, code="channel_archived"):
     """The channel is archived and takes no messages."""
 
-    code = "channel_archived"
 
-
-class DirectChannelFull(Conflict):
+class DirectChannelFull(Conflict, code="direct_channel_full"):
     """A direct channel has two members at most."""
 
-    code = "direct_channel_full"
 
-
-class MessageDeleted(Conflict):
+class MessageDeleted(Conflict, code="message_deleted"):
     """The message is deleted."""
 
-    code = "message_deleted"
 
-
-class TooLarge(ReadstateError):
+class TooLarge(ReadstateError, code="too_large", status=413):
     """The request is over a limit on size."""
 
-    code = "too_large"
-    status = 413
 
-
-class Invalid(ReadstateError):
+class Invalid(ReadstateError, code="invalid", status=422):
     """A field is not valid."""
 
-    code = "invalid"
-    status = 422
 
-
-class InvalidId(Invalid):
+class InvalidId(Invalid, code="invalid_id"):
     """An id is 1 to 128 bytes of printable UTF-8."""
 
-    code = "invalid_id"
 
-
-class MessageWithoutSeq(Invalid):
+class MessageWithoutSeq(Invalid, code="message_without_seq"):
     """The message has no place in the channel (a backfill, or a reply in a thread only)."""
 
-    code = "message_without_seq"
 
-
-class ReplyToReply(Invalid):
+class ReplyToReply(Invalid, code="reply_to_reply"):
     """A thread hangs on a root message, not on a reply."""
 
-    code = "reply_to_reply"
 
-
-class RateLimited(ReadstateError):
+class RateLimited(ReadstateError, code="rate_limited", status=429):
     """Too many requests."""
 
-    code = "rate_limited"
-    status = 429
     retry = True
 
 
-class TooManyDevices(RateLimited):
+class TooManyDevices(RateLimited, code="too_many_devices"):
     """The user has too many live connections."""
 
-    code = "too_many_devices"
 
-
-class HeadersTooLarge(ReadstateError):
+class HeadersTooLarge(ReadstateError, code="headers_too_large", status=431):
     """The request line and headers are over the limit; the connection is closed."""
 
-    code = "headers_too_large"
-    status = 431
 
-
-class Unavailable(ReadstateError):
+class Unavailable(ReadstateError, code="unavailable", status=503):
     """Not available right now; nothing was changed."""
 
-    code = "unavailable"
-    status = 503
     retry = True
 
 
-class StorageUnavailable(Unavailable):
+class StorageUnavailable(Unavailable, code="storage_unavailable"):
     """The durable store cannot be used (disk full, read-only, locked or damaged); nothing was changed."""
 
-    code = "storage_unavailable"
     uncertain = False
     """True: it may have been done all the same."""
 
 
-class HotStoreUnavailable(Unavailable):
+class HotStoreUnavailable(Unavailable, code="hot_store_unavailable"):
     """The hot store cannot be reached; nothing is lost, try again."""
 
-    code = "hot_store_unavailable"
 
-
-class LogUnavailable(Unavailable):
+class LogUnavailable(Unavailable, code="log_unavailable"):
     """The log cannot be written; nothing was changed."""
 
-    code = "log_unavailable"
     uncertain = False
     """True: it may have been taken all the same."""
 
 
-class MessagesBehind(Unavailable):
+class MessagesBehind(Unavailable, code="messages_behind"):
     """Accepted messages have waited for longer than MAX_LAG to be applied; nothing was changed."""
 
-    code = "messages_behind"
 
-
-class TooManyConnections(Unavailable):
+class TooManyConnections(Unavailable, code="too_many_connections"):
     """The service has as many connections as it takes; try again later."""
 
-    code = "too_many_connections"
 
-
-class Stopping(Unavailable):
+class Stopping(Unavailable, code="stopping"):
     """The service is stopping."""
 
-    code = "stopping"
 
-
-class ConfigurationError(ReadstateError):
+class ConfigurationError(ReadstateError, code="configuration"):
     """The settings are not valid."""
-
-    code = "configuration"
 
 
 def of_code(code: str, detail: str | None = None, field: str | None = None) -> ReadstateError:

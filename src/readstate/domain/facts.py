@@ -1,6 +1,7 @@
 """The input and output of folding: facts in, rows to write and hot updates out."""
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from msgspec import Struct, field
 
@@ -98,15 +99,11 @@ class Effect(Struct):
 
 def runs(deliveries: Sequence[Delivery]) -> Iterator[Sequence[Delivery]]:
     """Split a batch into runs, in order: messages in a row, or one event of another kind."""
-    start = 0
-    for index, delivery in enumerate(deliveries):
-        if not isinstance(delivery.event, MessageEvent):
-            if index > start:
-                yield deliveries[start:index]
-            yield deliveries[index : index + 1]
-            start = index + 1
-    if start < len(deliveries):
-        yield deliveries[start:]
+    for are_messages, group in groupby(deliveries, lambda one: isinstance(one.event, MessageEvent)):
+        if are_messages:
+            yield list(group)
+        else:
+            yield from ([one] for one in group)
 
 
 def facts_needed(run: Sequence[Delivery]) -> FactsNeeded:

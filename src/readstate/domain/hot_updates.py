@@ -22,12 +22,15 @@ class ChannelHotUpdate(Struct, frozen=True, gc=False):
     """The timeline may lack something: drop it, so that it is reloaded on use."""
 
 
-class FanOut(Struct, frozen=True, gc=False):
-    """For many members: a message came, changed or went. Without `put` and `remove`: the room changed otherwise."""
-
+class _ForUsers(Struct, frozen=True, gc=False):
     channel_id: str
     change: int
     users: tuple[str, ...]
+
+
+class FanOut(_ForUsers, frozen=True, gc=False):
+    """For many members: a message came, changed or went. Without `put` and `remove`: the room changed otherwise."""
+
     put: Entry | None = None
     """Goes into the ledger of every user for whom it is unread."""
     named: frozenset[str] | None = frozenset()
@@ -75,28 +78,16 @@ class Joined(Struct, frozen=True, gc=False):
     """The join reads up to here, in whatever epoch a user is. That epoch may not be in the durable store yet."""
 
 
-class Left(Struct, frozen=True, gc=False):
+class Left(_ForUsers, frozen=True, gc=False):
     """For these users: they are no longer members. Their pointers stay."""
 
-    channel_id: str
-    change: int
-    users: tuple[str, ...]
 
-
-class Switched(Struct, frozen=True, gc=False):
+class Switched(_ForUsers, frozen=True, gc=False):
     """For these members: the channel is counted by its timeline from now on."""
 
-    channel_id: str
-    change: int
-    users: tuple[str, ...]
 
-
-class Gone(Struct, frozen=True, gc=False):
+class Gone(_ForUsers, frozen=True, gc=False):
     """For every user who was ever in the channel or its threads: it is deleted, with all its state."""
-
-    channel_id: str
-    change: int
-    users: tuple[str, ...]
 
 
 UserHotUpdate = FanOut | OwnRead | Merged | Joined | Left | Switched | Gone

@@ -82,7 +82,7 @@ class Pointer(ReadState, frozen=True, gc=False, array_like=True):
     """The user's change number when anything last changed here."""
 
     @property
-    def place(self) -> Position:
+    def position(self) -> Position:
         """Where it points."""
         return Position(self.seq, self.id, self.at)
 
@@ -128,6 +128,11 @@ class Channel(Struct, frozen=True, gc=False):
     def end(self) -> Position:
         """The position of the newest message that was ever given a seq, deleted or not."""
         return Position(self.last_seq, self.last_id, self.last_at) if self.last_seq else START
+
+    @property
+    def latest_at(self) -> int:
+        """The time of the latest message; 0: there is none."""
+        return self.latest.at if self.latest is not None else 0
 
 
 class Message(Struct, frozen=True, gc=False):
@@ -193,7 +198,7 @@ class Reading(Struct, frozen=True, gc=False, array_like=True):
     skipped: tuple[tuple[int, int], ...] = ()
 
 
-class SeenPlace(Struct, frozen=True, gc=False):
+class SeenPosition(Struct, frozen=True, gc=False):
     """How far somebody has read in a channel, as others may see it."""
 
     channel_id: str

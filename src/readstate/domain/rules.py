@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Sequence, Sized
 from datetime import UTC, datetime
-from functools import reduce
 from typing import Literal
 
 from msgspec import Struct
@@ -19,7 +18,7 @@ from .model import (
     Pointer,
     Position,
     ReadState,
-    SeenPlace,
+    SeenPosition,
 )
 
 EVERYONE = "@channel"
@@ -45,10 +44,6 @@ def merge(a: ReadState, b: ReadState) -> ReadState:
     if a.epoch != b.epoch:
         return a if a.epoch > b.epoch else b
     return advance(a, b.seq, b.apart)
-
-
-def merge_all(states: Iterable[ReadState]) -> ReadState:
-    return reduce(merge, states, ReadState())
 
 
 def advance(state: ReadState, seq: int, apart: Iterable[int] = ()) -> ReadState:
@@ -109,13 +104,15 @@ def merged_pointer(one: Pointer, other: Pointer) -> Pointer:
     if state == one.state:
         return one
     ahead = other if (other.epoch, other.seq) >= (one.epoch, one.seq) else one
-    return pointer_at(state, ahead.place, max(one.read_at, other.read_at))
+    return pointer_at(state, ahead.position, max(one.read_at, other.read_at))
 
 
-def seen_place(user: str, channel: str, place: Position, read_at: int, skipped: Sequence[Sequence[int]]) -> SeenPlace:
+def seen_position(
+    user: str, channel: str, position: Position, read_at: int, skipped: Sequence[Sequence[int]]
+) -> SeenPosition:
     """A pointer as others see it, without what only a join marked as read."""
-    seq = receipt_seq(place.seq, skipped)
-    return SeenPlace(channel, user, place.id if seq == place.seq else None, seq, read_at)
+    seq = receipt_seq(position.seq, skipped)
+    return SeenPosition(channel, user, position.id if seq == position.seq else None, seq, read_at)
 
 
 def pointer_at(state: ReadState, position: Position, read_at: int = 0, change: ChangeNumber = NO_CHANGE) -> Pointer:
@@ -148,7 +145,7 @@ def direct_error(channel: str, count: int, field: str) -> DirectChannelFull | No
 def check_id(value: str | int, field: str = "id") -> str:
     """An id as a string; InvalidId if it is not 1 to 128 bytes of printable UTF-8."""
     text = str(value) if isinstance(value, int) else value
-    if not text or not _is_printable(text) or len(text) > MAX_ID_BYTES or len(_utf8(text)) > MAX_ID_BYTES:
+    if not text or not _is_printable(text) or len(text) > MAX_ID_BYTES or len(text.encode()) > MAX_ID_BYTES:
         raise InvalidId(f"{field} must be 1 to {MAX_ID_BYTES} bytes of printable UTF-8", field=field)
     return text
 
@@ -159,6 +156,12 @@ def check_user_id(value: str | int, field: str = "user_id") -> str:
     if text[0] == "@":
         raise InvalidId(f"{field} must not begin with '@'", field=field)
     return text
+
+
+def check_user_room(user: str, channel: str) -> None:
+    """The ids in the path of a request about a user in a channel."""
+    check_user_id(user, "user")
+    check_id(channel, "channel")
 
 
 def check_mention(value: str | int, field: str = "mentions") -> str:
@@ -173,13 +176,6 @@ def check_size(items: Sized, most: int, field: str) -> None:
 def _is_printable(text: str) -> bool:
     """Whether all characters are visible, except for the joiners that emoji and some scripts need."""
     return text.isprintable() or text.replace("\u200c", "").replace("\u200d", "").isprintable()
-
-
-def _utf8(text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        return b" " * (MAX_ID_BYTES + 1)
 
 
 def check_text(text: str | None, field: str, max_bytes: int) -> None:

@@ -5,12 +5,13 @@ current counts of channels and threads; then receipts. Intermediate states are l
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from msgspec import structs
 
 from readstate.api.frames import ChannelRemoved, Event, MessageNew, ReceiptUpdated, SyncRequired
-from readstate.domain.model import LogPosition, SeenPlace, Seq
+from readstate.domain.model import LogPosition, SeenPosition, Seq
 from readstate.ports import Durable
 from readstate.services.changes import Changed, Changes
 from readstate.services.cursors import SyncCursor
@@ -35,15 +36,13 @@ class Missed(NamedTuple):
         return cls(reached, reached, (event,), complete=False)
 
 
+@dataclass(eq=False, repr=False)
 class CatchUp:
-    def __init__(
-        self, durable: Durable, loader: Loader, changes: Changes, renderer: EventRenderer, *, receipts_max_members: int
-    ) -> None:
-        self._durable = durable
-        self._loader = loader
-        self._changes = changes
-        self._renderer = renderer
-        self._receipts_limit = receipts_max_members
+    _durable: Durable
+    _loader: Loader
+    _changes: Changes
+    _renderer: EventRenderer
+    _receipts_max_members: int
 
     async def since(self, user: str, start: SyncCursor | None) -> Missed:
         """What a device with the cursor `start` missed; None: its cursor is invalid.
@@ -80,7 +79,7 @@ class CatchUp:
 
     async def receipts(self, user: str, since: int) -> list[ReceiptUpdated] | None:
         """Receipts of others since a time (ms), as far as the durable store has them; None if there are too many."""
-        seen = await self._durable.receipts_since(user, since, self._receipts_limit, MAX_EVENTS)
+        seen = await self._durable.receipts_since(user, since, self._receipts_max_members, MAX_EVENTS)
         return None if seen is None else list(map(receipt_updated, seen))
 
     async def _messages(
@@ -106,5 +105,5 @@ class CatchUp:
         return [event for event, _ in await self._renderer.render(user, dirty)]
 
 
-def receipt_updated(seen: SeenPlace) -> ReceiptUpdated:
+def receipt_updated(seen: SeenPosition) -> ReceiptUpdated:
     return ReceiptUpdated(**structs.asdict(seen), resume=LATER)

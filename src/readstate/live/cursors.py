@@ -7,6 +7,7 @@ sent with an event does not prove that everything before it was sent. Two kinds 
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -20,14 +21,12 @@ from readstate.timings import LiveTimings
 log = structlog.get_logger()
 
 
+@dataclass(slots=True, eq=False)
 class CursorHistory:
-    __slots__ = ("_noted", "_whole")
-
-    def __init__(self) -> None:
-        self._whole: SyncCursor | None = None
-        """Taken by looking at the state."""
-        self._noted: tuple[SyncCursor, ...] = ()
-        """Taken when events were sent. At most two, the older one first."""
+    _whole: SyncCursor | None = None
+    """Taken by looking at the state."""
+    _noted: tuple[SyncCursor, ...] = ()
+    """Taken when events were sent. At most two, the older one first."""
 
     def begin(self, reached: SyncCursor) -> None:
         """One device has everything up to here; another one that connects at the same time may be further behind.
@@ -54,30 +53,19 @@ class CursorHistory:
         return next((one for one in reversed(self._noted) if one.at <= at), self._whole)
 
 
+@dataclass(eq=False, repr=False)
 class LiveCursors:
-    def __init__(
-        self,
-        hot: Hot,
-        cursors: Cursors,
-        unannounced: UnannouncedWrites,
-        clock: Clock,
-        consistency: Consistency,
-        timings: LiveTimings,
-        *,
-        store_id: int,
-    ) -> None:
-        self._users = hot.users
-        self._channels = hot.channels
-        self._cursors = cursors
-        self._unannounced = unannounced
-        self._clock = clock
-        self._delayed = consistency.delays_live_cursors()
-        self._timings = timings
-        self._store_id = store_id
-        self.unsent_receipts_since: int | None = None
-        """Arrival (ms) of the first pointer move whose receipts are not sent yet. Cursors carry a time from before it,
-        because a device that reconnects looks for receipts from that time on.
-        """
+    _hot: Hot
+    _cursors: Cursors
+    _unannounced: UnannouncedWrites
+    _clock: Clock
+    _consistency: Consistency
+    _timings: LiveTimings
+    _store_id: int
+    unsent_receipts_since: int | None = field(default=None, init=False)
+    """Arrival (ms) of the first pointer move whose receipts are not sent yet. Cursors carry a time from before it,
+    because a device that reconnects looks for receipts from that time on.
+    """
 
     async def reached(self, users: Sequence[str]) -> list[SyncCursor | None]:
         """For each user the cursor up to which everything is announced; None if it can't be known now.
@@ -86,8 +74,8 @@ class LiveCursors:
         """
         version = self._unannounced.version()
         try:
-            changes = await self._users.changes(users)
-            positions, at = await self._channels.positions(), self._clock()
+            changes = await self._hot.users.changes(users)
+            positions, at = await self._hot.channels.positions(), self._clock()
         except ReadstateError as error:  # the events need not wait for a newer cursor
             log.debug("cursors could not be read; events repeat the last one", action="live", reason=error.explained)
             return [None] * len(users)
@@ -103,7 +91,8 @@ class LiveCursors:
         If announcements from before `reached` may be in flight, the cursor is the newest certain one.
         """
         history.note(reached, self._timings.cursor_distance_ms)
-        sure = history.before(reached.at - self._timings.announced_within_ms) if self._delayed else reached
+        delayed = self._consistency.delays_live_cursors()
+        sure = history.before(reached.at - self._timings.announced_within_ms) if delayed else reached
         return None if sure is None else self.resume_field(user_id, sure)
 
     def resume_field(self, user_id: str, cursor: SyncCursor) -> bytes:

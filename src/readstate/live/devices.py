@@ -1,6 +1,7 @@
 """Connects devices, and catches them up: when they connect, after a gap, and once stale counts are exact."""
 
 import asyncio
+from dataclasses import dataclass, field
 
 import structlog
 from msgspec.structs import replace
@@ -22,25 +23,16 @@ MAX_CATCHING_UP = 8
 """Users who catch up at the same time: a gap concerns all connected users, who would load the stores at once."""
 
 
+@dataclass(eq=False, repr=False)
 class LiveDevices:
-    def __init__(
-        self,
-        connected: ConnectedUsers,
-        catch_up: CatchUp,
-        cursors: LiveCursors,
-        corrections: LateCorrections,
-        unmuting: Unmuting,
-        sender: EventSender,
-        timings: LiveTimings,
-    ) -> None:
-        self._connected = connected
-        self._catch_up = catch_up
-        self._cursors = cursors
-        self._corrections = corrections
-        self._unmuting = unmuting
-        self._sender = sender
-        self._timings = timings
-        self._repairs = asyncio.Semaphore(MAX_CATCHING_UP)
+    _connected: ConnectedUsers
+    _catch_up: CatchUp
+    _cursors: LiveCursors
+    _corrections: LateCorrections
+    _unmuting: Unmuting
+    _sender: EventSender
+    _timings: LiveTimings
+    _repairs: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_CATCHING_UP), init=False)
 
     async def attach(self, user_id: str, device: DeviceSession, start: SyncCursor | None) -> bool:
         """Send a device what it missed since `start`, and from then on every update.

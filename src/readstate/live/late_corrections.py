@@ -10,6 +10,7 @@ was acknowledged at that time. A device may get a receipt twice.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import structlog
@@ -48,21 +49,17 @@ Recount = Callable[[str, StaleCounts], None]
 Send = Callable[[str, Sequence[Event]], Awaitable[None]]
 
 
+@dataclass(eq=False, repr=False)
 class LateCorrections:
-    def __init__(
-        self,
-        freshness: Freshness,
-        catch_up: CatchUp,
-        cursors: LiveCursors,
-        consistency: Consistency,
-        timings: LiveTimings,
-    ) -> None:
-        self._freshness = freshness
-        self._catch_up = catch_up
-        self._cursors = cursors
-        self._expects_receipts = consistency.looks_up_late_receipts()
-        self._counts = _Watch[StaleCounts](self._correct_counts, timings.correction_check)
-        self._receipts = _Watch[_Receipts](self._correct_receipts, timings.correction_check)
+    _freshness: Freshness
+    _catch_up: CatchUp
+    _cursors: LiveCursors
+    _consistency: Consistency
+    _timings: LiveTimings
+
+    def __post_init__(self) -> None:
+        self._counts = _Watch[StaleCounts](self._correct_counts, self._timings.correction_check)
+        self._receipts = _Watch[_Receipts](self._correct_receipts, self._timings.correction_check)
 
     def subscribe(self, recount: Recount, send: Send) -> None:
         """`recount` gets users whose stale counts are exact again, `send` the receipts that a user lacks."""
@@ -86,7 +83,7 @@ class LateCorrections:
 
     def expect_receipts(self, user: str, since: int, events: Iterable[Event]) -> None:
         """A device of this user caught up from `since` (ms) on, and got these events."""
-        if not self._expects_receipts:
+        if not self._consistency.looks_up_late_receipts():
             return
         receipts = {event for event in events if isinstance(event, ReceiptUpdated)}
         if (known := self._receipts.entries.get(user)) is not None:  # one device may lack what another got

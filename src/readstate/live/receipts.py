@@ -5,6 +5,7 @@ pointer only the last is sent.
 """
 
 import asyncio
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -22,27 +23,19 @@ from .sessions import ConnectedUsers
 log = structlog.get_logger()
 
 
+@dataclass(eq=False, repr=False)
 class LiveReceipts:
-    def __init__(
-        self,
-        connected: ConnectedUsers,
-        receipts: ReadReceipts,
-        cursors: LiveCursors,
-        sender: EventSender,
-        clock: Clock,
-        timings: LiveTimings,
-    ) -> None:
-        self._connected = connected
-        self._receipts = receipts
-        self._cursors = cursors
-        self._sender = sender
-        self._clock = clock
-        self._timings = timings
-        self._gathered: dict[tuple[str, str], PointerMoved] = {}
-        """The last move of each pointer."""
-        self._task: asyncio.Task[None] | None = None
-        self._this_try = asyncio.Event()
-        self._next_try = asyncio.Event()
+    _connected: ConnectedUsers
+    _receipts: ReadReceipts
+    _cursors: LiveCursors
+    _sender: EventSender
+    _clock: Clock
+    _timings: LiveTimings
+    _gathered: dict[tuple[str, str], PointerMoved] = field(default_factory=dict, init=False)
+    """The last move of each pointer."""
+    _task: asyncio.Task[None] | None = field(default=None, init=False)
+    _this_try: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _next_try: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     def add(self, moved: PointerMoved) -> None:
         if (moved.before.epoch, moved.before.seq) == (moved.pointer.epoch, moved.pointer.seq):

@@ -5,8 +5,9 @@ awaited between the last look and the return. So counts are exact at their posit
 something moves in every pass, the last rendering is sent; the announcement of that change marks it dirty again.
 """
 
-from collections.abc import Awaitable, Callable, Sequence, Set
-from typing import NamedTuple, TypeVar
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from msgspec import UNSET, Struct, field, structs
 
@@ -25,6 +26,7 @@ from readstate.domain.rooms import channel_and_thread, is_thread
 from readstate.domain.rules import EVERYONE
 from readstate.ports import Hot
 from readstate.services.badge import OfflineBadge
+from readstate.services.changes import stable
 from readstate.services.counting import Counting
 from readstate.services.inbox import UserInbox
 from readstate.services.loading import Loader
@@ -32,8 +34,6 @@ from readstate.services.preferences import ChannelPreferences
 from readstate.services.threads import ThreadPanel
 from readstate.services.unread import UnreadCounts
 
-MAX_LOOKS = 5
-"""Attempts at a rendering during which nothing changes."""
 LATER = ""
 """Placeholder for the cursor, which is known only when an event is sent."""
 
@@ -100,52 +100,33 @@ class Dirty(Struct):
 
 
 Rendered = tuple[Event, To]
-T = TypeVar("T")
 
 
+@dataclass(eq=False, repr=False)
 class EventRenderer:
-    def __init__(
-        self,
-        hot: Hot,
-        loader: Loader,
-        counting: Counting,
-        unread: UnreadCounts,
-        inbox: UserInbox,
-        preferences: ChannelPreferences,
-        threads: ThreadPanel,
-        badge: OfflineBadge,
-    ) -> None:
-        self._users = hot.users
-        self._channels = hot.channels
-        self._loader = loader
-        self._counting = counting
-        self._unread = unread
-        self._inbox = inbox
-        self._preferences = preferences
-        self._threads = threads
-        self._badge = badge
+    _hot: Hot
+    _loader: Loader
+    _counting: Counting
+    _unread: UnreadCounts
+    _inbox: UserInbox
+    _preferences: ChannelPreferences
+    _threads: ThreadPanel
+    _badge: OfflineBadge
 
     async def render(self, user: str, dirty: Dirty) -> list[Rendered]:
         """The events, in order, without their cursors."""
         names = [*dirty.channels, *dirty.threads]
-        return await self._stable(user, names, lambda: self._render(user, dirty))
+        return await stable(lambda: self._change_numbers(user, names), lambda: self._render(user, dirty))
 
     async def unread(self, user: str, channel: str) -> Unread:
         """The unread counts of one channel, exact when this returns."""
-        return await self._stable(user, [channel], lambda: self._unread.of_channel(user, channel))
-
-    async def _stable(self, user: str, names: Sequence[str], look: Callable[[], Awaitable[T]]) -> T:
-        """The result of `look`, repeated while the user or the rooms change during it."""
-        for _ in range(MAX_LOOKS):
-            before = await self._change_numbers(user, names)
-            found = await look()
-            if await self._change_numbers(user, names) == before:
-                break
-        return found
+        return await stable(
+            lambda: self._change_numbers(user, [channel]), lambda: self._unread.of_channel(user, channel)
+        )
 
     async def _change_numbers(self, user: str, names: Sequence[str]) -> tuple[object, ...]:
-        changes = await self._users.changes([user])
-        channels = await self._channels.channels(names)
+        changes = await self._hot.users.changes([user])
+        channels = await self._hot.channels.channels(names)
         return changes[0], *(None if channel is None else channel.change for channel in channels)
 
     async def _render(self, user: str, dirty: Dirty) -> list[Rendered]:
@@ -165,11 +146,8 @@ class EventRenderer:
     async def _of_channels(self, user: str, dirty: Dirty) -> list[Rendered]:
         shown = [name for name, marks in dirty.channels.items() if marks.conversation]
         rows = {row.channel_id: row for row in await self._inbox.rows(user, shown)} if shown else {}
-        before = self._counting.stale()
-        user_rooms, channels = await self._loader.member_rooms(user, list(dirty.channels))
-        counts = await self._counting.unread(user, user_rooms, channels, before)
         rendered: list[Rendered] = []
-        for user_room, channel, unread in zip(user_rooms, channels, counts, strict=True):
+        for user_room, channel, unread in await self._counting.rows(user, list(dirty.channels)):
             marks = dirty.channels[user_room.channel_id]
             dirty.ends[user_room.channel_id] = channel.last_seq
             if (row := rows.get(user_room.channel_id)) is not None:
@@ -183,8 +161,7 @@ class EventRenderer:
         return rendered
 
     async def _threads_in(self, user: str, channels: Set[str]) -> set[str]:
-        await self._loader.view(user, [])
-        rooms = await self._users.rooms(user) or ()
+        rooms = await self._loader.rooms(user)
         return {room for room in rooms if is_thread(room) and channel_and_thread(room)[0] in channels}
 
     async def _of_threads(self, user: str, rooms: Sequence[str]) -> list[ThreadUpdated]:

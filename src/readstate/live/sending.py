@@ -3,6 +3,7 @@
 import asyncio
 import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import structlog
 from msgspec import json
@@ -25,24 +26,15 @@ log = structlog.get_logger()
 encode_event = json.Encoder().encode
 
 
+@dataclass(eq=False, repr=False)
 class EventSender:
-    def __init__(
-        self,
-        connected: ConnectedUsers,
-        renderer: EventRenderer,
-        cursors: LiveCursors,
-        corrections: LateCorrections,
-        pending_writes: PendingWrites,
-        consistency: Consistency,
-        timings: LiveTimings,
-    ) -> None:
-        self._connected = connected
-        self._renderer = renderer
-        self._cursors = cursors
-        self._corrections = corrections
-        self._pending_writes = pending_writes
-        self._notes_rendered_seq = consistency.recounts_announced_messages()
-        self._timings = timings
+    _connected: ConnectedUsers
+    _renderer: EventRenderer
+    _cursors: LiveCursors
+    _corrections: LateCorrections
+    _pending_writes: PendingWrites
+    _consistency: Consistency
+    _timings: LiveTimings
 
     async def send(self) -> None:
         """Push the events that are queued, and start rendering for users with dirty marks."""
@@ -147,7 +139,7 @@ class EventSender:
 
     def _note_rendered(self, user: UserSession, channel: str, seq: int) -> None:
         """Remember the newest message that counts may include: when it is announced, they are rendered again."""
-        if self._notes_rendered_seq:
+        if self._consistency.recounts_announced_messages():
             user.rendered_seq[channel] = max(seq, user.rendered_seq.get(channel, 0))
 
     @staticmethod

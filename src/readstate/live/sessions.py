@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from readstate.domain.announcements import MessageCame
 from readstate.domain.model import Undelivered
 from readstate.domain.rooms import is_thread
-from readstate.ports import Deliveries, HotUsers
+from readstate.ports import Deliveries
 from readstate.services.loading import Loader
 
 from .cursors import CursorHistory
@@ -90,8 +90,7 @@ class UserSession:
 
 
 class ConnectedUsers:
-    def __init__(self, users: HotUsers, loader: Loader, deliveries: Deliveries) -> None:
-        self._hot_users = users
+    def __init__(self, loader: Loader, deliveries: Deliveries) -> None:
         self._loader = loader
         self._deliveries = deliveries
         self._users: dict[str, UserSession] = {}
@@ -165,8 +164,7 @@ class ConnectedUsers:
     async def enter_channels(self, user: UserSession) -> set[str]:
         """Subscribe the user to exactly the channels that the user is in now; returns those that were left."""
         before = set(user.rooms)
-        while (found := await self._hot_users.rooms(user.id)) is None:
-            await self._loader.view(user.id, [])
+        found = await self._loader.rooms(user.id)
         if not self.has(user):  # disconnected during the lookup
             return set()
         rooms = {room for room in found if not is_thread(room)}

@@ -1,6 +1,7 @@
 """Mutes expire without an announcement. A timer per connected user marks the channel's counts as dirty then."""
 
 import asyncio
+from dataclasses import dataclass
 
 import structlog
 
@@ -16,17 +17,15 @@ from .sessions import ConnectedUsers, UserSession
 log = structlog.get_logger()
 
 
+@dataclass(eq=False, repr=False)
 class Unmuting:
     """One timer per user, for the mute that expires next."""
 
-    def __init__(
-        self, connected: ConnectedUsers, loader: Loader, sender: EventSender, clock: Clock, timings: LiveTimings
-    ) -> None:
-        self._connected = connected
-        self._loader = loader
-        self._sender = sender
-        self._clock = clock
-        self._timings = timings
+    _connected: ConnectedUsers
+    _loader: Loader
+    _sender: EventSender
+    _clock: Clock
+    _timings: LiveTimings
 
     def schedule(self, user: UserSession) -> None:
         """Look at the user's mutes again, after they may have changed."""

@@ -5,6 +5,7 @@ The package docstring (`live/__init__.py`) states the algorithm, its races and t
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from readstate.api.frames import ChannelRemoved, SyncRequired
 from readstate.domain.announcements import (
@@ -33,28 +34,22 @@ from .sessions import ConnectedUsers, UserSession
 from .unmuting import Unmuting
 
 
+@dataclass(eq=False, repr=False)
 class Live:
-    def __init__(
-        self,
-        connected: ConnectedUsers,
-        users: HotUsers,
-        devices: LiveDevices,
-        receipts: LiveReceipts,
-        unmuting: Unmuting,
-        corrections: LateCorrections,
-        sender: EventSender,
-    ) -> None:
-        self._connected = connected
-        self._users = users
-        self._receipts = receipts
-        self._unmuting = unmuting
-        self._corrections = corrections
-        self._sender = sender
-        self.attach = devices.attach
-        self.detach = devices.detach
-        self.on_gap = devices.on_gap
-        self.showed = sender.showed
-        corrections.subscribe(devices.recount, sender.send_to)
+    _connected: ConnectedUsers
+    _users: HotUsers
+    _devices: LiveDevices
+    _receipts: LiveReceipts
+    _unmuting: Unmuting
+    _corrections: LateCorrections
+    _sender: EventSender
+
+    def __post_init__(self) -> None:
+        self.attach = self._devices.attach
+        self.detach = self._devices.detach
+        self.on_gap = self._devices.on_gap
+        self.showed = self._sender.showed
+        self._corrections.subscribe(self._devices.recount, self._sender.send_to)
 
     def is_idle(self) -> bool:
         return not self._connected

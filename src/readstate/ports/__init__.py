@@ -112,9 +112,6 @@ class Stale(NamedTuple):
         return self.everything or (bool(self.partitions) and any(map(self.has, rooms)))
 
 
-FRESH = Stale(False, frozenset(), 1)
-
-
 class Freshness(Protocol):
     """Whether an answer may lack what only the log has: reads, after a loss of the hot store, or messages."""
 
@@ -155,7 +152,6 @@ class Log(Protocol):
 
 
 __all__ = [
-    "FRESH",
     "MAX_UNPROVEN",
     "Absent",
     "Activity",

@@ -22,7 +22,7 @@ from readstate.domain.model import (
     Reading,
     ReadState,
     ReceiptsPreference,
-    SeenPlace,
+    SeenPosition,
     Seq,
     Undelivered,
 )
@@ -214,7 +214,7 @@ class DurableReceipts(Protocol):
     ) -> dict[tuple[str, str], tuple[tuple[int, int], ...]]:
         """Those of these (user, channel) whose receipts others may see, with the ranges that only a join marked."""
 
-    async def receipts_since(self, user: str, since: int, most_members: int, limit: int) -> list[SeenPlace] | None:
+    async def receipts_since(self, user: str, since: int, most_members: int, limit: int) -> list[SeenPosition] | None:
         """Others' receipts since a time, in order, in the user's channels of up to `most_members` members.
 
         None if there are more than `limit`.

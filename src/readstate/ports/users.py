@@ -69,7 +69,7 @@ class Seen(Struct, frozen=True, gc=False):
 
     user_id: str
     channel_id: str
-    place: Position
+    position: Position
     epoch: int | None
     """The message counts as read in this epoch and in no later one; None: in any."""
 

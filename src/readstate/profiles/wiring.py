@@ -146,14 +146,10 @@ class Services:
         self.renderer = EventRenderer(
             hot, loader, self.counting, self.unread, self.inbox, self.preferences, self.threads, self.badge
         )
-        self.catch_up = CatchUp(
-            parts.durable, loader, self.changes, self.renderer, receipts_max_members=s.receipts_max_members
-        )
+        self.catch_up = CatchUp(parts.durable, loader, self.changes, self.renderer, s.receipts_max_members)
         clock, consistency, timings = self.clock, parts.consistency, parts.timings.live
-        connected = ConnectedUsers(hot.users, loader, hot.presence)
-        cursors = LiveCursors(
-            hot, self.cursors, parts.unannounced, clock, consistency, timings, store_id=parts.store_id
-        )
+        connected = ConnectedUsers(loader, hot.presence)
+        cursors = LiveCursors(hot, self.cursors, parts.unannounced, clock, consistency, timings, parts.store_id)
         corrections = LateCorrections(parts.freshness, self.catch_up, cursors, consistency, timings)
         sender = EventSender(connected, self.renderer, cursors, corrections, self.pending_writes, consistency, timings)
         receipts = LiveReceipts(connected, self.receipts, cursors, sender, clock, timings)

@@ -50,9 +50,9 @@ class OfflineBadge:
 
     async def get(self, user: str) -> Badge:
         check_user_id(user, "user")
-        since = (await self._durable.activity(user)).last_tap
-        if self._is_ahead(since):
-            since = await self._bound(user)
+        tap = (await self._durable.activity(user)).last_tap
+        since = await self._bounded(user, tap)
+        if since != tap:
             await self._badges.forget(user)
         senders = await self.count(user)
         return Badge(senders, self._counting.label(senders), since or None)
@@ -68,9 +68,7 @@ class OfflineBadge:
             if ticket is None:
                 return await self._durable.badge_count(user)
             tap, senders = await self._durable.badge_senders(user)
-            if self._is_ahead(tap):
-                tap = await self._bound(user)
-            await self._badges.install(user, ticket, tap, senders)
+            await self._badges.install(user, ticket, await self._bounded(user, tap), senders)
         raise Unavailable("the badge changes faster than it can be loaded; try again")
 
     async def tap(self, user: str, cursor: str | None = None) -> Tap:
@@ -97,19 +95,17 @@ class OfflineBadge:
             removed += some
         return removed
 
-    def _is_ahead(self, tap: int) -> bool:
-        """Whether a stored tap is further in the future than clocks differ: until then no message would count."""
-        return tap > self._acceptance.now() + MAX_AHEAD_MS
-
-    async def _bound(self, user: str) -> int:
+    async def _bounded(self, user: str, tap: int) -> int:
+        """The stored tap; now, if it is further in the future than clocks differ: it would hide every sender."""
+        if tap <= self._acceptance.now() + MAX_AHEAD_MS:
+            return tap
         now = self._acceptance.cut()
         await self._durable.bound_tap(user, now)
         return now
 
     async def _none(self, user: str) -> int:
-        """Return 0, after pulling back a tap from the future that would hide every sender."""
-        if self._is_ahead((await self._durable.activity(user)).last_tap):
-            await self._bound(user)
+        """Return 0, after pulling back a tap from the future."""
+        await self._bounded(user, (await self._durable.activity(user)).last_tap)
         return 0
 
     async def _tap(self, user: str) -> Tapped:

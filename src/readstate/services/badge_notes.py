@@ -25,14 +25,8 @@ class BadgeNotes:
         changed = await self._badges.add(noted, or_reload=or_reload)
         self._unsure |= dict.fromkeys(one for one in noted if changed.get(one.receiver_id))
         asked = list(self._unsure)
-        await self._drop_gone(asked)
-        return {*changed, *(one.receiver_id for one in asked)}
-
-    async def _drop_gone(self, asked: Sequence[Undelivered]) -> None:
-        """Drop badges that count a message that is gone; they are reloaded on use."""
-        if not asked:
-            return
-        for user in await self._durable.receivers_of_gone(asked):
-            await self._badges.forget(user)
+        for user in await self._durable.receivers_of_gone(asked) if asked else ():
+            await self._badges.forget(user)  # it is reloaded on use
         for one in asked:
             self._unsure.pop(one, None)
+        return {*changed, *(one.receiver_id for one in asked)}

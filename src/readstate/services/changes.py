@@ -1,10 +1,11 @@
 """Sync cursors of users, and what has changed for a user since one."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from readstate.domain.errors import InvalidCursor
-from readstate.domain.model import NO_POSITION, ChangeNumber, LogPosition, Preferences
+from readstate.domain.model import NO_POSITION, ChangeNumber, LogPosition
 from readstate.domain.rooms import is_thread
 from readstate.ports import Clock, DurableUsers, Freshness, HotChannels, UserRoom
 
@@ -12,8 +13,12 @@ from .cursors import Cursors, SyncCursor
 from .loading import Loader
 from .pending_writes import PendingWrites
 
+T = TypeVar("T")
+
 CLOCKS_MS = 60_000
 """The clocks of two instances differ by less than this."""
+
+MAX_LOOKS = 5
 
 
 class Changed(NamedTuple):
@@ -73,19 +78,14 @@ class Changes:
         found = Changed([], [], [])
         for user_room, channel in zip(user_rooms, channels, strict=True):
             name = user_room.channel_id
-            own = (
-                not start.sure or user_room.pointer.change > start.change or self._unmuted(user_room.preferences, start)
-            )
+            unmuted = start.at < user_room.preferences.muted_until <= self._clock()
+            own = not start.sure or user_room.pointer.change > start.change or unmuted
             if channel is None or not user_room.member:
                 if own or await self._position(name) > start.position_of(name):
                     (found.threads if is_thread(name) else found.removed).append(name)
             elif own or channel.position > start.position_of(name):
                 (found.threads if is_thread(name) else found.channels).append(name)
         return found
-
-    def _unmuted(self, preferences: Preferences, start: SyncCursor) -> bool:
-        """Whether a mute has expired since the cursor."""
-        return start.at < preferences.muted_until <= self._clock()
 
     async def _perhaps_changed(self, user: str, start: SyncCursor) -> list[UserRoom]:
         """The user rooms to check: all, if the user was loaded after the cursor, or the cursor is not `sure`."""
@@ -99,3 +99,13 @@ class Changes:
     async def _position(self, channel: str) -> LogPosition:
         found = (await self._channels.channels([channel]))[0]
         return NO_POSITION if found is None else found.position
+
+
+async def stable(numbers: Callable[[], Awaitable[object]], look: Callable[[], Awaitable[T]]) -> T:
+    """The result of `look`, repeated while the change numbers move during it, but at most `MAX_LOOKS` times."""
+    for _ in range(MAX_LOOKS):
+        before = await numbers()
+        found = await look()
+        if await numbers() == before:
+            break
+    return found

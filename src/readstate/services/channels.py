@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, UnsetType, convert
 
 from readstate.api import ChangeMembers, ChannelView, MembersChanged, MembersPage, MemberView, PutChannel
 from readstate.domain.errors import DirectChannelFull, Invalid
@@ -118,9 +118,7 @@ class Channels:
 
 
 def _view(channel: Channel) -> ChannelView:
-    c = channel
-    assert c.type != "thread"
-    return ChannelView(c.channel_id, c.type, c.name, c.avatar, c.archived, c.member_count, c.latest)
+    return convert(channel, ChannelView, from_attributes=True)
 
 
 def _channel(effect: Effect | None) -> Channel:

@@ -24,11 +24,15 @@ def last_read(pointer: Pointer) -> LastRead:
     return LastRead(pointer.id, pointer.seq, pointer.at, pointer.epoch)
 
 
-def shown(preferences: Preferences, unread: int, mentions: int) -> int:
+def any_unread(count: Count) -> bool:
+    return count.count > 0 or count.capped
+
+
+def shown(preferences: Preferences, count: Count) -> int:
     """The count that the user's `count` preference asks for."""
     if preferences.count == "all":
-        return unread
-    return mentions if preferences.count == "mentions" else 0
+        return count.count
+    return count.mentions if preferences.count == "mentions" else 0
 
 
 def reason(stale: bool, capped: bool) -> Reason | UnsetType:
@@ -52,11 +56,6 @@ class Counting:
     _clock: Clock
     _display_cap: int
 
-    @property
-    def behind(self) -> bool:
-        """Whether reads may be missing from all counts and from the list of changes."""
-        return self._freshness.behind
-
     def stale(self) -> Stale:
         """Which counts may be old, because a server is down or a consumer lags.
 
@@ -69,6 +68,11 @@ class Counting:
 
     def muted(self, preferences: Preferences) -> bool:
         return preferences.muted_until > self._clock()
+
+    async def rooms(self, user: str, names: Sequence[str]) -> list[tuple[UserRoom, Channel, Count]]:
+        """Those of these rooms that the user is in, each with its count before preferences are applied."""
+        user_rooms, channels = await self._loader.member_rooms(user, names)
+        return list(zip(user_rooms, channels, await self.counts(user, user_rooms, channels), strict=True))
 
     async def counts(self, user: str, user_rooms: Sequence[UserRoom], channels: Sequence[Channel]) -> list[Count]:
         """Counts before preferences are applied. The ledgers must be loaded."""
@@ -95,7 +99,13 @@ class Counting:
         user_room = await self._loader.user_room(moved.user_id, moved.channel_id)
         channel = await self._loader.channel(moved.channel_id)
         count = (await self.counts(moved.user_id, [user_room], [channel]))[0]
-        return shown(user_room.preferences, count.count, count.mentions)
+        return shown(user_room.preferences, count)
+
+    async def rows(self, user: str, names: Sequence[str]) -> list[tuple[UserRoom, Channel, Unread]]:
+        """Those of these rooms that the user is in, each with what callers see of its count."""
+        before = self.stale()
+        user_rooms, channels = await self._loader.member_rooms(user, names)
+        return list(zip(user_rooms, channels, await self.unread(user, user_rooms, channels, before), strict=True))
 
     async def unread(
         self, user: str, user_rooms: Sequence[UserRoom], channels: Sequence[Channel], before: Stale
@@ -112,12 +122,12 @@ class Counting:
     def _unread(
         self, user_room: UserRoom, channel: Channel, count: Count, first: Position | None, *, stale: bool
     ) -> Unread:
-        unread = shown(user_room.preferences, count.count, count.mentions)
+        unread = shown(user_room.preferences, count)
         return Unread(
             channel_id=user_room.channel_id,
             unread=unread,
             label=self.label(unread),
-            has_unread=count.count > 0 or count.capped,
+            has_unread=any_unread(count),
             exact=not (stale or count.capped),
             mentions=count.mentions,
             first_unread=None if first is None else Place(first.id, first.seq, first.at),

@@ -7,7 +7,7 @@ from msgspec import UNSET
 
 from readstate.api import Explanation, Recount
 from readstate.domain.announcements import UserRoomChanged
-from readstate.domain.rules import check_id, check_user_id
+from readstate.domain.rules import check_user_room
 from readstate.ports import Bus, DurableQueries, Hot
 from readstate.ports.consistency import Consistency
 
@@ -35,8 +35,7 @@ class Explain:
 
         `agrees` is false only if the counts differed while nothing changed.
         """
-        check_user_id(user, "user")
-        check_id(channel, "channel")
+        check_user_room(user, channel)
         seen = set()
         before = self._counting.stale()
         for attempt in range(MAX_ATTEMPTS):

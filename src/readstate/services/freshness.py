@@ -12,13 +12,14 @@ check.
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import structlog
 
 from readstate.domain.errors import HotStoreUnavailable, ReadstateError, Unavailable
 from readstate.domain.model import Generation
-from readstate.ports import FRESH, Stale
+from readstate.ports import Stale
 from readstate.tasks import cancel
 from readstate.timings import ServiceTimings
 
@@ -28,40 +29,33 @@ FIRST_GENERATION = Generation(1)
 """It follows no loss of the hot store."""
 
 
-class AlwaysFresh:
+class _Unchanging:
+    behind: bool
+
+    def stale(self) -> Stale:
+        return Stale(self.behind, frozenset(), 1)
+
+    async def caught_up(self) -> None:
+        if self.behind:
+            raise HotStoreUnavailable
+
+    async def passed(self) -> bool:
+        return not self.behind
+
+    async def stored_soon(self) -> bool:
+        return not self.behind
+
+
+class AlwaysFresh(_Unchanging):
     """For a process that has its stores to itself: its log is applied at once."""
 
     behind = False
 
-    def stale(self) -> Stale:
-        return FRESH
 
-    async def caught_up(self) -> None:
-        pass
-
-    async def passed(self) -> bool:
-        return True
-
-    async def stored_soon(self) -> bool:
-        return True
-
-
-class NeverFresh:
+class NeverFresh(_Unchanging):
     """For answers from the durable store alone, while the hot store is down."""
 
     behind = True
-
-    def stale(self) -> Stale:
-        return Stale(True, frozenset(), 1)
-
-    async def caught_up(self) -> None:
-        raise HotStoreUnavailable
-
-    async def passed(self) -> bool:
-        return False
-
-    async def stored_soon(self) -> bool:
-        return False
 
 
 class Notes(Protocol):
@@ -96,31 +90,25 @@ class ReadLogProgress(NamedTuple):
     """The next offset that the persister has to process."""
 
 
+@dataclass(eq=False, repr=False)
 class Trailing:
     """Follows the generations of the hot store and the offsets of the persister.
 
     `lagging` returns the partitions in which messages wait, out of `partitions`.
     """
 
-    def __init__(
-        self,
-        notes: Notes,
-        progress: ReadLogProgress,
-        timings: ServiceTimings,
-        patience: float,
-        lagging: Lagging = frozenset,
-        partitions: int = 1,
-    ) -> None:
-        self._notes = notes
-        self._progress = progress
-        self._timings = timings
-        self._patience = patience
-        self._lagging = lagging
-        self._partitions = partitions
+    _notes: Notes
+    _progress: ReadLogProgress
+    _timings: ServiceTimings
+    _patience: float
+    _lagging: Lagging = frozenset
+    _partitions: int = 1
+
+    def __post_init__(self) -> None:
         self._fresh = 0
         self._fresh_at = 0.0
         self._became_fresh = asyncio.Condition()
-        self._persister = _Persister(progress, timings.freshness_poll)
+        self._persister = _Persister(self._progress, self._timings.freshness_poll)
 
     @property
     def behind(self) -> bool:

@@ -56,5 +56,4 @@ class HotCleanup:
 
 def _peers_changed(room: Channel) -> FanOut:
     """Marks the channel as changed for the members who stay in a direct channel."""
-    latest_at = room.latest.at if room.latest else 0
-    return FanOut(room.channel_id, room.change, room.peers, latest_at=latest_at, archived=room.archived)
+    return FanOut(room.channel_id, room.change, room.peers, latest_at=room.latest_at, archived=room.archived)

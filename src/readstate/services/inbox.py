@@ -11,14 +11,14 @@ from readstate.domain.errors import Invalid
 from readstate.domain.model import MAX_NUMBER, Channel
 from readstate.domain.rooms import is_thread
 from readstate.domain.rules import check_user_id
-from readstate.ports import Count, UserRoom
+from readstate.ports import UserRoom
 
 from .changes import Changes
-from .counting import Counting, reason
+from .counting import Counting, any_unread, reason
 from .cursors import Cursors, InboxAfter, page_size
 from .loading import Loader
 from .preferences import ChannelPreferences
-from .unread_rooms import UnreadRooms, latest_at
+from .unread_rooms import UnreadRooms
 
 Order = Literal["recent", "unread_first"]
 Filter = Literal["all", "unread", "archived"]
@@ -31,13 +31,14 @@ _PASSED = (MAX_NUMBER, "")
 
 
 class _Source(Struct, frozen=True):
-    """Where a page begins, and which conversations are pinned or archived."""
+    """Where a page begins, and which conversations are listed apart."""
 
     user: str
     after: Key | None
     limit: int
     pinned: set[str]
-    archived: set[str]
+    leave_out: set[str]
+    """Pinned or archived."""
     unread_first: bool
     only_unread: bool
 
@@ -100,7 +101,7 @@ class UserInbox:
         marked = [user_room for user_room in (await self._loader.view(user, special)).user_rooms if user_room.member]
         archived = await self._preferences.archived(user, marked)
         pinned = {user_room.channel_id for user_room in marked if user_room.preferences.pinned}
-        source = _Source(user, after, limit, pinned, archived, order == "unread_first", filter_ == "unread")
+        source = _Source(user, after, limit, pinned, pinned | archived, order == "unread_first", filter_ == "unread")
         keys = await self._named(source, archived if filter_ == "archived" else pinned - archived)
         if filter_ != "archived":
             if source.unread_first or source.only_unread:
@@ -111,50 +112,39 @@ class UserInbox:
 
     async def _named(self, source: _Source, names: set[str]) -> list[Key]:
         """Keys of the few conversations that the user has pinned or archived."""
-        user_rooms, channels = await self._loader.member_rooms(source.user, sorted(names))
-        counts = await self._counting.counts(source.user, user_rooms, channels)
         return [
             (
                 int(channel.channel_id not in source.pinned),
-                int(source.unread_first and not _any(count)),
-                -latest_at(channel),
+                int(source.unread_first and not any_unread(count)),
+                -channel.latest_at,
                 channel.channel_id,
             )
-            for channel, count in zip(channels, counts, strict=True)
-            if not source.only_unread or _any(count)
+            for _, channel, count in await self._counting.rooms(source.user, sorted(names))
+            if not source.only_unread or any_unread(count)
         ]
 
     async def _unread_part(self, source: _Source) -> list[Key]:
         after = source.start(0)
         if after is _PASSED:
             return []
-        leave_out = source.pinned | source.archived
-        found = await self._rooms.unread(source.user, after, source.limit + len(leave_out))
-        return [(1, 0, at, name) for at, name in found if name not in leave_out]
+        found = await self._rooms.unread(source.user, after, source.limit + len(source.leave_out))
+        return [(1, 0, at, name) for at, name in found if name not in source.leave_out]
 
     async def _rest(self, source: _Source, timelines: Sequence[str]) -> list[Key]:
         """The others by latest activity: ledger channels from the sorted set, timeline channels merged in."""
         rank = int(source.unread_first)
         after = source.start(rank)
-        leave_out = source.pinned | source.archived
+        leave_out = source.leave_out
         if source.unread_first:
-            leave_out |= {name for _, name in await self._rooms.unread(source.user, None, MAX_NUMBER)}
+            leave_out = leave_out | {name for _, name in await self._rooms.unread(source.user, None, MAX_NUMBER)}
         found = await self._rooms.recent(source.user, after, source.limit + len(leave_out), only_unread=False)
         big = await self._loader.channels(timelines)
-        found = found + [(-latest_at(channel), channel.channel_id) for channel in big if channel is not None]
+        found = found + [(-channel.latest_at, channel.channel_id) for channel in big if channel is not None]
         return [(1, rank, at, name) for at, name in found if name not in leave_out]
 
     async def rows(self, user: str, names: Sequence[str]) -> list[Conversation]:
         """One batched fetch of exactly these conversations."""
-        before = self._counting.stale()
-        user_rooms, channels = await self._loader.member_rooms(user, names)
-        counts = await self._counting.unread(user, user_rooms, channels, before)
-        rows = zip(user_rooms, channels, counts, strict=True)
-        return [_conversation(user, user_room, channel, count) for user_room, channel, count in rows]
-
-
-def _any(count: Count) -> bool:
-    return count.count > 0 or count.capped
+        return [_conversation(user, *row) for row in await self._counting.rows(user, names)]
 
 
 def _conversation(user: str, user_room: UserRoom, channel: Channel, count: Unread) -> Conversation:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from readstate.domain.errors import ChannelNotFound, NotAMember, Unavailable
+from readstate.domain.errors import ChannelNotFound, NotAMember, ReadstateError, Unavailable
 from readstate.domain.model import Channel, Mode, Position, ReadState
 from readstate.domain.rooms import is_thread
 from readstate.domain.rules import check_id, check_user_id
@@ -76,6 +76,10 @@ class Loader:
         """User rooms, with or without their ledgers."""
         return await self.of_user(user, lambda: self._users.view(user, which))
 
+    async def rooms(self, user: str) -> list[str]:
+        """The channels that the user is in and the threads that the user follows."""
+        return await self.of_user(user, lambda: self._users.rooms(user))
+
     async def counted(self, user: str, which: Which) -> UserView:
         """User rooms with their ledgers loaded."""
         for _ in range(MAX_TRIES):
@@ -98,12 +102,12 @@ class Loader:
 
     async def unread_summary(self, user: str) -> UnreadSummary:
         """The summary, once every ledger is loaded."""
-        for _ in range(MAX_TRIES):
+
+        async def ask() -> UnreadSummary | None:
             await self.ready(user)
-            summary = await self._users.unread_summary(user)
-            if summary is not None:
-                return summary
-        raise overtaken(user)
+            return await self._users.unread_summary(user)
+
+        return await self.of_user(user, ask)
 
     async def user_room(self, user: str, channel: str) -> UserRoom:
         """A member's user room, with its ledger. Raises NotAMember or ChannelNotFound."""
@@ -124,7 +128,7 @@ class Loader:
         pairs = [(one, channel) for one, channel in zip(user_rooms, channels, strict=True) if channel is not None]
         return [user_room for user_room, _ in pairs], [channel for _, channel in pairs]
 
-    async def no_user_room(self, user: str, channel: str) -> Exception:
+    async def no_user_room(self, user: str, channel: str) -> ReadstateError:
         """Return NotAMember. Raises ChannelNotFound or InvalidId if that is the cause."""
         await self.channel(channel)
         check_user_id(user, "user")

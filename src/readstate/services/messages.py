@@ -3,16 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, UnsetType, convert
 
 from readstate.api import MessageEdit, MessageView, NewMessage, SendResult
-from readstate.domain.errors import (
-    ChannelArchived,
-    Invalid,
-    MessageNotFound,
-    ReadstateError,
-    Unavailable,
-)
+from readstate.domain.errors import ChannelArchived, Invalid, MessageNotFound, ReadstateError
 from readstate.domain.events import DeleteEvent, EditEvent, MessageEvent
 from readstate.domain.facts import Effect
 from readstate.domain.ids import ulid
@@ -22,29 +16,14 @@ from readstate.ports import DurableQueries, Log
 from readstate.telemetry import MESSAGES
 
 from .acceptance import AcceptanceClock
-from .effects import done
+from .effects import done, or_refusal
 from .event_checks import EventChecks
 from .loading import Loader
 from .positions import Positions
 
 
 def message_view(message: Message) -> MessageView:
-    m = message
-    return MessageView(
-        m.id,
-        m.channel_id,
-        m.seq,
-        m.sender_id,
-        m.at,
-        m.sent_at,
-        m.text,
-        m.preview,
-        m.thread_id,
-        m.thread_seq,
-        m.mentions,
-        m.silent,
-        m.deleted,
-    )
+    return convert(message, MessageView, from_attributes=True)
 
 
 @dataclass(eq=False, repr=False)
@@ -68,7 +47,7 @@ class Messages:
         check_size(messages, self._max_batch, "messages")
         now = self._acceptance.now()
         roots = {(str(one.channel_id), str(one.id)) for one in messages}
-        checked = [await self._check(message, now, roots) for message in messages]
+        checked = [await or_refusal(self._check(message, now, roots)) for message in messages]
         events = [event for event in checked if isinstance(event, MessageEvent)]
         effects = iter(await self._log.channel_events(events, wait))
         results = []
@@ -123,16 +102,9 @@ class Messages:
 
     # ------------------------------------------------------------ checks
 
-    async def _check(
-        self, message: NewMessage, now: int, beside: set[tuple[str, str]]
-    ) -> MessageEvent | ReadstateError:
-        try:
-            event = await self._event(message, now)
-            return await self._checks.root(event if message.outside else await self._checks.sender(event), beside)
-        except Unavailable:  # nothing is done yet: the caller can retry the whole request
-            raise
-        except ReadstateError as error:
-            return error
+    async def _check(self, message: NewMessage, now: int, beside: set[tuple[str, str]]) -> MessageEvent:
+        event = await self._event(message, now)
+        return await self._checks.root(event if message.outside else await self._checks.sender(event), beside)
 
     async def _event(self, message: NewMessage, now: int) -> MessageEvent:
         channel_id = check_id(message.channel_id, "channel_id")

@@ -52,30 +52,27 @@ class ReadStateLog:
             raise
         RECEIPTS.inc(len(done))
         if not self._bus.idle:
-            await self._bus.publish([self._announcement(move, moved) for move, moved in done if moved.changed])
+            await self._bus.publish(
+                [
+                    PointerMoved(m.user_id, m.channel_id, m.before, m.pointer, self._instance_id, move.origin)
+                    for move, m in done
+                    if m.changed
+                ]
+            )
         return dropped
 
-    def _announcement(self, move: Move, moved: Moved) -> PointerMoved:
-        m = moved
-        return PointerMoved(m.user_id, m.channel_id, m.before, m.pointer, self._instance_id, move.origin)
 
-
+@dataclass(eq=False, repr=False)
 class Moves:
-    def __init__(
-        self,
-        users: HotUsers,
-        loader: Loader,
-        log: ReadStateLog,
-        freshness: Freshness,
-        consistency: Consistency,
-        batchers: Batchers,
-    ) -> None:
-        self._users = users
-        self._loader = loader
-        self._log = log
-        self._freshness = freshness
-        self._consistency = consistency
-        self._batcher: Batcher[Move, Moved | Absent] = batchers(
+    _users: HotUsers
+    _loader: Loader
+    _log: ReadStateLog
+    _freshness: Freshness
+    _consistency: Consistency
+    _batchers: Batchers
+
+    def __post_init__(self) -> None:
+        self._batcher: Batcher[Move, Moved | Absent] = self._batchers(
             self._make_durable, max_items=MAX_MOVES, concurrency=2, name="moves"
         )
 

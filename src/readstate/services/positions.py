@@ -1,14 +1,11 @@
 """Positions of messages. A position never changes once it is assigned, so it can be cached."""
 
 from collections.abc import Collection, Sequence
-from typing import TypeVar
 
 from readstate.domain.model import Message, Position
 from readstate.ports import DurableQueries, Log
 
-K = TypeVar("K")
-
-MAX_REMEMBERED = 50_000
+MAX_REMEMBERED = 100_000
 WITHOUT_SEQ = Position(-1, None, None)
 """The position of a message that has no seq in its channel."""
 
@@ -19,12 +16,12 @@ class Positions:
     def __init__(self, durable: DurableQueries, log: Log) -> None:
         self._durable = durable
         self._log = log
-        self._by_id: dict[tuple[str, str], Position] = {}
-        self._by_seq: dict[tuple[str, int], Position] = {}
+        self._known: dict[tuple[str, str | int], Position] = {}
+        """By (channel, id) and by (channel, seq)."""
 
     async def by_id(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Position]:
         """Positions of existing messages, by (channel, id)."""
-        found = {key: known for key in keys if (known := self._by_id.get(key)) is not None}
+        found = {key: known for key in keys if (known := self._known.get(key)) is not None}
         missing = [key for key in keys if key not in found]
         if missing:
             for key, message in (await self.messages(missing)).items():
@@ -41,32 +38,26 @@ class Positions:
 
     async def by_seq(self, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Position]:
         """Positions by (channel, seq), for seqs that were assigned."""
-        found = {key: known for key in keys if (known := self._by_seq.get(key)) is not None}
+        found = {key: known for key in keys if (known := self._known.get(key)) is not None}
         missing = [key for key in keys if key not in found]
         if missing:
             stored = await self._durable.by_seq(missing)
             for key in missing:
-                found[key] = self._by_seq[key] = stored.get(key) or Position(key[1], None, None)
-            self._by_seq = _bounded(self._by_seq)
+                found[key] = self._remember(key, stored.get(key) or Position(key[1], None, None))
         return found
 
     def learn(self, message: Message) -> Position:
-        self._by_id = _bounded(self._by_id)
-        self._by_seq = _bounded(self._by_seq)
         position = WITHOUT_SEQ if message.seq is None else Position(message.seq, message.id, message.at)
-        self._by_id[message.channel_id, message.id] = position
         if message.seq is not None:
-            self._by_seq[message.channel_id, message.seq] = position
+            self._remember((message.channel_id, message.seq), position)
+        return self._remember((message.channel_id, message.id), position)
+
+    def _remember(self, key: tuple[str, str | int], position: Position) -> Position:
+        if len(self._known) >= MAX_REMEMBERED:  # evict the older half
+            self._known = dict(list(self._known.items())[len(self._known) // 2 :])
+        self._known[key] = position
         return position
 
     def forget(self, channels: Collection[str]) -> None:
         """For deleted or replaced channels: their message ids may be reused."""
-        self._by_id = {key: position for key, position in self._by_id.items() if key[0] not in channels}
-        self._by_seq = {key: position for key, position in self._by_seq.items() if key[0] not in channels}
-
-
-def _bounded(positions: dict[K, Position]) -> dict[K, Position]:
-    """Evicts the older half of too many."""
-    if len(positions) <= MAX_REMEMBERED:
-        return positions
-    return dict(list(positions.items())[len(positions) // 2 :])
+        self._known = {key: position for key, position in self._known.items() if key[0] not in channels}

@@ -11,7 +11,7 @@ from readstate.api.preferences import plain
 from readstate.domain.announcements import UserRoomChanged
 from readstate.domain.errors import Unavailable
 from readstate.domain.model import FOREVER, Preferences
-from readstate.domain.rules import check_id, check_user_id, mute_end
+from readstate.domain.rules import check_user_id, check_user_room, mute_end
 from readstate.ports import Bus, Clock, Durable, HotUsers, UserRoom
 from readstate.ports.consistency import Consistency
 
@@ -30,8 +30,7 @@ class ChannelPreferences:
     _clock: Clock
 
     async def get(self, user: str, channel: str) -> PreferencesView:
-        check_user_id(user, "user")
-        check_id(channel, "channel")
+        check_user_room(user, channel)
         return await self.view(user, await self._loader.user_room(user, channel))
 
     async def view(self, user: str, user_room: UserRoom) -> PreferencesView:
@@ -43,8 +42,7 @@ class ChannelPreferences:
 
     async def put(self, user: str, channel: str, request: PutPreferences) -> PreferencesView:
         """Change only the given fields. Concurrent changes of other fields survive."""
-        check_user_id(user, "user")
-        check_id(channel, "channel")
+        check_user_room(user, channel)
         for _ in range(MAX_TRIES):
             known = (await self._loader.user_room(user, channel)).preferences
             wanted = await self._changed(channel, known, request)

@@ -8,7 +8,7 @@ import structlog
 
 from readstate.api import PresenceView, PutPresence
 from readstate.domain.errors import Invalid, ReadstateError
-from readstate.domain.model import FOREVER, Undelivered
+from readstate.domain.model import FOREVER
 from readstate.domain.rules import check_id, check_user_id
 from readstate.ports import Clock, Departure, Devices, DurableUsers
 
@@ -80,19 +80,18 @@ class UserPresence:
         with suppress(ReadstateError):
             await self.expire()
 
-    async def _note(self, unproven: Sequence[Undelivered]) -> None:
-        """Raises no ReadstateError: what cannot be saved stays with the devices, and `expire` returns it again."""
-        if not unproven:
-            return
+    async def _departed(self, departures: Sequence[Departure]) -> None:
+        """Save messages that may not have arrived as undelivered; then save when the users were last online.
+
+        Messages that cannot be saved stay with the devices, and `expire` returns them again.
+        """
+        unproven = [one for departure in departures for one in departure.unproven]
         try:
-            await self._late.save(unproven)
-            await self._devices.noted(unproven)
+            if unproven:
+                await self._late.save(unproven)
+                await self._devices.noted(unproven)
         except ReadstateError as error:
             log.warning("undelivered messages are not noted yet", action="badge", count=len(unproven), code=error.code)
-
-    async def _departed(self, departures: Sequence[Departure]) -> None:
-        """Save messages that may not have arrived as undelivered; then save when the users were last online."""
-        await self._note([one for departure in departures for one in departure.unproven])
         for departure in departures:
             if departure.since:
                 await self._durable.save_seen(departure.user_id, departure.since)

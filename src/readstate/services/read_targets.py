@@ -4,20 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from readstate.api import Id, MarkUnread, ReadTarget, UserRead
-from readstate.domain.errors import (
-    Invalid,
-    MessageDeleted,
-    MessageNotFound,
-    MessageWithoutSeq,
-    ReadstateError,
-    Unavailable,
-)
+from readstate.domain.errors import Invalid, MessageDeleted, MessageNotFound, MessageWithoutSeq, ReadstateError
 from readstate.domain.model import START, Channel, Position
 from readstate.domain.rules import check_id, check_size, check_user_id, parse_time
 from readstate.ports import DurableQueries, Read, Rewind
 from readstate.ports.consistency import Lookups
 from readstate.settings import Settings
 
+from .effects import or_refusal
 from .positions import Positions
 
 Named = tuple[str, str, ReadTarget]
@@ -78,13 +72,7 @@ class ReadTargets:
                 resolved.append(read)
                 continue
             user, name, target = read
-            try:
-                info = channels[name] or await self._lookups.channel(name)
-                resolved.append(await self._read(user, info, target, *found))
-            except Unavailable:  # nothing is done yet: the caller can retry the whole request
-                raise
-            except ReadstateError as error:
-                resolved.append(error)
+            resolved.append(await or_refusal(self._read(user, channels[name] or name, target, *found)))
         return resolved
 
     async def at_time(self, channel: Channel, time: int) -> Position:
@@ -129,7 +117,9 @@ class ReadTargets:
             await self._positions.by_seq(by_seq) if by_seq else {},
         )
 
-    async def _read(self, user: str, channel: Channel, target: ReadTarget, ids: _ById, seqs: _BySeq) -> Read:
+    async def _read(self, user: str, channel: Channel | str, target: ReadTarget, ids: _ById, seqs: _BySeq) -> Read:
+        if isinstance(channel, str):  # it was not among those looked up together: this raises, or finds a new one
+            channel = await self._lookups.channel(channel)
         name = channel.channel_id
         up_to, seq, messages = target.up_to, target.up_to_seq, target.messages
         apart: tuple[Position, ...] = ()

@@ -21,11 +21,12 @@ from readstate.api import (
 from readstate.domain.errors import Invalid, ReadstateError, Unavailable, UndoNotFound
 from readstate.domain.model import START
 from readstate.domain.rooms import is_thread
-from readstate.domain.rules import advance, check_id, check_size, check_user_id, parse_time
+from readstate.domain.rules import advance, check_id, check_size, check_user_id, check_user_room, parse_time
 from readstate.ports import Clock, Durable, Moved, Presence, Read, Restore, UndoItem
 from readstate.settings import Settings
 
 from .counting import Counting, last_read
+from .effects import or_refusal
 from .loading import Loader
 from .moves import Moves
 from .read_targets import Named, ReadTargets
@@ -53,8 +54,7 @@ class Reads:
 
     async def mark_unread(self, user: str, channel: str, request: MarkUnread, origin: str | None = None) -> ReadResult:
         """Make a message and every later one by other users unread, as a new epoch."""
-        check_user_id(user, "user")
-        check_id(channel, "channel")
+        check_user_room(user, channel)
         check_id(request.from_, "from")
         user_room = await self._loader.user_room(user, channel)
         rewind = await self._targets.rewind(user, channel, request, origin)
@@ -96,16 +96,8 @@ class Reads:
             elif isinstance(result := next(results), Moved):
                 outcomes.append(_OK if result.changed else _SAME)
             else:
-                outcomes.append(await self._not_a_member(read))
+                outcomes.append(_rejected(await or_refusal(self._loader.no_user_room(read.user_id, read.channel_id))))
         return outcomes
-
-    async def _not_a_member(self, read: Read) -> ReadOutcome:
-        try:
-            raise await self._loader.no_user_room(read.user_id, read.channel_id)
-        except Unavailable:  # the caller can retry: reads are idempotent
-            raise
-        except ReadstateError as error:
-            return _rejected(error)
 
     # ------------------------------------------------------------ all channels, and undo
 
@@ -125,7 +117,7 @@ class Reads:
         for moved in await self._moves.submit(reads):
             if isinstance(moved, Moved) and moved.changed:
                 first = done.get(moved.channel_id)
-                before, to = (first.before, first.to) if first else (moved.before.state, moved.before.place)
+                before, to = (first.before, first.to) if first else (moved.before.state, moved.before.position)
                 done[moved.channel_id] = UndoItem(moved.channel_id, before, to, moved.pointer.state)
         if list(done.values()) != expected:
             await self._save_undo(user, token, list(done.values()))
@@ -189,7 +181,7 @@ class Reads:
             now = items[name].after if name in items else pointer.state
             after = now if read.epoch not in {None, now.epoch} else advance(now, read.to.seq, read.apart)
             if after != now:
-                items[name] = UndoItem(name, pointer.state, pointer.place, after)
+                items[name] = UndoItem(name, pointer.state, pointer.position, after)
         return list(items.values())
 
     async def _save_undo(self, user: str, token: str, items: Sequence[UndoItem]) -> None:

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from readstate.api import Reader, Receipt, Receipts, Seen
 from readstate.domain.announcements import PointerMoved
 from readstate.domain.errors import MessageDeleted, MessageNotFound, MessageWithoutSeq
-from readstate.domain.model import Message, Reading, SeenPlace
-from readstate.domain.rules import check_id, has_seen, merged_pointer, seen_place
+from readstate.domain.model import Message, Reading, SeenPosition
+from readstate.domain.rules import check_id, has_seen, merged_pointer, seen_position
 from readstate.ports import Clock, Durable, Freshness, HotUsers
 
 from .loading import Loader
@@ -85,7 +85,7 @@ class ReadReceipts:
                 readings.append(one)
         return readings, not (stale or self._freshness.behind)
 
-    async def visible(self, moved: Sequence[PointerMoved]) -> list[SeenPlace]:
+    async def visible(self, moved: Sequence[PointerMoved]) -> list[SeenPosition]:
         """How far these users have read, as other members may see it: not in large channels, not if private."""
         channels = await self._loader.channels([one.channel_id for one in moved])
         small = [
@@ -95,7 +95,7 @@ class ReadReceipts:
         ]
         public = await self._durable.public_readers([(one.user_id, one.channel_id) for one in small]) if small else {}
         return [
-            seen_place(one.user_id, one.channel_id, one.pointer.place, one.pointer.read_at, skipped)
+            seen_position(one.user_id, one.channel_id, one.pointer.position, one.pointer.read_at, skipped)
             for one in small
             if (skipped := public.get((one.user_id, one.channel_id))) is not None
         ]
@@ -106,10 +106,12 @@ class ReadReceipts:
         if info.member_count > self._receipts_max_members:
             return Receipts([])
         readings, exact = await self._readings(channel)
-        places = [seen_place(r.user_id, channel, r.pointer.place, r.pointer.read_at, r.skipped) for r in readings]
+        positions = [
+            seen_position(r.user_id, channel, r.pointer.position, r.pointer.read_at, r.skipped) for r in readings
+        ]
         receipts = [
             Receipt(one.user_id, one.last_read_seq, one.read_at, one.last_read_id)
-            for one in sorted(places, key=lambda place: place.user_id)
+            for one in sorted(positions, key=lambda one: one.user_id)
             if one.last_read_seq > 0
         ]
         return Receipts(receipts, exact, UNSET if exact else "stale")

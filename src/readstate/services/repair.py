@@ -127,10 +127,7 @@ class Repair:
         for suspect in suspects:
             by_user.setdefault(suspect.user_id, []).append(suspect)
 
-        async def settle(user: str) -> None:
-            await self._settle_user(user, by_user[user], passed, report)
-
-        await each(list(by_user), settle)
+        await each(list(by_user.items()), lambda one: self._settle_user(*one, passed, report))
 
     async def _settle_user(self, user: str, suspects: Sequence[_Suspect], passed: bool, report: Reconciled) -> None:
         await self._pending_writes.settled(user)
@@ -194,7 +191,9 @@ class Repair:
                 progress(done, max(total, done))
 
         async for channels in _pages(self._durable.channels_after):
-            await self._load_channels(channels)
+            found = await self._loader.channels(channels)
+            big = [one.channel_id for one in found if one is not None and one.mode is Mode.TIMELINE]
+            await each(big, self._loader.load_timeline)
             report.channels += len(channels)
             show()
         async for users in _pages(self._durable.users_after):
@@ -202,11 +201,6 @@ class Repair:
             report.users += len(users)
             show()
         return report
-
-    async def _load_channels(self, ids: Sequence[str]) -> None:
-        found = await self._loader.channels(ids)
-        big = [one.channel_id for one in found if one is not None and one.mode is Mode.TIMELINE]
-        await each(big, self._loader.load_timeline)
 
 
 async def _pages(page_after: Callable[[str, int], Awaitable[list[str]]]) -> AsyncIterator[list[str]]:

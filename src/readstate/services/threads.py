@@ -7,7 +7,7 @@ from readstate.domain.errors import Invalid, MessageNotFound, ReplyToReply, Thre
 from readstate.domain.events import MembersEvent
 from readstate.domain.model import Latest, Position
 from readstate.domain.rooms import channel_and_thread, is_thread, thread_room
-from readstate.domain.rules import check_id, check_user_id
+from readstate.domain.rules import check_id, check_user_id, check_user_room
 from readstate.ports import Clock, Log, Read, Stale, UserRoom
 
 from .counting import Counting, flagged, last_read, reason
@@ -55,8 +55,7 @@ class ThreadPanel:
         if up_to is not None:
             to = await self._position(channel, thread, up_to)
         moved = await self._moves.one(Read(user, room, to, origin=origin))
-        user_room = await self._followed(user, room)
-        count = 0 if user_room.ledger is None else user_room.ledger.count
+        count = _count(await self._followed(user, room))
         return ReadResult(last_read(moved.pointer), count, self._counting.label(count), moved.changed)
 
     async def panel(
@@ -84,9 +83,9 @@ class ThreadPanel:
         for user_room, room in zip(user_rooms, rooms, strict=True):
             if room is None or (channel is not None and channel_and_thread(user_room.channel_id)[0] != channel):
                 continue
-            if filter == "unread" and not (user_room.ledger and user_room.ledger.count):
+            if filter == "unread" and not _count(user_room):
                 continue
-            key = (-(room.latest.at if room.latest else 0), user_room.channel_id)
+            key = (-room.latest_at, user_room.channel_id)
             if after is None or key > (after.at, after.room):
                 rows.append((key, self.view(user_room, room.latest, stale)))
         rows.sort(key=lambda row: row[0])
@@ -106,14 +105,13 @@ class ThreadPanel:
 
     def view(self, user_room: UserRoom, latest: Latest | None, stale: Stale) -> ThreadView:
         channel, thread = channel_and_thread(user_room.channel_id)
-        count = 0 if user_room.ledger is None else user_room.ledger.count
+        count = _count(user_room)
         view = ThreadView(thread, channel, count, self._counting.label(count), latest, last_read(user_room.pointer))
         return flagged(view, reason(stale.has(user_room.channel_id), False))
 
     async def _check(self, user: str, channel: str, thread: str) -> None:
         """Raises unless the user is a member of the channel and the thread's root is a top-level message in it."""
-        check_user_id(user, "user")
-        check_id(channel, "channel")
+        check_user_room(user, channel)
         check_id(thread, "thread")
         await self._loader.user_room(user, channel)
         root = (await self._positions.messages([(channel, thread)])).get((channel, thread))
@@ -136,7 +134,9 @@ class ThreadPanel:
 
 
 def _totals(user_rooms: list[UserRoom]) -> ThreadTotals:
-    counts = [
-        user_room.ledger.count for user_room in user_rooms if user_room.ledger is not None and user_room.ledger.count
-    ]
+    counts = [count for user_room in user_rooms if (count := _count(user_room))]
     return ThreadTotals(sum(counts), len(counts))
+
+
+def _count(user_room: UserRoom) -> int:
+    return 0 if user_room.ledger is None else user_room.ledger.count

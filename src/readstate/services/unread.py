@@ -6,19 +6,17 @@ from dataclasses import dataclass
 from msgspec import UNSET, Struct
 
 from readstate.api import Sync, Totals, Unread, UserTotals
-from readstate.domain.rules import check_id, check_size, check_user_id
+from readstate.domain.rules import check_id, check_size, check_user_id, check_user_room
 from readstate.ports import Durable, Stale, UnreadSummary
 from readstate.settings import Settings
 
 from .badge import OfflineBadge
-from .changes import Changes
-from .counting import Counting, flagged, reason
+from .changes import Changes, stable
+from .counting import Counting, any_unread, flagged, reason
 from .cursors import Cursors, SyncCursor, SyncPage, page_size
 from .loading import Loader
-from .unread_rooms import UnreadRooms, latest_at
+from .unread_rooms import UnreadRooms
 
-MAX_ATTEMPTS = 5
-"""An answer is made again if something changed meanwhile, so that totals and rows are of one point in time."""
 Key = tuple[bool, int, str]
 """(read, minus the time of the latest message, channel): unread first, then the latest activity, then by id."""
 
@@ -50,8 +48,7 @@ class UnreadCounts:
     _settings: Settings
 
     async def of_channel(self, user: str, channel: str) -> Unread:
-        check_user_id(user, "user")
-        check_id(channel, "channel")
+        check_user_room(user, channel)
         before = self._counting.stale()
         user_room = await self._loader.user_room(user, channel)
         return (await self._counting.unread(user, [user_room], [await self._loader.channel(channel)], before))[0]
@@ -102,12 +99,8 @@ class UnreadCounts:
             only_unread=only_unread,
             wanted=wanted,
         )
-        for _ in range(MAX_ATTEMPTS):
-            before = await self._changes.now(user)
-            answer = await self._answer(question)
-            if await self._changes.now(user) == before:
-                break
-        return answer
+        # Made again if something changed meanwhile, so that totals and rows are of one point in time.
+        return await stable(lambda: self._changes.now(user), lambda: self._answer(question))
 
     async def _answer(self, q: _Question) -> Sync:
         before = self._counting.stale()
@@ -135,7 +128,7 @@ class UnreadCounts:
         totals, capped = _totals(rows) if everything else await self._rooms.totals(q.user, summary)
         threads = await self._rooms.thread_totals(q.user, summary)
         stale_channels, stale_threads = await self._rooms.stale_totals(q.user, before)
-        stale = before.everything or self._counting.behind or any(row.reason == "stale" for row in rows)
+        stale = before.everything or self._counting.stale().everything or any(row.reason == "stale" for row in rows)
         return Sync(
             totals=flagged(totals, reason(stale_channels, capped)),
             threads=flagged(threads, reason(stale_threads, False)),
@@ -153,18 +146,15 @@ class UnreadCounts:
         """The rows of a page in order, and one more if another page follows."""
         if q.wanted is not None:
             names = [name for name in names if name in q.wanted]
-        user_rooms, channels = await self._loader.member_rooms(q.user, names)
-        counts = await self._counting.counts(q.user, user_rooms, channels)
-        keys = []
-        for index, (channel, count) in enumerate(zip(channels, counts, strict=True)):
-            read = not (count.count or count.capped)
-            key = (read, -latest_at(channel), channel.channel_id)
+        rooms = []
+        for user_room, channel, count in await self._counting.rooms(q.user, names):
+            read = not any_unread(count)
+            key = (read, -channel.latest_at, channel.channel_id)
             if (q.after is None or key > q.after) and not (read and q.only_unread and q.start is None):
-                keys.append((key, index))
-        chosen = [index for _, index in sorted(keys)[: q.limit + 1]]
-        return await self._counting.unread(
-            q.user, [user_rooms[i] for i in chosen], [channels[i] for i in chosen], before
-        )
+                rooms.append((key, user_room, channel))
+        chosen = sorted(rooms, key=lambda room: room[0])[: q.limit + 1]
+        user_rooms, channels = [user_room for _, user_room, _ in chosen], [channel for _, _, channel in chosen]
+        return await self._counting.unread(q.user, user_rooms, channels, before)
 
 
 def _totals(rows: Sequence[Unread]) -> tuple[Totals, bool]:

@@ -1,49 +1,31 @@
 """Which of a user's rooms have unread messages, in which order, and their sums."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from readstate.api import ThreadTotals, Totals
-from readstate.domain.model import NO_PREFERENCES, Channel, Preferences
+from readstate.domain.model import NO_PREFERENCES, Channel
 from readstate.domain.rooms import channel_and_thread, is_thread
-from readstate.ports import HotUsers, Stale, UnreadSummary
+from readstate.ports import Count, HotUsers, Stale, UnreadSummary, UserRoom
 
-from .counting import Counting, shown
+from .counting import Counting, any_unread, shown
 from .loading import Loader
 
 After = tuple[int, str]
 """(minus the time of the latest message, channel)."""
 
 
-class _Line(NamedTuple):
-    """The counts of a channel with unread messages."""
-
-    name: str
-    unread: int
-    mentions: int
-    capped: bool
-    preferences: Preferences
-
-
+@dataclass(eq=False, repr=False)
 class UnreadRooms:
-    def __init__(self, users: HotUsers, loader: Loader, counting: Counting) -> None:
-        self._users = users
-        self._loader = loader
-        self._counting = counting
+    _users: HotUsers
+    _loader: Loader
+    _counting: Counting
 
     async def unread(self, user: str, after: After | None, limit: int) -> list[After]:
         """Channels with unread messages by latest activity."""
         timelines = (await self._loader.ready(user)).timelines
         found = await self.recent(user, after, limit, only_unread=True)
-        if not timelines:
-            return found
-        user_rooms, channels = await self._loader.member_rooms(user, timelines)
-        counts = await self._counting.counts(user, user_rooms, channels)
-        found += [
-            (-latest_at(channel), channel.channel_id)
-            for channel, count in zip(channels, counts, strict=True)
-            if count.count or count.capped
-        ]
+        found += [(-channel.latest_at, channel.channel_id) for _, channel, _ in await self._unread(user, timelines)]
         return sorted(key for key in found if after is None or key > after)[:limit]
 
     async def recent(self, user: str, after: After | None, limit: int, only_unread: bool) -> list[After]:
@@ -59,27 +41,24 @@ class UnreadRooms:
         """
         unread, mentions, channels, capped = summary.plain
         view = await self._loader.view(user, [])
-        lines = [_Line(*count, view.preferences.get(count[0], NO_PREFERENCES)) for count in summary.special]
-        lines += await self._timelines(user, view.timelines)
-        for line in lines:
-            if not self._counting.muted(line.preferences):
-                unread += shown(line.preferences, line.unread, line.mentions)
-                mentions += line.mentions
+        rooms = [
+            (view.preferences.get(name, NO_PREFERENCES), Count(some, named, None, more))
+            for name, some, named, more in summary.special
+        ]
+        timelines = await self._unread(user, view.timelines)
+        rooms += [(user_room.preferences, count) for user_room, channel, count in timelines if not channel.archived]
+        for preferences, count in rooms:
+            if not self._counting.muted(preferences):
+                unread += shown(preferences, count)
+                mentions += count.mentions
                 channels += 1
-                capped = capped or line.capped
+                capped = capped or count.capped
         return Totals(unread, mentions, channels), capped
 
-    async def _timelines(self, user: str, names: Sequence[str]) -> list[_Line]:
-        """Timeline channels with unread messages, without archived ones."""
-        if not names:
-            return []
-        user_rooms, channels = await self._loader.member_rooms(user, names)
-        counts = await self._counting.counts(user, user_rooms, channels)
-        return [
-            _Line(channel.channel_id, count.count, count.mentions, count.capped, user_room.preferences)
-            for user_room, channel, count in zip(user_rooms, channels, counts, strict=True)
-            if (count.count or count.capped) and not channel.archived
-        ]
+    async def _unread(self, user: str, timelines: Sequence[str]) -> list[tuple[UserRoom, Channel, Count]]:
+        """Timeline channels with unread messages."""
+        rooms = await self._counting.rooms(user, timelines) if timelines else []
+        return [room for room in rooms if any_unread(room[2])]
 
     async def thread_totals(self, user: str, summary: UnreadSummary) -> ThreadTotals:
         """Sums over followed threads, in channels that the user is a member of."""
@@ -94,13 +73,8 @@ class UnreadRooms:
         stale = before.or_by(self._counting.stale())
         if stale.everything or not stale.partitions:
             return stale.everything, stale.everything
-        await self._loader.view(user, [])
-        rooms = await self._users.rooms(user) or ()
+        rooms = await self._loader.rooms(user)
         return (
             stale.any_of(room for room in rooms if not is_thread(room)),
             stale.any_of(room for room in rooms if is_thread(room)),
         )
-
-
-def latest_at(channel: Channel) -> int:
-    return channel.latest.at if channel.latest else 0

@@ -238,7 +238,7 @@ class MemoryUsers(UserViews):
         """Store a merged state; yield it if the durable store lacks it."""
         if after == before:
             return
-        place = given.place if after.seq == given.seq else row.place
+        place = given.position if after.seq == given.seq else row.place
         was = _pointer(before, row.place)
         self._set_state(user, channel, row, before, after, place)
         if after != given.state:
@@ -348,7 +348,7 @@ class MemoryUsers(UserViews):
     def _install_user_room(user: User, load: LoadedUserRoom) -> None:
         channel, pointer = intern(load.channel_id), load.pointer
         row = Row(pointer.epoch, pointer.seq, 0, load.change, load.change, pointer.change, load.latest_at)
-        row.point(pointer.place)
+        row.point(pointer.position)
         user.user_room_flags(channel, row, flags_of(channel, load.member, load.mode, load.archived))
         user.user_rooms[channel] = row.pack()
         if pointer.apart:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from msgspec.json import Decoder
 
 from readstate.domain.facts import Key
-from readstate.domain.model import Position, Reading, SeenPlace
-from readstate.domain.rules import receipt_seq, seen_place
+from readstate.domain.model import Position, Reading, SeenPosition
+from readstate.domain.rules import receipt_seq, seen_position
 
 from . import rows
 from .session import SqlTopic, as_json
@@ -25,13 +25,13 @@ class SqlReceipts(SqlTopic):
         found = await self._find(rows.anything, "public_readers", keys=as_json(keys))
         return {(user, channel): tuple((a, b) for a, b in skipped) for user, channel, skipped in found}
 
-    async def receipts_since(self, user: str, since: int, most_members: int, limit: int) -> list[SeenPlace] | None:
+    async def receipts_since(self, user: str, since: int, most_members: int, limit: int) -> list[SeenPosition] | None:
         values = {"user": user, "since": since, "most": most_members, "limit": limit + 1}
         found = await self._find(rows.anything, "receipts_since", **values)
         if len(found) > limit:
             return None
         return [
-            seen_place(reader, channel, Position(seq, id_, None), read_at, skipped)
+            seen_position(reader, channel, Position(seq, id_, None), read_at, skipped)
             for channel, reader, seq, id_, read_at, skipped in found
             if receipt_seq(seq, skipped) or not seq  # who only joined has read nothing
         ]
