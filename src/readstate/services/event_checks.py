@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from readstate.domain.errors import NotAMember
 from readstate.domain.events import MembersEvent, MessageEvent
-from readstate.domain.folding.messages import root_error
+from readstate.domain.folding.threads import root_error
 from readstate.ports import DurableQueries, Freshness
 from readstate.ports.consistency import Consistency
 

@@ -11,9 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from readstate.domain.errors import ChannelNotFound, DirectChannelFull, NotAMember, ReadstateError
 from readstate.domain.events import ChannelEvent, DeleteEvent, Delivery, EditEvent, MembersEvent, MessageEvent
 from readstate.domain.facts import Effect, Facts, FactsNeeded, Key, named_by_id
-from readstate.domain.hot_updates import ChannelHotUpdate, Gone, Joined, Left, OwnRead, UserHotUpdate
-from readstate.domain.model import NO_CHANGE, ChangeNumber, Channel, Message, Pointer, Undelivered
+from readstate.domain.hot_updates import ChannelHotUpdate, Joined, Left, OwnRead, UserHotUpdate
+from readstate.domain.model import NO_CHANGE, Channel, Message, Pointer, Undelivered
 from readstate.domain.rooms import thread_room
+
+from .state import gone
 
 
 def facts_needed_by_replays(run: Sequence[Delivery], facts: Facts) -> FactsNeeded:
@@ -63,7 +65,9 @@ class _Repeating:
         effect = Effect(channel=channel, repeated=True, message=self._message())
         effect.channel_updates.append(ChannelHotUpdate(channel, channel.change, reload=True))
         if is_delete(event):
-            effect.user_updates += self._gone(self.facts.gone.get(channel.channel_id, NO_CHANGE))
+            # With the change number of the delete: users who joined a new channel of that id keep their state.
+            change = self.facts.gone.get(channel.channel_id, NO_CHANGE)
+            effect.user_updates += gone(self.facts.everyone.get(channel.channel_id, ()), change)
         if channel.deleted:
             return effect
         effect.user_updates += self._user_rooms(channel, self.facts.audience.get(channel.channel_id, ()))
@@ -107,13 +111,6 @@ class _Repeating:
             return self.facts.messages.get((self.event.channel_id, self.event.id))
         return None
 
-    def _gone(self, change: ChangeNumber) -> Iterable[UserHotUpdate]:
-        """With the change number of the delete, so that users who joined a new channel of that id keep their state."""
-        rooms: dict[str, list[str]] = {}
-        for room, user in self.facts.everyone.get(self.event.channel_id, ()):
-            rooms.setdefault(room, []).append(user)
-        return [Gone(room, change, tuple(users)) for room, users in rooms.items()]
-
     def _user_rooms(self, room: Channel, members: Iterable[str]) -> Iterable[UserHotUpdate]:
         """The current state of the members and of the users whom the event was about."""
         name = room.channel_id
@@ -125,8 +122,7 @@ class _Repeating:
             active = set(members)
         if active:
             pointers = tuple((user, self.facts.pointers.get((name, user)) or Pointer()) for user in sorted(active))
-            latest = room.latest.at if room.latest is not None else 0
-            yield Joined(name, room.change, room.mode, room.last_seq, latest, room.archived, pointers)
+            yield Joined(name, room.change, room.mode, room.last_seq, room.latest_at, room.archived, pointers)
         if left := tuple(sorted(involved - active)):
             yield Left(name, room.change, left)
 
