@@ -68,17 +68,8 @@ class Audit:
         Differences are checked again until they are gone or have stood for `patience` seconds.
         """
         keys = await self._sample(sample)
-        done = 0
-
-        async def compare(key: Key) -> Drift | None:
-            nonlocal done
-            found = await self._differs(*key)
-            done += 1
-            if progress:
-                progress(done, len(keys))
-            return found
-
-        drift = [found for found in await each(keys, compare) if found is not None]
+        differ = await each(keys, lambda key: self._differs(*key), progress)
+        drift = [found for found in differ if found is not None]
         users = list(dict.fromkeys(user for user, _ in keys))
         badges = len(await _loaded_badges(self._hot, users))
         drift += await badge_drift(self._hot, self._durable, users)
@@ -137,12 +128,18 @@ def lacks(known: Pointer, other: Pointer) -> bool:
     return merge(known.state, other.state) != known.state
 
 
-async def each(items: Sequence[T], work: Callable[[T], Awaitable[R]]) -> list[R]:
+async def each(items: Sequence[T], work: Callable[[T], Awaitable[R]], progress: Progress | None = None) -> list[R]:
     """Results of `work`, with at most `AT_ONCE` calls in flight."""
     free = asyncio.Semaphore(AT_ONCE)
+    done = 0
 
     async def one(item: T) -> R:
+        nonlocal done
         async with free:
-            return await work(item)
+            result = await work(item)
+        done += 1
+        if progress:
+            progress(done, len(items))
+        return result
 
     return await asyncio.gather(*map(one, items))

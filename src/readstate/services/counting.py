@@ -144,8 +144,6 @@ class Counting:
         keys = [
             (name, first.id) for name, first in firsts if first is not None and not first.seq and first.id is not None
         ]
-        if not keys:
-            return [first for _, first in firsts]
         positions = await self._positions.by_id(keys)
         return [first and positions.get((name, first.id or ""), first) for name, first in firsts]
 

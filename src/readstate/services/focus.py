@@ -1,7 +1,8 @@
 """Reads by focus: messages that arrive while the user has their channel open."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import NamedTuple
 
 import structlog
@@ -22,7 +23,7 @@ class _Unwritten(NamedTuple):
     reads: list[Move]
     results: list[Moved | Absent]
     generation: DropNumber
-    done: Callable[[], None]
+    pending: ExitStack
 
 
 class FocusReads:
@@ -38,13 +39,11 @@ class FocusReads:
 
     async def read(self, seen: Sequence[Seen]) -> None:
         reads: list[Move] = [Read(one.user_id, one.channel_id, one.position, epoch=one.epoch) for one in seen]
-        done = self._pending_writes.begin({read.user_id for read in reads})
-        try:
+        with ExitStack() as pending:
+            pending.enter_context(self._pending_writes.of({read.user_id for read in reads}))
             generation = await self._users.generation()
-            self._unwritten.append(_Unwritten(reads, await self._users.move(reads), generation, done))
-        except BaseException:
-            done()
-            raise
+            results = await self._users.move(reads)
+            self._unwritten.append(_Unwritten(reads, results, generation, pending.pop_all()))
         if self._writing is None:
             self._writing = asyncio.create_task(self._write_all())
 
@@ -71,4 +70,4 @@ class FocusReads:
             log.warning("a read by focus was not written", action="read", code=error.code)
         finally:
             for one in unwritten:
-                one.done()
+                one.pending.close()

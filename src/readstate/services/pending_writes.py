@@ -1,7 +1,7 @@
 """Writes that the hot state already shows: not durable yet (of users), or not announced yet (of channels)."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 
 MAX_WAITS = 3
@@ -17,22 +17,13 @@ class PendingWrites:
     @contextmanager
     def of(self, users: Set[str]) -> Iterator[None]:
         """While this is open, these users have a pending write."""
-        end = self.begin(users)
+        change = (users, asyncio.get_running_loop().create_future())
+        self._changes.append(change)
         try:
             yield
         finally:
-            end()
-
-    def begin(self, users: Set[str]) -> Callable[[], None]:
-        """Begin a pending write of these users; call the result to end it."""
-        change = (users, asyncio.get_running_loop().create_future())
-        self._changes.append(change)
-
-        def end() -> None:
             self._changes.remove(change)
             change[1].set_result(None)
-
-        return end
 
     def has(self, user: str) -> bool:
         return any(user in users for users, _ in self._changes)
