@@ -1,12 +1,13 @@
 """Real Valkey servers for tests: one alone and one Cluster for a test process, and keys of its own for every test."""
 
+import asyncio
 import atexit
 import functools
 import itertools
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from readstate.adapters.valkey import (
     Backend,
@@ -16,6 +17,7 @@ from readstate.adapters.valkey import (
     SharedGeneration,
     ValkeyClient,
 )
+from readstate.adapters.valkey.client import ask
 from readstate.domain.model import Generation as GenerationNumber
 from readstate.ports import Clock
 from readstate.stack import Valkey, ValkeyCluster
@@ -45,6 +47,12 @@ def cluster() -> ValkeyCluster:
     return valkeys.start()
 
 
+async def ask_all(client: ValkeyClient, *command: str) -> list[Any]:
+    """Send a command to all masters at once."""
+    masters = (await client.masters()).values()
+    return list(await asyncio.gather(*(ask(node, *command) for node in masters)))
+
+
 class HotStore(NamedTuple):
     """What an adapter over Valkey is made with."""
 
@@ -68,7 +76,7 @@ class HotStore(NamedTuple):
 
     async def empty(self) -> None:
         """Lose everything, at once and without a word to anybody."""
-        await self.outsider.each("FLUSHALL")
+        await ask_all(self.outsider, "FLUSHALL")
 
 
 @asynccontextmanager

@@ -11,7 +11,11 @@ from readstate.adapters.valkey.bus.bus import Channels
 from readstate.domain import announcements, model
 
 PAGE = (Path(__file__).parents[2] / "docs" / "bus.md").read_text()
-OTHERS: Mapping[str, type[Struct]] = {str(kind.__struct_config__.tag): kind for kind in wire.Other.__args__}
+OTHERS: Mapping[str, type[Struct]] = {
+    str(kind.__struct_config__.tag): kind
+    for kind in announcements.Announcement.__args__
+    if kind is not announcements.PointerMoved
+}
 
 
 def section(title: str) -> str:

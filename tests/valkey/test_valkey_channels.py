@@ -36,7 +36,7 @@ from readstate.timings import SqlTimings
 from tests.conftest import Clock
 from tests.contract.conftest import badges_over, channels_over
 from tests.contract.test_hot_badges import begin
-from tests.contract.valkey import PATIENT, HotStore, cluster, hot_store, single
+from tests.contract.valkey import PATIENT, HotStore, ask_all, cluster, hot_store, single
 from tests.online import nobody
 
 CAP = 5
@@ -94,7 +94,7 @@ async def test_ids_of_any_kind_are_told_apart_and_all_keys_of_a_channel_are_in_o
 
 
 async def keys_of(store: HotStore) -> list[str]:
-    found = await store.outsider.each("KEYS", f"{store.prefix}*")
+    found = await ask_all(store.outsider, "KEYS", f"{store.prefix}*")
     return [key.decode() for keys in found for key in keys]
 
 

@@ -13,7 +13,7 @@ from readstate.domain.announcements import MessageCame
 from readstate.domain.errors import StorageUnavailable
 from readstate.workers.status_update import fold_unsent
 from tests.conftest import Clock
-from tests.contract.valkey import single
+from tests.contract.valkey import ask_all, single
 
 from .away import FANOUT, PATIENT, Cluster, a_cluster, outsider
 
@@ -223,7 +223,7 @@ async def test_case_9_a_writer_that_repeats_its_batch_decides_nothing_again(clus
     await cluster.goes_away("carol")
     if told:
         async with outsider(single().url) as main:
-            await main.each("FLUSHALL")
+            await ask_all(main, "FLUSHALL")
     await cluster.settle()
 
     assert await cluster.badge("bob") == 1
@@ -328,7 +328,7 @@ async def test_the_set_is_rebuilt_from_the_durable_store_when_it_is_lost(cluster
     await cluster.settle()
     assert await cluster.badge("bob") == 2
     async with outsider(single().url) as main:
-        await main.each("FLUSHALL")
+        await ask_all(main, "FLUSHALL")
     assert await cluster.badge("bob", instance=1) == 2
 
 

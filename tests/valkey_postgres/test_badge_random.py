@@ -11,7 +11,7 @@ import pytest
 from readstate.api import ChangeMembers
 from readstate.domain.events import MessageEvent
 from tests.conftest import Clock
-from tests.contract.valkey import single
+from tests.contract.valkey import ask_all, single
 from tests.effort import long
 
 from .away import PATIENT, Cluster, a_cluster, outsider, second
@@ -209,7 +209,7 @@ class Schedule:
 
     async def flush_main(self) -> None:
         async with outsider(single().url) as main:
-            await main.each("FLUSHALL")
+            await ask_all(main, "FLUSHALL")
 
     async def restart_replica(self) -> None:
         if self.dice.random() < 0.3:

@@ -10,7 +10,7 @@ from readstate.timings import ValkeyTimings
 from .client import Call, ValkeyClient
 from .generation import Generation
 from .keys import slot_of
-from .scripts import COMMAND, Script
+from .scripts import COMMAND, Script, Word
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,9 +28,9 @@ class Backend:
         """Now and the expiry (both in ms), as scripts receive them."""
         return self.clock(), self.ttl_ms
 
-    async def one(self, script: Script, keys: Sequence[str | bytes], *arguments: str | bytes | int) -> Any:
+    async def one(self, script: Script, keys: Sequence[str | bytes], *arguments: Word) -> Any:
         """Run a script once. All keys must be in one slot."""
         return (await self.client.run(script, [Call(slot_of(keys[0]), keys, arguments)])).values[0]
 
-    async def command(self, key: str, *command: str | bytes | int) -> Any:
+    async def command(self, key: str, *command: Word) -> Any:
         return await self.one(COMMAND, [key], *command)

@@ -5,13 +5,11 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
-import msgspec
-
 from readstate.domain.model import Undelivered
 
 from . import Backend, Script, slot_of, tag_of
 from .groups import Packed, all_or_reload, run_for_each
-from .scripts import script
+from .scripts import Word, encode, script
 
 MAX_ADDED = 1_000
 """Pairs of receiver and sender in one call."""
@@ -23,8 +21,6 @@ COUNT, ADD = script("badge_state", "badge_count"), script("badge_state", "badge_
 READ, MEMBERS = script("badge_state", "badge_read"), script("badge_state", "badge_members")
 BEGIN, INSTALL = script("badge_state", "badge_begin"), script("badge_state", "badge_install")
 HOLD, RELEASE, FORGET = script("badge_hold"), script("badge_release"), script("badge_forget")
-
-_encode = msgspec.msgpack.Encoder().encode
 
 Wrote = Mapping[str, Mapping[str, int]]
 """Per receiver, each sender and when that sender's newest message was accepted (ms)."""
@@ -77,7 +73,7 @@ class ValkeyBadges:
 
         def pack(users: list[str]) -> Packed:
             packed = [[word for one in wrote[user].items() for word in reversed(one)] for user in users]
-            return self._keys_of(users), [*self._backend.time(), _encode(packed)]
+            return self._keys_of(users), [*self._backend.time(), encode(packed)]
 
         things = ((self._slot(user), len(senders), user) for user, senders in wrote.items())
         found = await run_for_each(self._backend.client, ADD, things, MAX_ADDED, pack)
@@ -108,7 +104,7 @@ class ValkeyBadges:
         return int(given) if given else None
 
     async def install(self, user: str, ticket: int, tap: int, senders: frozenset[str]) -> bool:
-        packed = _encode(sorted(senders))
+        packed = encode(sorted(senders))
         return bool(await self._run(INSTALL, user, *self._backend.time(), ticket, tap, packed))
 
     async def forget(self, user: str) -> None:
@@ -132,7 +128,7 @@ class ValkeyBadges:
     def _slot(self, user: str) -> int:
         return slot_of(self._keys(user)[0])
 
-    async def _run(self, script: Script, user: str, *arguments: str | bytes | int, hold: bool = False) -> Any:
+    async def _run(self, script: Script, user: str, *arguments: Word, hold: bool = False) -> Any:
         keys = [*self._keys(user), f"{self._backend.prefix}hold:{tag_of(user)}"]
         return await self._backend.one(script, keys if hold else keys[:2], *arguments)
 

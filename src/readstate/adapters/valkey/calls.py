@@ -1,13 +1,15 @@
 """Script calls for many users at once: one call per server, or per slot in a Cluster."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from readstate.domain.model import Generation
 
 from . import Backend, Call
 from .groups import Packed, run_grouped
-from .user_rooms import UserKeys, UserScript, encode
+from .scripts import Word, encode
+from .user_rooms import UserKeys, UserScript
 
 MAX_ITEMS = 500
 """Items in one call, by weight, so that no call blocks a server for long."""
@@ -24,14 +26,13 @@ class Packet:
         self.items: list[Any] = []
         self.indexes: list[int] = []
         """The index of each item in the caller's list."""
-        self.updates: dict[int, int] = {}
-        """Hot updates of this call: index in the caller's list -> number, counted from 1."""
+        self.updates: dict[int, Any] = {}
+        """Hot updates of this call, by the index in the caller's list."""
 
-    def user(self, user: str) -> int:
-        return self.users.setdefault(user, len(self.users) + 1)
-
-    def ledger(self, user: str, room: str) -> int:
-        return self.ledgers.setdefault((user, room), len(self.ledgers) + 1)
+    def numbers(self, user: str, room: str) -> tuple[int, int]:
+        """Of the user, and of the user's ledger in the room."""
+        ledger = self.ledgers.setdefault((user, room), len(self.ledgers) + 1)
+        return self.users.setdefault(user, len(self.users) + 1), ledger
 
     def add(self, index: int, item: Any) -> None:
         self.indexes.append(index)
@@ -45,35 +46,28 @@ class UserCalls:
         self._client = backend.client
 
     def packets(self) -> "Packets":
-        return Packets(self, by_slot=self._client.is_cluster)
+        return Packets(self.keys, by_slot=self._client.is_cluster)
 
-    async def one(
-        self, script: UserScript, user: str, *arguments: str | bytes | int, more: Iterable[bytes] = ()
-    ) -> Any:
+    async def one(self, script: UserScript, user: str, *arguments: Word, more: Iterable[bytes] = ()) -> Any:
         return (await self.once(script, user, *arguments, more=more))[0]
 
     async def once(
-        self, script: UserScript, user: str, *arguments: str | bytes | int, more: Iterable[bytes] = ()
+        self, script: UserScript, user: str, *arguments: Word, more: Iterable[bytes] = ()
     ) -> tuple[Any, bool]:
         """Like `one`, and whether the call was sent more than once."""
-        slot, keys = self.keys.of(user)
-        call = Call(slot, [*script.keys(keys), *more], [*self._head(1), *arguments])
+        keys, packed = self._packed(script, [user], (), *arguments)
+        call = Call(self.keys.of(user)[0], [*keys, *more], packed)
         values, repeated = await self._client.run(script, [call])
         return values[0], repeated
 
     async def parts(self, script: UserScript, user: str, arguments: Sequence[bytes]) -> list[Any]:
         """Run a script once per argument, in one round trip. Other calls may run in between."""
-        slot, keys = self.keys.of(user)
-        calls = [Call(slot, script.keys(keys), [*self._head(1), argument]) for argument in arguments]
+        slot = self.keys.of(user)[0]
+        calls = [Call(slot, *self._packed(script, [user], (), argument)) for argument in arguments]
         return (await self._client.run(script, calls)).values
 
     async def many(
-        self,
-        script: UserScript,
-        packets: "Packets",
-        *,
-        updates: Sequence[Any] = (),
-        generation: Generation | None = None,
+        self, script: UserScript, packets: "Packets", generation: Generation | None = None
     ) -> tuple[list[tuple[Packet, Any]], bool]:
         """Returns what each packet answered, and whether any call was sent more than once.
 
@@ -85,8 +79,9 @@ class UserCalls:
         for wave in packets.waves():
             calls = []
             for packet in wave:
-                packed = [encode([updates[index] for index in packet.updates])] if packet.updates else []
-                calls.append(self._call(script, packet, [*packed, encode(packet.items)]))
+                updates = [encode([*packet.updates.values()])] if packet.updates else []
+                packed = self._packed(script, packet.users, packet.ledgers, *updates, encode(packet.items))
+                calls.append(Call(packet.slot, *packed))
             values, again = await self._client.run(script, calls, generation)
             answers += zip(wave, values, strict=True)
             repeated = repeated or again
@@ -99,9 +94,8 @@ class UserCalls:
 
         def pack(indexes: list[int]) -> Packed:
             some = [users[index] for index in indexes]
-            keys = [key for user in some for key in script.keys(self.keys.of(user)[1])]
-            keys += () if ledger is None else (self.keys.ledger(user, ledger) for user in some)
-            return keys, [*self._head(len(some)), *arguments]
+            ledgers = [] if ledger is None else [(user, ledger) for user in some]
+            return self._packed(script, some, ledgers, *arguments)
 
         things = ((self.keys.of(user)[0], 1, index) for index, user in enumerate(users))
         answers: list[Any] = [None] * len(users)
@@ -111,44 +105,32 @@ class UserCalls:
                 answers[index] = values[at * width : (at + 1) * width]
         return answers
 
-    def _call(self, script: UserScript, packet: Packet, arguments: Sequence[str | bytes | int]) -> Call:
-        keys = [key for user in packet.users for key in script.keys(self.keys.of(user)[1])]
-        keys += [self.keys.ledger(user, room) for user, room in packet.ledgers]
-        return Call(packet.slot, keys, [*self._head(len(packet.users)), *arguments])
-
-    def _head(self, users: int) -> tuple[int, ...]:
-        """The arguments that every script of users begins with."""
-        return *self.backend.time(), self.backend.unread_cap, users
+    def _packed(
+        self, script: UserScript, users: Collection[str], ledgers: Iterable[tuple[str, str]], *arguments: Word
+    ) -> Packed:
+        keys = [key for user in users for key in script.keys(self.keys.of(user)[1])]
+        keys += [self.keys.ledger(user, room) for user, room in ledgers]
+        return keys, [*self.backend.time(), self.backend.unread_cap, len(users), *arguments]
 
 
 class Packets:
     """Sorts items into packets and keeps the order of each user's items."""
 
-    def __init__(self, calls: UserCalls, by_slot: bool) -> None:
-        self._calls = calls
+    def __init__(self, keys: UserKeys, by_slot: bool) -> None:
+        self._keys = keys
         self._by_slot = by_slot
-        self._open: dict[int, Packet] = {}
-        self._all: list[Packet] = []
+        self._packets: dict[int, list[Packet]] = {}
 
     def of(self, user: str, weight: int = 1) -> Packet:
         """The packet for the user's next item."""
-        slot = self._calls.keys.of(user)[0]
-        target = slot if self._by_slot else 0
-        packet = self._open.get(target)
-        if packet is None or (packet.weight + weight > MAX_ITEMS and packet.weight):
-            packet = self._open[target] = Packet(slot)
-            self._all.append(packet)
-        packet.weight += weight
-        return packet
+        slot = self._keys.of(user)[0] if self._by_slot else 0
+        packets = self._packets.setdefault(slot, [])
+        if not packets or packets[-1].weight + weight > MAX_ITEMS:
+            packets.append(Packet(slot))
+        packets[-1].weight += weight
+        return packets[-1]
 
     def waves(self) -> Iterator[list[Packet]]:
         """Groups of packets that may run at the same time: at most one per slot, or per server outside a Cluster."""
-        waiting = self._all
-        while waiting:
-            wave: dict[int, Packet] = {}
-            rest = []
-            for packet in waiting:
-                if wave.setdefault(packet.slot if self._by_slot else 0, packet) is not packet:
-                    rest.append(packet)
-            yield list(wave.values())
-            waiting = rest
+        for wave in zip_longest(*self._packets.values()):
+            yield [packet for packet in wave if packet is not None]

@@ -8,6 +8,8 @@ from msgspec import Struct
 
 from readstate.domain.model import Channel, Latest, LogPosition, Mode, RoomType
 
+from .scripts import encode
+
 _HEAD = Packing(">QB")
 """Change number, flags. Scripts read both."""
 TIMELINE, ARCHIVED, DELETED = 1, 2, 4
@@ -40,7 +42,6 @@ class _Rest(Struct, frozen=True, gc=False, array_like=True):
     peers: tuple[str, ...]
 
 
-_encode = msgspec.msgpack.Encoder().encode
 _decode_rest = msgspec.msgpack.Decoder(_Rest).decode
 
 
@@ -62,7 +63,7 @@ def encode_channel(channel: Channel) -> bytes:
         channel.peers,
     )
     flags = TIMELINE * (channel.mode is Mode.TIMELINE) + ARCHIVED * channel.archived + DELETED * channel.deleted
-    return _HEAD.pack(channel.change, flags) + _encode(rest)
+    return _HEAD.pack(channel.change, flags) + encode(rest)
 
 
 def decode_channel(channel_id: str, value: bytes) -> Channel:

@@ -21,7 +21,7 @@ from . import Backend, Call
 from .channel_values import decode_channel, encode_channel
 from .groups import Packed, all_or_reload, chunks, once_or_reload, run_for_each, run_grouped
 from .keys import ChannelKeys, shard_of
-from .scripts import script
+from .scripts import encode, script
 
 MAX_READ = 5_000
 """Channels that one call reads: a few ms of server time."""
@@ -38,8 +38,6 @@ APPLY = script("channel_shard", "timeline_state", "channel_apply")
 COUNT, STAGE = script("timeline_state", "timeline_count"), script("timeline_state", "timeline_stage")
 INSTALL_TIMELINE = script("timeline_state", "timeline_install")
 PASS, READ_POSITIONS = script("positions_pass"), script("positions_read")
-
-_encode = msgspec.msgpack.Encoder().encode
 
 
 # ---------------------------------------------------------------- hot updates and counts as arguments
@@ -153,7 +151,7 @@ class ValkeyChannels(ABC):
         found: list[Channel | None] = [None] * len(ids)
 
         def pack(shards: Sequence[tuple[str, Sequence[int]]]) -> Packed:
-            return [key for key, _ in shards], [_encode([ids[index] for index in part]) for _, part in shards]
+            return [key for key, _ in shards], [encode([ids[index] for index in part]) for _, part in shards]
 
         for (_, part), values in await run_for_each(self._client, READ, self._shards(ids), MAX_READ, pack):
             for index, value in zip(part, values or (), strict=bool(values)):
@@ -183,7 +181,7 @@ class ValkeyChannels(ABC):
             keys = [key for key, _ in parts]
             for _, (channel, updates) in parts:
                 keys += self._keys.timeline(channel.channel_id) if updates else ()
-            packed = _encode([(channel.channel_id, channel.change, updates) for _, (channel, updates) in parts])
+            packed = encode([(channel.channel_id, channel.change, updates) for _, (channel, updates) in parts])
             values = [encode_channel(channel) for _, (channel, _) in parts]
             return keys, [*self._backend.time(), self._backend.unread_cap, secrets.token_hex(8), packed, *values]
 
@@ -194,7 +192,7 @@ class ValkeyChannels(ABC):
 
         def pack(asked: Sequence[_Asked]) -> Packed:
             keys = [key for one in asked for key in self._keys.timeline(one.channel)]
-            return keys, [*self._backend.time(), _encode([one.queries for one in asked])]
+            return keys, [*self._backend.time(), encode([one.queries for one in asked])]
 
         for asked, packed in await run_grouped(self._client, COUNT, self._asked(queries), MAX_QUERIES, pack):
             for one, answers in zip(asked, _decode_answers(packed), strict=True):
@@ -239,7 +237,7 @@ class ValkeyChannels(ABC):
         def pack(parts: Sequence[tuple[str, str, Sequence[Channel]]]) -> Packed:
             loads = [[witness, *(x for c in part for x in (c.channel_id, c.change))] for _, witness, part in parts]
             values = [encode_channel(channel) for _, _, part in parts for channel in part]
-            return [key for key, _, _ in parts], [_encode(loads), *values]
+            return [key for key, _, _ in parts], [encode(loads), *values]
 
         taken = await run_grouped(self._client, INSTALL, things, MAX_INSTALLED, pack)
         return sum(int(count) for _, count in taken) == len(things)
@@ -261,7 +259,7 @@ class ValkeyChannels(ABC):
         staged = self._keys.staged(channel, name)
         for some in chunks(entries, MAX_STAGED):
             part = [(entry.seq, _member(entry), int(entry.mention)) for entry in some]
-            await self._backend.one(STAGE, staged, self._backend.timings.load_ms, _encode(part))
+            await self._backend.one(STAGE, staged, self._backend.timings.load_ms, encode(part))
         keys = [self._keys.latest(shard_of(channel))[1], *self._keys.timeline(channel), *staged]
         sizes = (len(entries), sum(entry.mention for entry in entries))
         arguments = (*self._backend.time(), channel, load.change, floor, *sizes, name)

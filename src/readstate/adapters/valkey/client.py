@@ -12,7 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.asyncio import Redis
-from redis.asyncio.connection import AbstractConnection, parse_url
+from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
@@ -39,7 +39,7 @@ from readstate.timings import ValkeyTimings
 from .address import Address, server_name
 from .keys import SLOTS
 from .pool import NO_CONNECTION, FairPool
-from .scripts import Script
+from .scripts import Script, Word
 
 if TYPE_CHECKING:
     from .generation import Generation
@@ -67,7 +67,7 @@ class Call(NamedTuple):
 
     slot: int
     keys: Sequence[str | bytes]
-    arguments: Sequence[str | bytes | int]
+    arguments: Sequence[Word]
 
 
 class _Batch(NamedTuple):
@@ -140,20 +140,6 @@ class ValkeyClient:
     def owner(self, slot: int) -> Redis:
         """As of the last refresh of the slot map."""
         return self._node(self._owners[slot])
-
-    async def connection(self, slot: int, name: str) -> AbstractConnection:
-        """A dedicated connection to the server that owns the slot now. It never reconnects."""
-        await self.refresh()
-        pool = self.owner(slot).connection_pool
-        connection: AbstractConnection = pool.make_connection()  # type: ignore[no-untyped-call]
-        connection.client_name = name
-        try:
-            with closed_is_lost():
-                await connection.connect()  # type: ignore[no-untyped-call]
-        except BaseException:
-            await connection.disconnect(nowait=True)
-            raise
-        return connection
 
     async def masters(self) -> dict[int, Redis]:
         """All masters, by the first slot that each owns."""
@@ -270,7 +256,7 @@ class ValkeyClient:
             await self._follow(batch, errors, answers)
         return errors
 
-    def _command(self, batch: _Batch, index: int) -> tuple[str | bytes | int, ...]:
+    def _command(self, batch: _Batch, index: int) -> tuple[Word, ...]:
         script, call, generation = batch.script, batch.calls[index], batch.generation
         if generation is None:
             generation = NO_GENERATION if self._guard is None else self._guard.number
@@ -319,13 +305,8 @@ class ValkeyClient:
             with suppress(RedisError, OSError):  # the next attempt refreshes again
                 await self.refresh()
 
-    async def each(self, *command: str | bytes | int) -> list[Any]:
-        """Send a command to all masters concurrently. Raises the first error."""
-        masters = (await self.masters()).values()
-        return list(await asyncio.gather(*(ask(node, *command) for node in masters)))
 
-
-async def ask(node: Redis, *command: str | bytes | int) -> Any:
+async def ask(node: Redis, *command: Word) -> Any:
     with closed_is_lost():
         return await node.execute_command(*command)  # type: ignore[no-untyped-call]
 

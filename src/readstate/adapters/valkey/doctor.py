@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from msgspec.structs import replace
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -18,6 +19,7 @@ from readstate.findings import MIB, PATIENCE, PINGS, Finding, State, clock, encr
 from readstate.settings import without_password
 
 from .address import Address, member_name, server_name
+from .client import ask
 from .keys import SLOTS
 
 LEAST_VALKEY, LEAST_REDIS = (8, 0), (7, 0)
@@ -31,7 +33,7 @@ async def valkey(name: str, setting: str, url: str) -> list[Finding]:
     try:
         async with asyncio.timeout(PATIENCE):
             if Address(url).is_cluster:
-                return await _Cluster(name, setting, url).examine()
+                return await _cluster_findings(name, setting, url)
             return await _findings(name, setting, url)
     except TimeoutError:
         return [Finding(name, "fail", f"{without_password(url)}: no answer", "check whether it hangs, and its load")]
@@ -63,10 +65,6 @@ def _connect(url: str) -> Redis:
         socket_timeout=ANSWER_SECONDS,
         retry=Retry(NoBackoff(), 0),
     )
-
-
-async def _ask(node: Redis, *words: str) -> Any:
-    return await node.execute_command(*words)  # type: ignore[no-untyped-call]
 
 
 def _unreachable(name: str, setting: str, url: str, error: Exception) -> Finding:
@@ -142,10 +140,9 @@ async def _persistence(node: Redis, name: str, info: Mapping[str, Any]) -> Findi
 async def _saves(node: Redis) -> bool:
     """Whether it takes snapshots; a server that hides its settings is assumed to."""
     try:
-        found = await _ask(node, "CONFIG", "GET", "save")
+        return bool((await node.config_get("save")).get("save"))
     except RedisError:
         return True
-    return bool(found.get("save") if isinstance(found, dict) else found[-1])
 
 
 def _eviction(name: str, info: Mapping[str, Any]) -> Finding:
@@ -177,7 +174,7 @@ async def _latency(node: Redis, name: str) -> Finding:
     took = []
     for _ in range(PINGS):
         begun = time.perf_counter()
-        await _ask(node, "PING")
+        await ask(node, "PING")
         took.append((time.perf_counter() - begun) * 1000)
     return latency(f"{name} latency", took, MUCH_LATENCY_MS)
 
@@ -191,42 +188,43 @@ def _encryption(name: str, setting: str, url: str) -> Finding:
 # ---------------------------------------------------------------- a Cluster
 
 
-class _Cluster:
-    """All servers of a Cluster, as the first seed that answers knows them."""
-
-    def __init__(self, name: str, setting: str, url: str) -> None:
-        self._name, self._setting, self._url = name, setting, url
-        self._address = Address(url)
-
-    async def examine(self) -> list[Finding]:
-        failed: list[Finding] = []
-        for seed in self._address.seeds:
-            try:
-                return [*failed, *await self._from(seed)]
-            except (RedisError, OSError) as error:
-                found = _unreachable(self._name, self._setting, self._address.url_of(seed), error)
-                failed.append(Finding(found.check, "warn", found.detail, found.advice))
-        return [Finding(one.check, "fail", one.detail, one.advice) for one in failed]
-
-    async def _from(self, seed: str) -> list[Finding]:
-        node = _connect(self._address.url_of(seed))
+async def _cluster_findings(name: str, setting: str, url: str) -> list[Finding]:
+    """Findings about all servers of a Cluster, as the first seed that answers knows them."""
+    address = Address(url)
+    failed: list[Finding] = []
+    for seed in address.seeds:
         try:
-            enabled = (await node.info("cluster")).get("cluster_enabled")
-            if str(enabled) != "1":
-                advice = f"write {self._setting} as {self._address.scheme}://… without +cluster"
-                return [Finding(self._name, "fail", f"{seed} is no part of a Cluster", advice)]
-            state = dict(line.split(":", 1) for line in _lines(await _ask(node, "CLUSTER", "INFO")))
-            members = [_Member(line, seed) for line in _lines(await _ask(node, "CLUSTER", "NODES"))]
-        finally:
-            await node.aclose()
+            state, members = await _ask_seed(address, seed)
+        except (RedisError, OSError) as error:
+            failed.append(_unreachable(name, setting, address.url_of(seed), error))
+            continue
+        warnings = [replace(one, state="warn") for one in failed]
+        if not members:
+            advice = f"write {setting} as {address.scheme}://… without +cluster"
+            return [*warnings, Finding(name, "fail", f"{seed} is no part of a Cluster", advice)]
         reachable = [one.address for one in members if one.is_up]
-        urls = map(self._address.url_of, reachable)
-        found = await asyncio.gather(*(_findings(self._name, self._setting, url, in_cluster=True) for url in urls))
+        urls = map(address.url_of, reachable)
+        found = await asyncio.gather(*(_findings(name, setting, url, in_cluster=True) for url in urls))
         return [
+            *warnings,
             *merged(dict(zip(reachable, found, strict=True))),
-            *_state(self._name, state, members),
-            _encryption(self._name, self._setting, self._url),
+            *_state(name, state, members),
+            _encryption(name, setting, url),
         ]
+    return failed
+
+
+async def _ask_seed(address: Address, seed: str) -> tuple[dict[str, str], list["_Member"]]:
+    """The state of the Cluster and its members; none if the server is no part of one."""
+    node = _connect(address.url_of(seed))
+    try:
+        if str((await node.info("cluster")).get("cluster_enabled")) != "1":
+            return {}, []
+        state = dict(line.split(":", 1) for line in (await ask(node, "CLUSTER", "INFO")).splitlines() if line)
+        nodes = (await ask(node, "CLUSTER", "NODES")).splitlines()
+        return state, [_Member(line, seed) for line in nodes]
+    finally:
+        await node.aclose()
 
 
 class _Member:
@@ -238,13 +236,6 @@ class _Member:
         self.flags = set(flags.split(","))
         self.is_up = not self.flags & {"fail", "fail?", "noaddr", "handshake"}
         self.is_master = "master" in self.flags
-
-
-def _lines(answer: Any) -> list[str]:
-    """The answer as lines of text; the library turns some answers into a dictionary."""
-    if isinstance(answer, dict):
-        return [f"{key}:{value}" for key, value in answer.items()]
-    return [line for line in str(answer).splitlines() if line.strip()]
 
 
 def _state(name: str, state: Mapping[str, str], members: list[_Member]) -> list[Finding]:

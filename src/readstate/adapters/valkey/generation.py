@@ -198,10 +198,12 @@ class Generation(ABC):
 
     def _note_time(self, info: Any) -> str:
         """Returns the run id of a server, and notes the time of its clock."""
-        fields = _fields_of(info)
-        if (now := fields.get("server_time_usec")) is not None:
-            self._ahead[fields["run_id"]] = int(now) / 1e6 - monotonic()
-        return fields["run_id"]
+        if isinstance(info, bytes):  # as a connection reads it; the library parses it for others
+            info = dict(line.split(":", 1) for line in info.decode().splitlines() if ":" in line)
+        run = str(info["run_id"])
+        if (now := info.get("server_time_usec")) is not None:
+            self._ahead[run] = int(now) / 1e6 - monotonic()
+        return run
 
     async def close(self) -> None:
         """Cancels a confirmation in flight, which would open new connections."""
@@ -264,10 +266,3 @@ class SharedGeneration(Generation):
 def _parse(marker: bytes | None) -> _Marker | None:
     parts = [] if marker is None else marker.decode().split(" ")
     return _Marker(GenerationNumber(int(parts[0])), parts[1], parts[2]) if len(parts) == 3 else None
-
-
-def _fields_of(info: Any) -> dict[str, str]:
-    if isinstance(info, dict):
-        return {str(name): str(value) for name, value in info.items()}
-    text = info.decode() if isinstance(info, bytes) else str(info)
-    return dict(line.strip().split(":", 1) for line in text.splitlines() if ":" in line)

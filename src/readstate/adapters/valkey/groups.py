@@ -5,22 +5,21 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from . import Call, Generation, Script, ValkeyClient
+from .scripts import Word
 
 T = TypeVar("T")
 
-
-Packed = tuple[Sequence[str | bytes], Sequence[str | bytes | int]]
+Packed = tuple[Sequence[str | bytes], Sequence[Word]]
 """The keys and the arguments of a call."""
+Things = Iterable[tuple[int, int, T]]
+"""(slot, weight, thing)."""
+Pack = Callable[[list[T]], Packed]
 
 
 async def run_grouped(
-    client: ValkeyClient,
-    script: Script,
-    things: Iterable[tuple[int, int, T]],
-    most: int,
-    pack: Callable[[list[T]], Packed],
+    client: ValkeyClient, script: Script, things: Things[T], most: int, pack: Pack[T]
 ) -> list[tuple[list[T], Any]]:
-    """Run a script for (slot, weight, thing), with one call for all things of a server, or of a slot in a Cluster.
+    """Run a script, with one call for all things of a server, or of a slot in a Cluster.
 
     No call weighs more than `most`, unless a single thing does. Returns the things of each call, and its answer.
     """
@@ -31,18 +30,14 @@ async def run_grouped(
 
 
 async def run_for_each(
-    client: ValkeyClient,
-    script: Script,
-    things: Iterable[tuple[int, int, T]],
-    most: int,
-    pack: Callable[[list[T]], Packed],
+    client: ValkeyClient, script: Script, things: Things[T], most: int, pack: Pack[T]
 ) -> list[tuple[T, Any]]:
     """`run_grouped` for a script that returns one answer per thing. Returns each thing and its answer."""
     found = await run_grouped(client, script, things, most, pack)
     return [pair for group, answers in found for pair in zip(group, answers, strict=True)]
 
 
-def _groups(by_slot: bool, things: Iterable[tuple[int, int, T]], most: int) -> Iterator[tuple[int, list[T]]]:
+def _groups(by_slot: bool, things: Things[T], most: int) -> Iterator[tuple[int, list[T]]]:
     begun: dict[int, tuple[list[T], int]] = {}
     for slot, weight, thing in things:
         target = slot if by_slot else 0

@@ -3,6 +3,13 @@
 from hashlib import sha1
 from importlib.resources import files
 
+import msgspec
+
+Word = str | bytes | int
+"""A part of a command."""
+encode = msgspec.msgpack.Encoder().encode
+"""Packs an argument that scripts unpack."""
+
 
 class Script:
     """The server knows a script by the hash of its text."""

@@ -10,7 +10,8 @@ import msgspec
 from msgspec.structs import replace
 
 from readstate.domain.model import NO_PREFERENCES, Mode, Pointer, Position, Preferences
-from readstate.ports import LedgerView, UserRoom
+from readstate.domain.rooms import is_thread
+from readstate.ports import LedgerView, LoadedUserRoom, UserRoom
 
 from . import Script, slot_of, tag_of
 from .scripts import script
@@ -38,7 +39,6 @@ LOADED = FAMILIES[:6]
 _EMPTY = LedgerView()
 _NOTHING: frozenset[int] = frozenset()
 _decode_preferences = msgspec.msgpack.Decoder(Preferences).decode
-encode = msgspec.msgpack.Encoder().encode
 
 
 class UserScript(Script):
@@ -90,14 +90,23 @@ def pack_user_room(pointer: Pointer, change: int, flags: int) -> bytes:
     return head + (pointer.id or "").encode()
 
 
+def flags_of_room(room: str, mode: Mode, archived: bool) -> int:
+    flags = Flag.THREAD if is_thread(room) else 0
+    flags |= Flag.TIMELINE if mode is Mode.TIMELINE else 0
+    return flags | (Flag.ARCHIVED if archived else 0)
+
+
+def flags_of(load: LoadedUserRoom) -> int:
+    flags = flags_of_room(load.channel_id, load.mode, load.archived)
+    flags |= Flag.MEMBER if load.member else 0
+    flags |= Flag.APART if load.pointer.apart else 0
+    flags |= Flag.PREFERS if load.preferences != NO_PREFERENCES else 0
+    return flags | (Flag.COUNTED if load.member and not load.empty else 0)
+
+
 def pack_missing(flags: int) -> bytes:
     """The row of a ledger that must be loaded."""
     return COUNT.pack(flags & (Flag.TIMELINE | Flag.THREAD | Flag.ARCHIVED) | Flag.MISSING, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-
-
-def pack_preferences(preferences: Preferences) -> bytes:
-    """Empty for the default."""
-    return b"" if preferences == NO_PREFERENCES else encode(preferences)
 
 
 # ---------------------------------------------------------------- from Valkey

@@ -15,13 +15,13 @@ from readstate.ports import Absent, LedgerLoad, LoadedUserRoom, Move, Moved, Rea
 from . import Overtaken
 from .calls import Packet, UserCalls
 from .groups import all_or_reload, chunks, once_or_reload
-from .scripts import script
+from .scripts import Word, encode, script
 from .user_rooms import (
     Flag,
     UserScript,
-    encode,
+    flags_of,
+    flags_of_room,
     pack_missing,
-    pack_preferences,
     pack_seqs,
     pack_user_room,
     pointer_of,
@@ -61,12 +61,11 @@ class ValkeyUsers(ValkeyViews):
         packets = self._calls.packets()
         for index, move in enumerate(moves):
             packet = packets.of(move.user_id)
-            ledger = packet.ledger(move.user_id, move.channel_id)
-            packet.add(index, _move(move, packet.user(move.user_id), ledger))
+            packet.add(index, _move(move, *packet.numbers(move.user_id, move.channel_id)))
         answers: list[Moved | Absent] = [Absent.NOT_LOADED] * len(moves)
         number = None if generation is None else Generation(generation >> 32)
         try:
-            found, repeated = await once_or_reload(self._generation, self._calls.many(MOVE, packets, generation=number))
+            found, repeated = await once_or_reload(self._generation, self._calls.many(MOVE, packets, number))
         except Overtaken:  # moves that were applied are lost with the generation
             return answers
         now = self._clock()
@@ -79,15 +78,14 @@ class ValkeyUsers(ValkeyViews):
 
     async def apply(self, updates: Sequence[UserHotUpdate]) -> list[Moved]:
         packets = self._calls.packets()
-        for number, update in enumerate(updates):
+        for index, update in enumerate(updates):
+            packed = _packed(update)
             for user, item in _items(update):
                 packet = packets.of(user)
-                at = packet.updates.setdefault(number, len(packet.updates) + 1)
-                ledger = packet.ledger(user, update.channel_id)
-                packet.add(number, [at, packet.user(user), ledger, *item])
-        packed = [_packed(update) for update in updates]
+                packet.updates[index] = packed
+                packet.add(index, [len(packet.updates), *packet.numbers(user, update.channel_id), *item])
         with all_or_reload(self._generation):
-            found, _ = await self._calls.many(APPLY, packets, updates=packed)
+            found, _ = await self._calls.many(APPLY, packets)
         now = self._clock()
         return [self._moved_by(packet, value, updates, now) for packet, values in found for value in values]
 
@@ -136,16 +134,16 @@ class ValkeyUsers(ValkeyViews):
     async def install(self, user: str, ticket: int, user_rooms: Sequence[LoadedUserRoom]) -> bool:
         staged = self._calls.keys.staged(user, secrets.token_hex(8))
         missing = 0
-        flat: list[list[str | bytes | int]] = [[] for _ in staged]
+        flat: list[list[Word]] = [[] for _ in staged]
         rows, aparts, counts, preferences, inbox, timelines = flat
         rows += ("", b"")  # the user's marker comes first: a small hash is searched from the beginning
         for load in user_rooms:
-            room, flags = load.channel_id, _flags(load)
+            room, flags = load.channel_id, flags_of(load)
             rows += (room, pack_user_room(load.pointer, load.change, flags))
             if flags & Flag.APART:
                 aparts += (room, pack_seqs(load.pointer.apart))
             if flags & Flag.PREFERS:
-                preferences += (room, pack_preferences(load.preferences))
+                preferences += (room, encode(load.preferences))
             if flags & Flag.COUNTED:
                 counts += (room, pack_missing(flags))
                 missing += not flags & Flag.TIMELINE
@@ -163,11 +161,10 @@ class ValkeyUsers(ValkeyViews):
         packets = self._calls.packets()
         for index, load in enumerate(loads):
             packet = packets.of(load.user_id, 1 + len(load.entries) // ENTRIES_PER_ITEM)
-            names = (packet.user(load.user_id), packet.ledger(load.user_id, load.channel_id), load.channel_id)
+            room, state = load.channel_id, load.state
             entries = [(entry.seq, entry.at, entry.id, entry.mention) for entry in load.entries]
-            state = load.state
-            item = (*names, state.epoch, load.change, load.floor, entries, state.seq, sorted(state.apart))
-            packet.add(index, item)
+            loaded = (state.epoch, load.change, load.floor, entries, state.seq, sorted(state.apart))
+            packet.add(index, (*packet.numbers(load.user_id, room), room, *loaded))
         found, _ = await self._calls.many(LEDGERS, packets)
         for packet, values in found:
             for index, value in zip(packet.indexes, values, strict=True):
@@ -254,8 +251,7 @@ def _packed(update: UserHotUpdate) -> list[object]:
         case Merged():
             return [2, room, thread]
         case Joined():
-            flags = thread | Flag.MEMBER | (Flag.TIMELINE if update.mode is Mode.TIMELINE else 0)
-            flags |= Flag.ARCHIVED if update.archived else 0
+            flags = Flag.MEMBER | flags_of_room(room, update.mode, update.archived)
             to = _position(update.read.seq, update.read)
             return [3, room, flags, update.change, update.last_seq, update.latest_at, *to]
         case _:
@@ -280,13 +276,3 @@ def _items(update: UserHotUpdate) -> Iterator[tuple[str, tuple[object, ...]]]:
 
 def _given(pointer: Pointer) -> tuple[object, ...]:
     return pointer.epoch, pointer.seq, sorted(pointer.apart), pointer.at or 0, pointer.id or ""
-
-
-def _flags(load: LoadedUserRoom) -> int:
-    flags = Flag.THREAD if is_thread(load.channel_id) else 0
-    flags |= Flag.MEMBER if load.member else 0
-    flags |= Flag.TIMELINE if load.mode is Mode.TIMELINE else 0
-    flags |= Flag.ARCHIVED if load.archived else 0
-    flags |= Flag.APART if load.pointer.apart else 0
-    flags |= Flag.PREFERS if pack_preferences(load.preferences) else 0
-    return flags | (Flag.COUNTED if load.member and not load.empty else 0)

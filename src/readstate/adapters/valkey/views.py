@@ -9,13 +9,13 @@ from readstate.ports import CountDelta, UnreadSummary, UserView, Which
 
 from .calls import UserCalls
 from .groups import chunks
+from .scripts import encode
 from .user_rooms import (
     COUNT,
     NAMED,
     USER,
     Flag,
     UserScript,
-    encode,
     pairs,
     pointer_of,
     preferences_of,

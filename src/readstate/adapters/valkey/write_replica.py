@@ -17,7 +17,6 @@ from dataclasses import replace
 from time import monotonic
 from typing import NamedTuple
 
-import msgspec
 import structlog
 
 from readstate.domain.errors import HotStoreUnavailable
@@ -28,7 +27,7 @@ from readstate.timings import ValkeyTimings
 from . import Call, ValkeyClient, slot_of, tag_of
 from .badges import LOADING, BadgeState, Taken, ValkeyBadges, newest
 from .groups import Packed, run_for_each, run_grouped
-from .scripts import COMMAND, script
+from .scripts import COMMAND, encode, script
 
 MAX_SIZE = 1_000
 """Larger badges are written to the main store alone: comparing them would take too long."""
@@ -38,7 +37,6 @@ MAX_SENDERS = 1_000
 KNOWN = script("badge_state", "replica_known")
 WRITE = script("replica_write")
 
-_encode = msgspec.msgpack.Encoder().encode
 log = structlog.get_logger()
 
 
@@ -80,7 +78,7 @@ class WriteReplica:
 
         def pack(some: list[Question]) -> Packed:
             rows = [(state.name.decode(), state.size, state.sum, senders) for _, state, senders in some]
-            return [self._key(one.user) for one in some], [_encode(rows)]
+            return [self._key(one.user) for one in some], [encode(rows)]
 
         things = ((self._slot(one.user), len(one.senders) + one.badge_state.size, one) for one in questions)
         async with self._or_pause():
@@ -91,7 +89,7 @@ class WriteReplica:
     async def write(self, updates: Sequence[Update]) -> None:
         def pack(some: list[Update]) -> Packed:
             rows = [(int(one.all), one.name, one.senders) for one in some]
-            return [self._key(one.user) for one in some], [self._timings.replica_ttl_ms, _encode(rows)]
+            return [self._key(one.user) for one in some], [self._timings.replica_ttl_ms, encode(rows)]
 
         async with self._or_pause():
             things = ((self._slot(one.user), len(one.senders), one) for one in updates)

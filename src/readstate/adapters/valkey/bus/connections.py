@@ -71,8 +71,12 @@ class BusServers:
     @asynccontextmanager
     async def open(self, channel: str, name: str) -> AsyncIterator[BusConnection]:
         """A connection to the server that owns the channel now. It is closed on exit, and for good when it breaks."""
-        connection = await self._client.connection(slot_of(channel), name)
+        await self._client.refresh()
+        pool = self._client.owner(slot_of(channel)).connection_pool
+        connection: AbstractConnection = pool.make_connection()  # type: ignore[no-untyped-call]
+        connection.client_name = name
         try:
+            await connection.connect()  # type: ignore[no-untyped-call]
             yield BusConnection(connection)
         finally:
             await connection.disconnect(nowait=True)

@@ -65,21 +65,6 @@ class Listener(Reconnecting):
 
     async def _work(self, connection: BusConnection) -> None:
         await self._subscribe(connection)
-        await self._listen(connection)
-
-    async def _subscribe(self, connection: BusConnection) -> None:
-        await connection.subscribe("SSUBSCRIBE" if self._servers.is_cluster else "SUBSCRIBE", self._channels)
-        now = time.monotonic()
-        self._numbers.listen(now)
-        if self._listened:
-            await self._report_gap("connection", now - self._batch_at)
-        else:  # nothing was delivered before, but a device may have connected meanwhile
-            await self._catch_up(now - self._batch_at)
-        self._listened = True
-        self._answer_at = self._batch_at = self._echo_at = self._checked_at = now
-        self.connected = True
-
-    async def _listen(self, connection: BusConnection) -> None:
         now = time.monotonic()
         while True:
             message = await connection.read(self._timings.bus_check)
@@ -95,6 +80,18 @@ class Listener(Reconnecting):
                 self._checked_at, self._failures = now, 0
                 if (since := self._numbers.silent(now)) is not None:
                     await self._report_gap("silence", now - since)
+
+    async def _subscribe(self, connection: BusConnection) -> None:
+        await connection.subscribe("SSUBSCRIBE" if self._servers.is_cluster else "SUBSCRIBE", self._channels)
+        now = time.monotonic()
+        self._numbers.listen(now)
+        if self._listened:
+            await self._report_gap("connection", now - self._batch_at)
+        else:  # nothing was delivered before, but a device may have connected meanwhile
+            await self._catch_up(now - self._batch_at)
+        self._listened = True
+        self._answer_at = self._batch_at = self._echo_at = self._checked_at = now
+        self.connected = True
 
     async def _check(self, connection: BusConnection, now: float) -> None:
         """Nothing arrived: check that the server answers and that this instance receives its own batches."""

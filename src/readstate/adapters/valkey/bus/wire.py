@@ -15,34 +15,12 @@ from typing import NamedTuple
 
 from msgspec import MsgspecError, Raw, Struct, ValidationError, json, structs
 
-from readstate.domain.announcements import (
-    Announcement,
-    BadgeChanged,
-    ChannelTouched,
-    MembersChanged,
-    MessageCame,
-    Outcome,
-    PointerMoved,
-    StateReplaced,
-    ThreadTouched,
-    UserRoomChanged,
-)
+from readstate.domain.announcements import Announcement, MessageCame, PointerMoved
 from readstate.domain.model import NO_CHANGE, ChangeNumber, Pointer
 from readstate.domain.rooms import channel_and_thread, is_thread, thread_room
 
 VERSION = 1
 """To be raised only if readers of the older version could not read a batch at all."""
-
-Other = (
-    MessageCame
-    | ChannelTouched
-    | MembersChanged
-    | ThreadTouched
-    | UserRoomChanged
-    | BadgeChanged
-    | StateReplaced
-    | Outcome
-)  # all but reads
 
 
 class Before(Struct, frozen=True, gc=False):
@@ -90,7 +68,8 @@ class Batch(Head, frozen=True, kw_only=True):
     """One message on a pub/sub channel."""
 
     changes: tuple[PointerChange, ...] = ()
-    announcements: tuple[Other, ...] = ()
+    announcements: tuple[Announcement, ...] = ()
+    """All but reads."""
 
 
 class _Loose(Head, frozen=True, kw_only=True):
@@ -121,7 +100,7 @@ _decode = json.Decoder(Batch).decode
 _skim = json.Decoder(_Skimmed).decode
 _decode_loose = json.Decoder(_Loose).decode
 _decode_change = json.Decoder(PointerChange).decode
-_decode_other: "json.Decoder[Other]" = json.Decoder(Other)
+_decode_other: "json.Decoder[Announcement]" = json.Decoder(Announcement)
 
 
 def runs(announcements: Sequence[Announcement]) -> Iterator[tuple[bool, tuple[Announcement, ...]]]:

@@ -8,7 +8,7 @@ import msgspec
 
 from readstate.adapters.valkey import Backend, Call, Script, slot_of, tag_of
 from readstate.adapters.valkey.groups import Packed, chunks, run_grouped
-from readstate.adapters.valkey.scripts import COMMAND, script
+from readstate.adapters.valkey.scripts import COMMAND, encode, script
 from readstate.domain.model import NO_GENERATION, Generation
 
 from .instances import MAX_USERS, Instances
@@ -18,7 +18,6 @@ LEAVE = script("presence_state", "presence_leave")
 Key = tuple[str, str]
 """(device, connection). The connection of a device that is only reported is empty."""
 
-_encode = msgspec.msgpack.Encoder().encode
 encode_text = msgspec.json.Encoder().encode
 
 
@@ -71,12 +70,12 @@ class PresenceCalls:
         self, script: Script, items: Mapping[str, Any], number: Generation = NO_GENERATION, *more: int
     ) -> list[tuple[list[str], Any]]:
         """Run a script for many users. Returns the users of each call, and its answer."""
-        head = (self.backend.clock(), _encode(list(self.instances.live)), _encode(list(self.instances.gone)))
+        head = (self.backend.clock(), encode(list(self.instances.live)), encode(list(self.instances.gone)))
         width = 3 if script is LEAVE else 2
 
         def pack(users: list[str]) -> Packed:
             keys = [key for user in users for key in self.keys_of(user)[1][:width]]
-            return keys, [*head, number, _encode([items[user] for user in users]), *more]
+            return keys, [*head, number, encode([items[user] for user in users]), *more]
 
         things = ((self.keys_of(user)[0], 1, user) for user in items)
         return await run_grouped(self.backend.client, script, things, MAX_USERS, pack)

@@ -1,6 +1,6 @@
 """Messages that were sent to connected devices and are not proven to have arrived."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -23,11 +23,10 @@ _decode_message = msgspec.json.Decoder(tuple[int, str, str, str]).decode
 
 
 class Deliveries:
-    def __init__(self, calls: PresenceCalls, own: OwnDevices, users: ListedUsers, wake: Callable[[], None]) -> None:
+    def __init__(self, calls: PresenceCalls, own: OwnDevices, users: ListedUsers) -> None:
         self._calls = calls
         self._own = own
         self._users = users
-        self._wake = wake
         self._sent: dict[str, dict[Undelivered, None]] = {}
         """By user, what was sent to a device of this process. Its next sign of life proves the delivery."""
         self._proven: dict[str, list[Undelivered]] = {}
@@ -57,7 +56,7 @@ class Deliveries:
     def proven(self, user: str) -> None:
         if (sent := self._sent.pop(user, None)) is not None:
             self._proven.setdefault(user, []).extend(sent)
-            self._wake()
+            self._users.wake.set()
 
     def sent_to(self, user: str) -> tuple[Undelivered, ...]:
         return tuple(self._sent.get(user, ()))

@@ -3,13 +3,12 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-import msgspec
 from msgspec import Struct
 
 from readstate.adapters.valkey import Call, slot_of
 from readstate.adapters.valkey.groups import run_for_each
 from readstate.adapters.valkey.keys import shard_of
-from readstate.adapters.valkey.scripts import script
+from readstate.adapters.valkey.scripts import encode, script
 from readstate.domain.model import NO_GENERATION, Generation
 from readstate.ports import Present
 
@@ -19,8 +18,6 @@ from .instances import MAX_USERS
 PUT, READ = script("presence_state", "presence_put"), script("presence_state", "presence_read")
 BLUR = script("presence_state", "presence_blur")
 FOCUS_READ, FOCUS_CLOSE = script("focus_read"), script("focus_close")
-
-_encode = msgspec.msgpack.Encoder().encode
 
 
 class Device(Struct):
@@ -122,7 +119,7 @@ class Devices:
                 answer[channel] = there
             if len(there) < len(users):
                 opened_before = self._backend.clock() - self._backend.timings.focus_grace_ms
-                absent = _encode(list(set(users).difference(there)))
+                absent = encode(list(set(users).difference(there)))
                 await self._backend.one(FOCUS_CLOSE, [self._focus_key(channel)], opened_before, absent)
         return answer
 

@@ -113,17 +113,18 @@ class Instances:
 class ListedUsers:
     """The users whom another process must expire if this one dies, on a list in the hot store."""
 
-    def __init__(self, backend: Backend, instances: Instances, wake: Callable[[], None]) -> None:
+    def __init__(self, backend: Backend, instances: Instances) -> None:
         self._backend = backend
         self._instances = instances
-        self._wake = wake
+        self.wake = asyncio.Event()
+        """Set when something waits for the next flush."""
         self.listed: set[str] = set()
         self._changed: set[str] = set()
 
     def changed(self, *users: str) -> None:
         """Let the next flush decide whether these users must be on the list."""
         self._changed.update(users)
-        self._wake()
+        self.wake.set()
 
     def begin_anew(self, users: Iterable[str]) -> None:
         """This process has a new lease, and with it an empty list."""

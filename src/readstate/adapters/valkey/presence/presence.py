@@ -26,16 +26,15 @@ class ValkeyPresence:
     def __init__(self, backend: Backend, instance_id: str) -> None:
         self._generation = backend.generation
         self._timings = backend.timings
-        self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._instances = Instances(backend, instance_id)
-        self._users = ListedUsers(backend, self._instances, self._wake.set)
+        self._users = ListedUsers(backend, self._instances)
         self._calls = PresenceCalls(backend, self._instances)
         self._own = OwnDevices()
         self._devices = devices = Devices(self._calls, self._own)
         self.online, self.devices = devices.online, devices.devices
         self.focused, self.blur = devices.focused, devices.blur
-        self._deliveries = deliveries = Deliveries(self._calls, self._own, self._users, self._wake.set)
+        self._deliveries = deliveries = Deliveries(self._calls, self._own, self._users)
         self.reached, self.unproven = deliveries.reached, deliveries.unproven
         self.sent, self.proven, self.noted = deliveries.sent, deliveries.proven, deliveries.noted
         self._departures = Departures(self._calls, self._own, deliveries, self._users, self._join)
@@ -74,7 +73,7 @@ class ValkeyPresence:
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, renewed_at + self._timings.heartbeat - monotonic())):
-                    await self._wake.wait()
+                    await self._users.wake.wait()
             try:
                 if monotonic() >= renewed_at + self._timings.heartbeat:
                     renewed_at = monotonic()
@@ -82,9 +81,9 @@ class ValkeyPresence:
                 if monotonic() >= opened_at + self._timings.focus_renewal:
                     opened_at = monotonic()
                     await self._devices.open(list(self._own))
-                if self._wake.is_set():
+                if self._users.wake.is_set():
                     await asyncio.sleep(self._timings.gather)
-                    self._wake.clear()
+                    self._users.wake.clear()
                 await self._flush()
             except ReadstateError as error:
                 log.debug("presence is not written yet", action="presence", reason=error.explained)
