@@ -225,6 +225,15 @@ async def test_totals_of_many_users_at_once(chat: Chat) -> None:
     assert {"unread": 7, "mentions": 1, "channels": 3, "exact": True}.items() <= answer["users"]["bob"].items()
 
 
+async def test_what_changed_names_a_channel_with_preferences_once(chat: Chat) -> None:
+    await chat.open_channel("alice", "bob", "carol")
+    await chat.prefer("bob", "general", pinned=True)
+    cursor = (await chat.sync("bob"))["sync"]
+    await chat.send("alice", "m1")
+
+    assert [row["channel_id"] for row in (await chat.sync("bob", since=cursor))["channels"]] == ["general"]
+
+
 async def test_health_readiness_and_metrics_need_no_token(chat: Chat) -> None:
     await chat.open_channel("alice", "bob")
     await chat.send("alice", "m1")

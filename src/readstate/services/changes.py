@@ -93,7 +93,7 @@ class Changes:
         if start.change < view.complete_since or not start.sure:
             return (await self._loader.view(user, "all")).user_rooms
         known = {user_room.channel_id for user_room in view.user_rooms}
-        others = [name for name in (*view.timelines, *view.preferences) if name not in known]
+        others = [name for name in dict.fromkeys((*view.timelines, *view.preferences)) if name not in known]
         return view.user_rooms + (await self._loader.view(user, others)).user_rooms
 
     async def _position(self, channel: str) -> LogPosition:
