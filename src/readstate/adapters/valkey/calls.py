@@ -1,4 +1,4 @@
-"""Script calls for many users at once: one call per server, or per slot in a Cluster."""
+"""Function calls for many users at once: one call per server, or per slot in a Cluster."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from readstate.domain.model import Generation
 
 from . import Backend, Call
 from .groups import Packed, run_grouped
-from .user_rooms import UserKeys, UserScript, encode
+from .user_rooms import UserFunction, UserKeys, encode
 
 MAX_ITEMS = 500
 """Items in one call, by weight, so that no call blocks a server for long."""
@@ -48,28 +48,28 @@ class UserCalls:
         return Packets(self, by_slot=self._client.is_cluster)
 
     async def one(
-        self, script: UserScript, user: str, *arguments: str | bytes | int, more: Iterable[bytes] = ()
+        self, function: UserFunction, user: str, *arguments: str | bytes | int, more: Iterable[bytes] = ()
     ) -> Any:
-        return (await self.once(script, user, *arguments, more=more))[0]
+        return (await self.once(function, user, *arguments, more=more))[0]
 
     async def once(
-        self, script: UserScript, user: str, *arguments: str | bytes | int, more: Iterable[bytes] = ()
+        self, function: UserFunction, user: str, *arguments: str | bytes | int, more: Iterable[bytes] = ()
     ) -> tuple[Any, bool]:
         """Like `one`, and whether the call was sent more than once."""
         slot, keys = self.keys.of(user)
-        call = Call(slot, [*script.keys(keys), *more], [*self._head(1), *arguments])
-        values, repeated = await self._client.run(script, [call])
+        call = Call(slot, [*function.keys(keys), *more], [*self._head(1), *arguments])
+        values, repeated = await self._client.run(function, [call])
         return values[0], repeated
 
-    async def parts(self, script: UserScript, user: str, arguments: Sequence[bytes]) -> list[Any]:
-        """Run a script once per argument, in one round trip. Other calls may run in between."""
+    async def parts(self, function: UserFunction, user: str, arguments: Sequence[bytes]) -> list[Any]:
+        """Run a function once per argument, in one round trip. Other calls may run in between."""
         slot, keys = self.keys.of(user)
-        calls = [Call(slot, script.keys(keys), [*self._head(1), argument]) for argument in arguments]
-        return (await self._client.run(script, calls)).values
+        calls = [Call(slot, function.keys(keys), [*self._head(1), argument]) for argument in arguments]
+        return (await self._client.run(function, calls)).values
 
     async def many(
         self,
-        script: UserScript,
+        function: UserFunction,
         packets: "Packets",
         *,
         updates: Sequence[Any] = (),
@@ -86,38 +86,38 @@ class UserCalls:
             calls = []
             for packet in wave:
                 packed = [encode([updates[index] for index in packet.updates])] if packet.updates else []
-                calls.append(self._call(script, packet, [*packed, encode(packet.items)]))
-            values, again = await self._client.run(script, calls, generation)
+                calls.append(self._call(function, packet, [*packed, encode(packet.items)]))
+            values, again = await self._client.run(function, calls, generation)
             answers += zip(wave, values, strict=True)
             repeated = repeated or again
         return answers, repeated
 
     async def each(
-        self, script: UserScript, users: Sequence[str], ledger: str | None, *arguments: str | int
+        self, function: UserFunction, users: Sequence[str], ledger: str | None, *arguments: str | int
     ) -> list[Any]:
-        """Run a script for many users, each with the ledger of the room `ledger` if given. One answer per user."""
+        """Run a function for many users, each with the ledger of the room `ledger` if given. One answer per user."""
 
         def pack(indexes: list[int]) -> Packed:
             some = [users[index] for index in indexes]
-            keys = [key for user in some for key in script.keys(self.keys.of(user)[1])]
+            keys = [key for user in some for key in function.keys(self.keys.of(user)[1])]
             keys += () if ledger is None else (self.keys.ledger(user, ledger) for user in some)
             return keys, [*self._head(len(some)), *arguments]
 
         things = ((self.keys.of(user)[0], 1, index) for index, user in enumerate(users))
         answers: list[Any] = [None] * len(users)
-        for indexes, values in await run_grouped(self._client, script, things, MAX_ITEMS, pack):
+        for indexes, values in await run_grouped(self._client, function, things, MAX_ITEMS, pack):
             width = len(values) // len(indexes)
             for at, index in enumerate(indexes):
                 answers[index] = values[at * width : (at + 1) * width]
         return answers
 
-    def _call(self, script: UserScript, packet: Packet, arguments: Sequence[str | bytes | int]) -> Call:
-        keys = [key for user in packet.users for key in script.keys(self.keys.of(user)[1])]
+    def _call(self, function: UserFunction, packet: Packet, arguments: Sequence[str | bytes | int]) -> Call:
+        keys = [key for user in packet.users for key in function.keys(self.keys.of(user)[1])]
         keys += [self.keys.ledger(user, room) for user, room in packet.ledgers]
         return Call(packet.slot, keys, [*self._head(len(packet.users)), *arguments])
 
     def _head(self, users: int) -> tuple[int, ...]:
-        """The arguments that every script of users begins with."""
+        """The arguments that every function of users begins with."""
         return *self.backend.time(), self.backend.unread_cap, users
 
 

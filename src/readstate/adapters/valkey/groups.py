@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from . import Call, Generation, Script, ValkeyClient
+from . import Call, Function, Generation, ValkeyClient
 
 T = TypeVar("T")
 
@@ -15,30 +15,30 @@ Packed = tuple[Sequence[str | bytes], Sequence[str | bytes | int]]
 
 async def run_grouped(
     client: ValkeyClient,
-    script: Script,
+    function: Function,
     things: Iterable[tuple[int, int, T]],
     most: int,
     pack: Callable[[list[T]], Packed],
 ) -> list[tuple[list[T], Any]]:
-    """Run a script for (slot, weight, thing), with one call for all things of a server, or of a slot in a Cluster.
+    """Run a function for (slot, weight, thing), with one call for all things of a server, or of a slot in a Cluster.
 
     No call weighs more than `most`, unless a single thing does. Returns the things of each call, and its answer.
     """
     groups = list(_groups(client.is_cluster, things, most))
     calls = [Call(slot, *pack(group)) for slot, group in groups]
-    values = (await client.run(script, calls)).values
+    values = (await client.run(function, calls)).values
     return [(group, value) for (_, group), value in zip(groups, values, strict=True)]
 
 
 async def run_for_each(
     client: ValkeyClient,
-    script: Script,
+    function: Function,
     things: Iterable[tuple[int, int, T]],
     most: int,
     pack: Callable[[list[T]], Packed],
 ) -> list[tuple[T, Any]]:
-    """`run_grouped` for a script that returns one answer per thing. Returns each thing and its answer."""
-    found = await run_grouped(client, script, things, most, pack)
+    """`run_grouped` for a function that returns one answer per thing. Returns each thing and its answer."""
+    found = await run_grouped(client, function, things, most, pack)
     return [pair for group, answers in found for pair in zip(group, answers, strict=True)]
 
 

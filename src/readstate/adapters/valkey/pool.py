@@ -16,7 +16,7 @@ NO_CONNECTION = "No connection available"
 
 
 class _Packing:
-    """Packs commands with hiredis: a script call has thousands of words."""
+    """Packs commands with hiredis: a function call has thousands of words."""
 
     def pack_command(self, *words: str | bytes | int) -> list[bytes]:
         return [hiredis.pack_command(words)]  # type: ignore[arg-type]  # its stub knows one word only
