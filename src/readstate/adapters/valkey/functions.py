@@ -6,6 +6,7 @@ the same server. A server that lacks the library gets it from the first caller.
 
 from hashlib import sha256
 from importlib.resources import files
+from typing import Any
 
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
@@ -87,7 +88,7 @@ async def load(node: Redis) -> None:
             raise
 
 
-async def call(node: Redis, function: Function, key: str, *arguments: str | bytes | int) -> bytes:
+async def call(node: Redis, function: Function, key: str, *arguments: str | bytes | int) -> Any:
     """Call a function with one key on one server."""
     command = ("FCALL", function.name, 1, key, *arguments)
     try:
