@@ -34,7 +34,7 @@ ABOUT = (
     f"{USERS} users in {CHANNELS} channels each, loaded in %s, which has one core; the caller has the other. Every "
     f"read moves another pointer forward by one message and is answered with where it stood and what is left. Packed: "
     f"{MAX_ITEMS} reads in a call, one call after another; ids of 12 characters. To clear: each of the ledgers "
-    f"holds {UNREAD} messages, which the read removes. The bare function does one HGET and one HSET for a read, with the "
+    f"holds {UNREAD} messages, which the read removes. The bare function does one HGET and one HSET a read, with the "
     "same arguments, and nothing else: the ceiling of any function that keeps what it is told. A key per pair: "
     "one HSET and one ZREMRANGEBYSCORE for a read, which neither compares nor counts nor answers. A core of Valkey: "
     "reads by the processor time that the server has used."
