@@ -98,7 +98,7 @@ class Measured:
         return int(told["used_memory"]) - int(told["mem_clients_normal"])
 
     def calls(self, name: str) -> int:
-        """How often a command was called since its statistics were reset, also by scripts."""
+        """How often a command was called since its statistics were reset, also by functions."""
         told = self._info("commandstats").get(f"cmdstat_{name}", "calls=0,")
         return int(told.removeprefix("calls=").partition(",")[0])
 

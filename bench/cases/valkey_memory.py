@@ -161,7 +161,7 @@ async def _ledgers(server: Measured, town: Town, messages: int) -> float:
     await _load(hot, town)
     users, ids = tuple(map(town.ids.user, range(town.users))), town.ids
     nowhere = FanOut(ids.channel(town.channels), 1, users, Entry(1, "nothing", AT, False), latest_at=AT)
-    await hot.users.apply([nowhere])  # the server has the script then, and nothing else is new
+    await hot.users.apply([nowhere])  # the server has the functions then, and nothing else is new
     before = server.memory()
     for seq in range(41, 41 + messages):
         for start in range(0, town.channels, 10):

@@ -1,4 +1,4 @@
-"""Reads through the packed script: how many a second, and how many a core of Valkey can do."""
+"""Reads through the packed function: how many a second, and how many a core of Valkey can do."""
 
 import asyncio
 import time
@@ -10,9 +10,8 @@ import msgspec
 import uvloop
 from redis.asyncio import Redis
 
-from readstate.adapters.valkey import Script
 from readstate.adapters.valkey.calls import MAX_ITEMS
-from readstate.adapters.valkey.client import ask
+from readstate.adapters.valkey.commands import ask
 from readstate.adapters.valkey.hot import ExclusiveHot
 from readstate.domain.hot_updates import FanOut
 from readstate.domain.model import Entry, Mode, Pointer, Position, Preferences
@@ -34,23 +33,24 @@ UNREAD = 3
 ABOUT = (
     f"{USERS} users in {CHANNELS} channels each, loaded in %s, which has one core; the caller has the other. Every "
     f"read moves another pointer forward by one message and is answered with where it stood and what is left. Packed: "
-    f"{MAX_ITEMS} reads in a script call, one call after another; ids of 12 characters. To clear: each of the ledgers "
-    f"holds {UNREAD} messages, which the read removes. The bare script does one HGET and one HSET for a read, with the "
-    "same arguments, and nothing else: the ceiling of any script that keeps what it is told. A key per pair: "
+    f"{MAX_ITEMS} reads in a call, one call after another; ids of 12 characters. To clear: each of the ledgers "
+    f"holds {UNREAD} messages, which the read removes. The bare function does one HGET and one HSET a read, with the "
+    "same arguments, and nothing else: the ceiling of any function that keeps what it is told. A key per pair: "
     "one HSET and one ZREMRANGEBYSCORE for a read, which neither compares nor counts nor answers. A core of Valkey: "
     "reads by the processor time that the server has used."
 )
-BARE = Script(
-    """-- KEYS: hashes of users; ARGV[1]: reads (MessagePack), each {key, field, seq, at, id}. Returns 1 for each.
-local answers = {}
-for index, read in ipairs(cmsgpack.unpack(ARGV[1])) do
-  local key = KEYS[read[1]]
-  redis.call('HGET', key, read[2])
-  redis.call('HSET', key, read[2], struct.pack('>BI8I4I8I4I8', 1, 0, read[3], read[4], 0, 0) .. read[5])
-  answers[index] = 1
-end
-return answers"""
-)
+BARE = """#!lua name=bare
+-- KEYS: hashes of users; ARGV[1]: reads (MessagePack), each {key, field, seq, at, id}. Returns 1 for each.
+redis.register_function('bare', function(keys, arguments)
+  local answers = {}
+  for index, read in ipairs(cmsgpack.unpack(arguments[1])) do
+    local key = keys[read[1]]
+    redis.call('HGET', key, read[2])
+    redis.call('HSET', key, read[2], struct.pack('>BI8I4I8I4I8', 1, 0, read[3], read[4], 0, 0) .. read[5])
+    answers[index] = 1
+  end
+  return answers
+end)"""
 
 Batch = Sequence[tuple[int, int]]
 """(user, channel) of reads that go together."""
@@ -152,8 +152,8 @@ def _ways(reader: "Reader", calls: int) -> list[Way]:
         Way("packed, ten reads a user, nothing to clear", reader.packed, ten_each),
         Way("packed, one read a user, to clear", reader.packed, one_each, clears=True),
         Way("packed, ten reads a user, to clear", reader.packed, ten_each, clears=True),
-        Way("bare script, packed, one read a user", reader.bare, one_each),
-        Way("bare script, packed, ten reads a user", reader.bare, ten_each),
+        Way("bare function, packed, one read a user", reader.bare, one_each),
+        Way("bare function, packed, ten reads a user", reader.bare, ten_each),
         Way("a key per pair, pipelined", reader.pairs_pipelined, one_each),
         Way("one read a call, one after another", reader.packed, singles),
         Way("one read a call, 64 at the same time", reader.at_once, singles),
@@ -198,18 +198,18 @@ class Reader:
         await asyncio.gather(*(self.packed(batches[start::64], seq) for start in range(64)))
 
     async def bare(self, batches: Sequence[Batch], seq: int) -> None:
-        """As little as a script can do."""
+        """As little as a function can do."""
         to = place(seq)
-        await ask(self._client, "SCRIPT", "LOAD", BARE.text)
+        await ask(self._client, "FUNCTION", "LOAD", "REPLACE", BARE)
         for batch in batches:
             places: dict[int, int] = {}
             reads = [
                 (places.setdefault(number_, len(places) + 1), channel(n), to.seq, to.at, to.id) for number_, n in batch
             ]
             keys = [f"bare:{user(number_)}" for number_ in places]
-            answers = await ask(self._client, "EVALSHA", BARE.sha, len(keys), *keys, _encode(reads))
+            answers = await ask(self._client, "FCALL", "bare", len(keys), *keys, _encode(reads))
             if len(answers) != len(batch):
-                raise BenchmarkError("the bare script left something out")
+                raise BenchmarkError("the bare function left something out")
 
     async def pairs_pipelined(self, batches: Sequence[Batch], seq: int) -> None:
         """A key per user and channel, as many reads in a pipeline as elsewhere in a call."""
@@ -251,9 +251,9 @@ def _result(server: Measured, ways: list[Way], quiet: Quiet) -> Result:
     named = {way.name: way for way in ways}
     for way in ways[:4]:
         each = way.name.split(", ")[1]
-        ceiling = named[f"bare script, packed, {each}"]
+        ceiling = named[f"bare function, packed, {each}"]
         what = f"reads by core of Valkey: {way.name}"
-        other = f"{number(ceiling.core)} bare script"
+        other = f"{number(ceiling.core)} bare function"
         asked = (f"{TARGET:,} or more", way.core >= TARGET)
         result.add(what, number(way.core), other, times(way.core / ceiling.core), *asked)
     pipelined = named["a key per pair, pipelined"]

@@ -13,7 +13,7 @@ import uvloop
 from redis.asyncio import Redis
 
 from readstate import Readstate
-from readstate.adapters.valkey import Call, Script, ValkeyClient
+from readstate.adapters.valkey import Call, Function, ValkeyClient
 from readstate.adapters.valkey import channels as valkey_channels
 from readstate.adapters.valkey import users as valkey_users
 from readstate.adapters.valkey import views as valkey_views
@@ -68,7 +68,7 @@ class Side:
 
 @dataclass
 class Noted:
-    """The calls of one script."""
+    """The calls of one function."""
 
     calls: int = 0
     taken: float = 0.0
@@ -208,23 +208,23 @@ async def _round(sides: list[Side], server: Measured) -> None:
 
 # ---------------------------------------------------------------- what each call takes
 
-_SCRIPTS = {
-    script.sha: f"{module.__name__.rpartition('_')[2]}.{name.lower()}"
+_FUNCTIONS = {
+    function.name: f"{module.__name__.rpartition('_')[2]}.{name.lower()}"
     for module in (valkey_channels, valkey_users, valkey_views)
-    for name, script in vars(module).items()
-    if isinstance(script, Script)
+    for name, function in vars(module).items()
+    if isinstance(function, Function)
 }
 
 
 async def _calls(service: Readstate, server: Measured, user: str) -> dict[str, Noted]:
-    """The scripts that one sync runs, and what each takes."""
+    """The functions that one sync runs, and what each takes."""
     noted: dict[str, Noted] = {}
     plain = ValkeyClient.run
 
-    async def run(client: ValkeyClient, script: Script, calls: list[Call]) -> Answers:
+    async def run(client: ValkeyClient, function: Function, calls: list[Call]) -> Answers:
         used, begin = server.cpu(), time.perf_counter()
-        answers = await plain(client, script, calls)
-        one = noted.setdefault(_SCRIPTS[script.sha], Noted())
+        answers = await plain(client, function, calls)
+        one = noted.setdefault(_FUNCTIONS[function.name], Noted())
         one.taken += (time.perf_counter() - begin) * 1000
         one.served += (server.cpu() - used) * 1000
         one.calls += len(calls)
@@ -265,8 +265,8 @@ def _result(about: str, sides: list[Side], calls: dict[str, dict[str, Noted]], q
             times(by_library.server(user) / ours.server(user)),
         )
     for user, (named, _) in USERS.items():
-        for script, one in sorted(calls[user].items(), key=lambda item: -item[1].taken):
-            what = f"of it `{script}`, {one.calls} calls, {named}"
+        for function, one in sorted(calls[user].items(), key=lambda item: -item[1].taken):
+            what = f"of it `{function}`, {one.calls} calls, {named}"
             result.add(what, f"{number(one.taken)} ms, {number(one.served)} of the server")
     quiet.tell(result)
     return result

@@ -17,7 +17,7 @@ from readstate.adapters.valkey import (
     SharedGeneration,
     ValkeyClient,
 )
-from readstate.adapters.valkey.client import ask
+from readstate.adapters.valkey.commands import ask
 from readstate.domain.model import Generation as GenerationNumber
 from readstate.ports import Clock
 from readstate.stack import Valkey, ValkeyCluster

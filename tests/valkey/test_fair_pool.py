@@ -7,7 +7,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as LostConnection
 
-from readstate.adapters.valkey.client import ask
+from readstate.adapters.valkey.commands import ask
 from readstate.adapters.valkey.pool import FairPool
 from tests.contract import valkey
 

@@ -248,7 +248,7 @@ async def arrived(lane: Lane, valkey: Valkey) -> None:
     """What was held up has been executed, or refused."""
 
     def calls() -> int:
-        return int(valkey.info("commandstats")["cmdstat_evalsha"].split(",")[0].partition("=")[2])
+        return int(valkey.info("commandstats")["cmdstat_fcall"].split(",")[0].partition("=")[2])
 
     before = calls()
     await lane.let_go()
@@ -265,7 +265,7 @@ async def test_a_late_copy_of_a_read_does_not_undo_a_mark_unread(
     await load(shared_users)
     await shared_users.apply([fan_out(1), fan_out(2)])
     number = await shared_users.generation()
-    lane.hold = MOVE.sha.encode()
+    lane.hold = MOVE.name.encode()
     await moved(shared_users, Read("bob", "c", place(2)))
     assert lane.is_holding
     rewound = await moved(shared_users, Rewind("bob", "c", 1, place(0), ()))
@@ -281,7 +281,7 @@ async def test_a_late_copy_of_a_mark_unread_does_not_undo_a_read(
 ) -> None:
     await load(shared_users)
     await shared_users.apply([fan_out(1), fan_out(2)])
-    lane.hold = MOVE.sha.encode()
+    lane.hold = MOVE.name.encode()
     await moved(shared_users, Rewind("bob", "c", 1, place(0), ()))
     read = await moved(shared_users, Read("bob", "c", place(2)))
 
@@ -292,7 +292,7 @@ async def test_a_late_copy_of_a_mark_unread_does_not_undo_a_read(
 
 async def test_late_preferences_are_not_those_that_count(shared_users: ValkeyUsers, lane: Lane, valkey: Valkey) -> None:
     await load(shared_users)
-    lane.hold = PREFER.sha.encode()
+    lane.hold = PREFER.name.encode()
     await shared_users.prefer("bob", "c", Preferences(count="none"))
     await shared_users.prefer("bob", "c", Preferences(count="mentions"))
 

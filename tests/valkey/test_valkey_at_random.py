@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 
 from readstate.adapters.memory.badges import MemoryBadges
 from readstate.adapters.memory.channels import MemoryChannels
-from readstate.adapters.valkey import Call, Script, ValkeyClient
+from readstate.adapters.valkey import Call, Function, ValkeyClient
 from readstate.adapters.valkey.badges import ValkeyBadges
 from readstate.adapters.valkey.channels import ValkeyChannels
 from readstate.adapters.valkey.client import Answers
@@ -47,9 +47,9 @@ several = some.frozensets(seqs, max_size=6)
 class Twice(ValkeyClient):
     """Sends everything twice, as if the first answer was lost."""
 
-    async def run(self, script: Script, calls: Sequence[Call], generation: Generation | None = None) -> Answers:
-        answers = await super().run(script, calls, generation)
-        await super().run(script, calls, generation)
+    async def run(self, function: Function, calls: Sequence[Call], generation: Generation | None = None) -> Answers:
+        answers = await super().run(function, calls, generation)
+        await super().run(function, calls, generation)
         return answers
 
 

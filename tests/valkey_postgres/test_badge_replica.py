@@ -152,7 +152,7 @@ def is_restarted(replica: Valkey) -> None:
 
 
 def forgets_its_scripts(replica: Valkey) -> None:
-    replica.ask("SCRIPT", "FLUSH")
+    replica.ask("FUNCTION", "FLUSH")
 
 
 LIES = [

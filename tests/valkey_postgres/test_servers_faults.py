@@ -13,7 +13,7 @@ import pytest
 
 from readstate import Readstate
 from readstate.adapters.valkey import ValkeyClient
-from readstate.adapters.valkey.client import ask
+from readstate.adapters.valkey.commands import ask
 from readstate.api import ReadTarget
 from readstate.gateway import asgi_app
 from readstate.stack import Postgres, Valkey

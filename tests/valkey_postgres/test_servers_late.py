@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from readstate import Readstate
-from readstate.adapters.valkey import Script
+from readstate.adapters.valkey import Function
 from readstate.adapters.valkey.users import APPLY, INSTALL, LEDGERS, MOVE, PREFER
 from readstate.api import MarkUnread, PutPreferences, ReadTarget
 from readstate.domain.errors import HotStoreUnavailable
@@ -104,7 +104,7 @@ async def arrived(rs: Readstate, lane: Lane, own_valkey: Valkey) -> None:
 
     def calls() -> int:
         stats = own_valkey.info("commandstats")
-        return sum(int(line.split(",")[0].partition("=")[2]) for name, line in stats.items() if "evalsha" in name)
+        return sum(int(line.split(",")[0].partition("=")[2]) for name, line in stats.items() if "fcall" in name)
 
     before = calls()
     await lane.let_go()
@@ -118,7 +118,7 @@ async def arrived(rs: Readstate, lane: Lane, own_valkey: Valkey) -> None:
 async def test_a_read_that_arrives_late_does_not_undo_a_mark_unread(
     late: Readstate, lane: Lane, own_valkey: Valkey
 ) -> None:
-    lane.hold = MOVE.sha.encode()
+    lane.hold = MOVE.name.encode()
     await late.reads.mark_read("bob", SMALL, ReadTarget(up_to="m3"))
     assert lane.is_holding
     await late.reads.mark_unread("bob", SMALL, MarkUnread(from_="m1"))
@@ -134,7 +134,7 @@ async def test_a_read_that_arrives_late_does_not_undo_a_mark_unread(
 async def test_a_mark_unread_that_arrives_late_does_not_undo_a_read(
     late: Readstate, lane: Lane, own_valkey: Valkey
 ) -> None:
-    lane.hold = MOVE.sha.encode()
+    lane.hold = MOVE.name.encode()
     await late.reads.mark_unread("bob", SMALL, MarkUnread(from_="m1"))
     assert lane.is_holding
     await late.reads.mark_read("bob", SMALL, ReadTarget(up_to="m3"))
@@ -150,7 +150,7 @@ async def test_a_read_that_was_refused_and_arrives_late_does_not_undo_a_mark_unr
 ) -> None:
     client = hot(late)._client
     monkeypatch.setattr(client, "_timings", replace(client._timings, patience=0.0))
-    lane.hold = MOVE.sha.encode()
+    lane.hold = MOVE.name.encode()
     with pytest.raises(HotStoreUnavailable):
         await late.reads.mark_read("bob", SMALL, ReadTarget(up_to="m3"))
     monkeypatch.undo()
@@ -167,7 +167,7 @@ async def test_a_read_that_was_refused_and_arrives_late_does_not_undo_a_mark_unr
 async def test_preferences_that_arrive_late_are_not_those_that_count(
     late: Readstate, lane: Lane, own_valkey: Valkey
 ) -> None:
-    lane.hold = PREFER.sha.encode()
+    lane.hold = PREFER.name.encode()
     await late.preferences.put("bob", SMALL, PutPreferences(count="none"))
     assert lane.is_holding
     await late.preferences.put("bob", SMALL, PutPreferences(count="all"))
@@ -181,7 +181,7 @@ async def test_preferences_that_arrive_late_are_not_those_that_count(
 async def test_messages_and_deletes_that_arrive_late_change_nothing(
     late: Readstate, lane: Lane, own_valkey: Valkey
 ) -> None:
-    lane.hold = APPLY.sha.encode()
+    lane.hold = APPLY.name.encode()
     await late.messages.send([message("alice", "m4")])
     assert lane.is_holding
     await late.reads.mark_read("bob", SMALL, ReadTarget(messages=("m4",)))
@@ -195,10 +195,10 @@ async def test_messages_and_deletes_that_arrive_late_change_nothing(
 
 @pytest.mark.parametrize("script", [INSTALL, LEDGERS], ids=["user", "ledger"])
 async def test_a_load_that_arrives_late_brings_nothing_back(
-    late: Readstate, lane: Lane, own_valkey: Valkey, script: Script
+    late: Readstate, lane: Lane, own_valkey: Valkey, script: Function
 ) -> None:
     await late.evict()
-    lane.hold = script.sha.encode()
+    lane.hold = script.name.encode()
     assert await count(late, "bob") == 3
     assert lane.is_holding
     await late.reads.mark_read("bob", SMALL, ReadTarget(messages=("m2",)))

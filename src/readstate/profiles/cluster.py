@@ -192,6 +192,7 @@ class Cluster:
         self.hot = SharedHot(options, counter, self.clock, timings, self.instance_id, s.partitions)
         self._stack.push_async_callback(self.hot.close)
         self.dependencies["hot_store"] = self.hot.ping
+        self._run(self.hot.libraries.keep_tidy())
         self.notes = self.hot.notes
         self.bus = ValkeyBus(s.hot_url, timings, prefix=s.key_prefix, instance_id=self.instance_id)
         self._stack.push_async_callback(self.bus.close)

@@ -180,6 +180,7 @@ class Embedded:
         self._stack.push_async_callback(hot.close)
         await hot.clear()  # state of an earlier process may be behind the durable store
         self.dependencies["hot_store"] = hot.ping
+        self._stack.push_async_callback(cancel, asyncio.create_task(hot.libraries.keep_tidy()))
         return hot
 
 

@@ -5,18 +5,18 @@ The package exports the client, which finds the server of a key and retries call
 
 from .backend import Backend
 from .client import Call, Overtaken, ServerChanged, ValkeyClient
+from .functions import Function
 from .generation import DurableCounter, ExclusiveGeneration, Generation, SharedGeneration
 from .keys import slot_of, tag_of
-from .scripts import Script
 
 __all__ = [
     "Backend",
     "Call",
     "DurableCounter",
     "ExclusiveGeneration",
+    "Function",
     "Generation",
     "Overtaken",
-    "Script",
     "ServerChanged",
     "SharedGeneration",
     "ValkeyClient",

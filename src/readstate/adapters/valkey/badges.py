@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from readstate.domain.model import Undelivered
 
-from . import Backend, Script, slot_of, tag_of
+from . import Backend, Function, slot_of, tag_of
+from .commands import Word, encode
 from .groups import Packed, all_or_reload, run_for_each
-from .scripts import Word, encode, script
 
 MAX_ADDED = 1_000
 """Pairs of receiver and sender in one call."""
@@ -17,10 +17,10 @@ MAX_ASKED = 500
 """Badges that one call reads."""
 TICKET_BITS = 53
 
-COUNT, ADD = script("badge_state", "badge_count"), script("badge_state", "badge_add")
-READ, MEMBERS = script("badge_state", "badge_read"), script("badge_state", "badge_members")
-BEGIN, INSTALL = script("badge_state", "badge_begin"), script("badge_state", "badge_install")
-HOLD, RELEASE, FORGET = script("badge_hold"), script("badge_release"), script("badge_forget")
+COUNT, ADD = Function("badge_count"), Function("badge_add")
+READ, MEMBERS = Function("badge_read"), Function("badge_members")
+BEGIN, INSTALL = Function("badge_begin"), Function("badge_install")
+HOLD, RELEASE, FORGET = Function("badge_hold"), Function("badge_release"), Function("badge_forget")
 
 Wrote = Mapping[str, Mapping[str, int]]
 """Per receiver, each sender and when that sender's newest message was accepted (ms)."""
@@ -111,10 +111,10 @@ class ValkeyBadges:
         with all_or_reload(self._generation):
             await self._run(FORGET, user)
 
-    async def _each(self, script: Script, users: Collection[str]) -> dict[str, Any]:
+    async def _each(self, function: Function, users: Collection[str]) -> dict[str, Any]:
         things = ((self._slot(user), 1, user) for user in users)
         found = await run_for_each(
-            self._backend.client, script, things, MAX_ASKED, lambda some: (self._keys_of(some), self._backend.time())
+            self._backend.client, function, things, MAX_ASKED, lambda some: (self._keys_of(some), self._backend.time())
         )
         return dict(found)
 
@@ -128,9 +128,9 @@ class ValkeyBadges:
     def _slot(self, user: str) -> int:
         return slot_of(self._keys(user)[0])
 
-    async def _run(self, script: Script, user: str, *arguments: Word, hold: bool = False) -> Any:
+    async def _run(self, function: Function, user: str, *arguments: Word, hold: bool = False) -> Any:
         keys = [*self._keys(user), f"{self._backend.prefix}hold:{tag_of(user)}"]
-        return await self._backend.one(script, keys if hold else keys[:2], *arguments)
+        return await self._backend.one(function, keys if hold else keys[:2], *arguments)
 
 
 def newest(undelivered: Sequence[Undelivered]) -> dict[str, dict[str, int]]:

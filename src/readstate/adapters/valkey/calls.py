@@ -1,4 +1,4 @@
-"""Script calls for many users at once: one call per server, or per slot in a Cluster."""
+"""Function calls for many users at once: one call per server, or per slot in a Cluster."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import zip_longest
@@ -7,9 +7,9 @@ from typing import Any
 from readstate.domain.model import Generation
 
 from . import Backend, Call
+from .commands import Word, encode
 from .groups import Packed, run_grouped
-from .scripts import Word, encode
-from .user_rooms import UserKeys, UserScript
+from .user_rooms import UserFunction, UserKeys
 
 MAX_ITEMS = 500
 """Items in one call, by weight, so that no call blocks a server for long."""
@@ -48,26 +48,26 @@ class UserCalls:
     def packets(self) -> "Packets":
         return Packets(self.keys, by_slot=self._client.is_cluster)
 
-    async def one(self, script: UserScript, user: str, *arguments: Word, more: Iterable[bytes] = ()) -> Any:
-        return (await self.once(script, user, *arguments, more=more))[0]
+    async def one(self, function: UserFunction, user: str, *arguments: Word, more: Iterable[bytes] = ()) -> Any:
+        return (await self.once(function, user, *arguments, more=more))[0]
 
     async def once(
-        self, script: UserScript, user: str, *arguments: Word, more: Iterable[bytes] = ()
+        self, function: UserFunction, user: str, *arguments: Word, more: Iterable[bytes] = ()
     ) -> tuple[Any, bool]:
         """Like `one`, and whether the call was sent more than once."""
-        keys, packed = self._packed(script, [user], (), *arguments)
+        keys, packed = self._packed(function, [user], (), *arguments)
         call = Call(self.keys.of(user)[0], [*keys, *more], packed)
-        values, repeated = await self._client.run(script, [call])
+        values, repeated = await self._client.run(function, [call])
         return values[0], repeated
 
-    async def parts(self, script: UserScript, user: str, arguments: Sequence[bytes]) -> list[Any]:
-        """Run a script once per argument, in one round trip. Other calls may run in between."""
+    async def parts(self, function: UserFunction, user: str, arguments: Sequence[bytes]) -> list[Any]:
+        """Run a function once per argument, in one round trip. Other calls may run in between."""
         slot = self.keys.of(user)[0]
-        calls = [Call(slot, *self._packed(script, [user], (), argument)) for argument in arguments]
-        return (await self._client.run(script, calls)).values
+        calls = [Call(slot, *self._packed(function, [user], (), argument)) for argument in arguments]
+        return (await self._client.run(function, calls)).values
 
     async def many(
-        self, script: UserScript, packets: "Packets", generation: Generation | None = None
+        self, function: UserFunction, packets: "Packets", generation: Generation | None = None
     ) -> tuple[list[tuple[Packet, Any]], bool]:
         """Returns what each packet answered, and whether any call was sent more than once.
 
@@ -80,35 +80,35 @@ class UserCalls:
             calls = []
             for packet in wave:
                 updates = [encode([*packet.updates.values()])] if packet.updates else []
-                packed = self._packed(script, packet.users, packet.ledgers, *updates, encode(packet.items))
+                packed = self._packed(function, packet.users, packet.ledgers, *updates, encode(packet.items))
                 calls.append(Call(packet.slot, *packed))
-            values, again = await self._client.run(script, calls, generation)
+            values, again = await self._client.run(function, calls, generation)
             answers += zip(wave, values, strict=True)
             repeated = repeated or again
         return answers, repeated
 
     async def each(
-        self, script: UserScript, users: Sequence[str], ledger: str | None, *arguments: str | int
+        self, function: UserFunction, users: Sequence[str], ledger: str | None, *arguments: str | int
     ) -> list[Any]:
-        """Run a script for many users, each with the ledger of the room `ledger` if given. One answer per user."""
+        """Run a function for many users, each with the ledger of the room `ledger` if given. One answer per user."""
 
         def pack(indexes: list[int]) -> Packed:
             some = [users[index] for index in indexes]
             ledgers = [] if ledger is None else [(user, ledger) for user in some]
-            return self._packed(script, some, ledgers, *arguments)
+            return self._packed(function, some, ledgers, *arguments)
 
         things = ((self.keys.of(user)[0], 1, index) for index, user in enumerate(users))
         answers: list[Any] = [None] * len(users)
-        for indexes, values in await run_grouped(self._client, script, things, MAX_ITEMS, pack):
+        for indexes, values in await run_grouped(self._client, function, things, MAX_ITEMS, pack):
             width = len(values) // len(indexes)
             for at, index in enumerate(indexes):
                 answers[index] = values[at * width : (at + 1) * width]
         return answers
 
     def _packed(
-        self, script: UserScript, users: Collection[str], ledgers: Iterable[tuple[str, str]], *arguments: Word
+        self, function: UserFunction, users: Collection[str], ledgers: Iterable[tuple[str, str]], *arguments: Word
     ) -> Packed:
-        keys = [key for user in users for key in script.keys(self.keys.of(user)[1])]
+        keys = [key for user in users for key in function.keys(self.keys.of(user)[1])]
         keys += [self.keys.ledger(user, room) for user, room in ledgers]
         return keys, [*self.backend.time(), self.backend.unread_cap, len(users), *arguments]
 

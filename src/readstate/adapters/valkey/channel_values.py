@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from readstate.domain.model import Channel, Latest, LogPosition, Mode, RoomType
 
-from .scripts import encode
+from .commands import encode
 
 _HEAD = Packing(">QB")
 """Change number, flags. Scripts read both."""

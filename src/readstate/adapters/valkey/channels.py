@@ -19,9 +19,10 @@ from readstate.ports import Count, CountQuery, TimelineLoad
 
 from . import Backend, Call
 from .channel_values import decode_channel, encode_channel
+from .commands import encode
+from .functions import Function
 from .groups import Packed, all_or_reload, chunks, once_or_reload, run_for_each, run_grouped
 from .keys import ChannelKeys, shard_of
-from .scripts import encode, script
 
 MAX_READ = 5_000
 """Channels that one call reads: a few ms of server time."""
@@ -32,12 +33,12 @@ MAX_QUERIES = 500
 MAX_STAGED = 5_000
 DROPS_PER_GENERATION: Final = 2**32
 
-READ, FORGET, DROP = script("channel_read"), script("channel_forget"), script("channel_drop")
-ANNOUNCE, INSTALL = script("channel_shard", "channel_announce"), script("channel_shard", "channel_install")
-APPLY = script("channel_shard", "timeline_state", "channel_apply")
-COUNT, STAGE = script("timeline_state", "timeline_count"), script("timeline_state", "timeline_stage")
-INSTALL_TIMELINE = script("timeline_state", "timeline_install")
-PASS, READ_POSITIONS = script("positions_pass"), script("positions_read")
+READ, FORGET, DROP = Function("channel_read"), Function("channel_forget"), Function("channel_drop")
+ANNOUNCE, INSTALL = Function("channel_announce"), Function("channel_install")
+APPLY = Function("channel_apply")
+COUNT, STAGE = Function("timeline_count"), Function("timeline_stage")
+INSTALL_TIMELINE = Function("timeline_install")
+PASS, READ_POSITIONS = Function("positions_pass"), Function("positions_read")
 
 
 # ---------------------------------------------------------------- hot updates and counts as arguments

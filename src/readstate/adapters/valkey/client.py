@@ -1,13 +1,13 @@
 """The servers behind one address: a single server, or the masters of a Cluster.
 
-A call is a script whose keys are in one slot. Calls go to the master of that slot, many in one round trip. They are
+A call is a function whose keys are in one slot. Calls go to the master of that slot, many in one round trip. They are
 retried when a slot moved or a server failed over, restarted or did not answer, so they must be idempotent.
 """
 
 import asyncio
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +21,6 @@ from redis.exceptions import (
     BusyLoadingError,
     ClusterDownError,
     MovedError,
-    NoScriptError,
     ReadOnlyError,
     RedisError,
     ResponseError,
@@ -37,21 +36,22 @@ from readstate.tasks import cancel
 from readstate.timings import ValkeyTimings
 
 from .address import Address, server_name
+from .commands import Word, ask, closed_is_lost
+from .functions import Function, is_lacking, load
 from .keys import SLOTS
 from .pool import NO_CONNECTION, FairPool
-from .scripts import Script, Word
 
 if TYPE_CHECKING:
     from .generation import Generation
 
 OUTDATED = "OUTDATED"
-"""The error with which a script refuses a caller that has missed a newer generation."""
+"""The error with which a function refuses a caller that has missed a newer generation."""
 MAX_CONNECTIONS = 32
 
 
 _MOVES = (MovedError, ReadOnlyError, ClusterDownError, LostConnection, NoAnswer)
 """Faults after which the slot map is fetched again."""
-_PASSING = (*_MOVES, TryAgainError, BusyLoadingError, NoScriptError)
+_PASSING = (*_MOVES, TryAgainError, BusyLoadingError)
 
 
 class ServerChanged(LostConnection):
@@ -63,7 +63,7 @@ class Overtaken(Exception):
 
 
 class Call(NamedTuple):
-    """The keys of one script call, which are in one slot, and its arguments."""
+    """The keys of one function call, which are in one slot, and its arguments."""
 
     slot: int
     keys: Sequence[str | bytes]
@@ -71,7 +71,7 @@ class Call(NamedTuple):
 
 
 class _Batch(NamedTuple):
-    script: Script
+    function: Function
     calls: Sequence[Call]
     generation: GenerationNumber | None
     """The calls do nothing in any other generation; None: they run in the one that is current when they are sent."""
@@ -188,13 +188,15 @@ class ValkeyClient:
 
     # ------------------------------------------------------------ calls
 
-    async def run(self, script: Script, calls: Sequence[Call], generation: GenerationNumber | None = None) -> Answers:
-        """Run a script for each call, in one round trip per server; retry calls after transient faults.
+    async def run(
+        self, function: Function, calls: Sequence[Call], generation: GenerationNumber | None = None
+    ) -> Answers:
+        """Run a function for each call, in one round trip per server; retry calls after transient faults.
 
         With `generation`, the calls do nothing in any other generation. Raises Overtaken if there is another one; some
         of the calls may have run by then.
         """
-        batch = _Batch(script, calls, generation)
+        batch = _Batch(function, calls, generation)
         answers: list[Any] = [None] * len(calls)
         todo = list(range(len(calls)))
         end = monotonic() + self._timings.patience
@@ -213,18 +215,18 @@ class ValkeyClient:
                 raise HotStoreUnavailable("the hot store does not answer", reason=str(faults[0])) from faults[0]
             if self._guard is not None and any(map(_is_outdated, faults)):
                 await self._guard.confirm()
-            at_once = all(isinstance(fault, NoScriptError | MovedError) or _is_outdated(fault) for fault in faults)
+            at_once = all(isinstance(fault, MovedError) or is_lacking(fault) or _is_outdated(fault) for fault in faults)
             if tries or not at_once:
                 await asyncio.sleep(wait * (0.5 + random.random() / 2))
                 wait = min(2 * wait, self._timings.longest_retry)
             tries += 1
-        if repeated and self._deadline(script) and self._guard is not None and self._guard.number == number:
+        if repeated and self._deadline(function) and self._guard is not None and self._guard.number == number:
             await asyncio.sleep(began + 1.05 * self._timings.late - monotonic())  # until then a copy may still run
         return Answers(answers, repeated)
 
-    def _deadline(self, script: Script) -> int:
+    def _deadline(self, function: Function) -> int:
         """The deadline of a call that is sent now; 0: none."""
-        return self._guard.deadline(self._timings.late) if script.expires and self._guard is not None else 0
+        return self._guard.deadline(self._timings.late) if function.expires and self._guard is not None else 0
 
     async def _try(self, batch: _Batch, todo: Sequence[int], answers: list[Any]) -> dict[int, Exception]:
         """Run these calls once. Returns the errors of those that failed."""
@@ -257,11 +259,11 @@ class ValkeyClient:
         return errors
 
     def _command(self, batch: _Batch, index: int) -> tuple[Word, ...]:
-        script, call, generation = batch.script, batch.calls[index], batch.generation
+        function, call, generation = batch.function, batch.calls[index], batch.generation
         if generation is None:
             generation = NO_GENERATION if self._guard is None else self._guard.number
-        deadline = [self._deadline(script)] if script.expires else []
-        return ("EVALSHA", script.sha, len(call.keys), *call.keys, generation, *call.arguments, *deadline)
+        deadline = [self._deadline(function)] if function.expires else []
+        return ("FCALL", function.name, len(call.keys), *call.keys, generation, *call.arguments, *deadline)
 
     async def _send(self, address: str, batch: _Batch, part: Sequence[int], asking: bool = False) -> list[Any]:
         """One round trip to one server."""
@@ -277,17 +279,15 @@ class ValkeyClient:
             with closed_is_lost():
                 values: list[Any] = await pipeline.execute(raise_on_error=False)
             values = values[1::2] if asking else values
-        except (NoScriptError, ReadOnlyError) as error:
-            values = [error]
         except (RedisError, OSError) as error:
-            return [error] * len(part)
+            values = [error] * len(part)
         if any(isinstance(value, ReadOnlyError) for value in values):  # the name may lead to another master now
             await node.connection_pool.disconnect(inuse_connections=False)
-        if any(isinstance(value, NoScriptError) for value in values):
+        if any(isinstance(value, ResponseError) and is_lacking(value) for value in values):
             try:
-                await ask(node, "SCRIPT", "LOAD", batch.script.text)
+                await load(node)
             except (RedisError, OSError) as error:
-                return [error if isinstance(value, NoScriptError) else value for value in values]
+                return [error if isinstance(value, Exception) and is_lacking(value) else value for value in values]
         return values
 
     async def _follow(self, batch: _Batch, errors: dict[int, Exception], answers: list[Any]) -> None:
@@ -304,20 +304,6 @@ class ValkeyClient:
         if any(isinstance(error, _MOVES) for error in errors.values()):
             with suppress(RedisError, OSError):  # the next attempt refreshes again
                 await self.refresh()
-
-
-async def ask(node: Redis, *command: Word) -> Any:
-    with closed_is_lost():
-        return await node.execute_command(*command)  # type: ignore[no-untyped-call]
-
-
-@contextmanager
-def closed_is_lost() -> Iterator[None]:
-    """uvloop raises RuntimeError if the connection was closed just before a send: treat it as lost."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise LostConnection(str(error)) from error
 
 
 def retrieve_exception(task: asyncio.Task[None]) -> None:
@@ -340,7 +326,7 @@ def _is_outdated(error: Exception) -> bool:
 
 def raise_if_lasting(error: Exception) -> None:
     """Raises HotStoreUnavailable for an error that a retry cannot fix."""
-    if _is_outdated(error):
+    if _is_outdated(error) or is_lacking(error):
         return
     if isinstance(error, AuthenticationError) or not isinstance(error, (*_PASSING, AskError, OSError)):
         if isinstance(error, ResponseError) and str(error).startswith(("LOADING", "MASTERDOWN", "CLUSTERDOWN")):

@@ -19,7 +19,7 @@ from readstate.findings import MIB, PATIENCE, PINGS, Finding, State, clock, encr
 from readstate.settings import without_password
 
 from .address import Address, member_name, server_name
-from .client import ask
+from .commands import ask
 from .keys import SLOTS
 
 LEAST_VALKEY, LEAST_REDIS = (8, 0), (7, 0)

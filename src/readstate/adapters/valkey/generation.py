@@ -26,15 +26,16 @@ from readstate.tasks import cancel
 from readstate.telemetry import HOT_GENERATIONS
 from readstate.timings import ValkeyTimings
 
-from .client import ServerChanged, ValkeyClient, ask, raise_if_lasting, retrieve_exception
+from .client import ServerChanged, ValkeyClient, raise_if_lasting, retrieve_exception
+from .commands import ask
+from .functions import Function, call
 from .keys import tag_in
-from .scripts import script
 
 log = structlog.get_logger()
 
 MAX_CHECKS = 3
 
-MARK = script("generation_mark")
+MARK = Function("generation_mark")
 
 
 class DurableCounter(NamedTuple):
@@ -190,7 +191,7 @@ class Generation(ABC):
         return max(await asyncio.gather(*marks))
 
     async def _mark(self, slot: int, node: Redis, number: GenerationNumber, run: str) -> GenerationNumber:
-        answer = _parse(await ask(node, "EVAL", MARK.text, 1, self._marker(slot), number, self._store, run))
+        answer = _parse(await call(node, MARK, self._marker(slot), number, self._store, run))
         return number if answer is None else answer.number
 
     def _marker(self, slot: int) -> str:

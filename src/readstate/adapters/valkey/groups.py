@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from . import Call, Generation, Script, ValkeyClient
-from .scripts import Word
+from . import Call, Function, Generation, ValkeyClient
+from .commands import Word
 
 T = TypeVar("T")
 
@@ -17,23 +17,23 @@ Pack = Callable[[list[T]], Packed]
 
 
 async def run_grouped(
-    client: ValkeyClient, script: Script, things: Things[T], most: int, pack: Pack[T]
+    client: ValkeyClient, function: Function, things: Things[T], most: int, pack: Pack[T]
 ) -> list[tuple[list[T], Any]]:
-    """Run a script, with one call for all things of a server, or of a slot in a Cluster.
+    """Run a function, with one call for all things of a server, or of a slot in a Cluster.
 
     No call weighs more than `most`, unless a single thing does. Returns the things of each call, and its answer.
     """
     groups = list(_groups(client.is_cluster, things, most))
     calls = [Call(slot, *pack(group)) for slot, group in groups]
-    values = (await client.run(script, calls)).values
+    values = (await client.run(function, calls)).values
     return [(group, value) for (_, group), value in zip(groups, values, strict=True)]
 
 
 async def run_for_each(
-    client: ValkeyClient, script: Script, things: Things[T], most: int, pack: Pack[T]
+    client: ValkeyClient, function: Function, things: Things[T], most: int, pack: Pack[T]
 ) -> list[tuple[T, Any]]:
-    """`run_grouped` for a script that returns one answer per thing. Returns each thing and its answer."""
-    found = await run_grouped(client, script, things, most, pack)
+    """`run_grouped` for a function that returns one answer per thing. Returns each thing and its answer."""
+    found = await run_grouped(client, function, things, most, pack)
     return [pair for group, answers in found for pair in zip(group, answers, strict=True)]
 
 

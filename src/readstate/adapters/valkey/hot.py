@@ -11,6 +11,7 @@ from . import Backend, DurableCounter, ExclusiveGeneration, Generation, SharedGe
 from .badges import ValkeyBadges
 from .calls import UserCalls
 from .channels import ExclusiveChannels, SharedChannels
+from .libraries import Libraries
 from .notes import ValkeyNotes
 from .presence import ValkeyPresence
 from .users import ValkeyUsers
@@ -44,6 +45,7 @@ class ValkeyHot:
             unread_cap=options.unread_cap,
             ttl_ms=options.ledger_ttl * 1000,
         )
+        self.libraries = Libraries(self._client, options.prefix, clock)
         self.users = ValkeyUsers(UserCalls(self._backend))
         badges = ValkeyBadges(self._backend)
         self._replica = WriteReplica(options.replica_url, options.prefix, timings) if options.replica_url else None

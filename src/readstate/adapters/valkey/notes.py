@@ -2,11 +2,10 @@
 
 from readstate.domain.model import Generation
 
-from . import Backend, Script
-from .scripts import script
+from . import Backend, Function
 
-FRESH, NOTE_FRESH = script("notes_fresh"), script("notes_note_fresh")
-SPOOLED, NOTE_SPOOL = script("notes_spooled"), script("notes_note_spool")
+FRESH, NOTE_FRESH = Function("notes_fresh"), Function("notes_note_fresh")
+SPOOLED, NOTE_SPOOL = Function("notes_spooled"), Function("notes_note_spool")
 
 
 class ValkeyNotes:
@@ -37,5 +36,5 @@ class ValkeyNotes:
     async def note_spool(self, instance: str, depth: int) -> None:
         await self._run(NOTE_SPOOL, instance, depth, self._backend.clock() + self._backend.timings.spool_note_ms)
 
-    async def _run(self, script: Script, *arguments: str | int) -> int:
-        return int(await self._backend.one(script, [self._key], *arguments))
+    async def _run(self, function: Function, *arguments: str | int) -> int:
+        return int(await self._backend.one(function, [self._key], *arguments))

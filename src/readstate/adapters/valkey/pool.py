@@ -12,13 +12,13 @@ from redis.asyncio import ConnectionPool
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ConnectionError as LostConnection
 
-from .scripts import Word
+from .commands import Word
 
 NO_CONNECTION = "No connection available"
 
 
 class _Packing:
-    """Packs commands with hiredis: a script call has thousands of words."""
+    """Packs commands with hiredis: a function call has thousands of words."""
 
     def pack_command(self, *words: Word) -> list[bytes]:
         return [hiredis.pack_command(words)]  # type: ignore[arg-type]  # its stub knows one word only

@@ -13,8 +13,7 @@ from readstate.domain.model import NO_PREFERENCES, Mode, Pointer, Position, Pref
 from readstate.domain.rooms import is_thread
 from readstate.ports import LedgerView, LoadedUserRoom, UserRoom
 
-from . import Script, slot_of, tag_of
-from .scripts import script
+from . import Function, slot_of, tag_of
 
 
 class Flag:
@@ -32,7 +31,7 @@ MOVED = Packing(">QIQ")
 FAMILIES = (
     "read-pointer", "read-apart", "unread-counts", "preferences", "inbox", "timelines", "loading", "read-at",
 )  # fmt: skip
-"""The keys of a user, in the order in which scripts receive them."""
+"""The keys of a user, in the order in which functions receive them."""
 LOADED = FAMILIES[:6]
 """Those that a load writes."""
 
@@ -41,14 +40,12 @@ _NOTHING: frozenset[int] = frozenset()
 _decode_preferences = msgspec.msgpack.Decoder(Preferences).decode
 
 
-class UserScript(Script):
-    """A script over users. It receives the first `width` keys of each; if `timed`, `read-at` replaces the last."""
+class UserFunction(Function):
+    """A function over users. It receives the first `width` keys of each; if `timed`, `read-at` replaces the last."""
 
-    def __init__(self, name: str, *shared: str, width: int = len(FAMILIES), timed: bool = False) -> None:
-        """`shared`: further parts that the script needs. With `deadline`, it takes a deadline."""
-        super().__init__(f"local WIDTH = {width}", script("user", *shared, f"user_{name}").text)
+    def __init__(self, name: str, *, width: int = len(FAMILIES), timed: bool = False, expires: bool = False) -> None:
+        super().__init__(f"user_{name}", expires=expires)
         self._width, self._timed = width, timed
-        self.expires = "deadline" in shared
 
     def keys(self, keys: Sequence[bytes]) -> Sequence[bytes]:
         return [*keys[: self._width - 1], keys[-1]] if self._timed else keys[: self._width]
@@ -80,7 +77,7 @@ class UserKeys:
 
 
 def pack_seqs(seqs: Iterable[int]) -> bytes:
-    """Sorted, 4 bytes each, big-endian: scripts compare them as strings."""
+    """Sorted, 4 bytes each, big-endian: functions compare them as strings."""
     ordered = sorted(seqs)
     return pack(f">{len(ordered)}I", *ordered)
 

@@ -1,4 +1,4 @@
-"""Users in Valkey: reads, hot updates and loads. Every script is atomic and touches one slot."""
+"""Users in Valkey: reads, hot updates and loads. Every function is atomic and touches one slot."""
 
 import random
 import secrets
@@ -14,11 +14,12 @@ from readstate.ports import Absent, LedgerLoad, LoadedUserRoom, Move, Moved, Rea
 
 from . import Overtaken
 from .calls import Packet, UserCalls
+from .commands import Word, encode
+from .functions import Function
 from .groups import all_or_reload, chunks, once_or_reload
-from .scripts import Word, encode, script
 from .user_rooms import (
     Flag,
-    UserScript,
+    UserFunction,
     flags_of,
     flags_of_room,
     pack_missing,
@@ -37,11 +38,11 @@ ENTRIES_PER_ITEM = 10
 _KINDS = {Left: 4, Switched: 5, Gone: 6}
 _ABSENT = (Absent.NOT_LOADED, Absent.NOT_A_MEMBER)
 
-MOVE, LEDGERS = UserScript("move", "deadline", width=5, timed=True), UserScript("ledgers", width=5)
-APPLY, INSTALL = UserScript("apply", "hot_updates"), UserScript("install", "hot_updates")
-BEGIN, STAGED = UserScript("begin"), script("user_stage")
-PREFER, FORGET = UserScript("prefer", "deadline"), UserScript("forget", "deadline")
-NUMBER = UserScript("number")
+MOVE, LEDGERS = UserFunction("move", width=5, timed=True, expires=True), UserFunction("ledgers", width=5)
+APPLY, INSTALL = UserFunction("apply"), UserFunction("install")
+BEGIN, STAGED = UserFunction("begin"), Function("stage")
+PREFER, FORGET = UserFunction("prefer", expires=True), UserFunction("forget", expires=True)
+NUMBER = UserFunction("number")
 
 _HEAD = Packing(">iB")
 
@@ -188,7 +189,7 @@ class ValkeyUsers(ValkeyViews):
         await once_or_reload(self._generation, self._calls.once(FORGET, user, channel or ""))
 
 
-# ---------------------------------------------------------------- arguments of scripts
+# ---------------------------------------------------------------- arguments of functions
 
 
 def _move(move: Move, user: int, ledger: int) -> list[object]:

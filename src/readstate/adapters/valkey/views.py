@@ -8,14 +8,14 @@ from readstate.domain.model import NO_PREFERENCES, ChangeNumber, Pointer, Positi
 from readstate.ports import CountDelta, UnreadSummary, UserView, Which
 
 from .calls import UserCalls
+from .commands import encode
 from .groups import chunks
-from .scripts import encode
 from .user_rooms import (
     COUNT,
     NAMED,
     USER,
     Flag,
-    UserScript,
+    UserFunction,
     pairs,
     pointer_of,
     preferences_of,
@@ -23,11 +23,11 @@ from .user_rooms import (
     user_room_of,
 )
 
-UNREAD_SUMMARY, INBOX = UserScript("unread_summary"), UserScript("inbox")
-ROOMS, NOTE_USE = UserScript("rooms"), UserScript("note_use")
-VIEW, ROOM_STATES = UserScript("view", "room_states"), UserScript("room_states", "room_states", width=3)
-COUNT_DELTA, CHANGES = UserScript("count_delta", width=4), UserScript("changes", width=1)
-POINTERS, POINTERS_IN = UserScript("pointers", width=2), UserScript("pointers_in", width=3, timed=True)
+UNREAD_SUMMARY, INBOX = UserFunction("unread_summary"), UserFunction("inbox")
+ROOMS, NOTE_USE = UserFunction("rooms"), UserFunction("note_use")
+VIEW, ROOM_STATES = UserFunction("view"), UserFunction("room_states", width=3)
+COUNT_DELTA, CHANGES = UserFunction("count_delta", width=4), UserFunction("changes", width=1)
+POINTERS, POINTERS_IN = UserFunction("pointers", width=2), UserFunction("pointers_in", width=3, timed=True)
 
 PART = 1_000
 """Rooms that one call reads."""

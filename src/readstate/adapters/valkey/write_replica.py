@@ -26,16 +26,17 @@ from readstate.timings import ValkeyTimings
 
 from . import Call, ValkeyClient, slot_of, tag_of
 from .badges import LOADING, BadgeState, Taken, ValkeyBadges, newest
+from .commands import encode
+from .functions import COMMAND, Function
 from .groups import Packed, run_for_each, run_grouped
-from .scripts import COMMAND, encode, script
 
 MAX_SIZE = 1_000
 """Larger badges are written to the main store alone: comparing them would take too long."""
 MAX_SENDERS = 1_000
 """Senders in one call, including those that are compared."""
 
-KNOWN = script("badge_state", "replica_known")
-WRITE = script("replica_write")
+KNOWN = Function("replica_known")
+WRITE = Function("replica_write")
 
 log = structlog.get_logger()
 
@@ -213,5 +214,5 @@ class ReplicatedBadges:
 
 
 def _texts(members: Sequence[bytes]) -> list[str]:
-    """As scripts can unpack them. Bytes that are not text are not ours: the set then differs and does not count."""
+    """As functions can unpack them. Bytes that are not text are not ours: the set then differs and does not count."""
     return [member.decode(errors="replace") for member in members]

@@ -2,4 +2,6 @@
 -- KEYS  1 badge:{user}   2 senders:{user}
 -- ARGV  1 generation
 -- Returns how many of the keys existed
-return redis.call('UNLINK', KEYS[1], KEYS[2])
+return function()
+  return call('UNLINK', KEYS[1], KEYS[2])
+end

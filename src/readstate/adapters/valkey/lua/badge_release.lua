@@ -3,5 +3,7 @@
 -- ARGV  1 generation   2 token
 -- Returns whether the token still held the badge (0 or 1)
 -- The badge is dropped again, because one that was loaded after the hold expired does not know of the tap.
-redis.call('UNLINK', KEYS[1], KEYS[2])
-return redis.call('HDEL', KEYS[3], ARGV[2])
+return function()
+  call('UNLINK', KEYS[1], KEYS[2])
+  return call('HDEL', KEYS[3], ARGV[2])
+end

@@ -9,11 +9,11 @@ end
 
 -- The state of a badge: its ticket, and the rest if it is loaded, complete, and was used within `ttl`.
 local function read_badge(badge, senders, generation, now, ttl)
-  local known = redis.call('HMGET', badge, 'generation', 'ticket', 'tap', 'name', 'size', 'sum', 'used')
+  local known = call('HMGET', badge, 'generation', 'ticket', 'tap', 'name', 'size', 'sum', 'used')
   if not known[1] or not is_current(known[1], generation) then return {} end
   local found = {ticket = known[2]}
   local used = tonumber(known[7] or 0)
-  if known[3] and known[4] and now - used < ttl and redis.call('SCARD', senders) == tonumber(known[5]) then
+  if known[3] and known[4] and now - used < ttl and call('SCARD', senders) == tonumber(known[5]) then
     found.tap, found.name, found.used = tonumber(known[3]), known[4], used
     found.size, found.sum = tonumber(known[5]), tonumber(known[6])
   end
@@ -22,8 +22,8 @@ end
 
 -- Notes a use. The keys expire some time after the badge counts as unused.
 local function use(badge, senders, now, ttl)
-  redis.call('HSET', badge, 'used', text(now))
-  for _, key in ipairs({badge, senders}) do redis.call('PEXPIRE', key, text(ttl + ttl / 8 + 60000)) end
+  call('HSET', badge, 'used', text(now))
+  for _, key in ipairs({badge, senders}) do call('PEXPIRE', key, text(ttl + ttl / 8 + 60000)) end
 end
 
 -- The same, but not for every use: otherwise every read of a badge would be a write.

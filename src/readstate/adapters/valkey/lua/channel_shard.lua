@@ -6,15 +6,15 @@
 
 -- Returns the witness of a shard in `generation`; drops a shard of an older generation first.
 local function open(latest, generation, token)
-  local witness = redis.call('HGET', latest, '')
+  local witness = call('HGET', latest, '')
   if witness and is_current(string.match(witness, '^%d+'), generation) then return witness end
-  redis.call('UNLINK', latest)
-  redis.call('HSET', latest, '', generation .. ' ' .. token)
+  call('UNLINK', latest)
+  call('HSET', latest, '', generation .. ' ' .. token)
   return generation .. ' ' .. token
 end
 
 -- Stores the value of a channel unless a newer one is known. A value begins with its change number and its flags.
 local function keep(latest, channel, change, value)
-  local known = redis.call('HGET', latest, channel)
-  if not known or change >= struct.unpack('>I8', known) then redis.call('HSET', latest, channel, value) end
+  local known = call('HGET', latest, channel)
+  if not known or change >= struct.unpack('>I8', known) then call('HSET', latest, channel, value) end
 end

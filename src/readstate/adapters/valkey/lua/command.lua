@@ -2,4 +2,6 @@
 -- KEYS  1 the key
 -- ARGV  1 generation   2 command   3.. its arguments
 -- Returns the answer of the command
-return redis.call(ARGV[2], KEYS[1], unpack(ARGV, 3))
+return function()
+  return call(ARGV[2], KEYS[1], unpack(ARGV, 3))
+end

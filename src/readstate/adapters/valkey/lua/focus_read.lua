@@ -2,6 +2,8 @@
 -- KEYS  focus:{shard}:channel, one or several
 -- ARGV  1 generation
 -- Returns the users of each channel
-local found = {}
-for index, focus in ipairs(KEYS) do found[index] = redis.call('ZRANGE', focus, 0, -1) end
-return found
+return function()
+  local found = {}
+  for index, focus in ipairs(KEYS) do found[index] = call('ZRANGE', focus, 0, -1) end
+  return found
+end, {'no-writes'}

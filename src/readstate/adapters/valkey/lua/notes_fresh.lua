@@ -1,3 +1,5 @@
 -- The newest generation that is fresh.
 -- KEYS  1 notes
-return tonumber(redis.call('HGET', KEYS[1], 'fresh') or '0')
+return function()
+  return tonumber(call('HGET', KEYS[1], 'fresh') or '0')
+end, {'no-writes'}

@@ -3,19 +3,21 @@
 -- KEYS  1 places
 -- ARGV  1 generation   2.. for each partition: its number, position, next offset
 -- Returns how many were new
-local positions, taken = KEYS[1], 0
-local known = redis.call('HGET', positions, 'generation')
-if not known or not is_current(known, ARGV[1]) then -- older positions say nothing about what is loaded now
-  redis.call('UNLINK', positions)
-  redis.call('HSET', positions, 'generation', ARGV[1])
-end
-for at = 2, #ARGV, 3 do
-  local part, position, offset = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
-  local before = redis.call('HGET', positions, part)
-  local was, applied = string.match(before or '0 0', '^(%d+) '), text(position) .. ' ' .. text(offset)
-  if applied ~= before and position >= tonumber(was) then
-    taken = taken + 1
-    redis.call('HSET', positions, part, applied)
+return function()
+  local positions, taken = KEYS[1], 0
+  local known = call('HGET', positions, 'generation')
+  if not known or not is_current(known, ARGV[1]) then -- older positions say nothing about what is loaded now
+    call('UNLINK', positions)
+    call('HSET', positions, 'generation', ARGV[1])
   end
+  for at = 2, #ARGV, 3 do
+    local part, position, offset = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
+    local before = call('HGET', positions, part)
+    local was, applied = string.match(before or '0 0', '^(%d+) '), text(position) .. ' ' .. text(offset)
+    if applied ~= before and position >= tonumber(was) then
+      taken = taken + 1
+      call('HSET', positions, part, applied)
+    end
+  end
+  return taken
 end
-return taken

@@ -2,13 +2,15 @@
 -- KEYS  1 places
 -- ARGV  1 generation
 -- Returns for each known partition: its number, "<position> <next offset>"
-local known = redis.call('HGET', KEYS[1], 'generation')
-if not known or not is_current(known, ARGV[1]) then return {} end
-local all, found = redis.call('HGETALL', KEYS[1]), {}
-for at = 1, #all, 2 do
-  if all[at] ~= 'generation' then
-    found[#found + 1] = all[at]
-    found[#found + 1] = all[at + 1]
+return function()
+  local known = call('HGET', KEYS[1], 'generation')
+  if not known or not is_current(known, ARGV[1]) then return {} end
+  local all, found = call('HGETALL', KEYS[1]), {}
+  for at = 1, #all, 2 do
+    if all[at] ~= 'generation' then
+      found[#found + 1] = all[at]
+      found[#found + 1] = all[at + 1]
+    end
   end
-end
-return found
+  return found
+end, {'no-writes'}

@@ -1,11 +1,9 @@
--- Removes the entry of a device, and all entries that are overdue or of an instance that is gone. Appended to
--- presence_state.
+-- Removes the entry of a device, and all entries that are overdue or of an instance that is gone.
 -- KEYS  for each user presence:{user}, unproven:{user}, left:{user}
 -- ARGV  6 for each user, packed: {the entry that leaves, '' for only the others; proven messages, …}
 -- Returns for each user {'lost'} if nothing is known of the user in this generation, {'stays'}, or {'gone', since when,
 -- unproven messages, …} if the last entry was removed; only one caller gets this. Unproven messages are kept in `left`
 -- until the durable store has them, and are returned again (since when = 0) to a caller that passes ''. See `result`
-local answers = {}
 
 local function gone_since(left, since)
   local answer = call('ZRANGE', left, 0, -1)
@@ -35,14 +33,19 @@ local function leave(presence, unproven, left, leaving)
   return {'stays'}
 end
 
-for index, item in ipairs(unpacked(ARGV[6])) do
-  local presence, unproven, left = KEYS[3 * index - 2], KEYS[3 * index - 1], KEYS[3 * index]
-  local answer = {'lost'}
-  if is_known(presence) then
-    for at = 2, #item do call('ZREM', unproven, item[at]) end
-    answer = leave(presence, unproven, left, item[1])
+return function()
+  begin()
+  local answers = {}
+
+  for index, item in ipairs(unpacked(ARGV[6])) do
+    local presence, unproven, left = KEYS[3 * index - 2], KEYS[3 * index - 1], KEYS[3 * index]
+    local answer = {'lost'}
+    if is_known(presence) then
+      for at = 2, #item do call('ZREM', unproven, item[at]) end
+      answer = leave(presence, unproven, left, item[1])
+    end
+    if answer and answer[1] ~= 'gone' and item[1] == '' and call('EXISTS', left) == 1 then answer = gone_since(left, 0) end
+    answers[index] = answer
   end
-  if answer and answer[1] ~= 'gone' and item[1] == '' and call('EXISTS', left) == 1 then answer = gone_since(left, 0) end
-  answers[index] = answer
+  return result(answers)
 end
-return result(answers)

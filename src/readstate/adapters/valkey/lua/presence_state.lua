@@ -6,8 +6,8 @@
 -- ARGV begins with  1 generation   2 now (ms)   3 instances that live   4 instances that are gone, both packed
 --   5 the only generation in which the script may decide; 0: any
 
-local call, pack, unpacked = redis.call, cmsgpack.pack, cmsgpack.unpack
-local generation, now = ARGV[1], tonumber(ARGV[2])
+local pack, unpacked
+local generation, now, live, gone, unknown
 
 local function set_of(names)
   local set = {}
@@ -15,7 +15,12 @@ local function set_of(names)
   return set
 end
 
-local live, gone, unknown = set_of(unpacked(ARGV[3])), set_of(unpacked(ARGV[4])), {}
+-- Every call begins with this.
+local function begin()
+  pack, unpacked = cmsgpack.pack, cmsgpack.unpack
+  generation, now = ARGV[1], tonumber(ARGV[2])
+  live, gone, unknown = set_of(unpacked(ARGV[3])), set_of(unpacked(ARGV[4])), {}
+end
 
 -- Whether anything is known of a user in this generation.
 local function is_known(presence)

@@ -1,10 +1,9 @@
--- Counts unread messages in timelines. Appended to timeline_state.
+-- Counts unread messages in timelines.
 -- KEYS  for each channel its timeline, everyone, state
 -- ARGV  1 generation   2 now (ms)   3 ttl (ms)   4 for each channel, packed: {query, …}, where a query is {seq of the
 --       pointer, runs of seqs read apart beyond it as {low, high, low, high, …} in order, {seq that names the user, …}}
 -- Returns, packed, for each channel false (not loaded) or {answer, …}, where an answer is {count, mentions, floor, seq
 -- of the first unread or 0, its member}
-local generation, now, ttl = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
 -- How many of these seqs, which are sorted, are in a run.
 local function within(runs, seqs)
@@ -19,17 +18,17 @@ end
 
 -- How many messages mention everyone, come after a seq and are in no run.
 local function everyone_beyond(everyone, seq, runs)
-  if #runs == 0 then return redis.call('ZCOUNT', everyone, '(' .. text(seq), '+inf') end
-  local seqs = redis.call('ZRANGEBYSCORE', everyone, '(' .. text(seq), '+inf')
+  if #runs == 0 then return call('ZCOUNT', everyone, '(' .. text(seq), '+inf') end
+  local seqs = call('ZRANGEBYSCORE', everyone, '(' .. text(seq), '+inf')
   return #seqs - within(runs, seqs)
 end
 
 -- How many messages come after a seq and are in no run.
 local function beyond(timeline, seq, runs)
-  local count = redis.call('ZCOUNT', timeline, '(' .. text(seq), '+inf')
+  local count = call('ZCOUNT', timeline, '(' .. text(seq), '+inf')
   for index = 1, #runs, 2 do
     if count == 0 then return 0 end
-    count = count - redis.call('ZCOUNT', timeline, text(runs[index]), text(runs[index + 1]))
+    count = count - call('ZCOUNT', timeline, text(runs[index]), text(runs[index + 1]))
   end
   return count
 end
@@ -38,7 +37,7 @@ end
 local function first_beyond(timeline, seq, runs)
   local index = 1
   while true do
-    local found = redis.call('ZRANGEBYSCORE', timeline, '(' .. text(seq), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+    local found = call('ZRANGEBYSCORE', timeline, '(' .. text(seq), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
     local first = tonumber(found[2])
     while runs[index] and runs[index + 1] < first do index = index + 2 end
     if not runs[index] or first < runs[index] then return first, found[1] end
@@ -50,8 +49,8 @@ end
 local function named_alone(timeline, everyone, seq, named, any)
   local count = 0
   for _, one in ipairs(named) do
-    local counted = any and one > seq and redis.call('ZSCORE', everyone, text(one))
-    if not counted then count = count + redis.call('ZCOUNT', timeline, text(one), text(one)) end
+    local counted = any and one > seq and call('ZSCORE', everyone, text(one))
+    if not counted then count = count + call('ZCOUNT', timeline, text(one), text(one)) end
   end
   return count
 end
@@ -64,15 +63,19 @@ local function answer(timeline, everyone, known, seq, runs, named)
   return {count, mentions, known.floor, first, member}
 end
 
-local answers = {}
-for index, queries in ipairs(cmsgpack.unpack(ARGV[4])) do
-  local timeline, everyone, state = KEYS[3 * index - 2], KEYS[3 * index - 1], KEYS[3 * index]
-  local known = read_timeline(timeline, everyone, state, generation, now, ttl)
-  answers[index] = known and {} or false
-  for number, query in ipairs(known and queries or {}) do
-    answers[index][number] = answer(timeline, everyone, known, unpack(query))
+return function()
+  local generation, now, ttl = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+
+  local answers = {}
+  for index, queries in ipairs(cmsgpack.unpack(ARGV[4])) do
+    local timeline, everyone, state = KEYS[3 * index - 2], KEYS[3 * index - 1], KEYS[3 * index]
+    local known = read_timeline(timeline, everyone, state, generation, now, ttl)
+    answers[index] = known and {} or false
+    for number, query in ipairs(known and queries or {}) do
+      answers[index][number] = answer(timeline, everyone, known, unpack(query))
+    end
+    -- Noting every use would make every count a write.
+    if known and now - known.used >= ttl / 100 then use(timeline, everyone, state, now, ttl) end
   end
-  -- Noting every use would make every count a write.
-  if known and now - known.used >= ttl / 100 then use(timeline, everyone, state, now, ttl) end
+  return cmsgpack.pack(answers)
 end
-return cmsgpack.pack(answers)

@@ -1,7 +1,7 @@
--- The layout of a user's state in one slot. All scripts of users are appended to this text.
+-- The layout of a user's state in one slot, shared by the functions `user_…`.
 -- A `row` is the summary of a ledger.
 --
--- KEYS begin with WIDTH keys for each user, the first ones of these (WIDTH is set before this text):
+-- KEYS begin with WIDTH keys for each user, the first ones of these (WIDTH is the function's own):
 --   1 read-pointer  hash: room -> user room (flags, epoch, seq, at, change of the room, change number, message id);
 --                   '' -> marker (generation, change number, complete since, missing ledgers, last used)
 --   2 read-apart    hash: room -> seqs read one by one beyond the pointer (sorted, 4 bytes each)
@@ -16,10 +16,7 @@
 -- Then come ledgers (unread:{user}:room), sorted sets: id of the message, score = its time.
 -- ARGV[1] generation, [2] now (ms), [3] ttl (ms), [4] most ids in a ledger, [5] how many users.
 
-local call, sub, byte = redis.call, string.sub, string.byte
-local pack, unpacked = struct.pack, struct.unpack
-local band, bor, bnot = bit.band, bit.bor, bit.bnot
-local floor = math.floor
+local sub, byte, pack, unpacked, band, bor, bnot, floor -- set by the first call: a load of the library sees no modules
 
 local MEMBER, TIMELINE, THREAD, ARCHIVED, COUNTED, APART, MISSING, PREFERS = 1, 2, 4, 8, 16, 32, 64, 128
 local USER = '>I8I8I8I4I4'
@@ -29,10 +26,9 @@ local NAMED = 12 -- bytes of a mention: seq and time
 local MOVED = '>I8I4I8'
 local MOVED_MS = 3600000
 
-local generation, now, ttl = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local cap, user_count = tonumber(ARGV[4]), tonumber(ARGV[5])
-local seconds = floor(now / 1000)
-local due = ttl / 16000 -- seconds after which a use is noted again
+local WIDTH, generation, now, ttl, cap, user_count
+local seconds
+local due -- seconds after which a use is noted again
 
 -- ------------------------------------------------------------ sorted lists of numbers in a string
 
@@ -94,8 +90,22 @@ end
 -- ------------------------------------------------------------ users
 
 -- A user is an index within the call. These parallel tables hold the state, so that none is allocated per user.
-local loaded, number, since, missing, used = {}, {}, {}, {}, {}
-local cached_room, cached_user_room, unsaved, dirty = {}, {}, {}, {}
+local loaded, number, since, missing, used
+local cached_room, cached_user_room, unsaved, dirty
+
+-- Every call begins with this.
+local function begin(width)
+  if not sub then
+    sub, byte, pack, unpacked = string.sub, string.byte, struct.pack, struct.unpack
+    band, bor, bnot, floor = bit.band, bit.bor, bit.bnot, math.floor
+  end
+  WIDTH = width
+  generation, now, ttl = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+  cap, user_count = tonumber(ARGV[4]), tonumber(ARGV[5])
+  seconds, due = floor(now / 1000), ttl / 16000
+  loaded, number, since, missing, used = {}, {}, {}, {}, {}
+  cached_room, cached_user_room, unsaved, dirty = {}, {}, {}, {}
+end
 
 local USER_ROOMS, READ_APART, COUNTS, PREFERENCES, INBOX, TIMELINES, LOADING = 1, 2, 3, 4, 5, 6, 7
 

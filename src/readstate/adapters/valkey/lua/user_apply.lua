@@ -10,7 +10,7 @@
 -- Returns {index of the item in ARGV[7], user room before, apart before, user room after, apart after} for each pointer
 -- that moved to a state that the durable store doesn't have.
 
-local updates, moved = cmsgpack.unpack(ARGV[6]), {}
+local moved
 
 -- The same as `merge` in domain/rules.py.
 local function merged(index, item, user, room, user_room, ledger, own, reach)
@@ -85,24 +85,29 @@ local function restructured(user, update)
   put_user_room(user, user_room)
 end
 
-for index, item in ipairs(cmsgpack.unpack(ARGV[7])) do
-  local update = updates[item[1]]
-  local user = item[2]
-  open(user, update[2])
-  local kind = update[1]
-  if kind == 1 then
-    fan_out(user, update, item[4], item[5], item[3])
-  elseif not loaded[user] then
-    call('DEL', key_of(user, LOADING)) -- a load in flight is too old
-  elseif kind == 2 then
-    local room = update[2]
-    local user_room = user_room_of(user, room) or new_user_room(band(update[3], THREAD))
-    merged(index, item, user, room, user_room, ledger_key(item[3]), update[4])
-  elseif kind == 3 then
-    joined(index, item, user, update)
-  else
-    restructured(user, update)
+return function()
+  begin(8)
+  local updates = cmsgpack.unpack(ARGV[6])
+  moved = {}
+  for index, item in ipairs(cmsgpack.unpack(ARGV[7])) do
+    local update = updates[item[1]]
+    local user = item[2]
+    open(user, update[2])
+    local kind = update[1]
+    if kind == 1 then
+      fan_out(user, update, item[4], item[5], item[3])
+    elseif not loaded[user] then
+      call('DEL', key_of(user, LOADING)) -- a load in flight is too old
+    elseif kind == 2 then
+      local room = update[2]
+      local user_room = user_room_of(user, room) or new_user_room(band(update[3], THREAD))
+      merged(index, item, user, room, user_room, ledger_key(item[3]), update[4])
+    elseif kind == 3 then
+      joined(index, item, user, update)
+    else
+      restructured(user, update)
+    end
   end
+  close()
+  return moved
 end
-close()
-return moved

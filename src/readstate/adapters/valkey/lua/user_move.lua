@@ -7,8 +7,6 @@
 -- room before (1 byte), the user room before, the user room after or nothing. Where apart or preferences are set, it is
 -- {that string, apart before, apart after, preferences or ''}.
 
-local answers = {}
-
 local function next_epoch(epoch) return math.max(epoch + 1, generation * 1048576) end
 
 local function target(move, user_room, apart)
@@ -111,8 +109,13 @@ local function plain_read(move)
   return head .. raw .. new
 end
 
-for index, move in ipairs(cmsgpack.unpack(ARGV[6])) do
-  answers[index] = move[1] == 1 and not move[9] and plain_read(move) or apply(move)
+return function()
+  check_deadline()
+  begin(5)
+  local answers = {}
+  for index, move in ipairs(cmsgpack.unpack(ARGV[6])) do
+    answers[index] = move[1] == 1 and not move[9] and plain_read(move) or apply(move)
+  end
+  close()
+  return answers
 end
-close()
-return answers

@@ -5,9 +5,9 @@ heartbeat. So no user is declared away in a generation that is younger than `set
 is lost: if a channel was marked unread while a device had it open, messages in it are read at once again.
 
 A process that dies leaves its entries behind, and a list of its users. When its lease is over, any other process
-expires them. The script that removes a user's last entry returns the departure, with the unproven messages, to the
+expires them. The function that removes a user's last entry returns the departure, with the unproven messages, to the
 process that ran it. Unproven messages were sent to a device and may not have arrived. They stay in the hot store, and
-the user stays on the list of the process that ran the script, until the durable store has them.
+the user stays on the list of the process that ran the function, until the durable store has them.
 
 - `instances`: the leases of processes, and the list of users that each of them leaves behind
 - `devices`: who is online, on which devices, with which channel open

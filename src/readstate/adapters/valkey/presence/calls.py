@@ -1,4 +1,4 @@
-"""Script calls about the presence of many users at once."""
+"""Function calls about the presence of many users at once."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -6,14 +6,15 @@ from typing import Any
 
 import msgspec
 
-from readstate.adapters.valkey import Backend, Call, Script, slot_of, tag_of
+from readstate.adapters.valkey import Backend, Call, Function, slot_of, tag_of
+from readstate.adapters.valkey.commands import encode
+from readstate.adapters.valkey.functions import COMMAND
 from readstate.adapters.valkey.groups import Packed, chunks, run_grouped
-from readstate.adapters.valkey.scripts import COMMAND, encode, script
 from readstate.domain.model import NO_GENERATION, Generation
 
 from .instances import MAX_USERS, Instances
 
-LEAVE = script("presence_state", "presence_leave")
+LEAVE = Function("presence_leave")
 
 Key = tuple[str, str]
 """(device, connection). The connection of a device that is only reported is empty."""
@@ -37,27 +38,29 @@ class PresenceCalls:
         """The name of a device among a user's devices."""
         return encode_text((self.instances.name if key[1] else "", *key)).decode()
 
-    async def answers(self, script: Script, items: Mapping[str, Any], *more: int) -> dict[str, Any]:
+    async def answers(self, function: Function, items: Mapping[str, Any], *more: int) -> dict[str, Any]:
         """One answer per user. An empty answer counts only if the generation still stands: it may be due to a loss."""
         found: dict[str, Any] = {}
         todo = dict(items)
         while todo:
             number = await self.instances.settled()
-            found |= await self.decide(script, todo, number, *more)
+            found |= await self.decide(function, todo, number, *more)
             todo = {user: item for user, item in todo.items() if not found[user]}
             if todo and await self.backend.generation.check() == number:
                 break
         return found
 
-    async def decide(self, script: Script, items: Mapping[str, Any], number: Generation, *more: int) -> dict[str, Any]:
-        """Run a script until it answers for every user: it needs to know of each instance involved whether it lives.
+    async def decide(
+        self, function: Function, items: Mapping[str, Any], number: Generation, *more: int
+    ) -> dict[str, Any]:
+        """Run a function until it answers for every user: it needs to know of each instance involved whether it lives.
 
-        In a generation other than `number` (0: any), the script answers that nothing is known.
+        In a generation other than `number` (0: any), the function answers that nothing is known.
         """
         found: dict[str, Any] = {}
         todo = dict(items)
         while todo:
-            parts = await self.run(script, todo, number, *more)
+            parts = await self.run(function, todo, number, *more)
             unknown = {name.decode() for _, (_, names) in parts for name in names}
             for users, (answers, _) in parts:
                 found |= {user: answer for user, answer in zip(users, answers, strict=True) if answer is not None}
@@ -67,18 +70,18 @@ class PresenceCalls:
         return found
 
     async def run(
-        self, script: Script, items: Mapping[str, Any], number: Generation = NO_GENERATION, *more: int
+        self, function: Function, items: Mapping[str, Any], number: Generation = NO_GENERATION, *more: int
     ) -> list[tuple[list[str], Any]]:
-        """Run a script for many users. Returns the users of each call, and its answer."""
+        """Run a function for many users. Returns the users of each call, and its answer."""
         head = (self.backend.clock(), encode(list(self.instances.live)), encode(list(self.instances.gone)))
-        width = 3 if script is LEAVE else 2
+        width = 3 if function is LEAVE else 2
 
         def pack(users: list[str]) -> Packed:
             keys = [key for user in users for key in self.keys_of(user)[1][:width]]
             return keys, [*head, number, encode([items[user] for user in users]), *more]
 
         things = ((self.keys_of(user)[0], 1, user) for user in items)
-        return await run_grouped(self.backend.client, script, things, MAX_USERS, pack)
+        return await run_grouped(self.backend.client, function, things, MAX_USERS, pack)
 
     async def commands(self, commands: Sequence[Call]) -> None:
         """Each runs one command on one key."""

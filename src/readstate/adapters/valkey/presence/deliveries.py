@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from readstate.adapters.valkey import Call
+from readstate.adapters.valkey.functions import Function
 from readstate.adapters.valkey.groups import chunks
-from readstate.adapters.valkey.scripts import script
 from readstate.domain.model import NO_GENERATION, Undelivered
 from readstate.ports import MAX_UNPROVEN, Departure
 
@@ -14,7 +14,7 @@ from .calls import PresenceCalls, encode_text
 from .devices import OwnDevices
 from .instances import MAX_USERS, ListedUsers
 
-REACHED = script("presence_state", "presence_reached")
+REACHED = Function("presence_reached")
 
 UNPROVEN, LEFT = 1, 2
 """Indexes of a user's keys: unproven messages, and those kept after the user left."""

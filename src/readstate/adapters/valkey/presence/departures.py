@@ -148,7 +148,7 @@ class Departures:
         return [gone for user, answer in answers.items() if (gone := self._departure(user, answer)) is not None]
 
     def _departure(self, user: str, answer: list[bytes], sent: Iterable[Undelivered] = ()) -> Departure | None:
-        """As a script has answered, with what was sent and the hot store may lack."""
+        """As a function has answered, with what was sent and the hot store may lack."""
         if answer[0] != b"gone":
             return None
         return self._deliveries.depart(user, int(answer[1]), [*(parse(user, one) for one in answer[2:]), *sent])

@@ -6,18 +6,19 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from readstate.adapters.valkey import Call, slot_of
+from readstate.adapters.valkey.commands import encode
+from readstate.adapters.valkey.functions import Function
 from readstate.adapters.valkey.groups import run_for_each
 from readstate.adapters.valkey.keys import shard_of
-from readstate.adapters.valkey.scripts import encode, script
 from readstate.domain.model import NO_GENERATION, Generation
 from readstate.ports import Present
 
 from .calls import Key, PresenceCalls
 from .instances import MAX_USERS
 
-PUT, READ = script("presence_state", "presence_put"), script("presence_state", "presence_read")
-BLUR = script("presence_state", "presence_blur")
-FOCUS_READ, FOCUS_CLOSE = script("focus_read"), script("focus_close")
+PUT, READ = Function("presence_put"), Function("presence_read")
+BLUR = Function("presence_blur")
+FOCUS_READ, FOCUS_CLOSE = Function("focus_read"), Function("focus_close")
 
 
 class Device(Struct):

@@ -11,8 +11,8 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from readstate.adapters.valkey import Backend, tag_of
+from readstate.adapters.valkey.functions import Function
 from readstate.adapters.valkey.groups import chunks
-from readstate.adapters.valkey.scripts import script
 from readstate.domain.model import NO_GENERATION, Generation
 
 MAX_GONE = 1_000
@@ -20,7 +20,7 @@ MAX_GONE = 1_000
 MAX_USERS = 500
 """Users in one call."""
 
-LEASE = script("instance_lease")
+LEASE = Function("instance_lease")
 
 
 class _Lease(NamedTuple):
