@@ -10,20 +10,8 @@ import pytest
 from readstate.api import NewMessage, ReadTarget
 from readstate.domain.errors import BadRequest, BrokenJson, Invalid, TooLarge, WrongContentType
 from readstate.gateway.asgi import Disconnected, Event
-from readstate.gateway.http.decoding import (
-    Messages,
-    Query,
-    Reads,
-    boolean,
-    channels,
-    decode,
-    one_of,
-    one_or_many,
-    parse_query,
-    read_body,
-    text,
-    whole,
-)
+from readstate.gateway.http.decoding import Messages, Reads, decode, one_or_many, read_body
+from readstate.gateway.http.queries import Parameter, boolean, channels, one_of, parse_query, whole
 
 JSON = b"application/json"
 read_target = msgspec.json.Decoder(ReadTarget).decode
@@ -217,12 +205,12 @@ def test_neither_one_message_nor_a_list_is_refused(body: bytes, field: str) -> N
 
 # ---------------------------------------------------------------- queries
 
-LIST: Query = {
-    "limit": whole,
-    "since": text,
-    "only_unread": boolean,
-    "channels": channels,
-    "order": one_of("newest", "oldest"),
+LIST = {
+    "limit": Parameter(whole, "", {}),
+    "since": Parameter(str, "", {}),
+    "only_unread": Parameter(boolean, "", {}),
+    "channels": Parameter(channels, "", {}),
+    "order": Parameter(one_of("newest", "oldest"), "", {}),
 }
 
 

@@ -15,16 +15,17 @@ from readstate.domain.errors import by_code
 from readstate.gateway.http.calls import JSON, LINES
 from readstate.gateway.http.problems import all_codes
 from readstate.gateway.http.routes import GROUPS, routes
-from readstate.gateway.openapi.document import Limits, document
+from readstate.gateway.openapi.document import document
+from readstate.settings import Settings
 from tests.conftest import Chat, in_process, segment
 
 Json = dict[str, Any]
-LIMITS = Limits(max_page=500, max_batch=50, max_text=8192, max_mentions=20)
+SETTINGS = Settings(max_page=500, max_batch=50, max_text=8192, max_mentions=20)
 
 
 @pytest.fixture(scope="module")
 def api() -> Json:
-    return document(GROUPS, LIMITS)
+    return document(GROUPS, SETTINGS)
 
 
 def operations(api: Json) -> Iterator[tuple[str, str, Json]]:
@@ -227,7 +228,7 @@ def test_limits_are_those_of_the_settings(api: Json) -> None:
 
 def test_a_mounted_api_says_where(api: Json) -> None:
     assert api["servers"] == [{"url": "/"}]
-    assert document(GROUPS, LIMITS, "/chat room/")["servers"] == [{"url": "/chat%20room"}]
+    assert document(GROUPS, SETTINGS, "/chat room/")["servers"] == [{"url": "/chat%20room"}]
 
 
 # ---------------------------------------------------------------- the document and the service

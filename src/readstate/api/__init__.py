@@ -23,6 +23,7 @@ from .inbox import Threads as Threads
 from .inbox import ThreadTotals as ThreadTotals
 from .inbox import ThreadView as ThreadView
 from .inbox import Totals as Totals
+from .inbox import TotalsByUser as TotalsByUser
 from .inbox import Unread as Unread
 from .inbox import UnreadMessages as UnreadMessages
 from .inbox import UserTotals as UserTotals
@@ -30,6 +31,7 @@ from .messages import MessageEdit as MessageEdit
 from .messages import MessageView as MessageView
 from .messages import NewMessage as NewMessage
 from .messages import SendResult as SendResult
+from .messages import SendResults as SendResults
 from .people import Badge as Badge
 from .people import FromSender as FromSender
 from .people import PresenceView as PresenceView
@@ -47,6 +49,7 @@ from .reads import Place as Place
 from .reads import ReadAll as ReadAll
 from .reads import Reader as Reader
 from .reads import ReadOutcome as ReadOutcome
+from .reads import ReadOutcomes as ReadOutcomes
 from .reads import ReadResult as ReadResult
 from .reads import ReadTarget as ReadTarget
 from .reads import Receipt as Receipt

@@ -48,10 +48,6 @@ ThreadId = Annotated[str, about("The root message of the thread.", "msg_42")]
 MessageId = Annotated[
     str, about("The message's id, unique in its channel; made by Readstate if none is given.", "msg_42")
 ]
-MessageSeq = Annotated[
-    int | None,
-    about("Its place in the channel: 1, 2, 3 …; null if it has none (a backfill, a reply in a thread only).", 42),
-]
 MessageTime = Annotated[
     int, about("Its time. In answers ms since 1970; never the same for two messages of a channel.", NOW)
 ]
@@ -81,9 +77,5 @@ InexactReason = Annotated[
         "a dependency is down or behind)."
     ),
 ]
-StaleReason = Annotated[Literal["stale"] | UnsetType, about("Why the count is not exact: it is the last known value.")]
 
 Cursor = Annotated[str | None, about("Gives the next page; null at the end.")]
-SyncCursor = Annotated[str, about("Give it as `since` to get what has changed after this answer.", "kwIqBQ")]
-ErrorCode = Annotated[str | UnsetType, about("The error, for programs.")]
-ErrorDetail = Annotated[str | UnsetType, about("The error, for people.")]

@@ -20,7 +20,6 @@ from .fields import (
     MentionCount,
     Muted,
     NotExact,
-    SyncCursor,
     ThreadId,
     UnreadCount,
     UserId,
@@ -38,6 +37,7 @@ LatestReply = Annotated[
     Latest | None,
     about("The newest reply; its `seq` is its place in the thread.", Latest("msg_43", 3, NOW, "carol", "Count me in")),
 ]
+_SyncCursor = Annotated[str, about("Give it as `since` to get what has changed after this answer.", "kwIqBQ")]
 _ChannelCount = Annotated[int, about("How many channels have anything unread.", 1)]
 
 
@@ -85,7 +85,7 @@ class Sync(Struct, frozen=True, gc=False):
     channels: Annotated[list[Unread], about("What is unread in each channel.")]
     removed: Annotated[list[str], about("Channels that were left or deleted.", [])]
     cursor: Cursor
-    sync: SyncCursor
+    sync: _SyncCursor
 
 
 class UnreadMessages(Struct, frozen=True, gc=False):
@@ -105,6 +105,12 @@ class UserTotals(Struct, frozen=True, gc=False):
     badge: Annotated[int, about("How many different people wrote while the user was away.", 4)]
     exact: Exact
     reason: InexactReason = UNSET
+
+
+class TotalsByUser(Struct, frozen=True, gc=False):
+    """The totals of each user, by id."""
+
+    users: Annotated[dict[str, UserTotals], about("The users.")]
 
 
 class Conversation(Struct, frozen=True, gc=False):
@@ -131,7 +137,7 @@ class Inbox(Struct, frozen=True, gc=False):
 
     conversations: Annotated[list[Conversation], about("The rows, in order.")]
     cursor: Cursor
-    sync: SyncCursor
+    sync: _SyncCursor
     exact: Annotated[bool | UnsetType, about("Only there if it is false: conversations may be missing.")] = UNSET
     reason: InexactReason = UNSET
 

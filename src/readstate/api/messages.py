@@ -9,7 +9,6 @@ from .fields import (
     Id,
     InputChannelId,
     MessageId,
-    MessageSeq,
     MessageTime,
     Preview,
     Request,
@@ -19,6 +18,10 @@ from .fields import (
     about,
 )
 
+_MessageSeq = Annotated[
+    int | None,
+    about("Its place in the channel: 1, 2, 3 …; null if it has none (a backfill, a reply in a thread only).", 42),
+]
 _ThreadSeq = Annotated[int | None, about("Its place in the thread.")]
 
 
@@ -64,7 +67,7 @@ class SendResult(Struct, frozen=True, gc=False, omit_defaults=True):
     """What became of one message."""
 
     id: MessageId
-    seq: MessageSeq
+    seq: _MessageSeq
     thread_seq: _ThreadSeq
     status: Annotated[Literal["accepted", "duplicate", "rejected"], about("How it went.")]
     code: Annotated[str | None, about("The error, for programs.")] = None
@@ -72,12 +75,18 @@ class SendResult(Struct, frozen=True, gc=False, omit_defaults=True):
     field: Annotated[str | None, about("The field or parameter that is wrong.")] = None
 
 
+class SendResults(Struct, frozen=True, gc=False):
+    """What became of each message, in the order of the request."""
+
+    results: Annotated[list[SendResult], about("One for each item, in the same order.")]
+
+
 class MessageView(Struct, frozen=True, gc=False):
     """A message as callers see it."""
 
     id: MessageId
     channel_id: ChannelId
-    seq: MessageSeq
+    seq: _MessageSeq
     sender_id: SenderId
     at: MessageTime
     sent_at: Annotated[int | None, about("The time that the sender gave, as it was.")]

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from msgspec import UNSET, Meta, Struct, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from readstate.domain.model import Number
 
@@ -10,8 +10,6 @@ from .fields import (
     EARLIER,
     NOW,
     Epoch,
-    ErrorCode,
-    ErrorDetail,
     Exact,
     Id,
     InputChannelId,
@@ -21,7 +19,6 @@ from .fields import (
     LastReadSeq,
     ReadAt,
     Request,
-    StaleReason,
     Time,
     UnreadCount,
     UserId,
@@ -35,6 +32,7 @@ MessagesRead = Annotated[
     tuple[Id, ...] | None, about("Exactly these are read, whatever stands before them.", maxItems="max_batch")
 ]
 UnreadFrom = Annotated[Id, about("The first message that is unread again.", "msg_40")]
+_StaleReason = Annotated[Literal["stale"] | UnsetType, about("Why the count is not exact: it is the last known value.")]
 _Changed = Annotated[bool, about("Whether it changed anything.", True)]
 
 
@@ -121,8 +119,14 @@ class ReadOutcome(Struct, frozen=True, gc=False):
 
     status: Annotated[Literal["ok", "rejected"], about("How it went.")]
     changed: _Changed
-    code: ErrorCode = UNSET
-    detail: ErrorDetail = UNSET
+    code: Annotated[str | UnsetType, about("The error, for programs.")] = UNSET
+    detail: Annotated[str | UnsetType, about("The error, for people.")] = UNSET
+
+
+class ReadOutcomes(Struct, frozen=True, gc=False):
+    """What became of each read, in the order of the request."""
+
+    results: Annotated[list[ReadOutcome], about("One for each item, in the same order.")]
 
 
 class AllRead(Struct, frozen=True, gc=False):
@@ -155,7 +159,7 @@ class Seen(Struct, frozen=True, gc=False):
     of: Annotated[int, about("How many could have read it: the members other than its sender.", 2)]
     users: Annotated[list[Reader] | None, about("Null in large channels.")]
     exact: Exact = True
-    reason: StaleReason = UNSET
+    reason: _StaleReason = UNSET
 
 
 class Receipt(Struct, frozen=True, gc=False):
@@ -172,4 +176,4 @@ class Receipts(Struct, frozen=True, gc=False):
 
     receipts: Annotated[list[Receipt], about("How far each member has read.")]
     exact: Exact = True
-    reason: StaleReason = UNSET
+    reason: _StaleReason = UNSET

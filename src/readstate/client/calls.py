@@ -5,26 +5,13 @@ import time
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Any, Literal
 
-from msgspec import UNSET, Struct, UnsetType, structs
+from msgspec import UNSET, UnsetType, structs
 
 from readstate import api
-from readstate.api import Erased, ImportReport
 from readstate.domain.ids import ulid
 from readstate.domain.model import ChannelType, CountPreference, History, ReceiptsPreference
 
 from .calling import JSON_LINES, Caller, path
-
-
-class _Sent(Struct, frozen=True):
-    results: list[api.SendResult]
-
-
-class _Marked(Struct, frozen=True):
-    results: list[api.ReadOutcome]
-
-
-class _OfUsers(Struct, frozen=True):
-    users: dict[str, api.UserTotals]
 
 
 class Client(Caller):
@@ -103,13 +90,15 @@ class Client(Caller):
             backfill=backfill,
             outside=outside,
         )
-        answer = await self._call("POST", path("messages"), _Sent, _with_id(message), repeatable=True, wait=wait)
+        answer = await self._call(
+            "POST", path("messages"), api.SendResults, _with_id(message), repeatable=True, wait=wait
+        )
         return answer.results[0]
 
     async def send_many(self, messages: Iterable[api.NewMessage], *, wait: bool = False) -> list[api.SendResult]:
         """Send several messages at once. Each has its result: one that is rejected does not stop the others."""
         body = {"messages": [_with_id(message) for message in messages]}
-        return (await self._call("POST", path("messages"), _Sent, body, repeatable=True, wait=wait)).results
+        return (await self._call("POST", path("messages"), api.SendResults, body, repeatable=True, wait=wait)).results
 
     async def edit_message(
         self,
@@ -171,7 +160,9 @@ class Client(Caller):
 
     async def read_many(self, reads: Iterable[api.UserRead]) -> list[api.ReadOutcome]:
         """Mark read for any users at once (service keys). Each read has its result."""
-        return (await self._call("POST", path("reads"), _Marked, {"reads": list(reads)}, repeatable=True)).results
+        return (
+            await self._call("POST", path("reads"), api.ReadOutcomes, {"reads": list(reads)}, repeatable=True)
+        ).results
 
     async def read_all(
         self, user: str, *, up_to_time: api.Time | None = None, items: Iterable[api.ChannelRead] | None = None
@@ -202,13 +193,8 @@ class Client(Caller):
         cursor: str | None = None,
     ) -> api.Sync:
         """One page of what is unread in all channels, or of what changed `since` the `sync` of an earlier answer."""
-        query = {
-            "channels": _listed(channels),
-            "only_unread": only_unread,
-            "since": since,
-            "limit": limit,
-            "cursor": cursor,
-        }
+        listed = _listed(channels)
+        query = {"channels": listed, "only_unread": only_unread, "since": since, "limit": limit, "cursor": cursor}
         return await self._call("GET", path("users", user, "unread"), api.Sync, query=query)
 
     async def sync_pages(
@@ -247,7 +233,7 @@ class Client(Caller):
     async def totals(self, users: Iterable[str]) -> dict[str, api.UserTotals]:
         """Totals of many users, for push notifications (service keys)."""
         body = {"users": list(users)}
-        return (await self._call("POST", path("unread", "batch"), _OfUsers, body, repeatable=True)).users
+        return (await self._call("POST", path("unread", "batch"), api.TotalsByUser, body, repeatable=True)).users
 
     async def explain(self, user: str, channel: str) -> api.Explanation:
         """Why a count is what it is."""
@@ -361,19 +347,19 @@ class Client(Caller):
         """Everything as JSON Lines, in pieces that end anywhere (service keys)."""
         return self._stream(path("export"))
 
-    async def import_lines(self, data: bytes, *, first_line: int = 1, stop: bool = False) -> ImportReport:
+    async def import_lines(self, data: bytes, *, first_line: int = 1, stop: bool = False) -> api.ImportReport:
         """Import whole lines of an export (service keys); the answer names what is refused by line and reason.
 
         `first_line` is the number of the first line of `data` in its file; `stop` ends at the first refusal.
         """
         query = {"first_line": first_line, "stop": stop}
         return await self._call(
-            "POST", path("import"), ImportReport, data, query=query, repeatable=True, content_type=JSON_LINES
+            "POST", path("import"), api.ImportReport, data, query=query, repeatable=True, content_type=JSON_LINES
         )
 
-    async def erase_user(self, user: str) -> Erased:
+    async def erase_user(self, user: str) -> api.Erased:
         """Erase every trace of a user's read state (service keys); returns how much it was."""
-        return await self._call("DELETE", path("users", user), Erased)
+        return await self._call("DELETE", path("users", user), api.Erased)
 
     async def ready(self) -> dict[str, Any]:
         """What the service says of its dependencies; raises Unavailable when one of them is down."""

@@ -78,8 +78,3 @@ class UserLimits:
         count = self._devices.pop(user, 0)
         if count > 1:
             self._devices[user] = count - 1
-
-
-def unknown(connection_id: str) -> Principal:
-    """The principal of a connection before it authenticates. No user id equals its bucket's name."""
-    return Principal("", f"\0{connection_id}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from readstate.api import NewMessage, SendResult
 from readstate.domain.errors import Forbidden, Invalid, InvalidId
 from readstate.domain.rules import check_id, check_user_id
-from readstate.gateway.http.decoding import id_in_url
+from readstate.gateway.http.queries import id_in_url
 
 from .authenticator import ME
 

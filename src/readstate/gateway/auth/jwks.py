@@ -118,17 +118,14 @@ class Jwks:
             reason = str(error) if isinstance(error, _Refused) else type(error).__name__
             log.warning("cannot read the JWKS", action="jwks.load", error=reason)
         else:
-            self._take(content, keys)
+            self._failed = False
+            self._loaded_at = self._clock()
+            if self._keys is None or content != self._content:
+                self._keys, self._content = keys, content
+                self.version += 1
         finally:
             self._tried_at = self._clock()
             self._loading = None
-
-    def _take(self, content: bytes, keys: Keys) -> None:
-        self._failed = False
-        self._loaded_at = self._clock()
-        if self._keys is None or content != self._content:
-            self._keys, self._content = keys, content
-            self.version += 1
 
     def _read_file(self) -> bytes:
         with self._file.open("rb") as file:

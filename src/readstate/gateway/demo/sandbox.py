@@ -8,18 +8,19 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING, NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, convert, structs
 
-from readstate.api import NewMessage, PutChannel, PutPreferences, ReadTarget
+from readstate.api import NewMessage, PutChannel, PutPreferences, ReadTarget, SendResult
 from readstate.domain.errors import ChannelNotFound
 from readstate.domain.model import ChannelType
-from readstate.gateway.asgi import Answer, Header, content_type
+from readstate.gateway.asgi import Answer, content_type
 from readstate.gateway.auth.authenticator import load_secrets, make_token
 from readstate.gateway.http.calls import Call, For, Handler, Route
+from readstate.gateway.http.pages import page_headers
 from readstate.gateway.http.problems import TooOften
 from readstate.gateway.ratelimit import RateLimiter
 from readstate.settings import Settings
@@ -35,22 +36,7 @@ DAY = 86_400.0
 
 _ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"
 _MEDIA = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
-_POLICY = (
-    "default-src 'none'",
-    "script-src 'self'",
-    "style-src 'self'",
-    "connect-src 'self'",
-    "img-src 'self' data:",
-    "base-uri 'none'",
-    "form-action 'none'",
-    "frame-ancestors 'none'",
-)
-_HEADERS: list[Header] = [
-    (b"content-security-policy", "; ".join(_POLICY).encode()),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cache-control", b"no-cache"),
-]
+_HEADERS = page_headers("script-src 'self'", "style-src 'self'", "img-src 'self' data:")
 
 
 def is_on(settings: Settings) -> bool:
@@ -63,28 +49,26 @@ def is_on(settings: Settings) -> bool:
 
 def routes() -> list[Route]:
     """The page, its files, and the maker of sandboxes. Each call has limits of its own."""
+    web = files("readstate").joinpath("web")
     listed = [
-        Route("GET", "/demo", _file("demo.html", "text/html; charset=utf-8"), For.ANYONE, media="text/html"),
-        Route("POST", "/demo/session", Sessions().make, For.ANYONE, status=201),
+        Route(_file(web / "demo.html", "text/html; charset=utf-8"), "GET", "/demo", For.ANYONE, media="text/html"),
+        Route(Sessions().make, "POST", "/demo/session", For.ANYONE, status=201),
     ]
-    for entry in sorted(files("readstate").joinpath("web").iterdir(), key=lambda file: file.name):
+    for entry in sorted(web.iterdir(), key=lambda file: file.name):
         kind = _MEDIA.get(entry.name[entry.name.rfind(".") :])
         if kind is not None and entry.is_file():
             media = kind.partition(";")[0]
-            listed.append(Route("GET", f"/demo/{entry.name}", _file(entry.name, kind), For.ANYONE, media=media))
+            listed.append(Route(_file(entry, kind), "GET", f"/demo/{entry.name}", For.ANYONE, media=media))
     return listed
 
 
-def _file(name: str, kind: str) -> Handler:
+def _file(file: Traversable, kind: str) -> Handler:
+    answer = Answer(200, [content_type(kind), *_HEADERS], file.read_bytes())
+
     async def serve(call: Call) -> Answer:
-        return Answer(200, [content_type(kind), *_HEADERS], _bytes(name))
+        return answer
 
     return serve
-
-
-@cache
-def _bytes(name: str) -> bytes:
-    return files("readstate").joinpath("web", name).read_bytes()
 
 
 # ---------------------------------------------------------------- sessions
@@ -179,10 +163,9 @@ class _Sandbox:
 
     async def fill(self) -> Session:
         rooms = [Room(self._id(r.id), r.name, r.type, self._ids(r.members)) for r in story.ROOMS]
-        for room, planned in zip(rooms, story.ROOMS, strict=True):
-            await self._rs.channels.put(
-                room.id, PutChannel(type=planned.type, name=room.name, members=tuple(room.members))
-            )
+        for room in rooms:
+            wanted = PutChannel(type=room.type, name=room.name, members=tuple(room.members))
+            await self._rs.channels.put(room.id, wanted)
         said = await self._say()
         await self._settle()
         return Session(self._people(), rooms, said)
@@ -206,7 +189,7 @@ class _Sandbox:
         for start in range(0, len(messages), most):
             part = messages[start : start + most]
             for message, result in zip(part, await self._rs.messages.send(part), strict=True):
-                said.append(_said(message, result.id, result.seq, result.thread_seq))
+                said.append(_said(message, result))
         return said
 
     def _message(self, line: story.Line, at: int) -> NewMessage:
@@ -249,17 +232,6 @@ class _Sandbox:
         return [self._id(name) for name in names]
 
 
-def _said(message: NewMessage, id_: str, seq: int | None, thread_seq: int | None) -> Said:
-    assert isinstance(message.at, int)
-    return Said(
-        channel_id=str(message.channel_id),
-        id=id_,
-        sender_id=str(message.sender_id),
-        text=message.text or "",
-        at=message.at,
-        seq=seq,
-        thread_seq=thread_seq,
-        thread_id=None if message.thread_id is None else str(message.thread_id),
-        mentions=tuple(str(user) for user in message.mentions),
-        silent=message.silent,
-    )
+def _said(message: NewMessage, result: SendResult) -> Said:
+    given = structs.asdict(message) | {"id": result.id, "seq": result.seq, "thread_seq": result.thread_seq}
+    return convert(given, Said)

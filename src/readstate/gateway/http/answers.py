@@ -4,7 +4,6 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from readstate.api import ReadOutcome, SendResult, UserTotals
 from readstate.api.fields import ChannelId, MessageId, ThreadId, about
 
 _Deleted = Annotated[bool, about("Whether it is deleted.")]
@@ -24,24 +23,6 @@ class DeletedMessage(Struct, frozen=True, gc=False):
     id: MessageId
     channel_id: ChannelId
     deleted: _Deleted = True
-
-
-class SendResults(Struct, frozen=True, gc=False):
-    """What became of each message, in the order of the request."""
-
-    results: Annotated[list[SendResult], about("One for each item, in the same order.")]
-
-
-class ReadOutcomes(Struct, frozen=True, gc=False):
-    """What became of each read, in the order of the request."""
-
-    results: Annotated[list[ReadOutcome], about("One for each item, in the same order.")]
-
-
-class TotalsByUser(Struct, frozen=True, gc=False):
-    """The totals of each user, by id."""
-
-    users: Annotated[dict[str, UserTotals], about("The users.")]
 
 
 class Following(Struct, frozen=True, gc=False):

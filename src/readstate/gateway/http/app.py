@@ -6,6 +6,7 @@ A request is routed, authenticated, rate-limited, authorized, decoded, executed 
 import asyncio
 import contextlib
 import traceback
+from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -41,8 +42,9 @@ from readstate.gateway.ws.endpoint import LiveGateway
 
 from .calls import Call, For, Route
 from .cors import Cors
-from .decoding import id_in_url, parse_query, read_body
+from .decoding import read_body
 from .problems import problem, storage_fault
+from .queries import id_in_url, parse_query
 from .routes import routes
 from .routing import Router
 
@@ -69,27 +71,6 @@ def asgi_app(rs: "Readstate", *, demo: bool = False) -> ASGIApp:
     """
     require_jwks_file(rs.settings)
     return Gateway(rs, Authenticator(rs.settings, load_secrets(rs.settings), rs.timings.http), demo)
-
-
-class _Headers:
-    """The headers that matter, found in one pass."""
-
-    __slots__ = ("authorization", "content_length", "content_type", "origin", "prefers_wait")
-
-    def __init__(self, headers: list[Header]) -> None:
-        self.authorization = self.content_length = self.content_type = self.origin = None
-        self.prefers_wait = False
-        for name, value in headers:
-            if name == b"authorization":
-                self.authorization = value
-            elif name == b"content-type":
-                self.content_type = value
-            elif name == b"content-length":
-                self.content_length = value
-            elif name == b"origin":
-                self.origin = value
-            elif name == b"prefer":
-                self.prefers_wait |= _wants_to_wait(value)
 
 
 class Gateway:
@@ -129,8 +110,9 @@ class Gateway:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = perf_counter()
         route: Route | None = None
-        headers = _Headers(scope["headers"])
-        answer: Answer | Stream | None = self._cors.preflight(scope, headers.origin) if self._cors else None
+        headers = dict(scope["headers"])
+        origin = headers.get(b"origin")
+        answer: Answer | Stream | None = self._cors.preflight(scope, origin) if self._cors else None
         try:
             if answer is None:
                 route, path = self._router.find(scope)
@@ -142,54 +124,50 @@ class Gateway:
         except Disconnected:
             return
         except asyncio.CancelledError:  # the service stops, and no longer waits for this request
-            await self._send(problem(Unavailable(STOPS)), scope, headers, send)
+            await self._send(problem(Unavailable(STOPS)), scope, origin, send)
             raise
         except Exception as error:
             _log_failure(route)
             answer = problem(storage_fault(error) or ReadstateError())
         if isinstance(answer, Stream):
-            await self._stream(route, answer, scope, headers, receive, send)
+            await self._stream(route, answer, scope, origin, receive, send)
         else:
-            await self._send(answer, scope, headers, send)
+            await self._send(answer, scope, origin, send)
         _count(route, scope, answer.status, perf_counter() - started)
 
     async def _answer(
-        self, route: Route, path: dict[str, str], headers: _Headers, scope: Scope, receive: Receive
+        self, route: Route, path: dict[str, str], headers: dict[bytes, bytes], scope: Scope, receive: Receive
     ) -> Answer | Stream:
         if route.open_to is For.ANYONE:
-            return await self._answer_anyone(route, path, scope)
-        known = self._authenticator.known(headers.authorization)
-        principal = known or await self._authenticator.verify(headers.authorization)
+            call = Call(self._rs, None, path)
+            call.root = scope.get("root_path") or ""
+            return _as_answer(route, await route.handler(call))
+        authorization = headers.get(b"authorization")
+        principal = self._authenticator.known(authorization) or await self._authenticator.verify(authorization)
         self._limits.take(principal)
         call = Call(self._rs, principal, path)
-        call.wait = headers.prefers_wait
+        call.wait = b"prefer" in headers and _wants_to_wait(scope["headers"])
         try:
-            await self._allow(route, call, path)
+            if route.without_hot_store and perf_counter() < self._away_until:
+                call.rs = await self._rs.without_hot_store() or call.rs
+            await self._attempt(route, call, lambda: _allow(route, call, path))
             if route.body is not None:
-                body = await read_body(receive, headers.content_length, self._max_body)
-                call.body = route.body.read(body, headers.content_type)
-            call.query = parse_query(route.parsers, scope.get("query_string", b""))
-            return _as_answer(route, await self._do(route, call))
+                body = await read_body(receive, headers.get(b"content-length"), self._max_body)
+                call.body = route.body.read(body, headers.get(b"content-type"))
+            call.query = parse_query(route.query, scope.get("query_string", b""))
+            return _as_answer(route, await self._attempt(route, call, lambda: route.handler(call)))
         except (ChannelNotFound, NotAMember):
             if principal.user is None:
                 raise
             raise Forbidden(access.NOT_A_MEMBER) from None
 
-    async def _allow(self, route: Route, call: Call, path: dict[str, str]) -> None:
-        if route.without_hot_store and perf_counter() < self._away_until:
-            call.rs = await self._rs.without_hot_store() or call.rs
+    async def _attempt(self, route: Route, call: Call, step: Callable[[], Awaitable[Any]]) -> Any:
+        """Take a step of a call: if the hot store fails, once more without it."""
         try:
-            await _allow(route, call, path)
+            return await step()
         except HotStoreUnavailable as error:
             await self._go_without(route, call, error)
-            await _allow(route, call, path)
-
-    async def _do(self, route: Route, call: Call) -> Any:
-        try:
-            return await route.handler(call)
-        except HotStoreUnavailable as error:
-            await self._go_without(route, call, error)
-            return await route.handler(call)
+            return await step()
 
     async def _go_without(self, route: Route, call: Call, error: HotStoreUnavailable) -> None:
         """Continue with the durable store alone, if the route allows it. It cannot answer `since`."""
@@ -199,31 +177,26 @@ class Gateway:
         call.rs = services
         self._away_until = perf_counter() + self._rs.timings.http.without_hot_store
 
-    async def _answer_anyone(self, route: Route, path: dict[str, str], scope: Scope) -> Answer | Stream:
-        call = Call(self._rs, None, path)
-        call.root = scope.get("root_path") or ""
-        return _as_answer(route, await route.handler(call))
-
-    async def _send(self, answer: Answer, scope: Scope, headers: _Headers, send: Send) -> None:
-        fields = self._fields(answer.headers, headers)
+    async def _send(self, answer: Answer, scope: Scope, origin: bytes | None, send: Send) -> None:
+        fields = self._fields(answer.headers, origin)
         if answer.status != 204:
             fields.append((b"content-length", b"%d" % len(answer.body)))
         body = b"" if scope["method"] == "HEAD" else answer.body
         await send({"type": "http.response.start", "status": answer.status, "headers": fields})
         await send({"type": "http.response.body", "body": body})
 
-    def _fields(self, own: list[Header], headers: _Headers) -> list[Header]:
+    def _fields(self, own: list[Header], origin: bytes | None) -> list[Header]:
         """The headers of an answer. Pages bring their own cache-control; everything else is not cached."""
         fields = own.copy() if any(name == b"cache-control" for name, _ in own) else [*own, *API_HEADERS]
         if self._cors is not None:
-            fields += self._cors.headers(headers.origin)
+            fields += self._cors.headers(origin)
         return fields
 
     async def _stream(
-        self, route: Route | None, answer: Stream, scope: Scope, headers: _Headers, receive: Receive, send: Send
+        self, route: Route | None, answer: Stream, scope: Scope, origin: bytes | None, receive: Receive, send: Send
     ) -> None:
         """Send chunks as they are produced. Stops when the client disconnects; a failure aborts the connection."""
-        fields = self._fields(answer.headers, headers)
+        fields = self._fields(answer.headers, origin)
         gone = asyncio.create_task(_leaving(receive))
         try:
             await send({"type": "http.response.start", "status": answer.status, "headers": fields})
@@ -243,10 +216,10 @@ class Gateway:
             await answer.chunks.aclose()
 
 
-def _wants_to_wait(value: bytes) -> bool:
+def _wants_to_wait(headers: list[Header]) -> bool:
     """Whether one of the preferences is `wait`, with any value (RFC 7240)."""
-    names = (one.partition(b";")[0].partition(b"=")[0].strip().lower() for one in value.split(b","))
-    return b"wait" in names
+    given = b",".join(value for name, value in headers if name == b"prefer").split(b",")
+    return b"wait" in (one.partition(b";")[0].partition(b"=")[0].strip().lower() for one in given)
 
 
 async def _leaving(receive: Receive) -> None:

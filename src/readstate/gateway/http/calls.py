@@ -3,11 +3,11 @@
 A route is declared once. The gateway serves from the declaration, and the OpenAPI document is generated from it.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar, get_args
 
 from msgspec import Struct, json
 from prometheus_client import Counter, Histogram
@@ -18,11 +18,15 @@ from readstate.domain.errors import ReadstateError
 from readstate.gateway.auth.authenticator import Principal
 from readstate.transfer.records import Header, Record
 
-from .decoding import Decode, Messages, Query, decode, lines, one_or_many
+from .decoding import Messages, decode, lines, one_or_many
+from .queries import Query
 
 if TYPE_CHECKING:
     from readstate.profiles.service import Readstate
     from readstate.profiles.wiring import Services
+
+P = ParamSpec("P")
+H = TypeVar("H", bound="Handler")
 
 JSON = "application/json"
 LINES = "application/x-ndjson"
@@ -64,17 +68,6 @@ class For(Enum):
     USER = "also a user: the one in the path, in a channel of its own"
 
 
-class Parameter(NamedTuple):
-    """A query parameter: its parser and its documentation.
-
-    A limit in the schema that is a setting is given as the name of the setting.
-    """
-
-    parse: Callable[[str], Any]
-    about: str
-    schema: Mapping[str, Any]
-
-
 class Body(NamedTuple):
     """The body of a route: a value (or lines) of one of these types, and its decoder."""
 
@@ -85,8 +78,7 @@ class Body(NamedTuple):
 
 
 def json_of(type_: type[Struct]) -> Body:
-    make: Decode = json.Decoder(type_).decode
-    return Body((type_,), partial(decode, make))
+    return Body((type_,), partial(decode, json.Decoder(type_).decode))
 
 
 ONE_OR_MANY = Body((NewMessage, Messages), partial(decode, one_or_many))
@@ -97,12 +89,12 @@ JSON_LINES = Body((Header, *get_args(Record)), lines, LINES)
 class Route:
     """A method on a path, with its metrics created once."""
 
+    handler: Handler
     method: str
     pattern: str
-    handler: Handler
     open_to: For = For.USER
     body: Body | None = None
-    query: Mapping[str, Parameter] = field(default_factory=dict)
+    query: Query = field(default_factory=dict)
     status: int = 200
     errors: tuple[type[ReadstateError], ...] = ()
     """Errors of this route, besides those of every route."""
@@ -110,12 +102,10 @@ class Route:
     """The media type of the answer."""
     without_hot_store: bool = False
     """The durable store alone can answer. Counts are stale then."""
-    parsers: Query = field(init=False)
     seconds: Histogram = field(init=False)
     counts: dict[int, Counter] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "parsers", {name: parameter.parse for name, parameter in self.query.items()})
         object.__setattr__(self, "seconds", telemetry.HTTP_SECONDS.labels(self.pattern))
 
     def count(self, status: int, seconds: float) -> None:
@@ -125,3 +115,25 @@ class Route:
             counter = telemetry.HTTP_REQUESTS.labels(self.pattern, self.method, str(status))
             self.counts[status] = counter
         counter.inc()
+
+
+def _route(make: Callable[Concatenate[Handler, P], Route]) -> Callable[Concatenate["Group", P], Callable[[H], H]]:
+    def route(group: "Group", /, *args: P.args, **kwargs: P.kwargs) -> Callable[[H], H]:
+        def add(handler: H) -> H:
+            group.routes.append(make(handler, *args, **kwargs))
+            return handler
+
+        return add
+
+    return route
+
+
+class Group:
+    """Routes that belong together. `@group.route(...)` adds one: it takes what a `Route` takes after its handler."""
+
+    def __init__(self, name: str, about: str) -> None:
+        self.name = name
+        self.about = about
+        self.routes: list[Route] = []
+
+    route = _route(Route)

@@ -1,32 +1,26 @@
-"""Decodes bodies and queries, and explains what is wrong with them."""
+"""Decodes bodies, and explains what is wrong with them."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Any
-from urllib.parse import parse_qsl
 
 from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType, ValidationError, json
 
 from readstate.api import Id, NewMessage, Request, UserRead
 from readstate.api.fields import Cursor, about
 from readstate.domain.errors import (
-    BadRequest,
     BrokenJson,
     Invalid,
-    InvalidId,
     ReadstateError,
     TooLarge,
     WrongContentType,
 )
-from readstate.domain.rules import check_id
 from readstate.gateway.asgi import Disconnected, Receive
-
-from .problems import BadIdInUrl
 
 Decode = Callable[[bytes], Any]
 """Decodes a body; raises what msgspec raises."""
 
-_MAX_SHOWN = 200
+MAX_SHOWN = 200
 
 
 # ---------------------------------------------------------------- bodies that only HTTP has
@@ -45,10 +39,7 @@ class TapBadge(Request, frozen=True):
 class Reads(Request, frozen=True):
     """Reads of any users."""
 
-    reads: Annotated[
-        tuple[UserRead, ...],
-        about("Reads of any users.", maxItems="max_batch"),
-    ]
+    reads: Annotated[tuple[UserRead, ...], about("Reads of any users.", maxItems="max_batch")]
 
 
 class Users(Request, frozen=True):
@@ -91,28 +82,17 @@ async def read_body(receive: Receive, declared: bytes | None, limit: int) -> byt
     """The whole body. Stops at the first byte over the limit, or before reading if Content-Length exceeds it."""
     if declared is not None and declared.isdigit() and (len(declared) > 18 or int(declared) > limit):
         raise _too_large(limit)
-    event = await receive()
-    body: bytes = event.get("body", b"")
-    if event.get("more_body"):
-        body = await _read_on(receive, body, limit)
-    elif event["type"] == "http.disconnect":
-        raise Disconnected
-    if len(body) > limit:
-        raise _too_large(limit)
-    return body
-
-
-async def _read_on(receive: Receive, first: bytes, limit: int) -> bytes:
-    chunks, size = [first], len(first)
-    while size <= limit:
+    chunks: list[bytes] = []
+    size, more = 0, True
+    while more:
         event = await receive()
         if event["type"] == "http.disconnect":
             raise Disconnected
-        chunk = event.get("body", b"")
-        chunks.append(chunk)
-        size += len(chunk)
-        if not event.get("more_body"):
-            break
+        chunks.append(event.get("body", b""))
+        size += len(chunks[-1])
+        if size > limit:
+            raise _too_large(limit)
+        more = event.get("more_body", False)
     return b"".join(chunks)
 
 
@@ -165,7 +145,7 @@ def _broken(error: Exception) -> BrokenJson:
     if isinstance(error, RecursionError):
         return BrokenJson("The body is nested too deeply.")
     reason = str(error).removeprefix("JSON is malformed: ")
-    return BrokenJson(f"The body is not JSON in UTF-8: {reason[:_MAX_SHOWN]}.")
+    return BrokenJson(f"The body is not JSON in UTF-8: {reason[:MAX_SHOWN]}.")
 
 
 _PLACE = re.compile(r"(?s)(.*) - at `\$(.*)`")
@@ -181,92 +161,5 @@ def _invalid(message: str) -> Invalid:
         reason = "is not a field of this request" if kind == "contains unknown" else "is required"
     else:
         reason = reason[0].lower() + reason[1:].replace("`", "")
-    field = place.lstrip(".")[:_MAX_SHOWN]
-    return Invalid(f"{field or 'the body'}: {reason[:_MAX_SHOWN]}", field=field or None)
-
-
-# ---------------------------------------------------------------- queries
-
-Query = Mapping[str, Callable[[str], Any]]
-"""The parameters of a route, each with the function that parses it (or raises ValueError)."""
-
-
-def text(value: str) -> str:
-    return value
-
-
-def whole(value: str) -> int:
-    if not re.fullmatch("-?[0-9]{1,18}", value):
-        raise ValueError("must be a whole number")
-    return int(value)
-
-
-def from_one(value: str) -> int:
-    if (number := whole(value)) < 1:
-        raise ValueError("must be 1 or more")
-    return number
-
-
-def boolean(value: str) -> bool:
-    try:
-        return {"true": True, "1": True, "false": False, "0": False}[value]
-    except KeyError:
-        raise ValueError("must be true or false") from None
-
-
-def one_of(*choices: str) -> Callable[[str], str]:
-    def choose(value: str) -> str:
-        if value not in choices:
-            raise ValueError(f"must be one of {', '.join(choices)}")
-        return value
-
-    return choose
-
-
-def id_in_url(value: str, field: str, check: Callable[[str, str], str] = check_id) -> str:
-    """An id in a path or query; BadIdInUrl if it is not valid."""
-    try:
-        return check(value, field)
-    except InvalidId as error:
-        raise BadIdInUrl(error.detail, field=error.field) from None
-
-
-def channel(value: str) -> str:
-    return id_in_url(value, "channel")
-
-
-def channels(value: str) -> list[str]:
-    """Comma-separated channel ids. If the parameter is repeated, each value is one id, commas included."""
-    return _checked(value.split(","))
-
-
-def _checked(names: list[str]) -> list[str]:
-    return [id_in_url(name, "channels") for name in names]
-
-
-def parse_query(query: Query, raw: bytes) -> dict[str, Any]:
-    """The values of a query string. Parameters that are not given are left out."""
-    if not raw:
-        return {}
-    given: dict[str, list[str]] = {}
-    try:
-        pairs = parse_qsl(raw.decode(), keep_blank_values=True, errors="strict")
-    except UnicodeDecodeError:
-        raise BadRequest("The query is not percent-encoded UTF-8.") from None
-    for name, value in pairs:
-        given.setdefault(name, []).append(value)
-    return {name: _parameter(query, name, values) for name, values in given.items()}
-
-
-def _parameter(query: Query, name: str, values: list[str]) -> Any:
-    field = name[:_MAX_SHOWN]
-    if (parse := query.get(name)) is None:
-        raise Invalid(f"{field}: is not a parameter of this request", field=field)
-    if len(values) > 1:
-        if parse is channels:
-            return _checked(values)
-        raise Invalid(f"{field}: is given more than once", field=field)
-    try:
-        return parse(values[0])
-    except ValueError as error:
-        raise Invalid(f"{field}: {error}", field=field) from None
+    field = place.lstrip(".")[:MAX_SHOWN]
+    return Invalid(f"{field or 'the body'}: {reason[:MAX_SHOWN]}", field=field or None)

@@ -1,6 +1,6 @@
 """Applications for separate ports: health, readiness and metrics of a worker, and metrics of any process."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from msgspec import json
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -19,40 +19,34 @@ States = Callable[[], Awaitable[dict[str, str]]]
 
 
 def health_app(states: States) -> ASGIApp:
-    return _app(lambda path: _answer(path, states))
+    async def healthz() -> Answer:
+        return Answer(200, [JSON], json.encode(Health()))
+
+    async def readyz() -> Answer:
+        return Answer(200, [JSON], json.encode(readiness(await states())))
+
+    pages = {"/healthz": healthz, "/readyz": readyz, "/metrics": exposition}
+    return _app(pages, "a worker has /healthz, /readyz and /metrics only")
 
 
 def metrics_app() -> ASGIApp:
-    return _app(_metrics_only)
+    return _app({"/metrics": exposition}, "there is /metrics only")
 
 
-def _app(answer_of: Callable[[str], Awaitable[Answer]]) -> ASGIApp:
+def _app(pages: Mapping[str, Callable[[], Awaitable[Answer]]], otherwise: str) -> ASGIApp:
     async def app(scope: Scope, _: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        answer = await answer_of(scope["path"])
+        page = pages.get(scope["path"])
+        try:
+            answer = await page() if page else problem(NotFound(otherwise))
+        except NotReady as error:
+            answer = problem(error)
         fields = [*answer.headers, *API_HEADERS, (b"content-length", b"%d" % len(answer.body))]
         await send({"type": "http.response.start", "status": answer.status, "headers": fields})
         await send({"type": "http.response.body", "body": answer.body})
 
     return app
-
-
-async def _answer(path: str, states: States) -> Answer:
-    if path == "/healthz":
-        return Answer(200, [JSON], json.encode(Health()))
-    if path == "/readyz":
-        try:
-            return Answer(200, [JSON], json.encode(readiness(await states())))
-        except NotReady as error:
-            return problem(error)
-    if path == "/metrics":
-        return await exposition()
-    return problem(NotFound("a worker has /healthz, /readyz and /metrics only"))
-
-
-async def _metrics_only(path: str) -> Answer:
-    return await exposition() if path == "/metrics" else problem(NotFound("there is /metrics only"))
 
 
 async def exposition() -> Answer:

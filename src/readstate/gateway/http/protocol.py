@@ -13,9 +13,7 @@ import termios
 from typing import Any, ClassVar, Final
 
 import httptools
-from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
-from uvicorn.server import ServerState
 
 from readstate.domain.errors import BadRequest, HeadersTooLarge, ReadstateError, RequestTimeout, TooManyConnections
 from readstate.gateway.asgi import API_HEADERS
@@ -70,14 +68,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     guard: ClassVar[Guard]
 
-    def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._max_head = self.guard.limits.max_header_bytes
         self._stage: int = HEAD
         self._size = 0

@@ -5,51 +5,39 @@ Ids may contain slashes, percent-encoded, so paths are split before they are dec
 
 import re
 from collections.abc import Iterable
-from typing import Generic, Protocol, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from readstate.domain.errors import BadPath, NotFound
 from readstate.gateway.asgi import Scope
 
+from .calls import Route
 from .problems import WrongMethod
 
 _BROKEN_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 
 
-class Routable(Protocol):
-    """A handler's method and path, such as `/v1/channels/{channel}`."""
-
-    @property
-    def method(self) -> str: ...
-    @property
-    def pattern(self) -> str: ...
-
-
-R = TypeVar("R", bound=Routable)
-
-
-class _Node(Generic[R]):
+class _Node:
     """A node in the tree of paths. `wild` is the child that takes any segment, as `name`."""
 
     __slots__ = ("allowed", "literal", "name", "routes", "wild")
 
     def __init__(self) -> None:
-        self.literal: dict[str, _Node[R]] = {}
-        self.wild: _Node[R] | None = None
+        self.literal: dict[str, _Node] = {}
+        self.wild: _Node | None = None
         self.name = ""
-        self.routes: dict[str, R] = {}
+        self.routes: dict[str, Route] = {}
         self.allowed = ""
 
 
-class Router(Generic[R]):
+class Router:
     """A tree of path segments. Finding a route costs one lookup per segment."""
 
-    def __init__(self, routes: Iterable[R]) -> None:
-        self._root: _Node[R] = _Node()
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._root = _Node()
         for route in routes:
             self._add(route)
 
-    def find(self, scope: Scope) -> tuple[R, dict[str, str]]:
+    def find(self, scope: Scope) -> tuple[Route, dict[str, str]]:
         """The route of a request and the values in its path; NotFound or WrongMethod if there is none."""
         node, values = self._root, {}
         segments = iter(segments_of(scope))
@@ -64,7 +52,7 @@ class Router(Generic[R]):
             raise WrongMethod(scope["method"], node.allowed) if node.routes else NotFound("There is no such path.")
         return route, values
 
-    def _add(self, route: R) -> None:
+    def _add(self, route: Route) -> None:
         node = self._root
         for segment in route.pattern.split("/")[1:]:
             if segment.startswith("{"):

@@ -10,15 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from http import HTTPStatus
 from importlib.metadata import version
-from typing import Any, NamedTuple, Protocol, get_type_hints
+from typing import Any, get_type_hints
 from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct, json
 
 from readstate.domain import errors
-from readstate.gateway.http.calls import JSON, JSON_LINES, LINES, Body, For, Handler, Parameter, Route
+from readstate.gateway.http.calls import JSON, JSON_LINES, LINES, Body, For, Group, Handler, Route
 from readstate.gateway.http.problems import PROBLEM, BadIdInUrl, Problem, problem
+from readstate.gateway.http.queries import ID, Parameter
 from readstate.settings import Settings
 
 from . import examples, schemas
@@ -69,39 +70,15 @@ _RETRY_AFTER = {
 _CHALLENGE = {"WWW-Authenticate": {"description": "How to authenticate.", "schema": {"const": "Bearer"}}}
 
 
-class Routes(Protocol):
-    """Routes that belong together."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def about(self) -> str: ...
-    @property
-    def routes(self) -> tuple[Route, ...]: ...
-
-
-class Limits(NamedTuple):
-    """The settings that the document shows as limits."""
-
-    max_page: int
-    max_batch: int
-    max_text: int
-    max_mentions: int
-
-
-def encoded(groups: Sequence[Routes], settings: Settings, root: str) -> bytes:
-    """The document as JSON, for a gateway that is mounted at `root`."""
-    limits = Limits(*(getattr(settings, name) for name in Limits._fields))
-    return _encoded(tuple(groups), limits, root)
-
-
 @lru_cache(maxsize=8)
-def _encoded(groups: tuple[Routes, ...], limits: Limits, root: str) -> bytes:
-    return json.encode(document(groups, limits, root))
+def encoded(groups: tuple[Group, ...], settings: Settings, root: str) -> bytes:
+    """The document as JSON, for a gateway that is mounted at `root`."""
+    return json.encode(document(groups, settings, root))
 
 
-def document(groups: Sequence[Routes], limits: Limits, root: str = "") -> Json:
+def document(groups: Sequence[Group], settings: Settings, root: str = "") -> Json:
     """The whole document."""
+    routes = [route for group in groups for route in group.routes]
     paths: dict[str, Json] = {}
     for group in groups:
         for route in group.routes:
@@ -119,26 +96,28 @@ def document(groups: Sequence[Routes], limits: Limits, root: str = "") -> Json:
         "tags": [{"name": group.name, "description": group.about} for group in groups],
         "paths": paths,
         "components": {
-            "schemas": _schemas(groups),
-            "responses": _shared_failures(groups),
-            "examples": {error.code: _shown(error) for error in _every_error(groups)},
+            "schemas": _schemas(routes),
+            "responses": _shared_failures(routes),
+            "examples": {
+                error.code: _shown(error) for error in _sorted(error for route in routes for error in errors_of(route))
+            },
             "securitySchemes": _SCHEMES,
         },
     }
-    filled: Json = _with_limits(made, limits._asdict())
+    filled: Json = _with_limits(made, settings)
     return filled
 
 
-def _with_limits(value: Any, limits: Mapping[str, int]) -> Any:
+def _with_limits(value: Any, settings: Settings) -> Any:
     """The same with the values of settings where limits name them."""
     if isinstance(value, dict):
         return {
-            key: limits.get(item, item)
+            key: getattr(settings, item)
             if key in schemas.LIMITS and isinstance(item, str)
-            else _with_limits(item, limits)
+            else _with_limits(item, settings)
             for key, item in value.items()
         }
-    return [_with_limits(item, limits) for item in value] if isinstance(value, list) else value
+    return [_with_limits(item, settings) for item in value] if isinstance(value, list) else value
 
 
 # ---------------------------------------------------------------- operations
@@ -170,15 +149,7 @@ def _description(rest: str, open_to: For) -> str:
 def _in_path(pattern: str) -> Iterable[Json]:
     for name in re.findall("{(.*?)}", pattern):
         about, example = PATH[name]
-        schema = {"type": "string", "minLength": 1, "maxLength": 128}
-        yield {
-            "name": name,
-            "in": "path",
-            "required": True,
-            "description": about,
-            "schema": schema,
-            "example": example,
-        }
+        yield {"name": name, "in": "path", "required": True, "description": about, "schema": ID, "example": example}
 
 
 def _in_query(name: str, parameter: Parameter) -> Json:
@@ -238,6 +209,10 @@ def errors_of(route: Route) -> list[ErrorType]:
         if route.body is not None:
             found += (errors.WrongContentType, errors.TooLarge)
             found += (errors.BrokenJson, errors.InvalidId) if route.body.media == JSON else ()
+    return _sorted(found)
+
+
+def _sorted(found: Iterable[ErrorType]) -> list[ErrorType]:
     return sorted(set(found), key=lambda error: (error.status, error.code))
 
 
@@ -248,12 +223,11 @@ def _failures(route: Route) -> Json:
     }
 
 
-def _shared_failures(groups: Sequence[Routes]) -> Json:
+def _shared_failures(routes: Sequence[Route]) -> Json:
     """The same few sets of errors come back in many routes, so each set is described once."""
     return {
         _name(refused): _failure(status, refused)
-        for group in groups
-        for route in group.routes
+        for route in routes
         for status, refused in _by_status(errors_of(route)).items()
     }
 
@@ -288,21 +262,15 @@ def _by_status(refused: Iterable[ErrorType]) -> dict[int, list[ErrorType]]:
     return found
 
 
-def _every_error(groups: Sequence[Routes]) -> list[ErrorType]:
-    found = {error for group in groups for route in group.routes for error in errors_of(route)}
-    return sorted(found, key=lambda error: (error.status, error.code))
-
-
 # ---------------------------------------------------------------- schemas
 
 
-def _schemas(groups: Sequence[Routes]) -> Json:
+def _schemas(routes: Sequence[Route]) -> Json:
     types: list[type[Struct]] = [Problem]
-    for group in groups:
-        for route in group.routes:
-            types += route.body.types if route.body else ()
-            if (answer := answer_of(route.handler)) is not None:
-                types.append(answer)
+    for route in routes:
+        types += route.body.types if route.body else ()
+        if (answer := answer_of(route.handler)) is not None:
+            types.append(answer)
     unique = list(dict.fromkeys(types))
     _, components = msgspec.json.schema_components(unique, ref_template=REF + "{name}")
     return schemas.complete(unique, components)

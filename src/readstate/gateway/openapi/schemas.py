@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from msgspec import NODEFAULT, Struct, structs
+from msgspec import Struct, structs
 from msgspec import inspect as kinds
 
 from readstate.gateway.http.problems import Problem, all_codes
@@ -31,8 +31,7 @@ def complete(types: Sequence[type[Struct]], components: Json) -> Json:
 
 def required(type_: type[Struct]) -> bool:
     """Whether any field must be given."""
-    fields = structs.fields(type_)
-    return any(field.default is NODEFAULT and field.default_factory is NODEFAULT for field in fields)
+    return any(field.required for field in structs.fields(type_))
 
 
 def _named(schema: Json) -> Json:

@@ -1,5 +1,7 @@
 """Close codes of a live connection."""
 
+from readstate.domain.errors import ReadstateError
+
 NOT_AUTHENTICATED = 4401
 TOKEN_EXPIRED = 4403
 TOO_SLOW = 4408
@@ -16,8 +18,9 @@ COUNTED = LOST | {1000, 1001, TOO_LARGE, RESTARTING, NOT_AUTHENTICATED, TOO_MANY
 
 
 class Closed(Exception):
-    """Close the connection with a code."""
+    """Close the connection with a code; with an error, after a frame that tells it."""
 
-    def __init__(self, code: int, reason: str) -> None:
+    def __init__(self, code: int, reason: str, error: ReadstateError | None = None) -> None:
         self.code = code
         self.reason = reason
+        self.error = error

@@ -6,6 +6,7 @@ import secrets
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import parse_qs
@@ -32,12 +33,12 @@ from readstate.gateway.auth import access
 from readstate.gateway.auth.authenticator import Principal
 from readstate.gateway.http.decoding import explain
 from readstate.gateway.http.problems import TooOften, storage_fault
-from readstate.gateway.ratelimit import unknown
 from readstate.services.cursors import SyncCursor
 from readstate.telemetry import WS_RECEIVED, WS_RESUMED
 
 from . import codes
 from .commands import Commands
+from .outlet import Outlet
 
 if TYPE_CHECKING:
     from .endpoint import LiveGateway
@@ -54,26 +55,17 @@ _TYPES = frozenset(one.__struct_config__.tag for one in get_args(frames.AnyClien
 
 _encode = json.Encoder().encode
 _decode = json.Decoder(frames.AnyClientFrame).decode
-_look = json.Decoder().decode
-
-
-class _Refused(Exception):
-    """Refuse the connection: send an `error` frame, then close with a code."""
-
-    def __init__(self, code: int, error: ReadstateError) -> None:
-        self.code = code
-        self.error = error
+_anything = json.Decoder().decode
 
 
 class _Gone(Exception):
-    def __init__(self, code: int) -> None:
-        self.code = code
+    """The device has closed the connection."""
 
 
 class Connection:
     """One device, or a service key that watches a user: from the handshake to the close."""
 
-    def __init__(self, gateway: "LiveGateway", scope: Scope, receive: Receive, outlet: Any) -> None:
+    def __init__(self, gateway: "LiveGateway", scope: Scope, receive: Receive, outlet: Outlet) -> None:
         self.rs = gateway.rs
         self._gateway = gateway
         self._scope = scope
@@ -88,14 +80,15 @@ class Connection:
         """A service key watches a user. That is not a device of the user."""
         self._expiry: asyncio.TimerHandle | None = None
         self.connection_id = secrets.token_hex(8)
-        self._bucket = unknown(self.connection_id)
+        self._bucket = Principal("", f"\0{self.connection_id}")
+        """Whose rate limit the frames count in. Before the connection authenticates, no user id equals its name."""
         self._refused = 0
         self._refused_at = 0.0
         self.code = 1006
         """The close code."""
         self.push: Callable[[bytes], None] = outlet.push
         outlet.limit = gateway.rs.settings.max_queue
-        outlet.overrun = self._overrun
+        outlet.overrun = partial(self._close, codes.TOO_SLOW, "too slow: connect again with resume")
         outlet.frame_came = self._frame_came
 
     # ------------------------------------------------------------ lifecycle
@@ -106,12 +99,11 @@ class Connection:
             await self._until_hello()
             await self._serve()
         except codes.Closed as closed:
+            if closed.error is not None:
+                self._refuse(None, closed.error)
             self._close(closed.code, closed.reason)
-        except _Refused as refused:
-            self._refuse(None, refused.error)
-            self._close(refused.code, refused.error.detail[:100])
-        except _Gone as gone:
-            self.code = gone.code
+        except _Gone:
+            pass
         except ReadstateError as error:
             log.warning("a device could not catch up", action="ws", code=error.code)
             self._close(codes.TRY_AGAIN, error.detail[:100])
@@ -145,9 +137,6 @@ class Connection:
         self.code = code
         self._outlet.close(code, reason)
 
-    def _overrun(self) -> None:
-        self._close(codes.TOO_SLOW, "too slow: connect again with resume")
-
     # ------------------------------------------------------------ authentication and hello
 
     async def _authenticate_at_once(self) -> None:
@@ -174,19 +163,17 @@ class Connection:
     def _admit(self, principal: Principal) -> None:
         """Count the connection in the rate limit and, unless it only watches, among the user's devices."""
         limits = self._gateway.limits
-        if self._principal is None:
-            try:
+        try:
+            if self._principal is None:
                 limits.take(principal)
-            except TooOften as error:
-                raise _Refused(codes.TOO_MANY_FRAMES, error) from None
-        limits.disconnected(self._counts_as)
-        self._counts_as = ""
-        if not self.observes:
-            try:
+            limits.disconnected(self._counts_as)
+            self._counts_as = ""
+            if not self.observes:
                 limits.connected(self.user)
-            except TooManyDevices as error:
-                raise _Refused(codes.TOO_MANY_DEVICES, error) from None
-            self._counts_as = self.user
+                self._counts_as = self.user
+        except (TooOften, TooManyDevices) as error:
+            code = codes.TOO_MANY_FRAMES if isinstance(error, TooOften) else codes.TOO_MANY_DEVICES
+            raise codes.Closed(code, error.detail[:100], error) from None
 
     async def verify(self, header: bytes) -> Principal:
         return self._gateway.authenticator.known(header) or await self._gateway.authenticator.verify(header)
@@ -243,7 +230,7 @@ class Connection:
         self.device = device
         if not self.observes:
             await self.rs.presence.connected(self.user, device, self.connection_id)
-            self._outlet.alive = self._alive
+            self._outlet.alive = partial(self.rs.presence.alive, self.user)
         self.send(self._ready(hello.resume or self.rs.cursors.encode(start, self.user) if start else ""))
         whole = await self.rs.live.attach(self.user, self, start)
         if hello.resume is not None:
@@ -271,16 +258,14 @@ class Connection:
             resume=cursor,
         )
 
-    def _alive(self) -> None:
-        self.rs.presence.alive(self.user)
-
     # ------------------------------------------------------------ frames
 
     async def _next(self) -> frames.AnyClientFrame | None:
         """The next frame; None: it was refused."""
         event = await self._receive()
         if event["type"] == "websocket.disconnect":
-            raise _Gone(event.get("code") or 1005)
+            self.code = event.get("code") or 1005
+            raise _Gone
         WS_RECEIVED.inc()
         self._outlet.alive()
         text = event.get("text")
@@ -345,22 +330,22 @@ class Connection:
         self.send(frames.Error(code=error.code, detail=error.detail, retry=error.retry, ref=ref, field=error.field))
 
 
-def _ref_of(body: bytes) -> frames.Ref | None:
-    """The `ref` of a frame that cannot be decoded, if it can be found."""
+def _look(body: bytes) -> dict[str, Any]:
+    """The fields of a frame that cannot be decoded, if they can be found."""
     try:
-        frame = _look(body)
+        frame = _anything(body)
     except (DecodeError, RecursionError):
-        return None
-    ref = frame.get("ref") if isinstance(frame, dict) else None
+        return {}
+    return frame if isinstance(frame, dict) else {}
+
+
+def _ref_of(body: bytes) -> frames.Ref | None:
+    ref = _look(body).get("ref")
     return ref if isinstance(ref, str | int) and not isinstance(ref, bool) else None
 
 
 def _unknown_type(body: bytes) -> UnknownFrame | None:
-    try:
-        frame = _look(body)
-    except (DecodeError, RecursionError):
-        return None
-    named = frame.get("type") if isinstance(frame, dict) else None
+    named = _look(body).get("type")
     if isinstance(named, str) and named not in _TYPES:
         return UnknownFrame(f"there is no frame of type {named[:40]!r}", field="type")
     return None

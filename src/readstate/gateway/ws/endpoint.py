@@ -45,7 +45,7 @@ class LiveGateway:
         # The token in `bearer.TOKEN` is a secret, so it is never the selected subprotocol, even if it is the only one.
         offered = scope.get("subprotocols") or ()
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL if SUBPROTOCOL in offered else None})
-        outlet, to_end = outlet_of(scope, send)
+        outlet = outlet_of(scope, send)
         connection = Connection(self, scope, receive, outlet)
         WS_CONNECTIONS.inc()
         try:
@@ -53,8 +53,7 @@ class LiveGateway:
         finally:
             WS_CONNECTIONS.dec()
             WS_CLOSED.labels(str(connection.code) if connection.code in COUNTED else "other").inc()
-            if to_end is not None:
-                await to_end.end()
+            await outlet.end()
 
     def _check(self, scope: Scope) -> None:
         if segments_of(scope)[1:] != SEGMENTS:

@@ -12,7 +12,7 @@ EXTENSION = "readstate.outlet"
 """The key of a server's own, faster outlet in `scope["extensions"]`."""
 
 
-def _nothing() -> None:
+def nothing() -> None:
     pass
 
 
@@ -41,15 +41,18 @@ class Outlet(Protocol):
     def close(self, code: int, reason: str) -> None:
         """Close, after the pushed frames if the device takes them. Does not block."""
 
+    async def end(self) -> None:
+        """Nothing is sent any more."""
+
 
 class AsgiOutlet:
     """The outlet for any ASGI server: a task that sends pushed frames as fast as the device takes them."""
 
     def __init__(self, send: Send) -> None:
         self.limit = 0
-        self.overrun: Callable[[], None] = _nothing
-        self.alive: Callable[[], None] = _nothing
-        self.frame_came: Callable[[], None] = _nothing
+        self.overrun: Callable[[], None] = nothing
+        self.alive: Callable[[], None] = nothing
+        self.frame_came: Callable[[], None] = nothing
         self.said_goodbye = False
         self._send = send
         self._frames: deque[bytes] = deque()
@@ -91,10 +94,7 @@ class AsgiOutlet:
             await self._send({"type": "websocket.close", "code": code, "reason": reason})
 
 
-def outlet_of(scope: Scope, send: Send) -> tuple[Outlet, AsgiOutlet | None]:
-    """The server's own outlet, or one over ASGI, which the caller must end."""
+def outlet_of(scope: Scope, send: Send) -> Outlet:
+    """The server's own outlet, or one over ASGI. The caller must end it."""
     own: Outlet | None = (scope.get("extensions") or {}).get(EXTENSION, {}).get("outlet")
-    if own is not None:
-        return own, None
-    made = AsgiOutlet(send)
-    return made, made
+    return AsgiOutlet(send) if own is None else own

@@ -7,20 +7,17 @@ Input is parsed in small slices. Parsing and reading stop while a frame waits fo
 does not read what was written, so that neither frames nor answers to pings pile up.
 """
 
-import asyncio
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
 from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
-from uvicorn.config import Config
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from uvicorn.server import ServerState
 from websockets.frames import Frame
 
 from readstate.timings import HttpTimings
 
 from .codes import TOO_MANY_FRAMES
-from .outlet import EXTENSION
+from .outlet import EXTENSION, nothing
 
 SLICE: Final = 4_096
 """Bytes parsed at once: a few hundred frames at most."""
@@ -48,27 +45,17 @@ class _Turn:
 _turn = _Turn()
 
 
-def _nothing() -> None:
-    pass
-
-
 class LiveProtocol(WebSocketsSansIOProtocol):
     """The server's own outlet: see `outlet.Outlet`. `live_protocol` makes the class for a server."""
 
     timings: ClassVar[HttpTimings]
 
-    def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.limit = 1 << 20
-        self.overrun: Callable[[], None] = _nothing
-        self.alive: Callable[[], None] = _nothing
-        self.frame_came: Callable[[], None] = _nothing
+        self.overrun: Callable[[], None] = nothing
+        self.alive: Callable[[], None] = nothing
+        self.frame_came: Callable[[], None] = nothing
         self.said_goodbye = False
         self._unparsed = b""
         self._deaf = False
@@ -133,6 +120,9 @@ class LiveProtocol(WebSocketsSansIOProtocol):
             self._turn_deaf()
         self._read_on()
         self.close_timer = self.loop.call_later(self.timings.close, self.transport.abort)
+
+    async def end(self) -> None:
+        """Nothing to do: the connection ends with its transport."""
 
     def keepalive_timeout(self) -> None:
         """Pings are not answered: close, unless the device still reads what was written.

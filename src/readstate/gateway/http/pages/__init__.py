@@ -1,4 +1,4 @@
-"""Pages for people: one file each, with everything in it, that a strict browser policy lets run."""
+"""Pages for people, and the strict policy for browsers under which they run."""
 
 from base64 import b64encode
 from functools import cache
@@ -13,18 +13,16 @@ def docs_page() -> Answer:
     """The API to read and to try. It reads `./openapi.json`, so it works wherever it is mounted."""
     style, script = _text("docs.css"), _text("docs.js")
     page = _text("docs.html").replace("/* docs.css */", style).replace("/* docs.js */", script)
-    headers = [content_type("text/html; charset=utf-8"), *_policy(style, script)]
-    return Answer(200, headers, page.encode())
+    policy = page_headers(f"style-src '{_hash(style)}'", f"script-src '{_hash(script)}'", "img-src data:")
+    return Answer(200, [content_type("text/html; charset=utf-8"), *policy], page.encode())
 
 
-def _policy(style: str, script: str) -> list[Header]:
-    """Only this style and this script run, and they talk to nobody but where they came from."""
+def page_headers(*allowed: str) -> list[Header]:
+    """Only what is allowed here loads and runs, and it talks to nobody but where it came from."""
     rules = (
         "default-src 'none'",
-        f"style-src '{_hash(style)}'",
-        f"script-src '{_hash(script)}'",
+        *allowed,
         "connect-src 'self'",
-        "img-src data:",
         "base-uri 'none'",
         "form-action 'none'",
         "frame-ancestors 'none'",
