@@ -69,7 +69,7 @@ class Seen(Struct, frozen=True, gc=False):
 
     user_id: str
     channel_id: str
-    place: Position
+    position: Position
     epoch: int | None
     """The message counts as read in this epoch and in no later one; None: in any."""
 
@@ -222,7 +222,7 @@ class HotUsers(Protocol):
         """The user's ledger channels after `after`, latest activity first, as (negated time, channel)."""
 
     async def count_delta(
-        self, channel: str, place: Position, named: frozenset[str] | None, users: Sequence[str]
+        self, channel: str, position: Position, named: frozenset[str] | None, users: Sequence[str]
     ) -> list[tuple[CountDelta, int]]:
         """What a new message does to the counts of these users, and the epoch that each of them is in.
 

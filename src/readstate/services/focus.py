@@ -37,7 +37,7 @@ class FocusReads:
         self._writing: asyncio.Task[None] | None = None
 
     async def read(self, seen: Sequence[Seen]) -> None:
-        reads: list[Move] = [Read(one.user_id, one.channel_id, one.place, epoch=one.epoch) for one in seen]
+        reads: list[Move] = [Read(one.user_id, one.channel_id, one.position, epoch=one.epoch) for one in seen]
         done = self._pending_writes.begin({read.user_id for read in reads})
         try:
             generation = await self._users.generation()

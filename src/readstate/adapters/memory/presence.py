@@ -40,29 +40,25 @@ class MemoryPresence:
         return self
 
     def __contains__(self, user: object) -> bool:
-        return isinstance(user, str) and self.is_online(user)
+        return isinstance(user, str) and bool(self._connections(user))
+
+    def _connections(self, user: str) -> list[_Connection]:
+        """Those that have not expired."""
+        known = self._users.get(user)
+        if not known:
+            return []
+        now = self._clock()
+        return [one for one in list(known.values()) if one.until > now]
 
     async def focused(self, channels: Collection[str]) -> Mapping[str, Sequence[str]]:
         return {channel: users for channel in channels if (users := self._focused(channel))}
 
     def _focused(self, channel: str) -> list[str]:
-        now = self._clock()
-        return [
-            user
-            for user in self._open.get(channel, ())
-            if any(one.focus == channel and one.until > now for one in self._users[user].values())
-        ]
+        users = self._open.get(channel, ())
+        return [user for user in users if any(one.focus == channel for one in self._connections(user))]
 
     async def devices(self, user: str) -> list[str]:
-        now = self._clock()
-        return sorted({one.device for one in list(self._users.get(user, {}).values()) if one.until > now})
-
-    def is_online(self, user: str) -> bool:
-        connections = self._users.get(user)
-        if not connections:
-            return False
-        now = self._clock()
-        return any(one.until > now for one in list(connections.values()))
+        return sorted({one.device for one in self._connections(user)})
 
     def is_connected(self, user: str) -> bool:
         """Whether the user has a real connection; a device that was only reported does not count."""
@@ -145,7 +141,7 @@ class MemoryPresence:
         lost = []
         for one in noted:
             user = one.receiver_id
-            if not self.is_online(user):
+            if user not in self:
                 lost.append(one)
             elif _is_connected(self._users[user]):
                 kept = self._unproven.setdefault(user, {})

@@ -1,4 +1,4 @@
-"""Applies events of channels in one transaction. New events are folded; replays change nothing.
+"""The log in SQL. Events of channels are applied in one transaction: new ones are folded, replays change nothing.
 
 The transaction also stores, per partition, up to where the log is applied. An event below that offset is a replay. Its
 effect is rebuilt from stored rows, because the first attempt may have failed after its commit.
@@ -24,9 +24,9 @@ from readstate.domain.model import LogPosition, Mode, Undelivered
 from readstate.ports import Online, Present
 
 from . import rows
-from .erased import erased_at
 from .gathering import gather, store
-from .session import Session, as_json, ask
+from .session import Session, SqlTopic, as_json, ask
+from .users import erased_at
 
 _undelivered = Decoder(list[Undelivered])
 
@@ -76,7 +76,36 @@ def ends_of(text: str) -> dict[int, End]:
     return {part: End(*end) for part, *end in rows.anything.decode(text)}
 
 
-class Applying:
+class SqlLog(SqlTopic):
+    async def apply(self, deliveries: Sequence[Delivery], online: Online, source: str = "") -> list[Effect]:
+        async def work(session: Session) -> list[Effect]:
+            applying = _Applying(session, self._fanout_max_members, online)
+            return await (applying.apply_shared(deliveries, source) if source else applying.apply(deliveries))
+
+        return await self._database.write(work)
+
+    async def positions(self, source: str) -> dict[int, tuple[LogPosition, int]]:
+        ends = ends_of(await self._database.value("log_positions", source=source))
+        return {part: (end.position, end.offset) for part, end in ends.items()}
+
+    async def cut(self, source: str, part: int, end: int, known: tuple[LogPosition, int]) -> bool:
+        position, offset = known
+        return await self._run("cut_log_position", source=source, part=part, offset=end, base=position - offset) > 0
+
+    async def last_position(self) -> LogPosition:
+        return LogPosition(await self._number("last_position"))
+
+    async def note_spool(self, name: str, until: int) -> None:
+        await self._run("note_spool", spool=name, until=until)
+
+    async def drop_spool(self, name: str) -> None:
+        await self._run("drop_spool", spool=name)
+
+    async def spools(self, now: int) -> int:
+        return await self._number("spools", now=now)
+
+
+class _Applying:
     def __init__(self, session: Session, limit: int, online: Online) -> None:
         self._session = session
         self._limit = limit
@@ -121,16 +150,16 @@ class Applying:
         if moved := sorted({one.part for one, _ in new}):
             kept = self._to_keep(new, reached)
             applied_to = [(part, *ends[part], kept[part]) for part in moved]
-            await self._session.run("move_log_places", source=source, places=as_json(applied_to))
+            await self._session.run("move_log_positions", source=source, positions=as_json(applied_to))
         return effects
 
     async def _ends(self, source: str, parts: Collection[int]) -> dict[int, End]:
         """Where the log stands. Locks these partitions for other processes until the transaction ends."""
         wanted = {"source": source, "parts": as_json(sorted(parts))}
-        ends = ends_of(await self._session.value("begin_log_places", **wanted))
+        ends = ends_of(await self._session.value("begin_log_positions", **wanted))
         if len(ends) < len(parts):
-            await self._session.run("open_log_places", **wanted)
-            ends = ends_of(await self._session.value("begin_log_places", **wanted))
+            await self._session.run("open_log_positions", **wanted)
+            ends = ends_of(await self._session.value("begin_log_positions", **wanted))
         return ends
 
     async def _lock(self, deliveries: Sequence[Delivery], needed: Sequence[FactsNeeded]) -> None:

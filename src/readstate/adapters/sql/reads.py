@@ -11,8 +11,8 @@ from readstate.domain.rooms import channel_and_thread, is_thread
 from readstate.ports import LedgerLoad, LoadedUserRoom, UndoItem
 
 from . import rows
-from .erased import erased_at
 from .session import Session, SqlTopic, as_json, ask
+from .users import erased_at
 
 _user_rooms = Decoder(list[LoadedUserRoom], strict=False)
 _entries = Decoder(list[tuple[int, Entry]], strict=False)

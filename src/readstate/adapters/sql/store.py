@@ -5,18 +5,15 @@ from secrets import token_bytes
 from readstate.domain.model import Generation
 from readstate.timings import SqlTimings
 
-from .badges import SqlBadges
-from .channels import SqlChannels
-from .dead_letters import SqlDeadLetters
+from .applying import SqlLog
 from .erasing import SqlErase
 from .export import SqlExport
 from .importing import SqlImport
-from .log import SqlLog
-from .messages import SqlMessages
+from .queries import SqlQueries
 from .reads import SqlReads
 from .receipts import SqlReceipts
 from .session import Database, Session
-from .upkeep import SqlUpkeep
+from .upkeep import SqlDeadLetters, SqlUpkeep
 from .users import SqlUsers
 
 CURSOR_KEY = "cursors"
@@ -26,7 +23,7 @@ class SqlTransfer(SqlExport, SqlImport, SqlErase):
     """Export, import and erasure."""
 
 
-class SqlStore(SqlLog, SqlChannels, SqlMessages, SqlReads, SqlReceipts, SqlUsers, SqlBadges, SqlDeadLetters, SqlUpkeep):
+class SqlStore(SqlLog, SqlQueries, SqlReads, SqlReceipts, SqlUsers, SqlDeadLetters, SqlUpkeep):
     """Every topic of the durable store over one database."""
 
     def __init__(self, database: Database, fanout_max_members: int, timings: SqlTimings) -> None:
