@@ -134,10 +134,9 @@ class UserViews:
         found = []
         for name in users:
             user = self._users.get(name)
-            raw = None if user is None else user.user_rooms.get(channel)
             if user is None:
                 found.append((CountDelta.LOOK, 0))
-            elif raw is None:
+            elif (raw := user.user_rooms.get(channel)) is None:
                 found.append((CountDelta.NOTHING, 0))
             else:
                 mention = named is None or name in named

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from msgspec.json import Decoder
+from msgspec.structs import replace
 
 from readstate.domain.events import ReadEvent
 from readstate.domain.model import Entry, Mode, ReadState
@@ -87,5 +88,4 @@ def _cut(load: LedgerLoad, cap: int) -> LedgerLoad:
     """Keep the newest `cap` entries; the query returns one more, to show whether there are more."""
     if len(load.entries) <= cap:
         return load
-    kept, floor = load.entries[-cap:], load.entries[-cap - 1].seq
-    return LedgerLoad(load.user_id, load.channel_id, load.state, load.change, kept, floor)
+    return replace(load, entries=load.entries[-cap:], floor=load.entries[-cap - 1].seq)

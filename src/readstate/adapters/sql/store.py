@@ -44,10 +44,7 @@ class SqlStore(SqlLog, SqlQueries, SqlReads, SqlReceipts, SqlUsers, SqlDeadLette
         return await self._database.write(_make_cursor_key) if known is None else known
 
     async def next_generation(self, above: int = 0) -> Generation:
-        generation: Generation = await self._database.write(
-            lambda session: session.value("next_generation", above=above)
-        )
-        return generation
+        return Generation(await self._database.write(lambda session: session.value("next_generation", above=above)))
 
 
 async def _make_cursor_key(session: Session) -> bytes:
