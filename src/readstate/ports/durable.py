@@ -179,7 +179,10 @@ class DurableQueries(Protocol):
 
 
 class DurableReads(Protocol):
-    """Read states. Merges are idempotent and commute; those that arrive together share one commit."""
+    """Read states and receipts. Merges are idempotent and commute; those that arrive together share one commit.
+
+    Receipts leave out private ones, and positions that only a join marked as read.
+    """
 
     async def merge(self, events: Sequence[ReadEvent]) -> Sequence[ReadEvent]:
         """Merge read states, at most one per (user, channel). Returns those that were stored: all of them."""
@@ -204,10 +207,6 @@ class DurableReads(Protocol):
 
     async def drop_undo(self, token: str) -> None:
         """Remove a used token."""
-
-
-class DurableReceipts(Protocol):
-    """Who has read what. Leaves out private receipts, and positions that only a join marked as read."""
 
     async def readers(self, channel: str) -> list[Reading]:
         """The members whose receipts others may see, including those who have read nothing."""
@@ -349,16 +348,7 @@ class DurableTransfer(Protocol):
 # ---------------------------------------------------------------- the store
 
 
-class Durable(
-    DurableLog,
-    DurableQueries,
-    DurableReads,
-    DurableReceipts,
-    DurableUsers,
-    DurableDeadLetters,
-    DurableUpkeep,
-    Protocol,
-):
+class Durable(DurableLog, DurableQueries, DurableReads, DurableUsers, DurableDeadLetters, DurableUpkeep, Protocol):
     """The durable store: all its topics but transfer. Acknowledged writes survive."""
 
     async def store_id(self) -> int:

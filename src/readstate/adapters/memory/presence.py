@@ -105,11 +105,7 @@ class MemoryPresence:
         return [*gone, *(Departure(name, 0, tuple(self._left[name])) for name in waiting)]
 
     async def noted(self, noted: Sequence[Undelivered]) -> None:
-        for one in noted:
-            left = self._left.get(one.receiver_id, {})
-            left.pop(one, None)
-            if not left:
-                self._left.pop(one.receiver_id, None)
+        _remove_from(self._left, noted)
 
     def _remove(self, user: str, device: str, connection: str) -> bool:
         """True if it was the user's last connection."""
@@ -159,13 +155,7 @@ class MemoryPresence:
                 self._sent.setdefault(one.receiver_id, []).append(one)
 
     def proven(self, user: str) -> None:
-        if (sent := self._sent.pop(user, None)) is None:
-            return
-        kept = self._unproven.get(user, {})
-        for one in sent:
-            kept.pop(one, None)
-        if not kept:
-            self._unproven.pop(user, None)
+        _remove_from(self._unproven, self._sent.pop(user, ()))
 
     def _depart(self, user: str, since: int) -> Departure:
         left = {**self._left.pop(user, {}), **self._unproven.get(user, {})}
@@ -177,6 +167,14 @@ class MemoryPresence:
     def _forget(self, user: str) -> None:
         self._sent.pop(user, None)
         self._unproven.pop(user, None)
+
+
+def _remove_from(kept: dict[str, dict[Undelivered, None]], gone: Iterable[Undelivered]) -> None:
+    for one in gone:
+        rest = kept.get(one.receiver_id, {})
+        rest.pop(one, None)
+        if not rest:
+            kept.pop(one.receiver_id, None)
 
 
 def _is_connected(connections: Iterable[Key]) -> bool:

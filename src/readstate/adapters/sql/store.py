@@ -11,7 +11,6 @@ from .export import SqlExport
 from .importing import SqlImport
 from .queries import SqlQueries
 from .reads import SqlReads
-from .receipts import SqlReceipts
 from .session import Database, Session
 from .upkeep import SqlDeadLetters, SqlUpkeep
 from .users import SqlUsers
@@ -23,7 +22,7 @@ class SqlTransfer(SqlExport, SqlImport, SqlErase):
     """Export, import and erasure."""
 
 
-class SqlStore(SqlLog, SqlQueries, SqlReads, SqlReceipts, SqlUsers, SqlDeadLetters, SqlUpkeep):
+class SqlStore(SqlLog, SqlQueries, SqlReads, SqlUsers, SqlDeadLetters, SqlUpkeep):
     """Every topic of the durable store over one database."""
 
     def __init__(self, database: Database, fanout_max_members: int, timings: SqlTimings) -> None:

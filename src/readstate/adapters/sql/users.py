@@ -15,7 +15,7 @@ from readstate.domain.rules import MAX_AHEAD_MS
 from readstate.ports import Activity, TapCursor, Tapped
 
 from . import rows
-from .session import Session, SqlTopic, as_json, ask
+from .session import Session, SqlTopic, as_json, ask, write_rows
 
 
 class _Accepted(Struct):
@@ -64,8 +64,7 @@ class SqlUsers(SqlTopic):
             # Otherwise a delete or an erase between the check and the insert would miss the inserted row.
             await session.lock({one.channel_id for one in undelivered})
             living = await _living(session, undelivered)
-            if living:
-                await session.run("put_undelivered", rows=as_json(living))
+            await write_rows(session, "put_undelivered", living)
             return living
 
         return await self._database.write(work)
