@@ -20,7 +20,7 @@ from readstate.domain.events import (
 )
 from readstate.domain.facts import Effect
 from readstate.domain.model import ChangeNumber, Mode, Position, Preferences, ReadState
-from readstate.ports import Durable, LoadedUserRoom, UndoItem, UnreadSource
+from readstate.ports import Durable, LoadedUserRoom, UndoItem
 from tests.online import nobody
 
 from .conftest import CAP, FANOUT
@@ -292,10 +292,10 @@ async def test_own_messages_from_a_place_on(durable: Durable) -> None:
 
 async def test_unread_messages_between_two_times(durable: Durable) -> None:
     await apply(durable, *[say(f"m{i}", at=NOW + 10 * i) for i in range(1, 6)], say("own", "bob"))
-    source = UnreadSource("c", ReadState(0, 1, frozenset({3})))
-    newest = await durable.unread_messages("bob", source, 0, NOW + 50, True, 9)
+    state = ReadState(0, 1, frozenset({3}))
+    newest = await durable.unread_messages("bob", "c", state, 0, NOW + 50, True, 9)
     assert [message.id for message in newest] == ["m4", "m2"]
-    oldest = await durable.unread_messages("bob", source, NOW + 20, NOW + 999, False, 1)
+    oldest = await durable.unread_messages("bob", "c", state, NOW + 20, NOW + 999, False, 1)
     assert [message.id for message in oldest] == ["m4"]
 
 

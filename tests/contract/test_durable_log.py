@@ -40,11 +40,11 @@ async def test_what_comes_again_is_applied_once(durable: Durable) -> None:
 
 
 async def test_an_offset_under_a_later_leader_is_used_again(durable: Durable) -> None:
-    before = (await durable.places(LOG))[PART]
+    before = (await durable.positions(LOG))[PART]
     found = await apply(durable, (2, 1, say("m1")), (3, 3, say("m4")), (4, 3, say("m5")))
     assert [effect.repeated for effect in found] == [True, False, False]
     assert seqs(found) == [1, 4, 5]
-    position, offset = (await durable.places(LOG))[PART]
+    position, offset = (await durable.positions(LOG))[PART]
     assert offset == 5
     assert [effect.position for effect in found[1:]] == [before[0] + 1, before[0] + 2]
     assert position == before[0] + 2
@@ -56,7 +56,7 @@ async def test_what_is_used_again_in_one_batch_with_what_was_lost(durable: Durab
     assert seqs(found) == [4, 5, 6, 7]
     positions = [effect.position for effect in found]
     assert positions == sorted(set(positions))
-    assert (await durable.places(LOG))[PART] == (positions[-1], 7)
+    assert (await durable.positions(LOG))[PART] == (positions[-1], 7)
 
 
 async def test_what_another_reader_has_taken_before_the_loss_is_not_lost_either(durable: Durable) -> None:
@@ -66,29 +66,29 @@ async def test_what_another_reader_has_taken_before_the_loss_is_not_lost_either(
 
 
 async def test_a_part_that_ends_before_what_is_applied_goes_on_from_its_end(durable: Durable) -> None:
-    place = (await durable.places(LOG))[PART]
-    assert await durable.cut(LOG, PART, 3, place)
-    assert (await durable.places(LOG))[PART] == (place[0], 3)
-    assert not await durable.cut(LOG, PART, 2, place), "it is known already"
+    position = (await durable.positions(LOG))[PART]
+    assert await durable.cut(LOG, PART, 3, position)
+    assert (await durable.positions(LOG))[PART] == (position[0], 3)
+    assert not await durable.cut(LOG, PART, 2, position), "it is known already"
     found = await apply(durable, (2, 1, say("m1")), (3, 1, say("m4")))
     assert [effect.repeated for effect in found] == [True, False]
-    assert found[1].position == place[0] + 1
+    assert found[1].position == position[0] + 1
 
 
 async def test_a_loss_that_is_noticed_after_new_events_came_hides_none_of_them(durable: Durable) -> None:
     """Everything from the offset 3 on was lost, and m4 has come there before anybody asked where the part ends."""
-    place = (await durable.places(LOG))[PART]
-    assert await durable.cut(LOG, PART, 4, place)
+    position = (await durable.positions(LOG))[PART]
+    assert await durable.cut(LOG, PART, 4, position)
     found = await apply(durable, (2, 1, say("m1")), (3, 3, say("m4")), (4, 3, say("m5")))
     assert [effect.repeated for effect in found] == [True, False, False]
-    assert [effect.position for effect in found[1:]] == [place[0] + 1, place[0] + 2]
-    assert (await durable.places(LOG))[PART] == (place[0] + 2, 5)
+    assert [effect.position for effect in found[1:]] == [position[0] + 1, position[0] + 2]
+    assert (await durable.positions(LOG))[PART] == (position[0] + 2, 5)
 
 
 async def test_a_part_that_has_lost_nothing_stays_as_it_is(durable: Durable) -> None:
-    place = (await durable.places(LOG))[PART]
-    assert not await durable.cut(LOG, PART, place[1], place)
-    assert (await durable.places(LOG))[PART] == place
+    position = (await durable.positions(LOG))[PART]
+    assert not await durable.cut(LOG, PART, position[1], position)
+    assert (await durable.positions(LOG))[PART] == position
 
 
 async def test_a_leader_that_is_not_known_says_nothing(durable: Durable) -> None:

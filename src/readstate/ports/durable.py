@@ -7,8 +7,8 @@ from typing import Protocol
 from msgspec import Struct
 
 from readstate.api import Minus
-from readstate.domain.events import Delivery, ReadEvent
-from readstate.domain.facts import Effect
+from readstate.domain.events import DeadLetter, Delivery, ReadEvent
+from readstate.domain.facts import Effect, Key
 from readstate.domain.model import (
     ChangeNumber,
     Channel,
@@ -17,6 +17,7 @@ from readstate.domain.model import (
     Member,
     Message,
     Mode,
+    Pointer,
     Position,
     Preferences,
     Reading,
@@ -30,7 +31,6 @@ from readstate.transfer.records import ErasedRows, Numbered, Record, Taken
 
 from .channels import TimelineLoad
 from .people import Present
-from .upkeep import DurableDeadLetters, DurableUpkeep
 from .users import LedgerLoad, LoadedUserRoom
 
 Online = Callable[[Collection[str]], Awaitable[Present]]
@@ -89,11 +89,18 @@ class UndoItem(Struct, frozen=True, gc=False, array_like=True):
     after: ReadState
 
 
-class UnreadSource(Struct, frozen=True, gc=False):
-    """A channel and the read state to look for unread messages with."""
+class ListedDeadLetter(Struct, frozen=True, gc=False, array_like=True):
+    """A dead letter that could not be repaired."""
 
-    channel_id: str
-    state: ReadState
+    id: int
+    topic: str
+    """The topic on which the event failed, with the prefix."""
+    event: str
+    error: str
+    tries: int
+    place: str
+    """The partition, the offset, and a checksum of the event."""
+    failed_at: int
 
 
 # ---------------------------------------------------------------- topics
@@ -116,15 +123,18 @@ class DurableLog(Protocol):
         `known`: (log position, next offset), read before the end was. False: another process has recorded it since.
         """
 
-    async def places(self, source: str) -> dict[int, tuple[LogPosition, int]]:
+    async def positions(self, source: str) -> dict[int, tuple[LogPosition, int]]:
         """(log position, next offset) of each partition of which anything was applied."""
 
     async def last_position(self) -> LogPosition:
         """The log position of the last change."""
 
 
-class DurableChannels(Protocol):
-    """Channels and their members. Sees every write that was acknowledged or requested before."""
+class DurableQueries(Protocol):
+    """Channels, members and messages. Sees every write that was acknowledged or requested before.
+
+    Messages include deleted ones unless a method says otherwise.
+    """
 
     async def load_channels(self, ids: Sequence[str]) -> Mapping[str, Channel]:
         """Channels by id, including deleted ones. Unknown ids are left out."""
@@ -137,10 +147,6 @@ class DurableChannels(Protocol):
 
     async def joins(self, user: str, channels: Sequence[str]) -> dict[str, tuple[Seq, LogPosition]]:
         """(seq, log position) of the user's join, for those of these channels that the user is in."""
-
-
-class DurableMessages(Protocol):
-    """Messages, deleted ones included unless a method says otherwise. Sees every write requested before."""
 
     async def by_id(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Message]:
         """Messages by (channel, id)."""
@@ -155,14 +161,14 @@ class DurableMessages(Protocol):
         """The seqs of the user's own messages from `since` on: the newest `cap` of them."""
 
     async def unread_messages(
-        self, user: str, source: UnreadSource, after: int, before: int, newest_first: bool, limit: int
+        self, user: str, channel: str, state: ReadState, after: int, before: int, newest_first: bool, limit: int
     ) -> list[Message]:
         """Unread messages with a time strictly between `after` and `before`."""
 
     async def messages_since(self, channel: str, position: LogPosition, limit: int) -> list[Message]:
         """Messages after a log position, in order: up to `limit` + 1, where the extra one means that there are more."""
 
-    async def wrote_since(self, user: str, places: Sequence[tuple[str, int]]) -> list[str]:
+    async def wrote_since(self, user: str, positions: Sequence[tuple[str, int]]) -> list[str]:
         """Of these (channel, seq), the channels in which another user has written since."""
 
     async def breakdown(self, user: str, channel: str, state: ReadState) -> Breakdown:
@@ -173,7 +179,10 @@ class DurableMessages(Protocol):
 
 
 class DurableReads(Protocol):
-    """Read states. Merges are idempotent and commute; those that arrive together share one commit."""
+    """Read states and receipts. Merges are idempotent and commute; those that arrive together share one commit.
+
+    Receipts leave out private ones, and positions that only a join marked as read.
+    """
 
     async def merge(self, events: Sequence[ReadEvent]) -> Sequence[ReadEvent]:
         """Merge read states, at most one per (user, channel). Returns those that were stored: all of them."""
@@ -199,19 +208,13 @@ class DurableReads(Protocol):
     async def drop_undo(self, token: str) -> None:
         """Remove a used token."""
 
-
-class DurableReceipts(Protocol):
-    """Who has read what. Leaves out private receipts, and positions that only a join marked as read."""
-
     async def readers(self, channel: str) -> list[Reading]:
         """The members whose receipts others may see, including those who have read nothing."""
 
     async def seen_count(self, channel: str, sender: str, seq: int) -> int:
         """How many members other than the sender have read this message."""
 
-    async def public_readers(
-        self, keys: Sequence[tuple[str, str]]
-    ) -> dict[tuple[str, str], tuple[tuple[int, int], ...]]:
+    async def public_readers(self, keys: Sequence[Key]) -> dict[Key, tuple[tuple[int, int], ...]]:
         """Those of these (user, channel) whose receipts others may see, with the ranges that only a join marked."""
 
     async def receipts_since(self, user: str, since: int, most_members: int, limit: int) -> list[SeenPosition] | None:
@@ -224,8 +227,12 @@ class DurableReceipts(Protocol):
         """The user marks unread from `seq` on: from there on, the join no longer marks anything as read."""
 
 
-class DurableActivity(Protocol):
-    """What the store keeps of users besides read states. Writes of one user are applied in the order of their calls."""
+class DurableUsers(Protocol):
+    """What the store keeps of users besides read states: activity, preferences, undelivered messages and taps.
+
+    Writes of one user are applied in the order of their calls. A message is recorded as undelivered once per receiver,
+    however often it is saved.
+    """
 
     async def activity(self, user: str) -> Activity:
         """Last tap, last time online, and receipts preference."""
@@ -241,10 +248,6 @@ class DurableActivity(Protocol):
 
     async def erased_until(self, user: str) -> int:
         """When the user was erased, in ms; 0: never. Old notes are dropped: then one time stands for all users."""
-
-
-class DurableBadges(Protocol):
-    """Undelivered messages and taps. A message is recorded once per receiver, however often it is saved."""
 
     async def badge_count(self, user: str) -> int:
         """How many different people wrote to a user while the user was away, since the last tap."""
@@ -282,6 +285,47 @@ class DurableBadges(Protocol):
         """
 
 
+class DurableDeadLetters(Protocol):
+    """Dead letters that could not be repaired, until an operator has handled them."""
+
+    async def put_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
+        """List events. One that is listed already (same topic, offset and content) stays as it is."""
+
+    async def list_dead_letters(self, after: int, limit: int) -> list[ListedDeadLetter]:
+        """A page, in the order of listing."""
+
+    async def find_dead_letters(self, ids: Collection[int]) -> list[ListedDeadLetter]:
+        """Those of these ids that are listed, in the order of listing."""
+
+    async def drop_dead_letters(self, ids: Collection[int]) -> int:
+        """Remove handled dead letters; returns how many were listed."""
+
+
+class DurableUpkeep(Protocol):
+    """Pages over everything, random samples, and turns at jobs that one process does for all."""
+
+    async def users_after(self, user: str, limit: int) -> list[str]:
+        """A page, by id, of the users who are or were in a channel or have read something."""
+
+    async def count_users(self) -> int:
+        """The number of users that `users_after` goes through."""
+
+    async def channels_after(self, channel: str, limit: int) -> list[str]:
+        """A page, by id, of the channels and threads that exist."""
+
+    async def count_channels(self) -> int:
+        """The number of channels and threads that `channels_after` goes through."""
+
+    async def read_states(self, keys: Sequence[Key]) -> dict[Key, Pointer]:
+        """Pointers by (user, channel). Missing ones are left out."""
+
+    async def some_user_rooms(self, limit: int) -> list[Key]:
+        """(user, channel) of up to `limit` random members."""
+
+    async def claim_turn(self, name: str, now: int, every: int) -> bool:
+        """Take the turn at a job that runs once every `every` ms. False: another process took it within that time."""
+
+
 class DurableTransfer(Protocol):
     """Export, import, and erasure of a user. An export is one snapshot; a call of the other two is one transaction."""
 
@@ -304,18 +348,7 @@ class DurableTransfer(Protocol):
 # ---------------------------------------------------------------- the store
 
 
-class Durable(
-    DurableLog,
-    DurableChannels,
-    DurableMessages,
-    DurableReads,
-    DurableReceipts,
-    DurableActivity,
-    DurableBadges,
-    DurableDeadLetters,
-    DurableUpkeep,
-    Protocol,
-):
+class Durable(DurableLog, DurableQueries, DurableReads, DurableUsers, DurableDeadLetters, DurableUpkeep, Protocol):
     """The durable store: all its topics but transfer. Acknowledged writes survive."""
 
     async def store_id(self) -> int:
@@ -334,16 +367,5 @@ class Durable(
         """Finish the requested writes, then stop."""
 
 
-# ---------------------------------------------------------------- several topics, for services that need them
-
-
-class DurableLoads(DurableReads, DurableChannels, DurableMessages, Protocol):
+class DurableLoads(DurableReads, DurableQueries, Protocol):
     """What the hot store is loaded from."""
-
-
-class DurableQueries(DurableMessages, DurableChannels, Protocol):
-    """Messages, channels and members."""
-
-
-class DurableUsers(DurableActivity, DurableBadges, Protocol):
-    """Activity and badges."""

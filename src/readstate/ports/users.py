@@ -222,7 +222,7 @@ class HotUsers(Protocol):
         """The user's ledger channels after `after`, latest activity first, as (negated time, channel)."""
 
     async def count_delta(
-        self, channel: str, place: Position, named: frozenset[str] | None, users: Sequence[str]
+        self, channel: str, position: Position, named: frozenset[str] | None, users: Sequence[str]
     ) -> list[tuple[CountDelta, int]]:
         """What a new message does to the counts of these users, and the epoch that each of them is in.
 

@@ -7,15 +7,15 @@ from readstate.api import UnreadMessages
 from readstate.domain.errors import Invalid
 from readstate.domain.model import MAX_NUMBER, Message
 from readstate.domain.rules import check_id, check_user_id
-from readstate.ports import UnreadSource, UserRoom
+from readstate.ports import UserRoom
 
 from .cursors import MessagesAfter, page_size
 from .messages import message_view
 from .unread import UnreadCounts
 
 Order = Literal["newest", "oldest", "channel"]
-_Source = tuple[int, int, UnreadSource]
-"""Where to look: (earliest time of the first unread message, time of the last message, source)."""
+_Source = tuple[int, int, UserRoom]
+"""Where to look: (earliest time of the first unread message, time of the last message, user room)."""
 
 
 class UnreadView(UnreadCounts):
@@ -55,12 +55,11 @@ class UnreadView(UnreadCounts):
         if channel is not None:
             user_room = await self._loader.user_room(user, channel)
             last_at = (await self._loader.channel(channel)).last_at
-            return [(0, last_at, _source(user_room))]
+            return [(0, last_at, user_room)]
         names = [name for _, name in await self._rooms.unread(user, None, MAX_NUMBER)]
         user_rooms, channels = await self._loader.member_rooms(user, names)
         return [
-            (_first_at(user_room), one.last_at, _source(user_room))
-            for user_room, one in zip(user_rooms, channels, strict=True)
+            (_first_at(user_room), one.last_at, user_room) for user_room, one in zip(user_rooms, channels, strict=True)
         ]
 
     async def _by_time(
@@ -70,10 +69,12 @@ class UnreadView(UnreadCounts):
         found: list[Message] = []
         sign = -1 if newest else 1
         low, high = _bounds(after, newest)
-        for first, last, source in sorted(sources, key=lambda s: -s[1] if newest else s[0]):
+        for first, last, room in sorted(sources, key=lambda s: -s[1] if newest else s[0]):
             if len(found) >= limit and (last < found[-1].at if newest else first > found[-1].at):
                 break
-            found += await self._durable.unread_messages(user, source, low, high, newest, limit + 1)
+            found += await self._durable.unread_messages(
+                user, room.channel_id, room.pointer, low, high, newest, limit + 1
+            )
             found = [m for m in found if after is None or _is_after(m, after, sign)]
             found = sorted(found, key=lambda m: (sign * m.at, m.channel_id))[:limit]
         return found
@@ -83,21 +84,19 @@ class UnreadView(UnreadCounts):
     ) -> list[Message]:
         """Goes through channels by id, so that a page continues where the last one ended."""
         found: list[Message] = []
-        for _, _, source in sorted(sources, key=lambda s: s[2].channel_id):
+        for _, _, room in sorted(sources, key=lambda s: s[2].channel_id):
             if len(found) >= limit:
                 break
             low = -1
             if after is not None:
-                if source.channel_id < after.channel_id:
+                if room.channel_id < after.channel_id:
                     continue
-                low = after.at if source.channel_id == after.channel_id else -1
+                low = after.at if room.channel_id == after.channel_id else -1
             rest = limit - len(found)
-            found += await self._durable.unread_messages(user, source, low, MAX_NUMBER, False, rest)
+            found += await self._durable.unread_messages(
+                user, room.channel_id, room.pointer, low, MAX_NUMBER, False, rest
+            )
         return found
-
-
-def _source(user_room: UserRoom) -> UnreadSource:
-    return UnreadSource(user_room.channel_id, user_room.pointer.state)
 
 
 def _first_at(user_room: UserRoom) -> int:

@@ -90,7 +90,7 @@ class LogPositions:
         reads them again from the oldest one, and their leader epochs show which of them are new.
         """
         mine = {part for _, part in self._consumer.assigned()}
-        applied = {part: at for part, at in (await self._durable.places(self.topic_id)).items() if part in mine}
+        applied = {part: at for part, at in (await self._durable.positions(self.topic_id)).items() if part in mine}
         spans = await self._watcher.spans([(self._topic, part) for part in applied])
         cut = {part: span for (_, part), span in spans.items() if span[1] < applied[part][1]}
         if not cut or await self._was_recreated():
@@ -121,7 +121,7 @@ class LogPositions:
         """Publish that everything before these offsets is applied."""
         bases = self._bases  # of this topic: a recreated one gets a new dict
         if not offsets.keys() <= bases.keys():
-            known = await self._durable.places(self.topic_id)
+            known = await self._durable.positions(self.topic_id)
             bases |= {part: position - offset for part, (position, offset) in known.items()}
         await self._applied.passed(
             {part: (LogPosition(bases[part] + offset), offset) for part, offset in offsets.items() if part in bases}

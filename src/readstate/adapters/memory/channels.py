@@ -73,8 +73,8 @@ class MemoryChannels:
             count -= sum(s in messages for s in apart)
             beyond = (index for index in range(start, len(messages)) if messages.seqs[index] not in apart)
             first = next(beyond, None)
-        place = None if first is None else messages.place(first)
-        return Count(count, len(named), place, seq < messages.floor, messages.floor not in apart)
+        position = None if first is None else messages.position(first)
+        return Count(count, len(named), position, seq < messages.floor, messages.floor not in apart)
 
     async def install(self, channels: Sequence[Channel], generation: DropNumber | None = None) -> bool:
         if generation is not None and generation != self._drops:

@@ -73,7 +73,7 @@ class Ledger:
         index = bisect_left(self.seqs, seq)
         return index < len(self.seqs) and self.seqs[index] == seq
 
-    def place(self, index: int) -> Position:
+    def position(self, index: int) -> Position:
         return Position(self.seqs[index], self.ids[index], self.ats[index])
 
     def after(self, seq: int) -> int:

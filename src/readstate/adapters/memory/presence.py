@@ -40,29 +40,25 @@ class MemoryPresence:
         return self
 
     def __contains__(self, user: object) -> bool:
-        return isinstance(user, str) and self.is_online(user)
+        return isinstance(user, str) and bool(self._connections(user))
+
+    def _connections(self, user: str) -> list[_Connection]:
+        """Those that have not expired."""
+        known = self._users.get(user)
+        if not known:
+            return []
+        now = self._clock()
+        return [one for one in list(known.values()) if one.until > now]
 
     async def focused(self, channels: Collection[str]) -> Mapping[str, Sequence[str]]:
         return {channel: users for channel in channels if (users := self._focused(channel))}
 
     def _focused(self, channel: str) -> list[str]:
-        now = self._clock()
-        return [
-            user
-            for user in self._open.get(channel, ())
-            if any(one.focus == channel and one.until > now for one in self._users[user].values())
-        ]
+        users = self._open.get(channel, ())
+        return [user for user in users if any(one.focus == channel for one in self._connections(user))]
 
     async def devices(self, user: str) -> list[str]:
-        now = self._clock()
-        return sorted({one.device for one in list(self._users.get(user, {}).values()) if one.until > now})
-
-    def is_online(self, user: str) -> bool:
-        connections = self._users.get(user)
-        if not connections:
-            return False
-        now = self._clock()
-        return any(one.until > now for one in list(connections.values()))
+        return sorted({one.device for one in self._connections(user)})
 
     def is_connected(self, user: str) -> bool:
         """Whether the user has a real connection; a device that was only reported does not count."""
@@ -109,11 +105,7 @@ class MemoryPresence:
         return [*gone, *(Departure(name, 0, tuple(self._left[name])) for name in waiting)]
 
     async def noted(self, noted: Sequence[Undelivered]) -> None:
-        for one in noted:
-            left = self._left.get(one.receiver_id, {})
-            left.pop(one, None)
-            if not left:
-                self._left.pop(one.receiver_id, None)
+        _remove_from(self._left, noted)
 
     def _remove(self, user: str, device: str, connection: str) -> bool:
         """True if it was the user's last connection."""
@@ -145,7 +137,7 @@ class MemoryPresence:
         lost = []
         for one in noted:
             user = one.receiver_id
-            if not self.is_online(user):
+            if user not in self:
                 lost.append(one)
             elif _is_connected(self._users[user]):
                 kept = self._unproven.setdefault(user, {})
@@ -163,13 +155,7 @@ class MemoryPresence:
                 self._sent.setdefault(one.receiver_id, []).append(one)
 
     def proven(self, user: str) -> None:
-        if (sent := self._sent.pop(user, None)) is None:
-            return
-        kept = self._unproven.get(user, {})
-        for one in sent:
-            kept.pop(one, None)
-        if not kept:
-            self._unproven.pop(user, None)
+        _remove_from(self._unproven, self._sent.pop(user, ()))
 
     def _depart(self, user: str, since: int) -> Departure:
         left = {**self._left.pop(user, {}), **self._unproven.get(user, {})}
@@ -181,6 +167,14 @@ class MemoryPresence:
     def _forget(self, user: str) -> None:
         self._sent.pop(user, None)
         self._unproven.pop(user, None)
+
+
+def _remove_from(kept: dict[str, dict[Undelivered, None]], gone: Iterable[Undelivered]) -> None:
+    for one in gone:
+        rest = kept.get(one.receiver_id, {})
+        rest.pop(one, None)
+        if not rest:
+            kept.pop(one.receiver_id, None)
 
 
 def _is_connected(connections: Iterable[Key]) -> bool:

@@ -41,12 +41,12 @@ class Row(Struct, gc=False):
         )
         return head + self.id
 
-    def point(self, place: Position) -> None:
-        self.at = place.at or 0
-        self.id = b"" if place.id is None else place.id.encode()
+    def point(self, position: Position) -> None:
+        self.at = position.at or 0
+        self.id = b"" if position.id is None else position.id.encode()
 
     @property
-    def place(self) -> Position:
+    def position(self) -> Position:
         return Position(self.seq, self.id.decode() or None, self.at or None)
 
     @property

@@ -86,10 +86,10 @@ class MemoryUsers(UserViews):
         shelf = user.shelf(flags)
         if type(move) is not Read or apart or move.apart:
             row, state = unpack(raw), before.state
-            after, place = self._target(move, state, row)
+            after, position = self._target(move, state, row)
             if after is not state:
-                self._set_state(user, channel, row, state, after, place)
-                pointer = _pointer(after, place, now, row.number)
+                self._set_state(user, channel, row, state, after, position)
+                pointer = _pointer(after, position, now, row.number)
         elif move.to.seq > seq and (move.epoch is None or move.epoch == epoch):
             to = move.to
             number = user.change = next(self._numbers)
@@ -115,24 +115,24 @@ class MemoryUsers(UserViews):
         """The state that a move leads to (the same object if nothing changes), and the position it points at."""
         match move:
             case Read(epoch=epoch) | Rewind(epoch=epoch) if epoch is not None and epoch != state.epoch:
-                return state, row.place
+                return state, row.position
             case Read():
                 after = advance(state, move.to.seq, move.apart)
-                return after, (move.to if after.seq != state.seq else row.place)
+                return after, (move.to if after.seq != state.seq else row.position)
             case Rewind():
                 epoch = next_epoch(state.epoch, self._generation)
                 after = rewind(state, move.seq, move.own, epoch)
-                return after, (move.before if after.seq != state.seq else row.place)
+                return after, (move.before if after.seq != state.seq else row.position)
             case Restore():
                 epoch = next_epoch(state.epoch, self._generation)
                 restored = give_back(state, move.before, move.after, epoch)
-                return (state, row.place) if restored is None else (restored, move.to)
+                return (state, row.position) if restored is None else (restored, move.to)
 
     def _set_state(
-        self, user: User, channel: str, row: Row, before: ReadState, after: ReadState, place: Position
+        self, user: User, channel: str, row: Row, before: ReadState, after: ReadState, position: Position
     ) -> None:
         row.epoch, row.seq = after.epoch, after.seq
-        row.point(place)
+        row.point(position)
         if after.apart:
             user.apart[channel] = after.apart
         elif before.apart:
@@ -238,11 +238,11 @@ class MemoryUsers(UserViews):
         """Store a merged state; yield it if the durable store lacks it."""
         if after == before:
             return
-        place = given.position if after.seq == given.seq else row.place
-        was = _pointer(before, row.place)
-        self._set_state(user, channel, row, before, after, place)
+        position = given.position if after.seq == given.seq else row.position
+        was = _pointer(before, row.position)
+        self._set_state(user, channel, row, before, after, position)
         if after != given.state:
-            yield Moved(user_id, channel, was, _pointer(after, place, self._clock(), row.number), True)
+            yield Moved(user_id, channel, was, _pointer(after, position, self._clock(), row.number), True)
 
     def _joined(self, user_id: str, update: Joined, pointer: Pointer) -> Iterator[Moved]:
         user = self._loaded(user_id)
@@ -447,5 +447,5 @@ def _reorder(user: User, channel: str, before: int, after: int | None) -> None:
         insort(user.inbox, (-after, intern(channel)))
 
 
-def _pointer(state: ReadState, place: Position, read_at: int = 0, change: ChangeNumber = NO_CHANGE) -> Pointer:
-    return Pointer(state.epoch, state.seq, state.apart, place.id, place.at, read_at, change)
+def _pointer(state: ReadState, position: Position, read_at: int = 0, change: ChangeNumber = NO_CHANGE) -> Pointer:
+    return Pointer(state.epoch, state.seq, state.apart, position.id, position.at, read_at, change)

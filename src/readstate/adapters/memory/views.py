@@ -63,7 +63,7 @@ class UserViews:
         if ledger is None:
             return None if channel in shelf.missing else _EMPTY
         named = tuple(ledger.named) if row.flags & TIMELINE else ()
-        first = ledger.place(0) if ledger else None
+        first = ledger.position(0) if ledger else None
         return LedgerView(len(ledger), len(ledger.named), first, ledger.floor > 0, named)
 
     def _fresh(self, shelf: Shelf, channel: str) -> Ledger | None:
@@ -126,22 +126,21 @@ class UserViews:
     @staticmethod
     def _pointer(user: User, channel: str, row: Row) -> Pointer:
         apart = user.apart.get(channel, _NOTHING)
-        return Pointer(row.epoch, row.seq, apart, row.place.id, row.place.at, 0, row.number)
+        return Pointer(row.epoch, row.seq, apart, row.position.id, row.position.at, 0, row.number)
 
     async def count_delta(
-        self, channel: str, place: Position, named: frozenset[str] | None, users: Sequence[str]
+        self, channel: str, position: Position, named: frozenset[str] | None, users: Sequence[str]
     ) -> list[tuple[CountDelta, int]]:
         found = []
         for name in users:
             user = self._users.get(name)
-            raw = None if user is None else user.user_rooms.get(channel)
             if user is None:
                 found.append((CountDelta.LOOK, 0))
-            elif raw is None:
+            elif (raw := user.user_rooms.get(channel)) is None:
                 found.append((CountDelta.NOTHING, 0))
             else:
                 mention = named is None or name in named
-                found.append((self._count_delta(user, channel, raw, place.seq, mention), U64.unpack_from(raw)[0]))
+                found.append((self._count_delta(user, channel, raw, position.seq, mention), U64.unpack_from(raw)[0]))
         return found
 
     async def changes(self, users: Sequence[str]) -> list[ChangeNumber | None]:

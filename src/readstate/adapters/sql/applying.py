@@ -1,4 +1,4 @@
-"""Applies events of channels in one transaction. New events are folded; replays change nothing.
+"""The log in SQL. Events of channels are applied in one transaction: new ones are folded, replays change nothing.
 
 The transaction also stores, per partition, up to where the log is applied. An event below that offset is a replay. Its
 effect is rebuilt from stored rows, because the first attempt may have failed after its commit.
@@ -24,9 +24,9 @@ from readstate.domain.model import LogPosition, Mode, Undelivered
 from readstate.ports import Online, Present
 
 from . import rows
-from .erased import erased_at
 from .gathering import gather, store
-from .session import Session, as_json, ask
+from .session import Session, SqlTopic, as_json, ask
+from .users import erased_at
 
 _undelivered = Decoder(list[Undelivered])
 
@@ -76,13 +76,42 @@ def ends_of(text: str) -> dict[int, End]:
     return {part: End(*end) for part, *end in rows.anything.decode(text)}
 
 
-class Applying:
+class SqlLog(SqlTopic):
+    async def apply(self, deliveries: Sequence[Delivery], online: Online, source: str = "") -> list[Effect]:
+        async def work(session: Session) -> list[Effect]:
+            applying = _Applying(session, self._fanout_max_members, online)
+            return await (applying.apply_shared(deliveries, source) if source else applying.apply(deliveries))
+
+        return await self._database.write(work)
+
+    async def positions(self, source: str) -> dict[int, tuple[LogPosition, int]]:
+        ends = ends_of(await self._database.value("log_positions", source=source))
+        return {part: (end.position, end.offset) for part, end in ends.items()}
+
+    async def cut(self, source: str, part: int, end: int, known: tuple[LogPosition, int]) -> bool:
+        position, offset = known
+        return await self._run("cut_log_position", source=source, part=part, offset=end, base=position - offset) > 0
+
+    async def last_position(self) -> LogPosition:
+        return LogPosition(await self._number("last_position"))
+
+    async def note_spool(self, name: str, until: int) -> None:
+        await self._run("note_spool", spool=name, until=until)
+
+    async def drop_spool(self, name: str) -> None:
+        await self._run("drop_spool", spool=name)
+
+    async def spools(self, now: int) -> int:
+        return await self._number("spools", now=now)
+
+
+class _Applying:
     def __init__(self, session: Session, limit: int, online: Online) -> None:
         self._session = session
         self._limit = limit
         self._online = online
-        self._connected: list[tuple[int, int, str]] = []
-        """(partition, position, receiver) of messages to receivers with a connection."""
+        self._connected: list[list[str]] = []
+        """For each applied event of a shared log, the receivers with a connection."""
 
     async def apply(self, deliveries: Sequence[Delivery]) -> list[Effect]:
         """Apply new events, each with its log position."""
@@ -95,16 +124,10 @@ class Applying:
             online = await self._online(users) if users else None
             changes, outcome = fold(run, facts, self._limit, () if online is None else online)
             await store(self._session, changes)
-            if online is not None:
-                self._note_connected(run, outcome, online)
+            if run[0].part >= 0:
+                self._connected += [_connected(effect, online) for effect in outcome]
             effects += outcome
         return effects
-
-    def _note_connected(self, run: Sequence[Delivery], effects: Sequence[Effect], online: Present) -> None:
-        for delivery, effect in zip(run, effects, strict=True):
-            if effect.reached and delivery.part >= 0:
-                reached = (one.receiver_id for one in effect.reached if online.is_connected(one.receiver_id))
-                self._connected += ((delivery.part, delivery.position, user) for user in reached)
 
     async def apply_shared(self, deliveries: Sequence[Delivery], source: str) -> list[Effect]:
         """Apply events of a log that other processes read too: some may be replays."""
@@ -119,18 +142,22 @@ class Applying:
         for effect, position in zip(effects, positions, strict=True):
             effect.position = position
         if moved := sorted({one.part for one, _ in new}):
-            kept = self._to_keep(new, reached)
+            for (one, _), users in zip(new, self._connected, strict=True):
+                reached[one.part, one.position] += users
+            kept: dict[int, list[tuple[int, str]]] = defaultdict(list)
+            for (part, offset), users in reached.items():
+                kept[part] += [(offset, user) for user in users]
             applied_to = [(part, *ends[part], kept[part]) for part in moved]
-            await self._session.run("move_log_places", source=source, places=as_json(applied_to))
+            await self._session.run("move_log_positions", source=source, positions=as_json(applied_to))
         return effects
 
     async def _ends(self, source: str, parts: Collection[int]) -> dict[int, End]:
         """Where the log stands. Locks these partitions for other processes until the transaction ends."""
         wanted = {"source": source, "parts": as_json(sorted(parts))}
-        ends = ends_of(await self._session.value("begin_log_places", **wanted))
+        ends = ends_of(await self._session.value("begin_log_positions", **wanted))
         if len(ends) < len(parts):
-            await self._session.run("open_log_places", **wanted)
-            ends = ends_of(await self._session.value("begin_log_places", **wanted))
+            await self._session.run("open_log_positions", **wanted)
+            ends = ends_of(await self._session.value("begin_log_positions", **wanted))
         return ends
 
     async def _lock(self, deliveries: Sequence[Delivery], needed: Sequence[FactsNeeded]) -> None:
@@ -145,36 +172,24 @@ class Applying:
 
     # ------------------------------------------------------------ replays
 
-    async def _reached(self, source: str, deliveries: Sequence[Delivery]) -> dict[Offset, list[str]]:
+    async def _reached(self, source: str, deliveries: Sequence[Delivery]) -> defaultdict[Offset, list[str]]:
         """The users who had a connection when these replays were first stored: tracking of deliveries to them may be
         missing.
 
         Only the last batch is kept: a process completes a batch before it begins the next one, so no earlier one is
         incomplete.
         """
+        reached: defaultdict[Offset, list[str]] = defaultdict(list)
         if not deliveries:
-            return {}
+            return reached
         offsets = {(one.part, one.position) for one in deliveries}
         parts = as_json(sorted({part for part, _ in offsets}))
-        reached: dict[Offset, list[str]] = defaultdict(list)
         for part, offset, user in rows.anything.decode(
             await self._session.value("reached_in", source=source, parts=parts)
         ):
             if (part, offset) in offsets:
                 reached[part, offset].append(user)
         return reached
-
-    def _to_keep(
-        self, new: Sequence[tuple[Delivery, LogPosition]], reached: Mapping[Offset, Sequence[str]]
-    ) -> dict[int, list[tuple[int, str]]]:
-        """Who had a connection, per partition: for new events, and for replays in the same batch."""
-        offsets: dict[tuple[int, int], int] = {(one.part, position): one.position for one, position in new}
-        kept: dict[int, list[tuple[int, str]]] = defaultdict(list)
-        for (part, offset), users in reached.items():
-            kept[part] += [(offset, user) for user in users]
-        for part, position, user in self._connected:
-            kept[part].append((offsets[part, position], user))
-        return kept
 
     async def _repeat(self, deliveries: Sequence[Delivery], reached: Mapping[Offset, Sequence[str]]) -> list[Effect]:
         if not deliveries:
@@ -245,6 +260,12 @@ class Applying:
                 if not (isinstance(update, OwnRead) and (update.channel_id, update.user_id) in gone)
             ]
         return effects
+
+
+def _connected(effect: Effect, online: Present | None) -> list[str]:
+    if online is None:
+        return []
+    return [one.receiver_id for one in effect.reached if online.is_connected(one.receiver_id)]
 
 
 def _positioned(

@@ -9,11 +9,11 @@ from readstate.domain.rooms import channel_and_thread, is_thread
 from readstate.transfer.records import ErasedRows
 
 from . import rows
-from .dead_letters import erase_dead_letters
-from .erased import hash_of
 from .import_facts import known_rooms
 from .importing import put_rooms, with_peers
 from .session import Session, SqlTopic
+from .upkeep import erase_dead_letters
+from .users import hash_of
 
 ON_THE_WAY_MS = 4 * 24 * 3600 * 1000
 """No event is in flight for this long: the log keeps events for two days."""

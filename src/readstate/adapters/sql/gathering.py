@@ -8,7 +8,7 @@ from readstate.domain.model import START, Message, Pointer, Position
 from readstate.domain.rooms import SEPARATOR, channel_and_thread, is_thread
 
 from . import rows
-from .session import Session, as_json, ask
+from .session import Session, as_json, ask, write_rows
 
 MAX_OWN = 10_000
 """At most this many of a joiner's own messages, the newest: older ones cannot be unread."""
@@ -63,15 +63,11 @@ async def store(session: Session, changes: Changes) -> None:
             await session.run(f"purge_{part}", channel=channel)
         for part in ("members", "receipts", "threads"):
             await session.run(f"purge_{part}", **_with_threads(channel))
-    for name, changed in (
-        ("put_channels", changes.channels.values()),
-        ("put_messages", changes.messages.values()),
-        ("put_members", changes.members.values()),
-        ("put_undelivered", changes.undelivered),
-        ("put_once_named", changes.once_named),
-    ):
-        if changed:
-            await session.run(name, rows=as_json(list(changed)))
+    await write_rows(session, "put_channels", changes.channels.values())
+    await write_rows(session, "put_messages", changes.messages.values())
+    await write_rows(session, "put_members", changes.members.values())
+    await write_rows(session, "put_undelivered", changes.undelivered)
+    await write_rows(session, "put_once_named", changes.once_named)
     await session.put("merge_receipts", sorted(_receipt(key, pointer) for key, pointer in changes.pointers.items()))
 
 

@@ -12,7 +12,7 @@ from readstate.transfer.records import GivenUser, GivenUserRoom, Numbered
 from readstate.transfer.user_rooms import resolve
 
 from . import rows
-from .positions import position_at
+from .queries import position_at
 from .session import Session, ask
 
 _known_messages = Decoder(list[tuple[str, str, KnownMessage]])
@@ -60,17 +60,17 @@ async def _about_messages(session: Session, given: Sequence[Message]) -> Known:
 async def _around(session: Session, given: Sequence[Message], rooms: set[str]) -> dict[tuple[str, int], Neighbours]:
     tails = {room: (seq, at) for room, seq, at in await ask(session, _tails, "tails", rooms)}
     around: dict[tuple[str, int], Neighbours] = {}
-    places, replies = [], []
+    positions, replies = [], []
     for m in given:
         if m.seq is not None and m.channel_id in tails:
             seq, at = tails[m.channel_id]
             if m.seq <= seq:
-                places.append((m.channel_id, m.seq, m.channel_id))
+                positions.append((m.channel_id, m.seq, m.channel_id))
             else:
                 around[m.channel_id, m.seq] = Neighbours(at)
         if m.thread_id is not None and m.thread_seq is not None:
             replies.append((thread_room(m.channel_id, m.thread_id), m.thread_seq, m.channel_id, m.thread_id))
-    found = await ask(session, _neighbours, "around", places)
+    found = await ask(session, _neighbours, "around", positions)
     found += await ask(session, _neighbours, "around_replies", replies)
     return around | {(room, seq): neighbours for room, seq, neighbours in found}
 
@@ -80,7 +80,7 @@ async def _about_user_rooms(session: Session, given: Sequence[GivenUserRoom]) ->
         rooms=await known_rooms(session, {user_room.room for user_room in given}),
         user_rooms=await known_user_rooms(session, {(user_room.room, user_room.user_id) for user_room in given}),
         messages=await _messages(session, {key for user_room in given for key in _named(user_room)}),
-        positions=await _places(session, given),
+        positions=await _positions(session, given),
     )
     for one in given:
         if one.read is not None and one.read.seq is None and one.read.id is None and one.read.at is not None:
@@ -116,18 +116,18 @@ async def _messages(session: Session, keys: set[Key]) -> dict[Key, KnownMessage]
     return {(channel, id_): message for channel, id_, message in found}
 
 
-async def _places(session: Session, given: Sequence[GivenUserRoom]) -> dict[tuple[str, int], Position]:
+async def _positions(session: Session, given: Sequence[GivenUserRoom]) -> dict[tuple[str, int], Position]:
     """The messages at pointers that give only a seq."""
-    places, replies = set(), set()
+    positions, replies = set(), set()
     for user_room in given:
         read = user_room.read
         if read is not None and read.seq and (read.id is None or read.at is None):
             if is_thread(user_room.room):
                 replies.add((user_room.room, read.seq, *channel_and_thread(user_room.room)))
             else:
-                places.add((user_room.room, read.seq))
-    found = await ask(session, rows.positions, "by_seq", places)
-    found += await ask(session, rows.positions, "reply_places", replies)
+                positions.add((user_room.room, read.seq))
+    found = await ask(session, rows.positions, "by_seq", positions)
+    found += await ask(session, rows.positions, "reply_positions", replies)
     return {(room, seq): Position(seq, id_, at) for room, seq, id_, at in found}
 
 

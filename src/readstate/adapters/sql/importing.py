@@ -19,7 +19,7 @@ from readstate.transfer.records import GivenUserRoom, Numbered, Taken
 from . import rows as decoders
 from .gathering import newest_but
 from .import_facts import gather, known_user_rooms
-from .session import Session, SqlTopic, as_json, ask
+from .session import Session, SqlTopic, as_json, ask, write_rows
 
 _concerns = Decoder(list[Concern])
 
@@ -94,13 +94,10 @@ async def _store(session: Session, rows: Rows, known: Known, position: LogPositi
     if rows.deleted:
         await session.run("delete_messages", keys=as_json(rows.deleted))
     await session.put("add_messages", [_message_row(message) for message in rows.messages])
-    for name, values in (
-        ("put_user_rooms", [(one.member, one.preferences) for one in rows.user_rooms.values()]),
-        ("put_pointers", [_pointer_row(key, pointer) for key, pointer in rows.pointers.items()]),
-        ("put_activities", [(u.user_id, u.last_tap, u.last_seen, u.receipts) for u in rows.users.values()]),
-    ):
-        if values:
-            await session.run(name, rows=as_json(values))
+    await write_rows(session, "put_user_rooms", [(one.member, one.preferences) for one in rows.user_rooms.values()])
+    await write_rows(session, "put_pointers", [_pointer_row(key, pointer) for key, pointer in rows.pointers.items()])
+    users = [(user.user_id, user.last_tap, user.last_seen, user.receipts) for user in rows.users.values()]
+    await write_rows(session, "put_activities", users)
     for name in sorted(rows.latest_gone):
         known.rooms[name] = replace(known.rooms[name], latest=await _newest(session, name))
     for name in {room for room, _ in rows.user_rooms}:
@@ -117,8 +114,7 @@ async def put_rooms(session: Session, names: set[str], rooms: dict[str, Channel]
     for name in names.difference(parents):
         parent = rooms[channel_and_thread(name)[0]]
         rooms[name] = replace(rooms[name], change=parent.change)
-    if names:
-        await session.run("put_channels", rows=as_json([rooms[name] for name in sorted(names)]))
+    await write_rows(session, "put_channels", [rooms[name] for name in sorted(names)])
 
 
 async def with_peers(session: Session, room: Channel) -> Channel:

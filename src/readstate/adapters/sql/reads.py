@@ -1,21 +1,25 @@
-"""Read states in SQL: the merge, what the hot store is loaded from, and undo."""
+"""Read states in SQL: the merge, what the hot store is loaded from, undo, and receipts."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from msgspec.json import Decoder
+from msgspec.structs import replace
 
 from readstate.domain.events import ReadEvent
-from readstate.domain.model import Entry, Mode, ReadState
+from readstate.domain.facts import Key
+from readstate.domain.model import Entry, Mode, Position, Reading, ReadState, SeenPosition
 from readstate.domain.rooms import channel_and_thread, is_thread
+from readstate.domain.rules import receipt_seq, seen_position
 from readstate.ports import LedgerLoad, LoadedUserRoom, UndoItem
 
 from . import rows
-from .erased import erased_at
 from .session import Session, SqlTopic, as_json, ask
+from .users import erased_at
 
 _user_rooms = Decoder(list[LoadedUserRoom], strict=False)
 _entries = Decoder(list[tuple[int, Entry]], strict=False)
+_readings = Decoder(list[Reading])
 _undo_items = Decoder(list[UndoItem])
 
 
@@ -71,6 +75,32 @@ class SqlReads(SqlTopic):
     async def drop_undo(self, token: str) -> None:
         await self._run("drop_undo", token=token)
 
+    # ------------------------------------------------------------ receipts
+
+    async def readers(self, channel: str) -> list[Reading]:
+        return await self._find(_readings, "readers", channel=channel)
+
+    async def seen_count(self, channel: str, sender: str, seq: int) -> int:
+        return await self._number("seen_count", channel=channel, sender=sender, seq=seq)
+
+    async def public_readers(self, keys: Sequence[Key]) -> dict[Key, tuple[tuple[int, int], ...]]:
+        found = await self._find(rows.anything, "public_readers", keys=as_json(keys))
+        return {(user, channel): tuple((a, b) for a, b in skipped) for user, channel, skipped in found}
+
+    async def receipts_since(self, user: str, since: int, most_members: int, limit: int) -> list[SeenPosition] | None:
+        values = {"user": user, "since": since, "most": most_members, "limit": limit + 1}
+        found = await self._find(rows.anything, "receipts_since", **values)
+        if len(found) > limit:
+            return None
+        return [
+            seen_position(reader, channel, Position(seq, id_, None), read_at, skipped)
+            for channel, reader, seq, id_, read_at, skipped in found
+            if receipt_seq(seq, skipped) or not seq  # who only joined has read nothing
+        ]
+
+    async def cut_skipped(self, user: str, channel: str, seq: int) -> None:
+        await self._run("cut_skipped", user, user=user, channel=channel, seq=seq)
+
 
 async def _merge(session: Session, events: Sequence[ReadEvent]) -> Sequence[ReadEvent]:
     await session.put("merge_receipts", sorted(map(_receipt, events)))
@@ -87,5 +117,4 @@ def _cut(load: LedgerLoad, cap: int) -> LedgerLoad:
     """Keep the newest `cap` entries; the query returns one more, to show whether there are more."""
     if len(load.entries) <= cap:
         return load
-    kept, floor = load.entries[-cap:], load.entries[-cap - 1].seq
-    return LedgerLoad(load.user_id, load.channel_id, load.state, load.change, kept, floor)
+    return replace(load, entries=load.entries[-cap:], floor=load.entries[-cap - 1].seq)

@@ -4,7 +4,7 @@ The topics of the store are written once, over this. Each database brings its en
 same names in its own dialect.
 """
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 
@@ -100,6 +100,12 @@ async def ask(session: Session, decoder: Decoder[T], name: str, keys: Iterable[A
     """Run a statement that takes many keys as one JSON array, and returns one. Without keys nothing is run."""
     wanted = list(keys)
     return decoder.decode(await session.value(name, keys=as_json(wanted)) if wanted else "[]")
+
+
+async def write_rows(session: Session, name: str, rows: Collection[Any]) -> None:
+    """Run a statement that takes many rows as one JSON array. Without rows nothing is run."""
+    if rows:
+        await session.run(name, rows=as_json(list(rows)))
 
 
 def as_json(value: object) -> str:

@@ -5,18 +5,14 @@ from secrets import token_bytes
 from readstate.domain.model import Generation
 from readstate.timings import SqlTimings
 
-from .badges import SqlBadges
-from .channels import SqlChannels
-from .dead_letters import SqlDeadLetters
+from .applying import SqlLog
 from .erasing import SqlErase
 from .export import SqlExport
 from .importing import SqlImport
-from .log import SqlLog
-from .messages import SqlMessages
+from .queries import SqlQueries
 from .reads import SqlReads
-from .receipts import SqlReceipts
 from .session import Database, Session
-from .upkeep import SqlUpkeep
+from .upkeep import SqlDeadLetters, SqlUpkeep
 from .users import SqlUsers
 
 CURSOR_KEY = "cursors"
@@ -26,7 +22,7 @@ class SqlTransfer(SqlExport, SqlImport, SqlErase):
     """Export, import and erasure."""
 
 
-class SqlStore(SqlLog, SqlChannels, SqlMessages, SqlReads, SqlReceipts, SqlUsers, SqlBadges, SqlDeadLetters, SqlUpkeep):
+class SqlStore(SqlLog, SqlQueries, SqlReads, SqlUsers, SqlDeadLetters, SqlUpkeep):
     """Every topic of the durable store over one database."""
 
     def __init__(self, database: Database, fanout_max_members: int, timings: SqlTimings) -> None:
@@ -47,10 +43,7 @@ class SqlStore(SqlLog, SqlChannels, SqlMessages, SqlReads, SqlReceipts, SqlUsers
         return await self._database.write(_make_cursor_key) if known is None else known
 
     async def next_generation(self, above: int = 0) -> Generation:
-        generation: Generation = await self._database.write(
-            lambda session: session.value("next_generation", above=above)
-        )
-        return generation
+        return Generation(await self._database.write(lambda session: session.value("next_generation", above=above)))
 
 
 async def _make_cursor_key(session: Session) -> bytes:

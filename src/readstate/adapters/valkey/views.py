@@ -171,9 +171,9 @@ class ValkeyViews:
         return [None if number < 0 else number for (number,) in found]
 
     async def count_delta(
-        self, channel: str, place: Position, named: frozenset[str] | None, users: Sequence[str]
+        self, channel: str, position: Position, named: frozenset[str] | None, users: Sequence[str]
     ) -> list[tuple[CountDelta, int]]:
-        found = await self._calls.each(COUNT_DELTA, users, channel, channel, place.seq, place.id or "")
+        found = await self._calls.each(COUNT_DELTA, users, channel, channel, position.seq, position.id or "")
         return [
             (self._count_delta(code, preferences, named is None or user in named), epoch)
             for user, (code, epoch, preferences) in zip(users, found, strict=True)

@@ -6,7 +6,6 @@ from msgspec.structs import replace
 
 from readstate.domain.events import ReadEvent
 from readstate.domain.facts import Key
-from readstate.domain.model import ReadState
 from readstate.domain.rules import merge
 
 
@@ -21,7 +20,7 @@ def fold_reads(events: Sequence[ReadEvent]) -> list[ReadEvent]:
 
 def _merge_events(a: ReadEvent, b: ReadEvent) -> ReadEvent:
     further, other = (a, b) if (a.epoch, a.last_read_seq) >= (b.epoch, b.last_read_seq) else (b, a)
-    state = merge(_state(further), _state(other))
+    state = merge(further.pointer, other.pointer)
     same = (a.epoch, a.last_read_seq) == (b.epoch, b.last_read_seq)
     return replace(
         further,
@@ -29,7 +28,3 @@ def _merge_events(a: ReadEvent, b: ReadEvent) -> ReadEvent:
         read_at=max(a.read_at, b.read_at) if same else further.read_at,
         change=max(a.change, b.change),
     )
-
-
-def _state(event: ReadEvent) -> ReadState:
-    return ReadState(event.epoch, event.last_read_seq, frozenset(event.apart))

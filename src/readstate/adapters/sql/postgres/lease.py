@@ -23,6 +23,7 @@ import structlog
 
 from readstate.adapters.sql.session import Session
 from readstate.domain.errors import ConfigurationError, ReadstateError, StorageUnavailable
+from readstate.tasks import cancel
 from readstate.timings import SqlTimings
 
 from .engine import PostgresEngine
@@ -64,6 +65,7 @@ class Lease:
         self._engine = engine
         self._owner = owner
         self._seconds = timings.lease
+        self._ms = round(timings.lease * 1000)
         self._poll_seconds = timings.lease_poll
         self._token = 0
         self._renewing: asyncio.Task[None] | None = None
@@ -81,9 +83,7 @@ class Lease:
         """Give up the lease, so that the next process can start at once."""
         if self._renewing is None:
             return
-        self._renewing.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._renewing
+        await cancel(self._renewing)
         await self._engine.settle()
         with contextlib.suppress(ReadstateError):  # otherwise it expires
             await self._engine.write_aside(lambda session: session.run("lease_release", token=self._token))
@@ -119,10 +119,8 @@ class Lease:
 
         async def work(session: Session) -> Any:
             await session.value("lease_lock")
-            ms = round(self._seconds * 1000)
-            return await session.value(
-                "lease_take", owner=self._owner, ms=ms, token=seen.token, expires_at=seen.expires_at
-            )
+            known = {"token": seen.token, "expires_at": seen.expires_at}
+            return await session.value("lease_take", owner=self._owner, ms=self._ms, **known)
 
         token = await self._engine.write_aside(work)
         self._token = token or 0
@@ -140,7 +138,7 @@ class Lease:
         while True:
             await asyncio.sleep(self._seconds / RENEWALS)
             try:
-                if not await self._renew():
+                if not await self._engine.write_aside(self._renew):
                     break
             except StorageUnavailable:
                 pass  # logged already; the next attempt follows
@@ -153,6 +151,5 @@ class Lease:
             owner=self._owner,
         )
 
-    async def _renew(self) -> bool:
-        ms = round(self._seconds * 1000)
-        return bool(await self._engine.write_aside(lambda s: s.run("lease_renew", token=self._token, ms=ms)))
+    async def _renew(self, session: Session) -> int:
+        return await session.run("lease_renew", token=self._token, ms=self._ms)

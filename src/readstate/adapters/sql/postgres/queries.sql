@@ -398,7 +398,7 @@ UPDATE meta SET value = value WHERE key = 'generation' RETURNING 1;
 SELECT coalesce(max(position), 0) FROM channels;
 
 -- name: messages_since
--- The newest of a channel's messages that came after a place in the log: order by seq is order in the log, so
+-- The newest of a channel's messages that came after a log position: order by seq is order in the log, so
 -- that none is read but the newest.
 SELECT coalesce(json_agg(found), '[]')
 FROM (SELECT channel_id, id, seq, sender_id, at, preview, thread_id, thread_seq, mentions, silent, deleted, position
@@ -406,7 +406,7 @@ FROM (SELECT channel_id, id, seq, sender_id, at, preview, thread_id, thread_seq,
 WHERE position > :position;
 
 -- name: replies_since
--- A channel's replies in threads only that came after a place in the log, in order.
+-- A channel's replies in threads only that came after a log position, in order.
 SELECT coalesce(json_agg(found ORDER BY position), '[]')
 FROM (SELECT channel_id, id, seq, sender_id, at, preview, thread_id, thread_seq, mentions, silent, deleted, position
       FROM messages
@@ -414,7 +414,7 @@ FROM (SELECT channel_id, id, seq, sender_id, at, preview, thread_id, thread_seq,
       ORDER BY position LIMIT :limit) AS found;
 
 -- name: joins
--- Where a user's memberships of these channels begin: (channel, seq, place in the log).
+-- Where a user's memberships of these channels begin: (channel, seq, log position).
 SELECT coalesce(json_agg(json_build_array(channel_id, joined_seq, joined_position)), '[]')
 FROM members
 WHERE user_id = :user AND active AND channel_id IN (SELECT jsonb_array_elements_text(:keys::jsonb));
@@ -608,15 +608,15 @@ UPDATE channels SET deleted = true, latest_id = NULL, latest_seq = NULL, latest_
     latest_preview = NULL, member_count = 0
 WHERE channel_id > :first AND channel_id < :last;
 
--- name: begin_log_places
+-- name: begin_log_positions
 -- Up to where these parts of a log are applied; nobody else moves on in them until the end of the transaction.
 SELECT coalesce(json_agg(json_build_array(part, base, position, epoch)), '[]')
 FROM (SELECT part, base, position, CASE epoch_position WHEN position THEN epoch ELSE -1 END AS epoch FROM log_places
       WHERE log = :source AND part IN (SELECT k::int FROM jsonb_array_elements_text(:parts::jsonb) AS k)
       ORDER BY part FOR UPDATE) AS p;
 
--- name: open_log_places
--- Parts of a log that nothing was applied of yet: their places come after all that ever were.
+-- name: open_log_positions
+-- Parts of a log that nothing was applied of yet: their log positions come after all that ever were.
 INSERT INTO log_places (log, part, base, position)
 SELECT :source, k::int, n.position, n.position
 FROM jsonb_array_elements_text(:parts::jsonb) AS k,
@@ -625,17 +625,17 @@ FROM jsonb_array_elements_text(:parts::jsonb) AS k,
 ORDER BY k::int
 ON CONFLICT DO NOTHING;
 
--- name: move_log_places
--- Everything up to these places is applied: (part, base, position, leader epoch, who had a connection meanwhile).
+-- name: move_log_positions
+-- Everything up to these log positions is applied: (part, base, position, leader epoch, who had a connection meanwhile).
 UPDATE log_places AS p SET base = (k ->> 1)::bigint, position = (k ->> 2)::bigint, epoch = (k ->> 3)::int,
     epoch_position = (k ->> 2)::bigint, reached = k -> 4
-FROM jsonb_array_elements(:places::jsonb) AS k WHERE p.log = :source AND p.part = (k ->> 0)::int;
+FROM jsonb_array_elements(:positions::jsonb) AS k WHERE p.log = :source AND p.part = (k ->> 0)::int;
 
--- name: log_places
+-- name: log_positions
 -- Up to where the parts of a log are applied.
 SELECT coalesce(json_agg(json_build_array(part, base, position, -1)), '[]') FROM log_places WHERE log = :source;
 
--- name: cut_log_place
+-- name: cut_log_position
 -- A partition ends at an offset below the applied one: records from there on are new, and get the next positions. Not
 -- if another process has noticed it since. The epoch stays: it shows which records before that offset are new as well.
 UPDATE log_places SET base = position - :offset::bigint, reached = '[]'

@@ -54,7 +54,7 @@ LEFT JOIN members AS m ON m.user_id = k ->> 1 AND m.channel_id = k ->> 0
 LEFT JOIN read_receipts AS r ON r.user_id = k ->> 1 AND r.channel_id = k ->> 0
 WHERE m.user_id IS NOT NULL OR r.user_id IS NOT NULL;
 
--- name: reply_places
+-- name: reply_positions
 -- Places in threads by (room, thread seq, channel, thread).
 SELECT coalesce(json_agg(json_build_array(k ->> 0, m.thread_seq, m.id, m.at)), '[]')
 FROM jsonb_array_elements(:keys::jsonb) AS k

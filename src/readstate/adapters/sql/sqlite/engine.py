@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import structlog
@@ -115,21 +115,20 @@ class SqliteEngine:
     # ------------------------------------------------------------ in the threads
 
     def _write_forever(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            group, stop = [job], False
-            while len(group) < MAX_GROUP:
-                try:
-                    more = self._jobs.get_nowait()
-                except Empty:
-                    break
-                if more is None:
-                    stop = True
-                    break
-                group.append(more)
+        while group := self._next_group():
             self._commit(group)
             self._loop.call_soon_threadsafe(_settle, group)
-            if stop:
-                return
+
+    def _next_group(self) -> list[_Job]:
+        """Wait for a job, and take those that wait behind it. Empty: the engine is closed."""
+        group: list[_Job] = []
+        while not group or (len(group) < MAX_GROUP and not self._jobs.empty()):
+            job = self._jobs.get()
+            if job is None:
+                self._jobs.put(None)  # for the next call
+                break
+            group.append(job)
+        return group
 
     def _commit(self, group: list[_Job]) -> None:
         """Commit all jobs in one transaction; if a job, not the disk, is at fault, each in its own."""

@@ -376,7 +376,7 @@ INSERT INTO meta (key, value) VALUES ('touched', 1) ON CONFLICT (key) DO UPDATE 
 SELECT coalesce(max(position), 0) FROM channels;
 
 -- name: messages_since
--- The newest of a channel's messages that came after a place in the log, newest first: order by seq is order in
+-- The newest of a channel's messages that came after a log position, newest first: order by seq is order in
 -- the log, so that none is read but the newest.
 SELECT json_group_array(json_object(
     'channel_id', m.channel_id, 'id', m.id, 'seq', m.seq, 'sender_id', m.sender_id, 'at', m.at,
@@ -386,7 +386,7 @@ FROM (SELECT * FROM messages WHERE channel_id = :channel AND seq > 0 ORDER BY se
 WHERE m.position > :position;
 
 -- name: replies_since
--- A channel's replies in threads only that came after a place in the log, in order.
+-- A channel's replies in threads only that came after a log position, in order.
 SELECT json_group_array(json_object(
     'channel_id', m.channel_id, 'id', m.id, 'seq', m.seq, 'sender_id', m.sender_id, 'at', m.at,
     'preview', m.preview, 'thread_id', m.thread_id, 'thread_seq', m.thread_seq, 'mentions', json(m.mentions),
@@ -396,7 +396,7 @@ FROM (SELECT * FROM messages
       ORDER BY position LIMIT :limit) AS m;
 
 -- name: joins
--- Where a user's memberships of these channels begin: (channel, seq, place in the log).
+-- Where a user's memberships of these channels begin: (channel, seq, log position).
 SELECT json_group_array(json_array(channel_id, joined_seq, joined_position)) FROM members
 WHERE user_id = :user AND active = 1 AND channel_id IN (SELECT value FROM json_each(:keys));
 
@@ -581,13 +581,13 @@ UPDATE channels SET deleted = 1, latest_id = NULL, latest_seq = NULL, latest_at 
     latest_preview = NULL, member_count = 0
 WHERE channel_id > :first AND channel_id < :last;
 
--- name: begin_log_places
+-- name: begin_log_positions
 -- Up to where these parts of a log are applied.
 SELECT json_group_array(json_array(part, base, position, CASE epoch_position WHEN position THEN epoch ELSE -1 END))
 FROM log_places WHERE log = :source AND part IN (SELECT value FROM json_each(:parts));
 
--- name: open_log_places
--- Parts of a log that nothing was applied of yet: their places come after all that ever were.
+-- name: open_log_positions
+-- Parts of a log that nothing was applied of yet: their log positions come after all that ever were.
 INSERT INTO log_places (log, part, base, position)
 SELECT :source, k.value, n.position, n.position
 FROM json_each(:parts) AS k,
@@ -596,17 +596,17 @@ FROM json_each(:parts) AS k,
 WHERE true
 ON CONFLICT DO NOTHING;
 
--- name: move_log_places
--- Everything up to these places is applied: (part, base, position, leader epoch, who had a connection meanwhile).
+-- name: move_log_positions
+-- Everything up to these log positions is applied: (part, base, position, leader epoch, who had a connection meanwhile).
 UPDATE log_places SET base = k.value ->> 1, position = k.value ->> 2, epoch = k.value ->> 3,
     epoch_position = k.value ->> 2, reached = k.value -> 4
-FROM json_each(:places) AS k WHERE log = :source AND part = k.value ->> 0;
+FROM json_each(:positions) AS k WHERE log = :source AND part = k.value ->> 0;
 
--- name: log_places
+-- name: log_positions
 -- Up to where the parts of a log are applied.
 SELECT json_group_array(json_array(part, base, position, -1)) FROM log_places WHERE log = :source;
 
--- name: cut_log_place
+-- name: cut_log_position
 -- A partition ends at an offset below the applied one: records from there on are new, and get the next positions. Not
 -- if another process has noticed it since. The epoch stays: it shows which records before that offset are new as well.
 UPDATE log_places SET base = position - :offset, reached = '[]'

@@ -48,7 +48,7 @@ LEFT JOIN members AS m ON m.user_id = k.value ->> 1 AND m.channel_id = k.value -
 LEFT JOIN read_receipts AS r ON r.user_id = k.value ->> 1 AND r.channel_id = k.value ->> 0
 WHERE m.user_id IS NOT NULL OR r.user_id IS NOT NULL;
 
--- name: reply_places
+-- name: reply_positions
 -- Places in threads by (room, thread seq, channel, thread).
 SELECT json_group_array(json_array(k.value ->> 0, m.thread_seq, m.id, m.at))
 FROM json_each(:keys) AS k

@@ -1,15 +1,15 @@
-"""Messages in SQL."""
+"""Channels, members and messages in SQL."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.json import Decoder
 
 from readstate.api import Minus
-from readstate.domain.model import START, Entry, LogPosition, Message, Position, ReadState
-from readstate.ports import Breakdown, TimelineLoad, UnreadSource
+from readstate.domain.model import START, Channel, Entry, LogPosition, Member, Message, Position, ReadState, Seq
+from readstate.domain.rooms import channel_and_thread
+from readstate.ports import Breakdown, TimelineLoad
 
 from . import rows
-from .positions import position_at
 from .session import Session, SqlTopic, as_json, ask
 
 FEW = 50
@@ -18,7 +18,21 @@ FEW = 50
 _entries = Decoder(list[Entry], strict=False)
 
 
-class SqlMessages(SqlTopic):
+class SqlQueries(SqlTopic):
+    async def load_channels(self, ids: Sequence[str]) -> Mapping[str, Channel]:
+        found = await self._find(rows.channels, "channels", keys=as_json(ids))
+        return {channel.channel_id: channel for channel in found}
+
+    async def members(self, channel: str, after: str, limit: int) -> list[Member]:
+        return await self._find(rows.members, "members_page", channel=channel, after=after, limit=limit)
+
+    async def once_members(self, channel: str, users: Sequence[str]) -> list[str]:
+        return await self._find(rows.names, "once_members", channel=channel, users=as_json(list(users)))
+
+    async def joins(self, user: str, channels: Sequence[str]) -> dict[str, tuple[Seq, LogPosition]]:
+        found = await self._find(rows.anything, "joins", user=user, keys=as_json(channels))
+        return {channel: (seq, position) for channel, seq, position in found}
+
     async def by_id(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Message]:
         found = await self._find(rows.messages, "messages", keys=as_json(keys))
         return {(message.channel_id, message.id): message for message in found}
@@ -35,12 +49,11 @@ class SqlMessages(SqlTopic):
         return tuple(await self._find(rows.anything, "own_seqs", user=user, channel=channel, since=since, cap=cap))
 
     async def unread_messages(
-        self, user: str, source: UnreadSource, after: int, before: int, newest_first: bool, limit: int
+        self, user: str, channel: str, state: ReadState, after: int, before: int, newest_first: bool, limit: int
     ) -> list[Message]:
         name = "unread_newest" if newest_first else "unread_oldest"
-        state = {"seq": source.state.seq, "apart": as_json(sorted(source.state.apart))}
-        page = {"after": after, "before": before, "limit": limit}
-        return await self._find(rows.messages, name, user=user, channel=source.channel_id, **state, **page)
+        room = {"user": user, "channel": channel, "seq": state.seq, "apart": as_json(sorted(state.apart))}
+        return await self._find(rows.messages, name, **room, after=after, before=before, limit=limit)
 
     async def messages_since(self, channel: str, position: LogPosition, limit: int) -> list[Message]:
         since = {"channel": channel, "position": position}
@@ -77,5 +90,35 @@ class SqlMessages(SqlTopic):
         latest_seq, joined_seq, change = rows.anything.decode(facts or "[0,0,0]")
         return Breakdown(unread, mentions, after, Minus(own, deleted, silent, apart), latest_seq, joined_seq, change)
 
-    async def wrote_since(self, user: str, places: Sequence[tuple[str, int]]) -> list[str]:
-        return await self._find(rows.names, "wrote_since", user=user, keys=as_json(places))
+    async def wrote_since(self, user: str, positions: Sequence[tuple[str, int]]) -> list[str]:
+        return await self._find(rows.names, "wrote_since", user=user, keys=as_json(positions))
+
+
+async def position_at(session: Session, room: str, time: int) -> Position | None:
+    """The newest position at or before a time, by binary search: times follow seqs. None: the room has no messages.
+
+    Messages missing at the start of the room count as older: without one that is old enough, the position before the
+    first message, which has no id.
+    """
+    channel, thread = channel_and_thread(room)
+    values: dict[str, object] = {"channel": channel, "thread": thread}
+    prefix = "reply_" if thread else ""
+    low, high = await session.row(f"{prefix}ends", **values) or (None, None)
+    if low is None:
+        return None
+
+    async def newest(seq: int) -> Position:
+        row = await session.row(f"{prefix}at_or_before", **values, seq=seq)
+        assert row is not None
+        return Position(*row)
+
+    if ((await newest(low)).at or 0) > time:
+        return Position(low - 1, None, None)
+    while low < high:
+        middle = (low + high + 1) // 2
+        found = await newest(middle)
+        if (found.at or 0) <= time:
+            low = middle
+        else:
+            high = found.seq - 1
+    return await newest(low)
