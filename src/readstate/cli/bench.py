@@ -26,18 +26,6 @@ app = typer.Typer()
 MAX_MEMBERS = 1_000_000
 PREFIX = re.compile(r"bench-[0-9a-f]{8}")
 
-HELP = (
-    "Measure a running service over HTTP, and check its counts.\n\n"
-    "It creates channels and users of its own, sends messages, reads and syncs as fast as the service answers, "
-    "compares the counts with the expected ones, and removes everything again. This is real load: other requests wait "
-    "longer, so don't run it in production at peak times. Exit code 1 if a count is wrong.\n\n"
-    "It runs in one process. If its own CPU is near 100%, it is the limit and the service may be faster: run several "
-    "at once, from other machines.\n\n"
-    "The service keeps one small row for each deleted channel: its id and last seq. "
-    "In the cluster profile users are not erased, since each erase waits until the database has all reads; "
-    "the command says how to do it later (--remove)."
-)
-
 
 @command(
     app,
@@ -46,7 +34,6 @@ HELP = (
     "readstate bench --users 1000 --channels 50 --members 200 --seconds 30",
     "readstate bench --url https://chat.example.com --connections 64 --json",
     "readstate bench --remove bench-0c1d2e3f --users 100 --channels 20",
-    text=HELP,
 )
 def bench(
     users: Annotated[int, typer.Option(min=2, max=100_000, help="Users who read.")] = 100,
@@ -71,7 +58,18 @@ def bench(
     *,
     target: Target,
 ) -> None:
-    """Measure a running service over HTTP, and check its counts."""
+    """Measure a running service over HTTP, and check its counts.
+
+    It creates channels and users of its own, sends messages, reads and syncs as fast as the service answers, compares
+    the counts with the expected ones, and removes everything again. This is real load: other requests wait longer, so
+    don't run it in production at peak times. Exit code 1 if a count is wrong.
+
+    It runs in one process. If its own CPU is near 100%, it is the limit and the service may be faster: run several at
+    once, from other machines.
+
+    The service keeps one small row for each deleted channel: its id and last seq. In the cluster profile users are not
+    erased, since each erase waits until the database has all reads; the command says how to do it later (--remove).
+    """
     from .bench_data import Dataset
     from .bench_load import Interrupted, Run
 

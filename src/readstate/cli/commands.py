@@ -50,9 +50,15 @@ def command(
             wrapped = _with_options(function, "settings", options, _load)
         elif "settings" in parameters:
             wrapped = _with_options(function, "settings", LOCAL, lambda **options: Target(**options).settings())
-        return app.command(name, rich_help_panel=panel, help=text, epilog=examples(*lines))(wrapped)
+        described = text or _paragraphs(inspect.getdoc(function) or "")
+        return app.command(name, rich_help_panel=panel, help=described, epilog=examples(*lines))(wrapped)
 
     return register
+
+
+def _paragraphs(doc: str) -> str:
+    """A docstring whose lines the terminal breaks, not the source."""
+    return "\n\n".join(" ".join(part.split()) for part in doc.split("\n\n"))
 
 
 def _option(setting: str) -> Any:

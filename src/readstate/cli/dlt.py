@@ -14,7 +14,7 @@ from readstate.settings import Settings
 from .commands import command
 from .output import note, plain, present, table, utc
 from .repair import PANEL, check_cluster
-from .target import Json
+from .target import Json, within
 
 if TYPE_CHECKING:
     from readstate.ports import DurableDeadLetters, ListedDeadLetter
@@ -32,12 +32,6 @@ PAGE = 100
 T = TypeVar("T")
 Ids = Annotated[list[int] | None, typer.Argument(help="Ids from the list.", show_default=False)]
 All = Annotated[bool, typer.Option("--all", help="All listed ones.")]
-
-REPLAY = (
-    "Put events back on their topics, after the reason of their failure is gone. Exit code 1 if one is refused.\n\n"
-    "Reads merge, so they can always be replayed. A change of a channel is applied as if it came now: look at the "
-    "event first (readstate dlt list --json)."
-)
 
 
 class NotReplayed(Struct, frozen=True):
@@ -76,9 +70,13 @@ def list_(
 # ---------------------------------------------------------------- replay
 
 
-@command(dlt, PANEL, "readstate dlt replay 3 4", "readstate dlt replay --all", text=REPLAY)
+@command(dlt, PANEL, "readstate dlt replay 3 4", "readstate dlt replay --all")
 def replay(ids: Ids = None, everything: All = False, as_json: Json = False, *, settings: Settings) -> None:
-    """Put events back on their topics."""
+    """Put events back on their topics, after the reason of their failure is gone. Exit code 1 if one is refused.
+
+    Reads merge, so they can always be replayed. A change of a channel is applied as if it came now: look at the event
+    first (readstate dlt list --json).
+    """
     _check_choice(ids, everything)
     check_cluster(settings)
     found = asyncio.run(_replay(settings, ids))
@@ -184,8 +182,4 @@ def _with_store(settings: Settings, work: Callable[["DurableDeadLetters"], Await
     """Opens the database alone, so that the list can be read while every other server is down."""
     from readstate.profiles.service import open_dead_letters
 
-    async def run() -> T:
-        async with open_dead_letters(settings) as store:
-            return await work(store)
-
-    return asyncio.run(run())
+    return within(open_dead_letters(settings), work)

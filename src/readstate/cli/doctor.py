@@ -5,7 +5,7 @@ from rich.text import Text
 
 from .commands import command
 from .operate import PANEL
-from .output import plain, show, show_json, table
+from .output import plain, present, table
 from .target import Json, Target
 
 app = typer.Typer()
@@ -20,12 +20,9 @@ def doctor(as_json: Json = False, *, target: Target) -> None:
 
     findings = list(examine(target))
     failed = any(found.state == "fail" for found in findings)
-    if as_json:
-        show_json({"findings": findings, "ok": not failed})
-    else:
-        rows = table("", "check", "finding", "what to do")
-        for found in findings:
-            detail = "\n".join(map(plain, found.detail.splitlines()))
-            rows.add_row(Text(found.state, STYLES[found.state]), found.check, detail, found.advice)
-        show(rows)
+    rows = table("", "check", "finding", "what to do")
+    for found in findings:
+        detail = "\n".join(map(plain, found.detail.splitlines()))
+        rows.add_row(Text(found.state, STYLES[found.state]), found.check, detail, found.advice)
+    present({"findings": findings, "ok": not failed}, as_json, rows)
     raise typer.Exit(failed)

@@ -1,6 +1,5 @@
 """The checks of `readstate doctor`; those of servers are in `profiles/doctor.py`."""
 
-import asyncio
 import resource
 import shutil
 import sqlite3
@@ -9,7 +8,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import httpx
 
@@ -22,7 +20,7 @@ from readstate.profiles.service import migrate
 from readstate.settings import Settings, without_password
 
 from .doctor_exposure import exposure
-from .target import Target, is_running, local_transport, running_url
+from .target import Target, is_running, local_transport, running_url, within
 
 LEAST_SQLITE = (3, 37, 0)
 LEAST_FILES, ENOUGH_FILES = 256, 4096
@@ -149,11 +147,8 @@ def service(target: Target, settings: Settings) -> Finding:
 
 
 def _ask(url: str, transport: httpx.AsyncBaseTransport | None = None) -> Finding:
-    async def ready() -> dict[str, Any]:
-        async with Client(url, None, retries=Retries(tries=1), transport=transport) as client:
-            return await client.ready()
-
-    answer = asyncio.run(ready())
+    client = Client(url, None, retries=Retries(tries=1), transport=transport)
+    answer = within(client, lambda opened: opened.ready())
     if answer.get("status") == "behind":
         detail = f"ready at {url}; {answer['dependencies']['messages']}"
         return Finding("service", "warn", detail, "start more processes with the role message-writer")

@@ -19,7 +19,7 @@ from .backup import PANEL
 from .chat import User
 from .commands import command
 from .output import INTERRUPTED, note, plain, present, private_file, progress_bar
-from .target import Json, Target, open_store
+from .target import Json, Target, open_store, within
 
 app = typer.Typer()
 
@@ -251,12 +251,7 @@ def _call(target: Target, ask: Callable[[Transfer], Awaitable[T]], *, creates: b
     """Call the running service, or the store without HTTP, which would hold a whole export in memory."""
     if target.runs:
         return target.call(ask, creates=creates)
-
-    async def run() -> T:
-        async with open_store(target.settings(), creates=creates) as service:
-            return await ask(service.transfer)
-
-    return asyncio.run(run())
+    return within(open_store(target.settings(), creates=creates), lambda service: ask(service.transfer))
 
 
 def _progress() -> Progress:

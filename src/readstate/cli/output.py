@@ -99,6 +99,14 @@ def private_file(path: Path) -> BinaryIO:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
 
 
+def replace_private_file(path: Path, content: bytes) -> None:
+    """Write such a file at once: a reader sees the old or the new one."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    with private_file(fresh) as file:
+        file.write(content)
+    fresh.replace(path)
+
+
 def fail(detail: str, code: str, exit_code: int = 1) -> NoReturn:
     """End the command with one line on stderr."""
     first, _, rest = detail.partition("\n")

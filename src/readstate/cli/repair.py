@@ -1,8 +1,6 @@
 """`readstate reconcile`, `rebuild` and `audit`: compare hot store and database, and repair."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -11,33 +9,26 @@ from readstate.settings import Settings
 
 from .commands import command
 from .output import fields, plain, present, progress, table
-from .target import Json, open_store
+from .target import Json, open_store, within
 
 if TYPE_CHECKING:
-    from readstate.profiles.service import Readstate
     from readstate.services.audit import Audited
 
 app = typer.Typer()
 
 PANEL = "Look after it"
-T = TypeVar("T")
-RECONCILE = (
-    "Compare the read states of hot store and database, and merge differences in both directions (cluster profile). "
-    "Badges that differ are reloaded from the database.\n\n"
-    "Safe at any time. The worker role reconciler does the same in the background."
-)
-REBUILD = (
-    "Load every user and channel from the database into the hot store (cluster profile).\n\n"
-    "Not needed for right answers: missing state is loaded at its first use. It saves the first requests the wait."
-)
 
 
-@command(app, PANEL, "readstate reconcile", "readstate reconcile --json", text=RECONCILE)
+@command(app, PANEL, "readstate reconcile", "readstate reconcile --json")
 def reconcile(as_json: Json = False, *, settings: Settings) -> None:
-    """Compare the read states of hot store and database, and merge differences."""
+    """Compare the read states of hot store and database, and merge differences in both directions (cluster profile).
+    Badges that differ are reloaded from the database.
+
+    Safe at any time. The worker role reconciler does the same in the background.
+    """
     check_cluster(settings)
     with progress("reconciling") as report:
-        found = _call(settings, lambda rs: rs.repair.reconcile(report))
+        found = within(open_store(settings), lambda rs: rs.repair.reconcile(report))
     rows: dict[str, object] = {
         "users": f"{found.users:,}, of whom {found.hot_users:,} are in the hot store",
         "read states compared": f"{found.states:,}",
@@ -50,7 +41,7 @@ def reconcile(as_json: Json = False, *, settings: Settings) -> None:
     present(found, as_json, fields(rows))
 
 
-@command(app, PANEL, "readstate rebuild", "readstate rebuild --clear", text=REBUILD)
+@command(app, PANEL, "readstate rebuild", "readstate rebuild --clear")
 def rebuild(
     clear: Annotated[
         bool, typer.Option("--clear", help="Drop all hot state first; running processes reload it too.")
@@ -59,10 +50,13 @@ def rebuild(
     *,
     settings: Settings,
 ) -> None:
-    """Load every user and channel from the database into the hot store."""
+    """Load every user and channel from the database into the hot store (cluster profile).
+
+    Not needed for right answers: missing state is loaded at its first use. It saves the first requests the wait.
+    """
     check_cluster(settings)
     with progress("loading") as report:
-        built = _call(settings, lambda rs: rs.repair.rebuild(report, clear=clear))
+        built = within(open_store(settings), lambda rs: rs.repair.rebuild(report, clear=clear))
     present(built, as_json, f"loaded {built.users:,} users and {built.channels:,} channels")
 
 
@@ -78,7 +72,7 @@ def audit(
 ) -> None:
     """Recount a random sample of users and channels, and their badges, from the database; exit code 1 on drift."""
     with progress("counting") as report:
-        found = _call(settings, lambda rs: rs.audit.run(sample, patience, report))
+        found = within(open_store(settings), lambda rs: rs.audit.run(sample, patience, report))
     present(found, as_json, *_audit(found))
     raise typer.Exit(1 if found.drift else 0)
 
@@ -98,11 +92,3 @@ def check_cluster(settings: Settings) -> None:
     from readstate.profiles.service import require_cluster
 
     require_cluster(settings)
-
-
-def _call(settings: Settings, work: Callable[["Readstate"], Awaitable[T]]) -> T:
-    async def run() -> T:
-        async with open_store(settings) as service:
-            return await work(service)
-
-    return asyncio.run(run())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from .output import private_file
+from .output import replace_private_file
 
 SERVICE_FILE = "service.json"
 
@@ -17,11 +17,8 @@ class Running(msgspec.Struct, frozen=True):
 
 def announce(data_dir: Path, url: str) -> None:
     """Write the address of this process, readable by the owner of the data directory only."""
-    path = data_dir / SERVICE_FILE
-    fresh = path.with_suffix(f".{os.getpid()}")
-    with private_file(fresh) as file:
-        file.write(msgspec.json.encode(Running(url, os.getpid())) + b"\n")
-    fresh.replace(path)
+    running = msgspec.json.encode(Running(url, os.getpid())) + b"\n"
+    replace_private_file(data_dir / SERVICE_FILE, running)
 
 
 def withdraw(data_dir: Path) -> None:

@@ -16,11 +16,6 @@ from .process import as_copy
 
 app = typer.Typer()
 
-HELP = (
-    "Run the service.\n\n"
-    "Every setting can also come from the environment (READSTATE_PORT=9000) or from a TOML file "
-    "(port = 9000, in readstate.toml or --config); flags win over both."
-)
 SWITCH_INTERVAL = 0.0005
 """Seconds until a thread that waits for the interpreter gets it, so that a commit waits briefly for the event loop."""
 GC_THRESHOLDS = (50_000, 20, 50)
@@ -33,14 +28,17 @@ GC_THRESHOLDS = (50_000, 20, 50)
     "readstate serve",
     "readstate serve --host 0.0.0.0 --port 9000 --data-dir /var/lib/readstate",
     "READSTATE_SERVICE_KEYS=a-long-random-key readstate serve --config /etc/readstate.toml",
-    text=HELP,
     flags=(
         *("host", "port", "data_dir", "database_url", "hot_url", "jwks", "cors_origins", "store_text", "display_cap"),
         *("fanout_max_members", "shutdown_grace", "profile", "workers", "demo", "log_level", "accept_data_loss"),
     ),
 )
 def serve(settings: Settings) -> None:
-    """Run the service."""
+    """Run the service.
+
+    Every setting can also come from the environment (READSTATE_PORT=9000) or from a TOML file (port = 9000, in
+    readstate.toml or --config); flags win over both.
+    """
     run(settings, Timings())
 
 

@@ -1,6 +1,5 @@
 """`readstate stack`: real servers for development, in the background."""
 
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -10,11 +9,11 @@ from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn
 from rich.text import Text
 
 from readstate.domain.errors import ConfigurationError, ReadstateError
-from readstate.stack import PROFILE, VARIABLES, SoftwareMissing, Stack, Status, check_names, locked, read_state
+from readstate.stack import PROFILE, VARIABLES, SoftwareMissing, Stack, check_names, locked, read_state
 
 from .commands import command
 from .operate import PANEL
-from .output import console, note, private_file, show, show_json, table
+from .output import console, note, present, replace_private_file, show, table
 from .target import Json
 
 app = typer.Typer()
@@ -103,10 +102,14 @@ def status(directory: Directory = DEFAULT, as_json: Json = False) -> None:
             f"there are no servers in {directory}: start some (readstate stack up), or name their directory (--dir)"
         )
     found = Stack(directory).status()
-    if as_json:
-        show_json(found)
-    else:
-        _show_status(found)
+    rows = table("server", "state", "#port", "#pid", "version", "data")
+    for one in found:
+        state = Text(one.state, STYLES[one.state])
+        port = str(one.ports[0]) if one.ports else "-"
+        pid = str(one.pid) if one.pid is not None else "-"
+        rows.add_row(one.name, state, port, pid, one.version or "-", one.data)
+    died = any(one.state == "died" for one in found)
+    present(found, as_json, rows, *(["readstate stack up restarts servers that died"] if died else []))
     if any(one.state in {"died", "not answering"} for one in found):
         raise typer.Exit(1)
 
@@ -118,18 +121,6 @@ def _split(names: str | None) -> list[str]:
     if not split:
         raise ConfigurationError(f"--with names no server: there are {', '.join(VARIABLES)}")
     return split
-
-
-def _show_status(found: list[Status]) -> None:
-    rows = table("server", "state", "#port", "#pid", "version", "data")
-    for one in found:
-        state = Text(one.state, STYLES[one.state])
-        port = str(one.ports[0]) if one.ports else "-"
-        pid = str(one.pid) if one.pid is not None else "-"
-        rows.add_row(one.name, state, port, pid, one.version or "-", one.data)
-    show(rows)
-    if any(one.state == "died" for one in found):
-        show("readstate stack up restarts servers that died")
 
 
 def _note_waiting() -> None:
@@ -150,10 +141,7 @@ def _write_env(path: Path, lines: list[str]) -> None:
     path = path.resolve()
     old = path.read_text("utf-8").splitlines() if path.exists() else []
     kept = [f"{line}\n" for line in old if not line.startswith(ours)]
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    with private_file(fresh) as file:
-        file.write("".join(kept + lines).encode())
-    fresh.replace(path)
+    replace_private_file(path, "".join(kept + lines).encode())
     note(f"wrote {path}")
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from readstate.client import Client
     from readstate.profiles.service import Readstate
 
+S = TypeVar("S")
 T = TypeVar("T")
 TRIES = 3
 """Fewer than a client's default: a person waits at the terminal."""
@@ -56,31 +57,23 @@ class Target:
 
     def call(self, ask: Callable[["Client"], Awaitable[T]], *, creates: bool = False) -> T:
         """Call the service. Only a command that `creates` something may make a new store."""
-
-        async def run() -> T:
-            async with self._client(creates) as client:
-                return await ask(client)
-
-        return asyncio.run(run())
+        return within(self._client(creates), ask)
 
     @asynccontextmanager
     async def _client(self, creates: bool) -> AsyncIterator["Client"]:
         from readstate.client import Client, Retries
 
         retries = Retries(tries=TRIES)
-        if self.url:
-            client = Client(self.url, self._checked_key(), retries=retries)
-        elif is_running(settings := self.settings()):
-            url, key = running_url(settings), self._local_key(settings)
-            client = Client(url, key, retries=retries, transport=local_transport(settings))
-        else:
-            async with open_store(settings, creates=creates) as service:
-                transport, key = _inside(service), self._local_key(settings)
-                async with Client("http://readstate", key, retries=retries, transport=transport) as client:
-                    yield client
+        if self.runs:
+            url, key = self.address()
+            transport = None if self.url else local_transport(self.settings())
+            async with Client(url, key, retries=retries, transport=transport) as client:
+                yield client
             return
-        async with client:
-            yield client
+        async with open_store(settings := self.settings(), creates=creates) as service:
+            key, inside = self._local_key(settings), _inside(service)
+            async with Client("http://readstate", key, retries=retries, transport=inside) as client:
+                yield client
 
     def address(self) -> tuple[str, str]:
         """Where the service listens now, and the key for it. After a restart the address may be another one."""
@@ -108,6 +101,16 @@ class Target:
         from readstate.gateway.auth.authenticator import load_secrets
 
         return _header_safe(self.key) if self.key else load_secrets(settings).service_keys[0]
+
+
+def within(opened: AbstractAsyncContextManager[S], ask: Callable[[S], Awaitable[T]]) -> T:
+    """Open something in an event loop of its own, and ask it."""
+
+    async def run() -> T:
+        async with opened as one:
+            return await ask(one)
+
+    return asyncio.run(run())
 
 
 @asynccontextmanager

@@ -15,13 +15,6 @@ from .target import Json, Target
 
 app = typer.Typer()
 
-HELP = (
-    "Print a user's events as they come, until Ctrl+C.\n\n"
-    "With the service key it only observes: the user does not appear online. With a user's token it is one of the "
-    "user's devices. It reconnects by itself and then prints what it missed. "
-    "With --json each event is one line, as the service sent it."
-)
-
 
 @command(
     app,
@@ -30,7 +23,6 @@ HELP = (
     "readstate watch bob --only message.new --only badge.updated",
     "readstate watch bob --json --count 1",
     "readstate watch bob --since zzZUTpShc88AAAABAAAADAXPAAABoeH5F5w",
-    text=HELP,
 )
 def watch(
     user: User,
@@ -46,7 +38,12 @@ def watch(
     *,
     target: Target,
 ) -> None:
-    """Print a user's events as they come, until Ctrl+C."""
+    """Print a user's events as they come, until Ctrl+C.
+
+    With the service key it only observes: the user does not appear online. With a user's token it is one of the user's
+    devices. It reconnects by itself and then prints what it missed. With --json each event is one line, as the service
+    sent it.
+    """
     from .watching import ME, STYLES, EventStream, print_events, say
 
     for name in only or ():

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Annotated, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from . import checks
 from .checks import About, Value, faults, refuse
@@ -80,10 +80,7 @@ class Settings:
     kafka_bootstrap: Annotated[
         tuple[str, ...], About("Brokers of Kafka (host:port), comma separated (cluster profile)", check=checks.broker)
     ] = ()
-    kafka_security: Annotated[
-        KafkaSecurity,
-        About("Security protocol of connections to Kafka"),
-    ] = "plaintext"
+    kafka_security: Annotated[KafkaSecurity, About("Security protocol of connections to Kafka")] = "plaintext"
     kafka_ca: Annotated[
         str, About("File with the CA certificates that verify the brokers; empty: those of the system")
     ] = ""
@@ -178,10 +175,7 @@ class Settings:
     receipts_max_members: Annotated[
         int, About("Larger channels show only how many have seen a message", 0, 100_000)
     ] = 100
-    badge_mode: Annotated[
-        BadgeMode,
-        About("How the offline badge is counted"),
-    ] = "precomputed"
+    badge_mode: Annotated[BadgeMode, About("How the offline badge is counted")] = "precomputed"
     instance_id: Annotated[
         str, About("Name of this process in logs and events; empty: random", check=checks.instance_id)
     ] = ""
@@ -302,11 +296,10 @@ class Row(NamedTuple):
 
 def _about() -> dict[str, About]:
     hints = {name: get_args(hint) for name, hint in get_type_hints(Settings, include_extras=True).items()}
-    return {name: replace(about, choices=_choices(kind)) for name, (kind, about) in hints.items()}
-
-
-def _choices(kind: Any) -> tuple[str, ...]:
-    return get_args(kind) if get_origin(kind) is Literal else ()
+    return {
+        name: replace(about, choices=get_args(kind)) if get_origin(kind) is Literal else about
+        for name, (kind, about) in hints.items()
+    }
 
 
 ABOUT: Mapping[str, About] = _about()

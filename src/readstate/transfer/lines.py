@@ -140,7 +140,7 @@ class Checks:
             sent_at=sent_at,
             text=text,
             preview=preview,
-            thread_id=None if line.thread_id is None else _thread_id(line.thread_id),
+            thread_id=None if line.thread_id is None else check_id(line.thread_id, "thread_id"),
             thread_seq=line.thread_seq,
             mentions=self._mentions(line) if line.mentions else (),
             silent=line.silent,
@@ -227,11 +227,7 @@ def _preferences(line: PreferencesLine | None) -> Preferences:
 def _room_name(line: ChannelLine | ThreadLine | MemberLine | FollowLine | PointerLine) -> str:
     channel = check_id(line.channel_id, "channel_id")
     thread = None if isinstance(line, ChannelLine | MemberLine) else line.thread_id
-    return channel if thread is None else thread_room(channel, _thread_id(thread))
-
-
-def _thread_id(value: str | int) -> str:
-    return check_id(value, "thread_id")
+    return channel if thread is None else thread_room(channel, check_id(thread, "thread_id"))
 
 
 def _time(value: Time | None, field: str) -> int | None:

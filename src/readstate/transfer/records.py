@@ -9,14 +9,7 @@ from readstate.api import Erased, Id, Refused, Time
 from readstate.api.channels import Archived, Avatar, Name
 from readstate.api.fields import InputChannelId, InputUserId, Preview, Silent, about
 from readstate.api.preferences import PreferencesLine, ReceiptsShown
-from readstate.domain.model import (
-    Channel,
-    ChannelType,
-    Member,
-    Message,
-    Preferences,
-    ReceiptsPreference,
-)
+from readstate.domain.model import Channel, ChannelType, Member, Message, Preferences, ReceiptsPreference
 
 VERSION = 1
 
@@ -127,7 +120,7 @@ class LastReadLine(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_on
     ] = None
 
 
-_LastRead = Annotated[LastReadLine, about("The read pointer: the message up to which everything is read.")]
+_POINTER = about("The read pointer: the message up to which everything is read.")
 
 
 class MemberLine(Line, tag="member", kw_only=True, frozen=True):
@@ -140,9 +133,7 @@ class MemberLine(Line, tag="member", kw_only=True, frozen=True):
     joined_at: _JoinedAt = 0
     skipped: _Skipped = ()
     preferences: Annotated[PreferencesLine | None, about("What the member wants of the channel.")] = None
-    last_read: Annotated[
-        LastReadLine | None, about("The read pointer: the message up to which everything is read.")
-    ] = None
+    last_read: Annotated[LastReadLine | None, _POINTER] = None
 
 
 class FollowLine(Line, tag="follow", kw_only=True, frozen=True):
@@ -155,9 +146,7 @@ class FollowLine(Line, tag="follow", kw_only=True, frozen=True):
     joined_seq: _JoinedSeq = 0
     joined_at: _JoinedAt = 0
     skipped: _Skipped = ()
-    last_read: Annotated[
-        LastReadLine | None, about("The read pointer: the message up to which everything is read.")
-    ] = None
+    last_read: Annotated[LastReadLine | None, _POINTER] = None
 
 
 class PointerLine(Line, tag="pointer", kw_only=True, frozen=True):
@@ -165,7 +154,7 @@ class PointerLine(Line, tag="pointer", kw_only=True, frozen=True):
 
     channel_id: InputChannelId
     user_id: InputUserId
-    last_read: _LastRead
+    last_read: Annotated[LastReadLine, _POINTER]
     thread_id: Annotated[Id | None, about("The root message of the thread.")] = None
 
 

@@ -5,17 +5,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from readstate.domain.facts import Key
-from readstate.domain.model import (
-    FOREVER,
-    NO_PREFERENCES,
-    START,
-    Channel,
-    Member,
-    Pointer,
-    Position,
-    Preferences,
-    ReadState,
-)
+from readstate.domain.model import FOREVER, NO_PREFERENCES, START, Channel, Member, Pointer, Position, Preferences
 from readstate.domain.rooms import channel_and_thread, is_thread
 from readstate.domain.rules import MAX_IN_DIRECT, merge
 
@@ -138,6 +128,6 @@ def _pointer(read: GivenRead | None, position: Position, own: Iterable[int]) -> 
     if read is None:
         beyond = frozenset(own)
         return Pointer(apart=beyond) if beyond else None
-    state = ReadState(read.epoch, position.seq, frozenset(s for s in read.apart.union(own) if s > position.seq))
+    apart = frozenset(seq for seq in read.apart.union(own) if seq > position.seq)
     read_at = read.read_at if read.read_at is not None else position.at or 0
-    return Pointer(state.epoch, state.seq, state.apart, position.id, position.at, read_at)
+    return Pointer(read.epoch, position.seq, apart, position.id, position.at, read_at)
