@@ -35,16 +35,16 @@ os.environ["SSL_CERT_DIR"] = os.devnull
 # httpx looks for it in each request, and does not find it: so it need not look.
 sys.modules.setdefault("sniffio", None)  # type: ignore[arg-type]
 
-SLOW = {
-    "test_chaos",
-    "test_crash",
-    "test_fleet",
+SLOW = [
     "test_js_client",
-    "test_no_addresses",
     "test_on_servers",
-    "test_stateful",
+    "test_no_addresses",
+    "test_chaos",
     "test_three_brokers",
-}
+    "test_stateful",
+    "test_fleet",
+    "test_crash",
+]
 """They take long by themselves, and begin first: no process is left with one of them when the others are done."""
 SERVICE_KEY = "the-service-key-of-the-tests"
 JWT_SECRET = "the-jwt-secret-of-the-tests-with-32-bytes-or-more"
@@ -56,7 +56,8 @@ WAIT = {"prefer": "wait"}
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """After they were shuffled."""
-    items.sort(key=lambda item: item.path.stem not in SLOW)
+    order = {stem: number for number, stem in enumerate(SLOW)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(SLOW)))
 
 
 @pytest.fixture(autouse=True)
