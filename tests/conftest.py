@@ -1,6 +1,7 @@
 """A chat product that talks to Readstate over HTTP, in the product's words. Shared by all tests over HTTP."""
 
 import asyncio
+import importlib.util
 import logging
 import os
 import signal
@@ -32,8 +33,9 @@ with suppress(ValueError):
 # No test meets a certificate of a public authority, and to read those of all authorities takes 40 ms for each client.
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = os.devnull
-# httpx looks for it in each request, and does not find it: so it need not look.
-sys.modules.setdefault("sniffio", None)  # type: ignore[arg-type]
+# httpx looks for it on the disk in each request. Where it is not installed, that is in vain.
+if importlib.util.find_spec("sniffio") is None:
+    sys.modules["sniffio"] = None  # type: ignore[assignment]
 
 SLOW = [
     "test_js_client",
