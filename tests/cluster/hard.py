@@ -29,7 +29,7 @@ from .fleet import HASTY, PARTITIONS, Backends, ClusterStores, make_database, re
 SMALL, BIG = "small", "big"
 FANOUT = 3
 """Channels with more members are counted by their timeline."""
-STOP_SECONDS = READ_SECONDS = 30.0
+STOP_SECONDS = READ_SECONDS = 60.0
 GUESTS = ("carol", "dave", "erin")
 ROOMS = pytest.mark.parametrize("room", [SMALL, BIG])
 
