@@ -272,8 +272,6 @@ class LogUnavailable(Unavailable):
     """The log cannot be written; nothing was changed."""
 
     code = "log_unavailable"
-    uncertain = False
-    """True: it may have been taken all the same."""
 
 
 class MessagesBehind(Unavailable):

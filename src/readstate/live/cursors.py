@@ -71,7 +71,7 @@ class LiveCursors:
         self._cursors = cursors
         self._unannounced = unannounced
         self._clock = clock
-        self._delayed = consistency.delays_live_cursors()
+        self._delayed = consistency.delays_live_cursors
         self._timings = timings
         self._store_id = store_id
         self.unsent_receipts_since: int | None = None

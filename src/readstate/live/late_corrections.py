@@ -60,7 +60,7 @@ class LateCorrections:
         self._freshness = freshness
         self._catch_up = catch_up
         self._cursors = cursors
-        self._expects_receipts = consistency.looks_up_late_receipts()
+        self._expects_receipts = consistency.looks_up_late_receipts
         self._counts = _Watch[StaleCounts](self._correct_counts, timings.correction_check)
         self._receipts = _Watch[_Receipts](self._correct_receipts, timings.correction_check)
 

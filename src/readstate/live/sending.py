@@ -41,7 +41,7 @@ class EventSender:
         self._cursors = cursors
         self._corrections = corrections
         self._pending_writes = pending_writes
-        self._notes_rendered_seq = consistency.recounts_announced_messages()
+        self._notes_rendered_seq = consistency.recounts_announced_messages
         self._timings = timings
 
     async def send(self) -> None:
