@@ -83,7 +83,7 @@ class World:
     def __init__(self, durable: SqlStore, hot: Hot, clock: Callable[[], int]) -> None:
         self.durable = durable
         self.hot = hot
-        self.persister = ReceiptPersister(durable)
+        self.persister = ReceiptPersister(durable.merge)
         self.services = Services()
         bus = LocalBus()
 
@@ -110,7 +110,6 @@ class World:
             log,
             hot,
             durable,
-            durable.transfer,
             bus,
             AlwaysFresh(),
             writing,

@@ -8,6 +8,7 @@ the next caller's send.
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -32,24 +33,18 @@ from .wire import (
 log = structlog.get_logger()
 
 
+@dataclass(eq=False, repr=False)
 class Sender:
     """Owns the producer. Sends nothing before the topics are checked: events could go to wrong partitions."""
 
-    def __init__(
-        self,
-        producer: KafkaProducer,
-        topics: Topics,
-        partitions: int,
-        topics_checked: asyncio.Event,
-        backlog: Backlog,
-    ) -> None:
-        self.topics = topics
-        self.partitions = partitions
-        self.late = self.down = False
-        self._producer = producer
-        self._topics_checked = topics_checked
-        self._backlog = backlog
-        self._sends: set[asyncio.Task[None]] = set()
+    _producer: KafkaProducer
+    topics: Topics
+    partitions: int
+    _topics_checked: asyncio.Event
+    _backlog: Backlog
+    late: bool = False
+    down: bool = False
+    _sends: "set[asyncio.Task[None]]" = field(default_factory=set)
 
     @property
     def busy(self) -> bool:

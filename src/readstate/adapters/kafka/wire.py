@@ -8,6 +8,7 @@ from typing import Any
 from zlib import crc32
 
 from msgspec import Struct, json
+from msgspec.structs import asdict
 
 from readstate.domain.events import VERSION, AnyChannelEvent, DeadLetter, ReadEvent, UnsentEvent
 from readstate.domain.facts import Key
@@ -21,11 +22,17 @@ class NotAnEvent(ValueError):
     """A record that this version cannot decode. The reason contains field names but none of the record's content."""
 
 
-class _ReadOnWire(Struct, frozen=True, gc=False):
-    """A read state. In a thread, channel and thread are separate fields."""
+class _Whose(Struct, frozen=True, gc=False):
+    """The owner and the room of a read state. In a thread, channel and thread are separate fields."""
 
     user_id: str
     channel_id: str
+    thread_id: str | None = None
+
+
+class _ReadOnWire(_Whose, frozen=True, gc=False, kw_only=True):
+    """A read state."""
+
     epoch: int
     last_read_seq: int
     apart: tuple[int, ...] = ()
@@ -34,16 +41,7 @@ class _ReadOnWire(Struct, frozen=True, gc=False):
     read_at: int = 0
     change: ChangeNumber = NO_CHANGE
     created_at: int = 0
-    thread_id: str | None = None
     v: int = VERSION
-
-
-class _Whose(Struct, frozen=True, gc=False):
-    """The owner and the room of a read state; the other fields are not decoded."""
-
-    user_id: str
-    channel_id: str
-    thread_id: str | None = None
 
 
 _encode = json.Encoder().encode
@@ -67,24 +65,11 @@ def _decoder(kind: Any) -> Callable[[bytes], Any]:
 
 def read_record(event: ReadEvent, partitions: int) -> Record:
     """Key: user and channel."""
-    value: ReadEvent | _ReadOnWire = event
+    value: ReadEvent | dict[str, Any] = event
     channel = event.channel_id
     if is_thread(channel):
         channel, thread = channel_and_thread(channel)
-        value = _ReadOnWire(
-            event.user_id,
-            channel,
-            event.epoch,
-            event.last_read_seq,
-            event.apart,
-            event.last_read_id,
-            event.last_read_at,
-            event.read_at,
-            event.change,
-            event.created_at,
-            thread,
-            event.v,
-        )
+        value = asdict(event) | {"channel_id": channel, "thread_id": thread}
     key = f"{event.user_id}:{channel}".encode()
     return Record(key, _encode(value), crc32(key) % partitions)
 
@@ -137,5 +122,5 @@ def decode_whose(value: bytes) -> Key:
     return event.user_id, _room(event)
 
 
-def _room(event: _ReadOnWire | _Whose) -> str:
+def _room(event: _Whose) -> str:
     return event.channel_id if event.thread_id is None else thread_room(event.channel_id, event.thread_id)
