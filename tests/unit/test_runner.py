@@ -195,7 +195,7 @@ async def test_whoever_rests_to_spare_the_database_is_well_and_can_be_stopped(mo
 
     users: Any = None
     rows: Any = Rows()
-    persister = SharedPersister(ReceiptPersister(rows.merge), users, nothing_is_lost, lambda: 0, 1)
+    persister = SharedPersister(ReceiptPersister(rows), users, nothing_is_lost, lambda: 0, 1)
 
     async def handle(_: Sequence[Consumed]) -> None:
         await persister.handle(states)

@@ -21,7 +21,7 @@ from readstate.workers.focused_reads import FocusedReads
 from readstate.workers.message_writer import MessageWriter
 from readstate.workers.on_failure import RetryBatch
 from readstate.workers.periodic import PeriodicJobs
-from readstate.workers.receipt_persister import ReceiptPersister, SharedPersister
+from readstate.workers.receipt_persister import SharedPersister, TopicPersister
 from readstate.workers.reconciler import reconciler
 from readstate.workers.runner import Gather, Runner
 from readstate.workers.status_update import StatusUpdate, unsent_events
@@ -119,7 +119,7 @@ class WorkerSupervisor:
     def _start_receipt_persister(self) -> None:
         service, topics = self._service, self._cluster.topics
         persister = SharedPersister(
-            ReceiptPersister(service.durable.merge_unless_erased),
+            TopicPersister(service.durable),
             service.hot.users,
             self._cluster.freshness.must_merge,
             service.clock,
