@@ -164,6 +164,8 @@ class ValkeyTimings:
     """An instance that does not renew its lease for this long is gone."""
     settle_ms: int = 3_000
     """After a loss of the hot store, all instances write their connected users again within this time."""
+    packed_after: float = 60.0
+    """Packed records are written once every process has said for this long that it reads them."""
     lease_cache: float = 1.0
     """How long the leases of other instances are cached."""
     gather: float = 0.02

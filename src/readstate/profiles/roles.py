@@ -7,7 +7,15 @@ from dataclasses import replace
 from readstate.adapters.kafka.channel_events import ChannelEvents, LogPositions
 from readstate.adapters.kafka.consumer import KafkaConsumer
 from readstate.adapters.kafka.topics import MOST_BYTES_OF_ALL
-from readstate.adapters.kafka.wire import decode_dead_letter, decode_read, decode_unsent, decode_whose
+from readstate.adapters.kafka.wire import (
+    decode_dead_letter,
+    decode_read,
+    decode_reads,
+    decode_unsent,
+    decode_whose,
+    split_reads,
+    split_record,
+)
 from readstate.domain.events import Consumed
 from readstate.domain.facts import Effect
 from readstate.services.pending_writes import UnannouncedWrites
@@ -57,6 +65,7 @@ class WorkerSupervisor:
             service.hot.users,
             service.clock,
             self._cluster.topics.reads,
+            split_reads,
             decode_read,
             decode_whose,
         )
@@ -132,10 +141,10 @@ class WorkerSupervisor:
         )
 
         async def handle(records: Sequence[Consumed]) -> None:
-            await persister.handle([decode_read(record.value) for record in records])
+            await persister.handle([event for record in records for event in decode_reads(record.value)])
 
         consumer = self._consumer(topics.persister, topics.reads, gathers=True)
-        gather = Gather(service.settings.persist_batch, self._timings.workers.gather_reads)
+        gather = Gather(service.settings.persist_batch, self._timings.workers.gather_reads, split_record)
         self._start(RECEIPT_PERSISTER, consumer, handle, gather, self._failed.to_topic, persister.throttle_delay)
 
     def _start_status_update(self) -> None:

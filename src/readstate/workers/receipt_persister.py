@@ -32,6 +32,8 @@ class ReceiptPersister:
 
     async def persist(self, events: Sequence[ReadEvent]) -> Sequence[ReadEvent]:
         """Like `handle`, and returns the states that the store took."""
+        if not events:
+            return []
         states = fold_reads(events)
         started = perf_counter()
         taken = await self._merge(states)

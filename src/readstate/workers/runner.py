@@ -48,11 +48,18 @@ class Consumer(Protocol):
         """Leave the group, so that other members take over at once."""
 
 
+def whole(record: Consumed) -> Sequence[Consumed]:
+    """A record that holds one event."""
+    return [record]
+
+
 class Gather(NamedTuple):
-    """When a batch is complete."""
+    """When a batch is complete, and what it consists of."""
 
     most: int
     seconds: float
+    split: Callable[[Consumed], Sequence[Consumed]] = whole
+    """The events of a record, each as a record of its own. Needed only to find the one that fails."""
 
 
 class Runner:
@@ -158,19 +165,20 @@ class Runner:
                 tracing.outcome(span, retries=self._retries - retries, put_aside=self._dead_lettered - dead_lettered)
 
     async def _work(self, records: Sequence[Consumed]) -> None:
-        """Handle a batch. If it fails by itself, handle its halves, in order."""
+        """Handle a batch. If it fails by itself, handle the halves of its events, in order."""
         try:
             await self._until_up(lambda: self._handle(records))
         except Stopping:
             raise
         except Exception as error:
             self._count_retry("event")
-            if len(records) == 1:
-                await self._try_again(records[0], error)
+            events = [event for record in records for event in self._gather.split(record)]
+            if len(events) == 1:
+                await self._try_again(events[0], error)
                 return
-            middle = len(records) // 2
-            await self._work(records[:middle])
-            await self._work(records[middle:])
+            middle = len(events) // 2
+            await self._work(events[:middle])
+            await self._work(events[middle:])
 
     async def _try_again(self, record: Consumed, error: Exception) -> None:
         for pause in self._timings.retries:
@@ -183,7 +191,7 @@ class Runner:
                 raise
             except Exception as again:
                 error = again
-        where = f"{record.topic}/{record.partition}/{record.offset}"
+        where = f"{record.topic}/{record.partition}/{record.offset}" + (f"/{record.index}" if record.index >= 0 else "")
         trace = "".join(traceback.format_exception(error))
         log.error(
             "an event has failed too often and becomes a dead letter", action=self.name, record=where, traceback=trace

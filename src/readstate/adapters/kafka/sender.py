@@ -7,7 +7,7 @@ the next caller's send.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -23,9 +23,10 @@ from .wire import (
     channel_record,
     dead_letter_record,
     decode_channel_event,
-    decode_read,
+    decode_reads,
     decode_unsent,
     read_record,
+    read_records,
     unsent_record,
 )
 
@@ -33,7 +34,10 @@ log = structlog.get_logger()
 
 
 class Sender:
-    """Owns the producer. Sends nothing before the topics are checked: events could go to wrong partitions."""
+    """Owns the producer. Sends nothing before the topics are checked: events could go to wrong partitions.
+
+    `may_pack` says whether reads may share records, which processes of an older version cannot read.
+    """
 
     def __init__(
         self,
@@ -42,6 +46,7 @@ class Sender:
         partitions: int,
         topics_checked: asyncio.Event,
         backlog: Backlog,
+        may_pack: Callable[[], bool],
     ) -> None:
         self.topics = topics
         self.partitions = partitions
@@ -49,6 +54,7 @@ class Sender:
         self._producer = producer
         self._topics_checked = topics_checked
         self._backlog = backlog
+        self._may_pack = may_pack
         self._sends: set[asyncio.Task[None]] = set()
 
     @property
@@ -71,7 +77,7 @@ class Sender:
         return task
 
     def begin_reads(self, events: Sequence[ReadEvent]) -> "asyncio.Task[None]":
-        return self.begin(self.topics.reads, [read_record(event, self.partitions) for event in events])
+        return self.begin(self.topics.reads, read_records(events, self.partitions, packed=self._may_pack()))
 
     async def send(self, topic: str, records: Sequence[Record]) -> None:
         await asyncio.shield(self.begin(topic, records))
@@ -102,7 +108,7 @@ class Sender:
     def _record(self, topic: str, value: bytes) -> Record:
         match topic:
             case self.topics.reads:
-                record = read_record(decode_read(value), self.partitions)
+                record = self._read_record(value)
             case self.topics.messages:
                 record = channel_record(decode_channel_event(value), self.partitions)
             case self.topics.unsent:
@@ -110,6 +116,14 @@ class Sender:
             case _:
                 raise NotAnEvent(f"{topic!r} is no topic of events")
         return record._replace(value=value)
+
+    def _read_record(self, value: bytes) -> Record:
+        """A packed record is among the dead letters if a process of an older version has put it there."""
+        states = decode_reads(value)
+        if not states:
+            raise NotAnEvent("a packed record without states")
+        record = read_record(states[0], self.partitions)
+        return record if len(states) == 1 else record._replace(key=b"")
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._sends.discard(task)

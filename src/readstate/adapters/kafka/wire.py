@@ -1,20 +1,28 @@
 """Events as Kafka records, and back.
 
 Instances of different versions read each other's records: unknown fields are ignored, and later fields have defaults.
+
+A *packed* record (`v` is 2) holds many read states of one partition. Each is what a record of its own would hold.
 """
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from zlib import crc32
 
-from msgspec import Struct, json
+from msgspec import Raw, Struct, json
 
-from readstate.domain.events import VERSION, AnyChannelEvent, DeadLetter, ReadEvent, UnsentEvent
+from readstate.domain.events import VERSION, AnyChannelEvent, Consumed, DeadLetter, ReadEvent, UnsentEvent
 from readstate.domain.facts import Key
 from readstate.domain.model import NO_CHANGE, ChangeNumber
 from readstate.domain.rooms import channel_and_thread, is_thread, partition_of, thread_room
 
 from .producer import Record
+
+PACKED = 2
+"""The version of packed records."""
+MOST_PACKED_BYTES = 256_000
+"""The largest packed record."""
 
 
 class NotAnEvent(ValueError):
@@ -44,6 +52,18 @@ class _Whose(Struct, frozen=True, gc=False):
     user_id: str
     channel_id: str
     thread_id: str | None = None
+
+
+class _Packed(Struct, frozen=True, gc=False):
+    """`states` is None in a record that is not packed."""
+
+    states: list[_ReadOnWire] | None = None
+
+
+class _PackedBytes(Struct, frozen=True, gc=False):
+    """The same, with states that may be invalid."""
+
+    states: list[Raw] | None = None
 
 
 _encode = json.Encoder().encode
@@ -89,6 +109,30 @@ def read_record(event: ReadEvent, partitions: int) -> Record:
     return Record(key, _encode(value), crc32(key) % partitions)
 
 
+def read_records(events: Sequence[ReadEvent], partitions: int, *, packed: bool) -> list[Record]:
+    """One record for each event, or, if they may be packed, for each partition."""
+    records = [read_record(event, partitions) for event in events]
+    if not packed:
+        return records
+    together: dict[int, list[Record]] = defaultdict(list)
+    for record in records:
+        together[record.partition].append(record)
+    return [one for some in together.values() for one in _packed(some)]
+
+
+def _packed(records: Sequence[Record]) -> Iterator[Record]:
+    """As few records as `MOST_PACKED_BYTES` allows. A state that is alone in its record is not packed."""
+    value = b'{"v":%d,"states":[%b]}' % (PACKED, b",".join([record.value for record in records]))
+    if len(records) == 1:
+        yield records[0]
+    elif len(value) <= MOST_PACKED_BYTES:
+        yield Record(b"", value, records[0].partition)
+    else:
+        middle = len(records) // 2
+        yield from _packed(records[:middle])
+        yield from _packed(records[middle:])
+
+
 def channel_record(event: AnyChannelEvent, partitions: int) -> Record:
     """Key: the channel, so that each channel has one order."""
     return Record(event.channel_id.encode(), _encode(event), partition_of(event.channel_id, partitions))
@@ -111,11 +155,43 @@ decode_channel_event: Callable[[bytes], AnyChannelEvent] = _decoder(AnyChannelEv
 decode_unsent: Callable[[bytes], UnsentEvent] = _decoder(UnsentEvent)
 decode_dead_letter: Callable[[bytes], DeadLetter] = _decoder(DeadLetter)
 _decode_read: Callable[[bytes], _ReadOnWire] = _decoder(_ReadOnWire)
+_decode_packed: Callable[[bytes], _Packed] = _decoder(_Packed)
+_decode_packed_bytes: Callable[[bytes], _PackedBytes] = _decoder(_PackedBytes)
 _decode_whose: Callable[[bytes], _Whose] = _decoder(_Whose)
 
 
 def decode_read(value: bytes) -> ReadEvent:
-    event = _decode_read(value)
+    """The state of a record that is not packed."""
+    return _read_event(_decode_read(value))
+
+
+def decode_reads(value: bytes) -> list[ReadEvent]:
+    """The states of a record, packed or not."""
+    states = _decode_packed(value).states
+    return [decode_read(value)] if states is None else list(map(_read_event, states))
+
+
+def split_reads(value: bytes) -> list[bytes]:
+    """The states of a packed record, each as a record of its own would hold it. Other values stay whole.
+
+    Does not look into the states: one that cannot be decoded is returned like the others.
+    """
+    try:
+        states = _decode_packed_bytes(value).states
+    except NotAnEvent:
+        states = None
+    return list(map(bytes, states)) if states else [value]
+
+
+def split_record(record: Consumed) -> list[Consumed]:
+    """A record of reads as one for each of its states."""
+    values = split_reads(record.value)
+    if record.index >= 0 or values == [record.value]:
+        return [record]
+    return [record._replace(value=value, index=index) for index, value in enumerate(values)]
+
+
+def _read_event(event: _ReadOnWire) -> ReadEvent:
     return ReadEvent(
         event.user_id,
         _room(event),
