@@ -8,14 +8,18 @@ TOOLS := chromium:chromium node:nodejs
 
 SEEDS ?= 1 2 3
 
+# Tests start hundreds of interpreters: none of them compiles the sources again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # More processes than cores: half of the time a test waits for a server.
 PROCESSES ?= 4
 PYTEST := $(BIN)/pytest --numprocesses=$(PROCESSES) --dist=worksteal
 QUICK := tests/unit $(wildcard tests/http/test_*_story.py) tests/live/test_counts.py tests/live/test_focus.py \
 	tests/live/test_resume.py tests/model/test_laws.py
-RANDOM := tests/model tests/embedded/test_fuzz.py tests/kafka/test_spool.py tests/valkey/test_valkey_at_random.py
+RANDOM := tests/model tests/embedded/test_fuzz.py tests/kafka/test_spool.py tests/valkey/test_valkey_at_random.py \
+	tests/valkey_postgres/test_badge_replica.py tests/clients
 
-.PHONY: help setup tools run quick test lint types imports pytest test-long test-servers test-cluster chaos screenshots fmt fuzz bench lock clean
+.PHONY: help setup tools run quick test compiled lint types imports pytest test-long test-servers test-cluster chaos screenshots fmt fuzz bench lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -45,7 +49,13 @@ quick: setup ## While editing: the rules and stories, without servers, until the
 	$(BIN)/ruff check --quiet
 	TEST_STORES=embedded $(BIN)/pytest --numprocesses=2 --dist=worksteal --exitfirst --quiet -m "not long" $(QUICK)
 
-test: lint types imports pytest ## Everything that must hold: format, lint, types, import rules, tests
+test: setup ## Everything that must hold: format, lint, types, import rules, tests
+	$(MAKE) --no-print-directory --jobs=2 --output-sync types lint imports compiled
+	$(MAKE) --no-print-directory pytest
+
+compiled: setup # once, and not by each of the processes that run tests
+	$(BIN)/pytest --collect-only --quiet >/dev/null
+	$(BIN)/python -m tests.contract.kafka_classes
 
 lint: setup ## Format and lint
 	$(BIN)/ruff format --check

@@ -16,5 +16,5 @@ def long(values: Iterable[object]) -> list[object]:
 
 
 def examples(shortly: int) -> int:
-    """How many examples Hypothesis tries."""
+    """How many examples Hypothesis tries, or how many rounds dice play."""
     return shortly * LONGER if LONG else shortly

@@ -152,7 +152,9 @@ class Tracing:
         concurrency: int = 1,
         name: str,
     ) -> Batcher[T, R]:
-        return _Batcher(self, handler, max_items=max_items, concurrency=concurrency, name=name)
+        batcher = _Batcher(handler, max_items=max_items, concurrency=concurrency, name=name)
+        batcher.tracing = self
+        return batcher
 
     def hot(self, hot: H, system: str) -> H:
         """The hot store, with spans for the calls in `USERS` and `CHANNELS`."""
@@ -291,27 +293,17 @@ class _Items(list[T]):
 class _Batcher(Batcher[T, R]):
     """A batcher whose batches are spans, each in the context of its callers."""
 
-    def __init__(
-        self,
-        tracing: Tracing,
-        handler: Callable[[Sequence[T]], Awaitable[Sequence[R]]],
-        *,
-        max_items: int,
-        concurrency: int,
-        name: str,
-    ) -> None:
-        super().__init__(handler, max_items=max_items, concurrency=concurrency, name=name)
-        self._tracing = tracing
+    tracing: Tracing
 
     async def submit(self, items: Sequence[T]) -> Sequence[R]:
-        with self._tracing.waiting(self.name) as span:
+        with self.tracing.waiting(self.name) as span:
             marked = _Items(items)
             marked.caller = span
             return await super().submit(marked)
 
     async def _run_batch(self, callers: Sequence[tuple[Sequence[T], "asyncio.Future[Sequence[R]]"]]) -> None:
         spans = [part.caller for part, _ in callers if isinstance(part, _Items) and part.caller is not None]
-        with self._tracing.batch(self.name, spans, sum(len(part) for part, _ in callers)):
+        with self.tracing.batch(self.name, spans, sum(len(part) for part, _ in callers)):
             await super()._run_batch(callers)
 
 

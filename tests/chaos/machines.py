@@ -10,6 +10,7 @@ from readstate.stack import Kafka, Postgres, Valkey
 from readstate.stack.ports import HOST
 from tests.cluster.fleet import Backends
 from tests.contract import kafka as contract_kafka
+from tests.contract import kafka_classes
 
 from .proxy import Network, Proxy
 
@@ -69,7 +70,7 @@ def proxied_backends() -> ProxiedBackends:
     network = Network()
     valkey = Valkey(home / "valkey", persistent=False)
     postgres = Postgres(home / "postgres", settings=SWIFT)
-    kafka = OutsideKafka(home / "kafka")
+    kafka = OutsideKafka(home / "kafka", options=kafka_classes.options())
     for server in (valkey, postgres, kafka):
         atexit.register(server.wipe)
     log = network.proxy(lambda: kafka.record.ports[2])

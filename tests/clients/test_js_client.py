@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.effort import LONG, examples
+
 CLIENT = Path(__file__).parents[2] / "clients" / "js"
-DEADLINE = 540
+DEADLINE = 3000 if LONG else 540
+EFFORT = {"STEPS": str(examples(150)), "ROUNDS": str(examples(6))}
+"""Of the random tests."""
 
 
 @pytest.mark.timeout(DEADLINE + 60)
@@ -25,7 +29,7 @@ def test_the_javascript_client() -> None:
     tests = subprocess.Popen(
         [node, "--experimental-websocket", "--test", "--test-reporter=spec", *files],
         cwd=CLIENT,
-        env=os.environ | {"READSTATE_PYTHON": sys.executable, "NODE_NO_WARNINGS": "1"},
+        env=os.environ | {"READSTATE_PYTHON": sys.executable, "NODE_NO_WARNINGS": "1"} | EFFORT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

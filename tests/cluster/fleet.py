@@ -25,7 +25,7 @@ from tests.conftest import JWT_SECRET, SERVICE_KEY, WAIT, Chat
 from tests.contract import kafka, postgres, valkey
 from tests.servers import Child, Server, Worker
 
-PARTITIONS = 4
+PARTITIONS = 2
 START_SECONDS = 60.0
 HASTY = replace(stores.HASTY, workers=replace(stores.HASTY.workers, retries=(1.0, 2.0, 4.0)))
 """Of processes that tests run in their own; an event that fails is retried as often as it is in production."""

@@ -29,7 +29,7 @@ from .fleet import HASTY, PARTITIONS, Backends, ClusterStores, make_database, re
 SMALL, BIG = "small", "big"
 FANOUT = 3
 """Channels with more members are counted by their timeline."""
-STOP_SECONDS = READ_SECONDS = 30.0
+STOP_SECONDS = READ_SECONDS = 60.0
 GUESTS = ("carol", "dave", "erin")
 ROOMS = pytest.mark.parametrize("room", [SMALL, BIG])
 
@@ -230,7 +230,7 @@ class Unplugged:
     """A process that Kafka takes no reads from, until it is mended."""
 
     def __init__(self, instance: Instance) -> None:
-        self._spooled_reads = instance.rs.cluster.spooled_reads
+        self._spool = instance.rs.cluster.spool
         self._topic = instance.rs.cluster.topics.reads
         self._producer = instance.rs.cluster.log._sender._producer
         self._send = self._producer.send
@@ -246,6 +246,6 @@ class Unplugged:
         self._producer.send = self._send  # type: ignore[method-assign]
 
         async def drained() -> bool:
-            return not self._spooled_reads.depth
+            return not self._spool.depth
 
         await eventually(drained, "the spool is empty")

@@ -210,7 +210,7 @@ async def test_case_17_many_processes_share_a_data_directory_each_with_a_spool_o
     cables = [Unplugged(process) for process in processes]
     for process, name in zip(processes, ("m1", "m3", "m5"), strict=True):
         await process.chat.read("bob", SMALL, messages=[name])
-    assert [process.rs.cluster.spooled_reads.depth for process in processes] == [1, 1, 1]
+    assert [process.rs.cluster.spool.depth for process in processes] == [1, 1, 1]
 
     for cable in cables:
         await cable.mend()

@@ -215,7 +215,7 @@ async def test_case_2_a_read_that_changes_nothing_finds_one_that_only_a_spool_ha
     """The process with the spool is gone before it can send it: the second read has brought the state to the log."""
     cable = Unplugged(one)
     await one.chat.read("bob", SMALL, up_to="m3")
-    assert one.rs.cluster.spooled_reads.depth == 1
+    assert one.rs.cluster.spool.depth == 1
 
     second = await two.chat.read("bob", SMALL, up_to="m3")
 
@@ -234,7 +234,7 @@ async def test_case_1_a_mark_unread_that_only_a_spool_has_is_waited_for_too(
     await is_written(cluster, worker)
     cable = Unplugged(one)
     await one.chat.mark_unread("bob", "m2", SMALL)
-    assert one.rs.cluster.spooled_reads.depth == 1
+    assert one.rs.cluster.spool.depth == 1
     hasty = await cluster.open("hasty", wait_timeout=2)  # longer than it takes to settle
     cluster.lose_hot_store()
 

@@ -12,7 +12,6 @@ from readstate import Readstate
 from readstate.adapters.kafka.topics import Topics, make_topics
 from readstate.adapters.kafka.watcher import Watcher
 from readstate.gateway import asgi_app
-from readstate.stack import Kafka
 from readstate.workers import RECEIPT_PERSISTER
 from tests.conftest import Chat, check_problem
 from tests.contract import kafka, postgres
@@ -22,13 +21,10 @@ from .fleet import PARTITIONS, Backends, ClusterStores, make_database, shared_ba
 
 
 @pytest.fixture
-async def backends(tmp_path: Path) -> AsyncIterator[Backends]:
-    """With a Kafka of its own."""
-    own = await asyncio.to_thread(kafka.started, Kafka(tmp_path / "kafka"))
-    try:
-        yield await asyncio.to_thread(shared_backends, own)
-    finally:
-        await asyncio.to_thread(own.wipe)
+async def backends() -> Backends:
+    """With a Kafka that only this process uses."""
+    own = await asyncio.to_thread(kafka.mortal)
+    return await asyncio.to_thread(shared_backends, own)
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ async def starts_again(cluster: LocalCluster, two: Instance, left: Path) -> None
     again = await cluster.open("one")
 
     async def restored() -> bool:
-        return not again.rs.cluster.spooled_reads.depth
+        return not again.rs.cluster.spool.depth
 
     await eventually(restored, "nothing waits in the spool")
 

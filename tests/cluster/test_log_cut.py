@@ -24,13 +24,10 @@ LOST = 3
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
-    """With a Kafka of its own."""
-    own = await asyncio.to_thread(kafka.started, Kafka(tmp_path / "kafka"))
-    try:
-        async with local_cluster(tmp_path, await asyncio.to_thread(shared_backends, own)) as cluster:
-            yield cluster
-    finally:
-        await asyncio.to_thread(own.wipe)
+    """With a Kafka that only this process uses."""
+    own = await asyncio.to_thread(kafka.mortal)
+    async with local_cluster(tmp_path, await asyncio.to_thread(shared_backends, own)) as cluster:
+        yield cluster
 
 
 def batches(path: Path) -> list[tuple[int, int]]:

@@ -13,17 +13,25 @@ from readstate.domain.events import ChannelEvent, Delivery, MembersEvent
 from readstate.gateway import asgi_app
 from readstate.stack import Kafka, Postgres, Valkey
 from readstate.stack.ports import HOST, free_ports
+from readstate.timings import KafkaTimings, Timings
 from tests.conftest import Chat, eventually
+from tests.contract.postgres import HASTY
 from tests.online import nobody
 
 from .fleet import Backends, ClusterStores, make_database
+
+IMPATIENT = Timings(kafka=KafkaTimings(answer=2.5, delivery=1.0, connect=0.5, close=1.0))
+"""Nobody answers, however long it waits."""
 
 
 @pytest.fixture
 def backends(tmp_path: Path) -> Iterator[Backends]:
     """A Valkey and a PostgreSQL of their own, and a Kafka that is not there."""
     [nobody] = free_ports(1)
-    with Valkey(tmp_path / "valkey", persistent=False) as hot, Postgres(tmp_path / "postgres") as durable:
+    with (
+        Valkey(tmp_path / "valkey", persistent=False) as hot,
+        Postgres(tmp_path / "postgres", settings=HASTY) as durable,
+    ):
         database = durable.url.rpartition("/")[0]
         yield Backends(hot, Kafka(tmp_path / "kafka"), durable, hot.url, f"{HOST}:{nobody}", database)
 
@@ -33,7 +41,8 @@ async def http(backends: Backends, tmp_path: Path) -> AsyncIterator[httpx.AsyncC
     """Of a service in which bob is in a channel."""
     stores = ClusterStores.new()
     await make_database(backends, stores.database)
-    async with Readstate.open(**stores.settings(backends), data_dir=str(tmp_path / "data")) as rs:
+    settings = stores.settings(backends) | {"produce_timeout": 100, "timings": IMPATIENT}
+    async with Readstate.open(**settings, data_dir=str(tmp_path / "data")) as rs:
         channel = ChannelEvent(channel_id="general", created_at=1, type="group")
         members = MembersEvent(channel_id="general", created_at=1, add=("alice", "bob"))
         await rs.durable.apply([Delivery(channel, 1), Delivery(members, 2)], nobody)

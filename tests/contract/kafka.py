@@ -14,7 +14,7 @@ from readstate.stack import Kafka, KafkaCluster, SoftwareMissing
 from readstate.timings import KafkaTimings
 
 from ..folder import folder
-from . import shared_kafka
+from . import kafka_classes, shared_kafka
 
 K = TypeVar("K", Kafka, KafkaCluster)
 TIMINGS = KafkaTimings()
@@ -24,17 +24,22 @@ TIMINGS = KafkaTimings()
 def server() -> Kafka:
     """Started when the first test needs it, gone with the last process of the run. No test may pause or stop it."""
     with _skipped_without_java():
-        kafka, keeper = shared_kafka.connect()
+        kafka, keeper = shared_kafka.connect(kafka_classes.options())
     atexit.register(keeper.close)
     return kafka
 
 
-@functools.cache
 def mortal() -> Kafka:
-    """One that tests may pause: only this process uses it."""
-    kafka = Kafka(folder() / "kafka")
+    """One that tests may pause and kill: only this process uses it. It runs, or is paused."""
+    kafka = _mortal()
+    return kafka if kafka.is_running else started(kafka)
+
+
+@functools.cache
+def _mortal() -> Kafka:
+    kafka = Kafka(folder() / "kafka", options=kafka_classes.options())
     atexit.register(kafka.wipe)
-    return started(kafka)
+    return kafka
 
 
 def started(kafka: K) -> K:

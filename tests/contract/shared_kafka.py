@@ -12,6 +12,7 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import json
@@ -23,8 +24,8 @@ RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", f"{os.getpid()}")
 START_SECONDS = 180.0
 
 
-def connect() -> tuple[Kafka, socket.socket]:
-    """The Kafka of this run, which stays as long as the socket is open."""
+def connect(options: Sequence[str]) -> tuple[Kafka, socket.socket]:
+    """The Kafka of this run, which stays as long as the socket is open. Who starts it gives Java the options."""
     home = Path(tempfile.gettempdir()) / f"readstate-tests-{RUN[:8]}"
     home.mkdir(mode=0o700, exist_ok=True)
     with (home / "lock").open("w") as lock:
@@ -32,9 +33,8 @@ def connect() -> tuple[Kafka, socket.socket]:
         keeper = _connected(home)
         if keeper is None:
             Kafka(home / "kafka").prepare(lambda _: None)  # fails here where there is no Java
-            pid = os.posix_spawn(
-                sys.executable, [sys.executable, "-P", __file__, str(home)], os.environ, setsid=True
-            )  # nobody waits for it
+            words = [sys.executable, "-P", __file__, str(home), *options]
+            pid = os.posix_spawn(sys.executable, words, os.environ, setsid=True)  # nobody waits for it
             end = time.monotonic() + START_SECONDS
             while (keeper := _connected(home)) is None:
                 assert os.waitpid(pid, os.WNOHANG) == (0, 0), "Kafka does not start"
@@ -54,13 +54,13 @@ def _connected(home: Path) -> socket.socket | None:
     return keeper
 
 
-def keep(home: Path) -> None:
-    """Kafka, as long as anybody is connected."""
+def keep(home: Path, options: Sequence[str]) -> None:
+    """Kafka, as long as anybody is connected. The options are for Java."""
     address = home / "keeper"
     with contextlib.suppress(FileNotFoundError):
         address.unlink()
     data = home / f"kafka-{os.getpid()}"
-    with Kafka(data) as kafka, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+    with Kafka(data, options=options) as kafka, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(address))
         listener.listen()
         where = json.encode((str(data), kafka.record))
@@ -83,4 +83,4 @@ def keep(home: Path) -> None:
 
 
 if __name__ == "__main__":
-    keep(Path(sys.argv[1]))
+    keep(Path(sys.argv[1]), sys.argv[2:])

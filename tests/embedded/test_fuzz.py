@@ -12,7 +12,7 @@ from tests.effort import examples
 from tests.servers import Server
 
 EXAMPLES = os.environ.get("FUZZ_EXAMPLES", str(examples(1)))
-SECONDS = os.environ.get("FUZZ_SECONDS", str(examples(20)))
+SECONDS = os.environ.get("FUZZ_SECONDS", str(examples(12)))
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 
 

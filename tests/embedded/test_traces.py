@@ -249,7 +249,14 @@ async def test_a_batch_of_a_worker_is_a_span(collector: Collector) -> None:
     async def dead_letter(record: Consumed, reason: str, tries: int) -> None: ...
 
     runner = Runner(
-        "writer", Scripted(*batches), handle, dead_letter, Gather(10, 0), WorkerTimings(retries=(0, 0)), tracing=made
+        "writer",
+        Scripted(*batches),
+        handle,
+        dead_letter,
+        Gather(10, 0),
+        WorkerTimings(retries=(0, 0)),
+        lambda: 0.0,
+        made,
     )
     await runner.turn()
     await runner.turn()

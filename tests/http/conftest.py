@@ -1,8 +1,10 @@
 """The service in this process, told twice: once counting by ledgers, once by timelines; stories also over servers.
 
-Some stories are told by a cluster too, in any run; `make test-cluster` has it tell all of them.
+Over servers a story is told in one way of counting, and in the other by `make test-long`. Some stories are told by a
+cluster too, in any run; `make test-cluster` has it tell all of them.
 """
 
+import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -28,13 +30,26 @@ def _kinds(metafunc: pytest.Metafunc) -> list[str]:
     return stores.ALL
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What is told in any run is told in one way of counting."""
     if stores.chosen != stores.EMBEDDED:
         return
+    for item in items:
+        if _is_for_a_long_run(item):
+            item.add_marker(pytest.mark.long)
     left = [item for item in items if _is_told_again(item)]
     items[:] = [item for item in items if item not in left]
     config.hook.pytest_deselected(items=left)
+
+
+def _is_for_a_long_run(item: pytest.Item) -> bool:
+    """Of stories over servers one half counts by ledgers, the other by timelines: which one, its name says."""
+    given = getattr(item, "callspec", None)
+    if given is None or given.params.get("kept") != stores.SERVERS or "mode" not in given.params:
+        return False
+    name = item.name.partition("[")[0]
+    return bool(given.params["mode"] != ("ledger", "timeline")[zlib.crc32(name.encode()) % 2])
 
 
 def _is_told_again(item: pytest.Item) -> bool:

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -16,7 +15,6 @@ from readstate.adapters.kafka.topics import make_topics
 from readstate.adapters.kafka.watcher import Watcher
 from readstate.domain.errors import ConfigurationError, LogUnavailable
 from readstate.domain.events import Consumed
-from readstate.stack import Kafka
 from tests.conftest import eventually
 from tests.contract import kafka
 
@@ -113,33 +111,30 @@ async def test_topics_are_made_once_and_never_change_their_number_of_partitions(
         make_topics(options, [topic], 4, kafka.TIMINGS)
 
 
-async def test_a_broker_that_is_away_refuses_and_then_goes_on(tmp_path: Path) -> None:
-    kafka.server()  # skips where there is none
-    own = await asyncio.to_thread(Kafka(tmp_path / "kafka").start)
-    try:
-        options: Options = {"bootstrap.servers": own.url, "delivery.timeout.ms": 1000, "request.timeout.ms": 900}
-        await asyncio.to_thread(make_topics, options, ["t"], 1, kafka.TIMINGS)
-        async with producing(options) as producer:
+async def test_a_broker_that_is_away_refuses_and_then_goes_on() -> None:
+    own = await asyncio.to_thread(kafka.mortal)
+    options: Options = {"bootstrap.servers": own.url, "delivery.timeout.ms": 1000, "request.timeout.ms": 900}
+    topic = kafka.topic()
+    await asyncio.to_thread(make_topics, options, [topic], 1, kafka.TIMINGS)
+    async with producing(options) as producer:
 
-            async def insist(value: bytes) -> dict[int, int]:
-                while True:
-                    try:
-                        return await producer.send("t", [Record(b"k", value)])
-                    except LogUnavailable:
-                        continue
+        async def insist(value: bytes) -> dict[int, int]:
+            while True:
+                try:
+                    return await producer.send(topic, [Record(b"k", value)])
+                except LogUnavailable:
+                    continue
 
-            await asyncio.wait_for(insist(b"before"), DEADLINE)
-            await asyncio.to_thread(own.kill)
-            with pytest.raises(LogUnavailable):
-                await producer.send("t", [Record(b"k", b"lost")])
-            await asyncio.to_thread(own.start)
-            await asyncio.wait_for(insist(b"after"), DEADLINE)
-        async with consuming(options, "t") as consumer:
-            found = values(await read(consumer, 2))
-        assert found[0] == b"before"
-        assert found[-1] == b"after"
-    finally:
-        await asyncio.to_thread(own.wipe)
+        await asyncio.wait_for(insist(b"before"), DEADLINE)
+        await asyncio.to_thread(own.kill)
+        with pytest.raises(LogUnavailable):
+            await producer.send(topic, [Record(b"k", b"lost")])
+        await asyncio.to_thread(own.start)
+        await asyncio.wait_for(insist(b"after"), DEADLINE)
+    async with consuming(options, topic) as consumer:
+        found = values(await read(consumer, 2))
+    assert found[0] == b"before"
+    assert found[-1] == b"after"
 
 
 async def test_a_topic_that_is_missing_is_not_made_by_whoever_writes_to_it(options: Options) -> None:

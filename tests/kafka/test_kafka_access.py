@@ -24,9 +24,9 @@ from readstate.settings import Settings
 from readstate.stack import Kafka
 from readstate.stack.ports import HOST
 from tests.certificates import Pair, make_certificate
-from tests.contract import kafka
+from tests.contract import kafka, kafka_classes
 
-DEADLINE = 30
+DEADLINE = 60
 USER, PASSWORD = "readstate", "a password, of Kafka"
 TOPIC = "t"
 MAP = "listener.security.protocol.map"
@@ -38,7 +38,7 @@ class GuardedKafka(Kafka):
     port_count = 4
 
     def __init__(self, home: Path, authority: Pair, own: Pair) -> None:
-        super().__init__(home)
+        super().__init__(home, options=kafka_classes.options())
         self._authority = authority
         self._store = home.parent / "broker.pem"
         self._store.write_text(own[1].read_text() + own[0].read_text())

@@ -23,7 +23,9 @@ from readstate.adapters.kafka.wire import (
     decode_channel_event,
     decode_dead_letter,
     decode_read,
+    decode_reads,
     decode_unsent,
+    read_records,
 )
 from readstate.domain.announcements import Outcome
 from readstate.domain.errors import (
@@ -80,7 +82,7 @@ class Cluster:
     """A log, and a writer's place in it, as the hot store would tell."""
 
     sender: Sender
-    spooled: SpooledReads
+    spool: Spool
 
     def __init__(self, options: Options, topics: Topics, directory: Path) -> None:
         self.options, self.topics, self.directory = options, topics, directory
@@ -95,9 +97,14 @@ class Cluster:
 
     @asynccontextmanager
     async def log(
-        self, *, produce_timeout: float = DEADLINE, wait_timeout: float = DEADLINE, spool_bytes: int = 2**20
+        self,
+        *,
+        produce_timeout: float = DEADLINE,
+        wait_timeout: float = DEADLINE,
+        spool_bytes: int = 2**20,
+        packed: bool = False,
     ) -> AsyncIterator[KafkaLog]:
-        spool = Spool.open(self.directory, max_bytes=spool_bytes)
+        spool = self.spool = Spool.open(self.directory, max_bytes=spool_bytes)
 
         async def note() -> None:
             self.noted.append(spool.depth)
@@ -108,9 +115,9 @@ class Cluster:
         backlog = Backlog(Sources(nothing, nothing, nothing, nothing), PARTITIONS, timings, stale_after=5, max_lag=0)
         checked = asyncio.Event()
         checked.set()
-        sender = self.sender = Sender(producer, self.topics, PARTITIONS, checked, backlog)
-        self.spooled = SpooledReads(sender, spool, note, produce_timeout, timings)
-        log = KafkaLog(sender, self.spooled, backlog, watcher, self.places, Waits("here"), wait_timeout, timings)
+        sender = self.sender = Sender(producer, self.topics, PARTITIONS, checked, backlog, lambda: packed)
+        reads = SpooledReads(sender, spool, note, produce_timeout, timings)
+        log = KafkaLog(sender, reads, backlog, watcher, self.places, Waits("here"), wait_timeout, timings)
         await log.start()
         try:
             yield log
@@ -140,7 +147,8 @@ class Cluster:
         async with self.consumer(self.topics.reads) as consumer, asyncio.timeout(DEADLINE):
             missing = set(events)
             while missing:
-                missing -= {decode_read(record.value) for record in await consumer.batch(500, 0.1)}
+                found = await consumer.batch(500, 0.1)
+                missing -= {event for record in found for event in decode_reads(record.value)}
 
 
 @pytest.fixture
@@ -203,12 +211,36 @@ async def test_a_thread_is_named_beside_its_channel_and_shares_its_key(cluster: 
     states = [state("bob", "general", 3), state("bob", thread_room("general", "m1"), 4)]
     async with cluster.log() as log:
         await log.reads(states)
-        assert cluster.spooled.depth == 0
+        assert cluster.spool.depth == 0
     first, second = await cluster.read(cluster.topics.reads, 2)
     assert [decode_read(first.value), decode_read(second.value)] == states
     assert first.key == second.key == b"bob:general"
     assert b'"channel_id":"general"' in second.value
     assert b'"thread_id":"m1"' in second.value
+
+
+async def test_reads_of_one_partition_share_a_record_if_they_may(cluster: Cluster) -> None:
+    states = [state(f"user {number}", "general", number) for number in range(1, 41)]
+    async with cluster.log(packed=True) as log:
+        await log.reads(states)
+        await cluster.states(states)
+        ends = await log._watcher.ends(cluster.topics.reads)
+        [value] = {record.value for record in await cluster.read(cluster.topics.reads, PARTITIONS)} & {
+            record.value for record in read_records(states, PARTITIONS, packed=True) if record.partition == 0
+        }
+        await cluster.sender.again(cluster.topics.reads, [value])
+        again = await log._watcher.ends(cluster.topics.reads)
+    assert ends == dict.fromkeys(range(PARTITIONS), 1)
+    assert again == ends | {0: 2}, "what is played again goes to its partition"
+
+
+async def test_what_waited_in_the_spool_shares_records_too(cluster: Cluster) -> None:
+    states = [state(f"user {number}", "c", number) for number in range(1, 41)]
+    async with cluster.log(produce_timeout=0.1, packed=True) as log:
+        with paused():
+            await log.reads(states)
+            assert cluster.spool.depth == len(states)
+        await cluster.states(states)
 
 
 async def test_events_of_workers_come_back_as_they_were(cluster: Cluster) -> None:
@@ -345,11 +377,11 @@ async def test_kafka_stands_still_and_no_read_is_lost(cluster: Cluster) -> None:
             sending = asyncio.ensure_future(refused(log))
             await asyncio.sleep(0)  # it is tried: Kafka has refused nothing yet
             await asyncio.gather(*(log.reads([one]) for one in states[:10]))
-            assert cluster.spooled.depth == 10
+            assert cluster.spool.depth == 10
             assert "safe to repeat" in await sending
-            assert {one async for batch in cluster.spooled.pending() for one in batch} == set(states[:10])
+            assert {one async for batch in cluster.spool.pending() for one in batch} == set(states[:10])
             await asyncio.gather(*(log.reads([one]) for one in states[10:20]))
-            assert cluster.spooled.depth == 20
+            assert cluster.spool.depth == 20
 
             async def turned_away_at_once() -> bool:
                 return "right now" in await refused(log)
@@ -358,7 +390,7 @@ async def test_kafka_stands_still_and_no_read_is_lost(cluster: Cluster) -> None:
         await cluster.states(states[:20])
 
         async def drained() -> bool:
-            return cluster.spooled.depth == 0
+            return cluster.spool.depth == 0
 
         await eventually(drained, "the spool is empty")
 
@@ -377,7 +409,7 @@ async def test_topics_that_are_missing_are_as_kafka_away_until_they_are_made(opt
     missing = Cluster(options, topics, tmp_path / "spool")
     async with missing.log() as log:
         await log.reads(states)
-        assert missing.spooled.depth == len(states)
+        assert missing.spool.depth == len(states)
         assert await refused(log)
 
         await asyncio.to_thread(make_topics, options, topics.all, PARTITIONS, kafka.TIMINGS)
@@ -387,7 +419,7 @@ async def test_topics_that_are_missing_are_as_kafka_away_until_they_are_made(opt
                 await log.channel_events([message("c1", 1)], wait=False)
             except LogUnavailable:
                 return False
-            return not missing.spooled.depth
+            return not missing.spool.depth
 
         await eventually(all_is_taken, "messages are taken, and the spool is sent")
     await missing.states(states)
@@ -401,7 +433,7 @@ async def test_what_waits_in_the_spool_outlives_the_process(cluster: Cluster) ->
             await asyncio.sleep(0)  # all of them have begun
         await asyncio.gather(*reading)
     async with cluster.log() as log:
-        assert cluster.spooled.depth == 30
+        assert cluster.spool.depth == 30
         await cluster.states(states)
 
 
@@ -437,6 +469,6 @@ async def test_a_full_spool_refuses(cluster: Cluster) -> None:
                 await read_on(log)
             assert caught.value.code == "unavailable"
             assert kept
-            assert cluster.spooled.depth == len(kept)
+            assert cluster.spool.depth == len(kept)
     async with cluster.log():
         await cluster.states(kept)

@@ -23,7 +23,7 @@ from tests.contract import kafka
 
 IMPATIENT = replace(kafka.TIMINGS, answer=0.5)
 
-DEADLINE = 30
+DEADLINE = 60
 PARTITIONS = 3
 
 

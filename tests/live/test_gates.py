@@ -172,7 +172,7 @@ async def test_an_answer_that_has_a_message_in_it_before_that_is_told_does_not_c
         late.append(came)
 
     with monkeypatch.context() as slow:
-        slow.setattr(live._sender._consistency, "recounts_announced_messages", lambda: True)
+        slow.setattr(live._sender._consistency, "recounts_announced_messages", True)
         slow.setattr(live, "_message", comes_late)
         await service.chat.send("alice", "m2")
         answer = await bob.ask(kind, channel_id=GENERAL, **how)

@@ -1,4 +1,4 @@
-"""How hard the model tests try: `make test-long` tries twenty times as hard."""
+"""How hard the model tests try: `make test-long` tries forty times as hard."""
 
 import os
 
@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, settings
 
 SLOW_IS_FINE = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
 
-settings.register_profile("model", max_examples=20, stateful_step_count=40)
+settings.register_profile("model", max_examples=12, stateful_step_count=30)
 settings.register_profile("long", max_examples=200, stateful_step_count=80)
 
 

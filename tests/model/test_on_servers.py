@@ -48,7 +48,7 @@ class PeopleOnACluster(OnServers, PeopleBesideANaiveChat):
 
 def fewer(profile: settings) -> settings:
     """A step over servers takes longer than one in memory."""
-    return settings(profile, max_examples=max(1, profile.max_examples // 5))
+    return settings(profile, max_examples=max(1, profile.max_examples // 6))
 
 
 TestReadstateOnServers = ReadstateOnServers.TestCase

@@ -157,7 +157,7 @@ async def test_a_process_that_stood_still_too_long_changes_nothing_any_more(url:
         assert await generation(url) == before
         await paused.thaw()
         with capture_logs() as said:
-            await asyncio.wait_for(paused.lease.lost.wait(), 30)
+            await asyncio.wait_for(paused.lease.lost.wait(), 60)
             assert "writes no more" in said[-1]["event"]
         await paused.lease.release()
         assert await heir.write() == await generation(url)
@@ -248,7 +248,7 @@ async def test_a_program_that_has_it_inside_is_told(url: str, tmp_path: Path) ->
         told = asyncio.create_task(rs.lost())
         await command("UPDATE lease SET token = token + 1, expires_at = 0", url)
 
-        await asyncio.wait_for(told, 30)
+        await asyncio.wait_for(told, 60)
 
 
 async def test_an_outage_of_the_database_ends_nothing(tmp_path: Path) -> None:

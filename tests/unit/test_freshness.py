@@ -169,12 +169,12 @@ async def test_after_a_loss_an_empty_log_says_nothing_of_spools(log: Log) -> Non
     """An instance may note its spool later than others look at the log."""
     log.end = log.committed = 0
     log.number, log.noted_fresh = Generation(2), 1
-    trailing = made(log, replace(HASTY, settle=0.2))
+    trailing = made(log, replace(HASTY, settle=1.0))
     following = asyncio.create_task(trailing.run())
     await asyncio.sleep(0.05)
     assert trailing.behind
     log.in_spools = 1  # it is noted
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(1.2)
     assert trailing.behind
     log.in_spools = 0
     await asyncio.wait_for(trailing.caught_up(), 30)

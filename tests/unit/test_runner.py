@@ -80,6 +80,34 @@ async def test_a_batch_that_takes_long_gives_signs_of_life_and_a_log_that_goes_a
     assert consumer.heartbeats == after
 
 
+async def test_of_a_record_with_many_events_only_the_one_that_fails_is_put_aside() -> None:
+    records = [Consumed("t", 0, 5, b"", b"abcde"), Consumed("t", 0, 6, b"", b"fg")]
+    consumer = Scripted(records)
+    done: list[bytes] = []
+    dead: list[tuple[bytes, int, int]] = []
+
+    def split(record: Consumed) -> list[Consumed]:
+        if record.index >= 0:
+            return [record]
+        return [record._replace(value=record.value[at : at + 1], index=at) for at in range(len(record.value))]
+
+    async def handle(batch: Sequence[Consumed]) -> None:
+        values = b"".join(record.value for record in batch)
+        if b"c" in values or b"g" in values:
+            raise ValueError("no event")
+        done.append(values)
+
+    async def dead_letter(record: Consumed, reason: str, tries: int) -> None:
+        dead.append((record.value, record.offset, record.index))
+
+    timings = WorkerTimings(retries=(0,))
+    await Runner("test", consumer, handle, dead_letter, Gather(10, 0, split), timings).turn()
+
+    assert sorted(b"".join(done)) == sorted(b"abdef")
+    assert dead == [(b"c", 5, 2), (b"g", 6, 1)]
+    assert consumer.committed == records
+
+
 DEADLINE = 60
 ONE = Consumed("t", 0, 0, b"", b"0")
 
@@ -195,7 +223,7 @@ async def test_whoever_rests_to_spare_the_database_is_well_and_can_be_stopped(mo
 
     users: Any = None
     rows: Any = Rows()
-    persister = SharedPersister(ReceiptPersister(rows), users, nothing_is_lost, lambda: 0, 1)
+    persister = SharedPersister(ReceiptPersister(rows.merge), users, nothing_is_lost, lambda: 0, 1)
 
     async def handle(_: Sequence[Consumed]) -> None:
         await persister.handle(states)

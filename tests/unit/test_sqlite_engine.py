@@ -89,7 +89,7 @@ async def test_a_checkpoint_leaves_the_transaction_of_the_writer_alone(engine: S
 
     writing = asyncio.ensure_future(engine.write(slow))
     await asyncio.to_thread(began.wait, 10)
-    await asyncio.wait_for(engine.checkpoint(), 5)
+    await asyncio.wait_for(engine.checkpoint(), 60)
     go_on.set()
     await writing
     assert await engine.read(numbers) == [1, 2]
@@ -105,7 +105,7 @@ async def test_closing_finishes_what_was_asked_for(tmp_path: Path) -> None:
     assert await asyncio.gather(*writes) == list(range(50))
     for late in (engine.write(insert(50)), engine.read(numbers)):
         with pytest.raises(StorageUnavailable, match="closed"):
-            await asyncio.wait_for(late, 5)
+            await asyncio.wait_for(late, 60)
 
 
 def _shape(connection: sqlite3.Connection) -> list[tuple[str, str]]:

@@ -33,7 +33,7 @@ from ..conftest import eventually
 from ..contract.buses import fresh_prefix
 from ..contract.valkey import cluster, single
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 PATIENCE = 1.0
 PATIENT = ValkeyTimings(bus_deaf=DEADLINE)
 """A busy machine makes nobody listen anew: that would be told, and nothing else is to be told."""

@@ -139,7 +139,7 @@ happenings = some.one_of(
 
 
 @pytest.mark.parametrize("twice", [False, True], ids=["once", "every call repeated"])
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(20))
 @given(some.lists(happenings, min_size=5, max_size=40))
 def test_channels_say_the_same_as_memory(twice: bool, story: list[Any]) -> None:
     async def run(store: HotStore) -> None:
@@ -246,7 +246,7 @@ on_badges = some.one_of(
 
 
 @pytest.mark.parametrize("twice", [False, True], ids=["once", "every call repeated"])
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(20))
 @given(some.lists(on_badges, min_size=5, max_size=40))
 def test_badges_say_the_same_as_memory(twice: bool, story: list[Any]) -> None:
     async def run(store: HotStore) -> None:
@@ -335,7 +335,7 @@ moves = [Story.commit, Story.tell, Story.first_loader, Story.second_loader, Stor
 often = [Story.tell, *[Story.first_loader, Story.second_loader] * 3]
 
 
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(25))
 @given(some.lists(some.sampled_from(moves + often), min_size=10, max_size=60))
 def test_a_store_that_is_emptied_at_any_moment_says_what_is_right_or_nothing(story: list[Any]) -> None:
     async def run(store: HotStore) -> None:

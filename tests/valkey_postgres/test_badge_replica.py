@@ -18,6 +18,7 @@ from readstate.stack import Valkey
 from readstate.telemetry import BADGE_REPLICA_UP, BADGE_WRITES_SAVED
 from tests.conftest import Clock
 from tests.contract.valkey import PATIENCE
+from tests.effort import examples
 
 from .away import PATIENT, Cluster, a_cluster, second
 
@@ -329,7 +330,7 @@ class Turns:
                 self._arrived.notify_all()
 
     async def _stands(self, lane: str) -> None:
-        async with asyncio.timeout(30), self._arrived:
+        async with asyncio.timeout(60), self._arrived:
             await self._arrived.wait_for(lambda: lane in self._waiting or lane in self._done)
 
 
@@ -369,7 +370,7 @@ def orders(*lanes: str) -> list[tuple[str, ...]]:
         return [tuple(lanes[0] if at in chosen else lanes[1] for at in range(first + second)) for chosen in places]
     dice = random.Random(SEED)
     steps = [lane for lane in lanes for _ in STEPS[lane]]
-    return list({tuple(dice.sample(steps, len(steps))) for _ in range(250)})
+    return list({tuple(dice.sample(steps, len(steps))) for _ in range(examples(60))})
 
 
 @pytest.mark.parametrize("lanes", [("update", "tap"), ("update", "load"), ("update", "tap", "load")], ids=", ".join)
@@ -446,7 +447,7 @@ async def test_taps_that_race_with_status_update_thousands_of_times_lose_and_bri
     cluster.clock.advance(ms=1)
     await cluster.tap("bob")
     now = cluster.clock()
-    for round_ in range(2_000):
+    for round_ in range(examples(200)):
         now += 10
         cluster.clock.now = now + 5
         new = [wrote(dice.choice(PEOPLE), now + dice.randint(0, 9)) for _ in range(dice.randint(1, 3))]

@@ -199,9 +199,6 @@ class HotStoreUnavailable(Unavailable, code="hot_store_unavailable"):
 class LogUnavailable(Unavailable, code="log_unavailable"):
     """The log cannot be written; nothing was changed."""
 
-    uncertain = False
-    """True: it may have been taken all the same."""
-
 
 class MessagesBehind(Unavailable, code="messages_behind"):
     """Accepted messages have waited for longer than MAX_LAG to be applied; nothing was changed."""

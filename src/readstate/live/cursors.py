@@ -91,7 +91,7 @@ class LiveCursors:
         If announcements from before `reached` may be in flight, the cursor is the newest certain one.
         """
         history.note(reached, self._timings.cursor_distance_ms)
-        delayed = self._consistency.delays_live_cursors()
+        delayed = self._consistency.delays_live_cursors
         sure = history.before(reached.at - self._timings.announced_within_ms) if delayed else reached
         return None if sure is None else self.resume_field(user_id, sure)
 

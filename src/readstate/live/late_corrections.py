@@ -83,7 +83,7 @@ class LateCorrections:
 
     def expect_receipts(self, user: str, since: int, events: Iterable[Event]) -> None:
         """A device of this user caught up from `since` (ms) on, and got these events."""
-        if not self._consistency.looks_up_late_receipts():
+        if not self._consistency.looks_up_late_receipts:
             return
         receipts = {event for event in events if isinstance(event, ReceiptUpdated)}
         if (known := self._receipts.entries.get(user)) is not None:  # one device may lack what another got

@@ -139,7 +139,7 @@ class EventSender:
 
     def _note_rendered(self, user: UserSession, channel: str, seq: int) -> None:
         """Remember the newest message that counts may include: when it is announced, they are rendered again."""
-        if self._consistency.recounts_announced_messages():
+        if self._consistency.recounts_announced_messages:
             user.rendered_seq[channel] = max(seq, user.rendered_seq.get(channel, 0))
 
     @staticmethod

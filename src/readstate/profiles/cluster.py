@@ -1,11 +1,9 @@
 """The cluster profile: any number of processes over Valkey or Redis, Kafka and PostgreSQL."""
 
 import asyncio
-import contextlib
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import structlog
 
@@ -14,82 +12,55 @@ from readstate.adapters.kafka.client import kafka_options
 from readstate.adapters.kafka.log import KafkaLog, SpooledReads
 from readstate.adapters.kafka.producer import KafkaProducer
 from readstate.adapters.kafka.sender import Sender
+from readstate.adapters.kafka.spool import Spool
 from readstate.adapters.kafka.spool_directory import SpoolDirectory
 from readstate.adapters.kafka.spool_notes import SpoolReport
 from readstate.adapters.kafka.topics import TopicCheck, Topics
 from readstate.adapters.kafka.waits import Waits
 from readstate.adapters.kafka.watcher import Watcher
 from readstate.adapters.memory.bus import LocalBus
-from readstate.adapters.memory.hot import MemoryHot
 from readstate.adapters.sql.postgres.store import PostgresStore
 from readstate.adapters.sql.store import SqlStore
 from readstate.adapters.valkey import DurableCounter
 from readstate.adapters.valkey.bus.bus import ValkeyBus
 from readstate.adapters.valkey.hot import HotOptions, SharedHot
 from readstate.adapters.valkey.notes import ValkeyNotes
-from readstate.batching import Batcher
 from readstate.domain.announcements import Announcement
 from readstate.domain.errors import ConfigurationError, ReadstateError
 from readstate.domain.model import NO_GENERATION, NO_POSITION
-from readstate.ports import Clock, Hot
+from readstate.ports import Hot
 from readstate.services.cursors import Cursors
 from readstate.services.freshness import NeverFresh, ReadLogProgress, Trailing
 from readstate.services.pending_writes import UnannouncedWrites
-from readstate.settings import Settings
-from readstate.tasks import cancel
-from readstate.timings import Timings
-from readstate.workers.receipt_persister import SharedPersister, SpoolRestorer, TopicPersister
+from readstate.workers.receipt_persister import ReceiptPersister, SharedPersister, SpoolRestorer
 
 from .consistency import Shared
-from .wiring import Parts, Services
-
-if TYPE_CHECKING:
-    from readstate.tracing import Tracing
+from .wiring import Parts, Profile, Services
 
 log = structlog.get_logger()
 
 
-class Cluster:
-    """Opens servers and services; closes them with the stack."""
-
+class Cluster(Profile):
     durable: PostgresStore
     hot: SharedHot
     bus: ValkeyBus
     log: KafkaLog
     sender: Sender
-    spooled_reads: SpooledReads
+    spool: Spool
     spools: SpoolDirectory
     watcher: Watcher
     backlog: Backlog
     notes: ValkeyNotes
     freshness: Trailing
 
-    def __init__(
-        self,
-        settings: Settings,
-        clock: Clock,
-        timings: Timings,
-        instance_id: str,
-        stack: contextlib.AsyncExitStack,
-        tracing: "Tracing | None",
-    ) -> None:
-        self.settings = settings
-        self.clock = clock
-        self.timings = timings
-        self.instance_id = instance_id
-        self.topics = Topics(settings.topic_prefix)
-        self.options = kafka_options(settings)
-        self._stack = stack
-        self._tracing = tracing
-        self.dependencies: dict[str, Callable[[], Awaitable[None]]] = {}
-        self.lost = asyncio.Event()
-        self.loss: ReadstateError = ConfigurationError()
-        """Why `lost` is set. No other process can take a cluster over; the only reason is that Kafka, unavailable at
-        the start, turns out not to match the settings.
+    def __post_init__(self) -> None:
+        self.loss = ConfigurationError()
+        """No other process can take a cluster over; the only reason is that Kafka, unavailable at the start, turns out
+        not to match the settings.
         """
-        self.topic_check = TopicCheck(self.options, self.topics, settings.partitions, timings.kafka)
-        self._alone: Services | None = None
-        self._aside: MemoryHot | None = None
+        self.topics = Topics(self.settings.topic_prefix)
+        self.options = kafka_options(self.settings)
+        self.topic_check = TopicCheck(self.options, self.topics, self.settings.partitions, self.timings.kafka)
         self._aside_at = 0
 
     def lags(self) -> dict[str, str]:
@@ -101,17 +72,15 @@ class Cluster:
         self.durable = await PostgresStore.open(
             s.database_url, s.fanout_max_members, self.timings.sql, s.database_connections
         )
-        self._stack.push_async_callback(self.durable.close)
+        self.stack.push_async_callback(self.durable.close)
         self.dependencies["database"] = self.durable.ping
         store_id = await self.durable.store_id()
         cursors = Cursors(await self.durable.cursor_key(), store_id)
         await self._open_hot(store_id)
         await self._open_log()
-        if self._tracing is not None:
-            self.durable = self._tracing.durable(self.durable, "postgresql")
-            self.hot = self._tracing.hot(self.hot, "redis")
-            self.log = self._tracing.log(self.log)
-            self.sender = self._tracing.log(self.sender)
+        self.durable, self.hot = self.traced(self.durable, self.hot)
+        if self.tracing is not None:
+            self.log, self.sender = self.tracing.log(self.log), self.tracing.log(self.sender)
         progress = ReadLogProgress(
             spooled=self._spooled,
             ends=lambda: self.watcher.ends(self.topics.reads),
@@ -124,20 +93,19 @@ class Cluster:
             self.log,
             self.hot,
             self.durable,
-            self.durable.transfer,
             self.bus,
             self.freshness,
             UnannouncedWrites(),
             store_id,
             cursors,
             self.instance_id,
-            batchers=Batcher if self._tracing is None else self._tracing.batchers,
+            batchers=self.batchers,
             timings=self.timings,
             consistency=Shared(),
         )
         services.assemble(s, self.clock, parts)
         self._assemble_aside(parts)
-        self._stack.push_async_callback(services.finish)
+        self.stack.push_async_callback(services.finish)
 
         async def on_announcements(announcements: Sequence[Announcement]) -> None:
             # Devices before waiting requests, as in the embedded profile.
@@ -147,15 +115,13 @@ class Cluster:
                 self.log.on_announcements(announcements)
 
         self.bus.subscribe(on_announcements, services.live.on_gap, services.live.is_idle)
-        self._run(self.freshness.run())
-        self._run(self._heartbeat(services))
-        self._run(self.spools.keep_adopting())
+        self.run(self.freshness.run())
+        self.run(self._heartbeat(services))
+        self.run(self.spools.keep_adopting())
         return self.durable, self.hot
 
     async def without_hot_store(self) -> Services | None:
-        """The services over the durable store alone. They keep loaded state for a moment."""
-        if self._alone is None or self._aside is None:
-            return None
+        """They keep loaded state for a moment."""
         now = self.clock()
         if now - self._aside_at > self.timings.services.aside_ms:
             self._aside_at = now
@@ -163,19 +129,11 @@ class Cluster:
         return self._alone
 
     def _assemble_aside(self, parts: Parts) -> None:
-        s = self.settings
-        self._aside = MemoryHot(
-            unread_cap=s.unread_cap,
-            generation=NO_GENERATION,
-            position=NO_POSITION,
-            clock=self.clock,
-            ledger_ttl=s.ledger_ttl,
-            max_bytes=s.hot_memory * 2**20,
-        )
+        self._aside = self.memory_hot(NO_GENERATION, NO_POSITION)
         self._alone = Services()
         # Store id 0 makes its cursors invalid elsewhere: changes since such a cursor can't be found later.
         aside = parts._replace(hot=self._aside, bus=LocalBus(), freshness=NeverFresh(), store_id=0)
-        self._alone.assemble(s, self.clock, aside)
+        self._alone.assemble(self.settings, self.clock, aside)
 
     # ------------------------------------------------------------ servers
 
@@ -190,27 +148,26 @@ class Cluster:
         )
         counter, timings = DurableCounter(store_id, self.durable.next_generation), self.timings.valkey
         self.hot = SharedHot(options, counter, self.clock, timings, self.instance_id, s.partitions)
-        self._stack.push_async_callback(self.hot.close)
+        self.stack.push_async_callback(self.hot.close)
         self.dependencies["hot_store"] = self.hot.ping
-        self._run(self.hot.libraries.keep_tidy())
+        self.run(self.hot.libraries.keep_tidy())
         self.notes = self.hot.notes
         self.bus = ValkeyBus(s.hot_url, timings, prefix=s.key_prefix, instance_id=self.instance_id)
-        self._stack.push_async_callback(self.bus.close)
+        self.stack.push_async_callback(self.bus.close)
 
     async def _open_log(self) -> None:
         s, timings = self.settings, self.timings.kafka
         await self.topic_check.attempt()
         producer = KafkaProducer(self.options, timings)
-        self._stack.push_async_callback(producer.close)
+        self.stack.push_async_callback(producer.close)
         self.watcher = Watcher(self.options, s.partitions, timings)
-        self._stack.push_async_callback(self.watcher.close)
+        self.stack.push_async_callback(self.watcher.close)
         self.backlog = self._make_backlog()
-        traced = producer if self._tracing is None else self._tracing.producer(producer)
+        traced = producer if self.tracing is None else self.tracing.producer(producer)
         self.sender = Sender(traced, self.topics, s.partitions, self.topic_check.done, self.backlog, self._may_pack)
-        await self._open_spool()
         self.log = KafkaLog(
             self.sender,
-            self.spooled_reads,
+            await self._open_spool(),
             self.backlog,
             self.watcher,
             self.hot.channels.offsets,
@@ -218,23 +175,24 @@ class Cluster:
             s.wait_timeout,
             timings,
         )
-        self._stack.push_async_callback(self.log.close)
-        self._run(self._retry_topic_check())
+        self.stack.push_async_callback(self.log.close)
+        self.run(self._retry_topic_check())
         await self.log.start()
         self.dependencies["log"] = self._ping_log
-        self._run(self.backlog.run())
+        self.run(self.backlog.run())
         await self.backlog.looked()
 
-    async def _open_spool(self) -> None:
+    async def _open_spool(self) -> SpooledReads:
         s = self.settings
-        persister = SharedPersister(TopicPersister(self.durable), self.hot.users, _always, self.clock, s.persist_rate)
+        merging = ReceiptPersister(self.durable.merge_unless_erased)
+        persister = SharedPersister(merging, self.hot.users, _always, self.clock, s.persist_rate)
         restorer = SpoolRestorer(persister, self.sender.send_reads, self.bus)
         self.spools = SpoolDirectory(
             Path(s.data_dir), s.spool_max, restorer.restore, self.durable, self.clock, self.timings.kafka
         )
-        spool, notes = await self.spools.open_own()
-        self.spooled_reads = SpooledReads(self.sender, spool, notes.keep, s.produce_timeout / 1000, self.timings.kafka)
-        self._spool_report = SpoolReport(self.spooled_reads, notes, self.notes, self.hot.users, self.instance_id)
+        self.spool, notes = await self.spools.open_own()
+        self._spool_report = SpoolReport(self.spool, notes, self.notes, self.hot.users, self.instance_id)
+        return SpooledReads(self.sender, self.spool, notes.keep, s.produce_timeout / 1000, self.timings.kafka)
 
     def _make_backlog(self) -> Backlog:
         s, topics = self.settings, self.topics
@@ -258,9 +216,6 @@ class Cluster:
         return bool(await self.notes.spooled() or await self.durable.spools(self.clock()))
 
     # ------------------------------------------------------------ in the background
-
-    def _run(self, work: Coroutine[None, None, None]) -> None:
-        self._stack.push_async_callback(cancel, asyncio.create_task(work))
 
     async def _retry_topic_check(self) -> None:
         """An error that would have prevented the start ends the process now."""

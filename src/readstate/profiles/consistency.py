@@ -18,6 +18,10 @@ from readstate.services.coalesced import CoalescedLookups
 class Exclusive:
     """This process has the stores to itself."""
 
+    delays_live_cursors = False
+    recounts_announced_messages = False
+    looks_up_late_receipts = False
+
     def generation_to_move_in(self, generation: DropNumber) -> DropNumber | None:
         """Any: a reload finds every acknowledged read."""
         return None
@@ -72,18 +76,13 @@ class Exclusive:
         """One by one: in the memory of this process a call costs next to nothing."""
         return direct
 
-    def delays_live_cursors(self) -> bool:
-        return False
-
-    def recounts_announced_messages(self) -> bool:
-        return False
-
-    def looks_up_late_receipts(self) -> bool:
-        return False
-
 
 class Shared:
     """Other processes use the same stores."""
+
+    delays_live_cursors = True
+    recounts_announced_messages = True
+    looks_up_late_receipts = True
 
     def generation_to_move_in(self, generation: DropNumber) -> DropNumber | None:
         """This one: users loaded in a later generation may lack epochs that only the log has."""
@@ -125,12 +124,3 @@ class Shared:
     def lookups(self, direct: Lookups, batchers: Batchers) -> Lookups:
         """Together: every lookup is a call to a server."""
         return CoalescedLookups(direct, batchers)
-
-    def delays_live_cursors(self) -> bool:
-        return True
-
-    def recounts_announced_messages(self) -> bool:
-        return True
-
-    def looks_up_late_receipts(self) -> bool:
-        return True

@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from readstate.adapters.kafka.channel_events import ChannelEvents, LogPositions
 from readstate.adapters.kafka.consumer import KafkaConsumer
 from readstate.adapters.kafka.topics import MOST_BYTES_OF_ALL
 from readstate.adapters.kafka.wire import (
+    count_reads,
     decode_dead_letter,
     decode_read,
     decode_reads,
@@ -22,14 +24,16 @@ from readstate.services.pending_writes import UnannouncedWrites
 from readstate.services.undelivered import LateBadges
 from readstate.tasks import cancel
 from readstate.workers import AUDITOR, DEAD_LETTERS, MESSAGE_WRITER, RECEIPT_PERSISTER, RECONCILER, STATUS_UPDATE
-from readstate.workers.auditor import Auditor
+from readstate.workers.auditor import auditor
 from readstate.workers.dead_letters import DeadLetters, FailedEvents
 from readstate.workers.focused_reads import FocusedReads
+from readstate.workers.gathering import GatherAhead
 from readstate.workers.message_writer import MessageWriter
 from readstate.workers.on_failure import RetryBatch
-from readstate.workers.receipt_persister import SharedPersister, TopicPersister
-from readstate.workers.reconciler import Reconciler
-from readstate.workers.runner import Gather, Runner
+from readstate.workers.periodic import PeriodicJobs
+from readstate.workers.receipt_persister import ReceiptPersister, SharedPersister
+from readstate.workers.reconciler import reconciler
+from readstate.workers.runner import Consumer, Gather, Runner
 from readstate.workers.status_update import StatusUpdate, unsent_events
 
 from .service import Readstate
@@ -37,7 +41,7 @@ from .service import Readstate
 MAX_UNSENT = 5_000
 MAX_DEAD_LETTERS = 100
 FETCHED_BYTES = 64 * 1024
-FETCHED_MS = 250
+FETCHED_MS = 100
 """`fetch.min.bytes` and `fetch.wait.max.ms` of the persister: it gathers anyway, so the broker may answer less often.
 """
 HEARTBEATS = 4
@@ -47,6 +51,7 @@ HANGS, HANGS_AT_LEAST = 3, 10_000
 after a restart a broker may also wait for one that has left.
 """
 
+T = TypeVar("T")
 Handle = Callable[[Sequence[Consumed]], Awaitable[None]]
 DeadLetter = Callable[[Consumed, str, int], Awaitable[None]]
 
@@ -57,26 +62,17 @@ class WorkerSupervisor:
         self._cluster = service.cluster
         self._timings = service.timings
         self._roles = roles
-        self._runners: list[Runner] = []
-        self._periodic: list[Reconciler | Auditor] = []
+        self._running: list[Runner | PeriodicJobs] = []
         self._tasks: list[asyncio.Task[None]] = []
-        dead_letters = DeadLetters(
-            service.durable,
-            service.hot.users,
-            service.clock,
-            self._cluster.topics.reads,
-            split_reads,
-            decode_read,
-            decode_whose,
+        cluster, durable, clock = self._cluster, service.durable, service.clock
+        self._dead_letters = DeadLetters(
+            durable, service.hot.users, clock, cluster.topics.reads, split_reads, decode_read, decode_whose
         )
-        self._dead_letters = dead_letters
-        self._failed = FailedEvents(
-            self._cluster.sender.dead, dead_letters, service.durable, service.clock, MOST_BYTES_OF_ALL
-        )
+        self._failed = FailedEvents(cluster.sender.dead, self._dead_letters, durable, clock, MOST_BYTES_OF_ALL)
 
     def states(self) -> dict[str, str]:
         """Each role, and "ok" or why it makes no progress."""
-        return {one.name: one.state for one in (*self._runners, *self._periodic)}
+        return {one.name: one.state for one in self._running}
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Run until `stopping` is set, and finish the batches in flight. If one role fails, all stop.
@@ -88,7 +84,7 @@ class WorkerSupervisor:
             return
         for role in self._roles:
             await self._start_role(role)
-        work = [asyncio.create_task(one.run(stopping)) for one in (*self._runners, *self._periodic)]
+        work = [asyncio.create_task(one.run(stopping)) for one in self._running]
         try:
             await asyncio.wait(work, return_when=asyncio.FIRST_EXCEPTION)
         finally:
@@ -112,9 +108,9 @@ class WorkerSupervisor:
                 self._start_dead_letters()
             case _ if role == RECONCILER:
                 every = settings.reconcile_every
-                self._periodic.append(Reconciler(service.repair, service.badge, every, timings))
+                self._running.append(reconciler(service.repair, service.badge, every, timings))
             case _ if role == AUDITOR:
-                self._periodic.append(Auditor(service.audit, service.repair.claim, settings.audit_sample, timings))
+                self._running.append(auditor(service.audit, service.repair.claim, settings.audit_sample, timings))
 
     async def _start_message_writer(self) -> None:
         topics = self._cluster.topics
@@ -133,7 +129,7 @@ class WorkerSupervisor:
     def _start_receipt_persister(self) -> None:
         service, topics = self._service, self._cluster.topics
         persister = SharedPersister(
-            TopicPersister(service.durable),
+            ReceiptPersister(service.durable.merge_unless_erased),
             service.hot.users,
             self._cluster.freshness.must_merge,
             service.clock,
@@ -144,26 +140,21 @@ class WorkerSupervisor:
             await persister.handle([event for record in records for event in decode_reads(record.value)])
 
         consumer = self._consumer(topics.persister, topics.reads, gathers=True)
+        ahead = GatherAhead(consumer, count_reads, self._timings.workers.gather_slice)
         gather = Gather(service.settings.persist_batch, self._timings.workers.gather_reads, split_record)
-        self._start(RECEIPT_PERSISTER, consumer, handle, gather, self._failed.to_topic, persister.throttle_delay)
+        self._start(RECEIPT_PERSISTER, ahead, handle, gather, self._failed.to_topic, persister.throttle_delay)
 
     def _start_status_update(self) -> None:
         topics = self._cluster.topics
         update = StatusUpdate(self._service.hot.badges, self._service.durable, self._cluster.bus)
-
-        async def handle(records: Sequence[Consumed]) -> None:
-            await update.handle([decode_unsent(record.value) for record in records])
-
+        handle = _decoded(decode_unsent, update.handle)
         gather = Gather(MAX_UNSENT, self._timings.workers.gather_unsent)
         consumer = self._consumer(topics.status_update, topics.unsent)
         self._start(STATUS_UPDATE, consumer, handle, gather, self._failed.to_list)
 
     def _start_dead_letters(self) -> None:
         topics = self._cluster.topics
-
-        async def handle(records: Sequence[Consumed]) -> None:
-            await self._dead_letters.handle([decode_dead_letter(record.value) for record in records])
-
+        handle = _decoded(decode_dead_letter, self._dead_letters.handle)
         gather = Gather(MAX_DEAD_LETTERS, self._timings.workers.gather_dead_letters)
         consumer = self._consumer(topics.dead_letters, topics.dead(topics.reads), topics.dead(topics.messages))
         self._start(DEAD_LETTERS, consumer, handle, gather, self._failed.to_list)
@@ -178,22 +169,28 @@ class WorkerSupervisor:
         }
         if gathers:
             options |= {"fetch.min.bytes": FETCHED_BYTES, "fetch.wait.max.ms": FETCHED_MS}
-        timings = replace(
-            self._timings.kafka, stuck=2 * hangs / 1000
-        )  # longer than a rebalance waits for a dead member
+        # Longer than a rebalance waits for a dead member.
+        timings = replace(self._timings.kafka, stuck=2 * hangs / 1000)
         return KafkaConsumer({**self._cluster.options, **options}, group, topics, timings, self._cluster.watcher)
 
     def _start(
         self,
         role: str,
-        consumer: KafkaConsumer,
+        consumer: Consumer,
         handle: Handle,
         gather: Gather,
         dead_letter: DeadLetter,
         throttle_delay: Callable[[], float] = lambda: 0.0,
     ) -> None:
         timings, tracing = self._timings.workers, self._service.tracing
-        self._runners.append(Runner(role, consumer, handle, dead_letter, gather, timings, throttle_delay, tracing))
+        self._running.append(Runner(role, consumer, handle, dead_letter, gather, timings, throttle_delay, tracing))
+
+
+def _decoded(decode: Callable[[bytes], T], handle: Callable[[Sequence[T]], Awaitable[None]]) -> Handle:
+    async def handle_records(records: Sequence[Consumed]) -> None:
+        await handle([decode(record.value) for record in records])
+
+    return handle_records
 
 
 async def _first(*events: asyncio.Event) -> None:

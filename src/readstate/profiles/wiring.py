@@ -1,9 +1,16 @@
 """Builds the services over the adapters that a profile opens."""
 
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from readstate.adapters.memory.hot import MemoryHot
+from readstate.adapters.sql.store import SqlStore
 from readstate.batching import Batcher, Batchers
+from readstate.domain.errors import ReadstateError
+from readstate.domain.model import Generation, LogPosition
 from readstate.domain.rules import MessageRules, check_id, check_user_id
 from readstate.live.catch_up import CatchUp
 from readstate.live.cursors import LiveCursors
@@ -15,7 +22,7 @@ from readstate.live.sending import EventSender
 from readstate.live.sessions import ConnectedUsers
 from readstate.live.unmuting import Unmuting
 from readstate.live.updates import Live
-from readstate.ports import Bus, Clock, Durable, DurableTransfer, Freshness, Hot, Log
+from readstate.ports import Bus, Clock, Freshness, Hot, Log
 from readstate.ports.consistency import Consistency
 from readstate.services.acceptance import AcceptanceClock
 from readstate.services.audit import Audit
@@ -46,15 +53,21 @@ from readstate.services.undelivered import LateBadges
 from readstate.services.unread_messages import UnreadView
 from readstate.services.unread_rooms import UnreadRooms
 from readstate.settings import Settings
+from readstate.tasks import cancel
 from readstate.timings import Timings
 from readstate.transfer.lines import Checks
+
+if TYPE_CHECKING:
+    from readstate.tracing import Tracing
+
+D = TypeVar("D", bound=SqlStore)
+H = TypeVar("H", bound=Hot)
 
 
 class Parts(NamedTuple):
     log: Log
     hot: Hot
-    durable: Durable
-    transfer: DurableTransfer
+    durable: SqlStore
     bus: Bus
     freshness: Freshness
     unannounced: UnannouncedWrites
@@ -138,7 +151,7 @@ class Services:
         cleanup = HotCleanup(hot, parts.log, self.positions, policy, clock)
         checks = Checks(clock, self.rules)
         self.transfer = Transfer(
-            parts.transfer, cleanup, pending_writes, bus, freshness, clock, self.acceptance, checks
+            durable.transfer, cleanup, pending_writes, bus, freshness, clock, self.acceptance, checks
         )
 
     def _assemble_live(self, parts: Parts) -> None:
@@ -171,3 +184,54 @@ class Services:
             return False
         user_rooms = (await self.loader.view(user, names)).user_rooms
         return len(user_rooms) == len(names) and all(user_room.member for user_room in user_rooms)
+
+
+@dataclass(eq=False, repr=False)
+class Profile:
+    """What both profiles have. A profile opens stores and services, and closes them with the stack."""
+
+    settings: Settings
+    clock: Clock
+    timings: Timings
+    instance_id: str
+    stack: AsyncExitStack
+    tracing: "Tracing | None"
+    dependencies: dict[str, Callable[[], Awaitable[None]]] = field(default_factory=dict)
+    lost: asyncio.Event = field(default_factory=asyncio.Event)
+    loss: ReadstateError = field(init=False)
+    """Why `lost` is set."""
+
+    def __post_init__(self) -> None:
+        """Each profile prepares what it opens later. Defined here too: otherwise `dataclass` would not call it."""
+
+    def lags(self) -> dict[str, str]:
+        """Empty where the log is applied at once."""
+        return {}
+
+    async def without_hot_store(self) -> Services | None:
+        """The services over the durable store alone; None: not in this profile."""
+        return None
+
+    @property
+    def batchers(self) -> Batchers:
+        return Batcher if self.tracing is None else self.tracing.batchers
+
+    def traced(self, durable: D, hot: H) -> tuple[D, H]:
+        if self.tracing is None:
+            return durable, hot
+        durable = self.tracing.durable(durable, "sqlite" if self.settings.in_sqlite else "postgresql")
+        return durable, self.tracing.hot(hot, "redis" if self.settings.hot_url else "")
+
+    def memory_hot(self, generation: Generation, position: LogPosition) -> MemoryHot:
+        return MemoryHot(
+            unread_cap=self.settings.unread_cap,
+            generation=generation,
+            position=position,
+            clock=self.clock,
+            ledger_ttl=self.settings.ledger_ttl,
+            max_bytes=self.settings.hot_memory * 2**20,
+        )
+
+    def run(self, work: Coroutine[None, None, None]) -> None:
+        """Run this in the background until the profile closes."""
+        self.stack.push_async_callback(cancel, asyncio.create_task(work))

@@ -11,20 +11,19 @@ from .periodic import Claim, Job, PeriodicJobs
 log = structlog.get_logger()
 
 
-class Auditor(PeriodicJobs):
+def auditor(audit: Audit, claim: Claim, sample: int, timings: WorkerTimings) -> PeriodicJobs:
     """Any number of processes may have this role; each audit runs in only one of them."""
 
-    def __init__(self, audit: Audit, claim: Claim, sample: int, timings: WorkerTimings) -> None:
-        async def run() -> None:
-            for one in (await audit.run(sample, timings.drift)).drift:
-                log.error(
-                    "hot store and database differ: readstate recount repairs a count, readstate reconcile the rest",
-                    action=AUDITOR,
-                    user=one.user_id,
-                    channel=one.channel_id,
-                    what=one.what,
-                    hot=one.hot,
-                    durable=one.durable,
-                )
+    async def run() -> None:
+        for one in (await audit.run(sample, timings.drift)).drift:
+            log.error(
+                "hot store and database differ: readstate recount repairs a count, readstate reconcile the rest",
+                action=AUDITOR,
+                user=one.user_id,
+                channel=one.channel_id,
+                what=one.what,
+                hot=one.hot,
+                durable=one.durable,
+            )
 
-        super().__init__(AUDITOR, claim, [Job("audit", timings.audit if sample else 0, run)], timings)
+    return PeriodicJobs(AUDITOR, claim, [Job("audit", timings.audit if sample else 0, run)], timings)

@@ -16,10 +16,6 @@ class FocusedReads:
         self._read = read
 
     async def read(self, effects: Sequence[Effect]) -> None:
-        if seen := await self._seen(effects):
-            await self._read(seen)
-
-    async def _seen(self, effects: Sequence[Effect]) -> list[Seen]:
         ends = {
             effect.message.channel_id: Position(effect.message.seq, effect.message.id, effect.message.at)
             for effect in effects
@@ -27,17 +23,19 @@ class FocusedReads:
         }
         focused = await self._presence.focused(ends)
         if not focused:
-            return []
+            return
         epochs = {channel: await self._epochs(channel, ends[channel], users) for channel, users in focused.items()}
         # Marking unread ends the focus before it raises the epoch. So a user who still has the channel open was in the
         # epoch read above, and a later mark-unread has a higher epoch, which wins.
         still = await self._presence.focused(focused)
-        return [
+        seen = [
             Seen(user, channel, ends[channel], epochs[channel][user])
             for channel, users in still.items()
             for user in users
             if user in epochs[channel]
         ]
+        if seen:
+            await self._read(seen)
 
     async def _epochs(self, channel: str, end: Position, users: Sequence[str]) -> dict[str, int | None]:
         """The epoch of each user in the channel; None: not loaded."""

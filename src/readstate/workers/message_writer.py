@@ -62,24 +62,20 @@ class MessageWriter:
 
     async def _update_hot_store(self, effects: Sequence[Effect]) -> tuple[list[Moved], DropNumber]:
         """Returns the pointers that moved, and the drop number from before that."""
+        user_updates = [update for effect in effects for update in effect.user_updates]
         try:
-            return await self._apply(effects)
+            await self._hot.channels.apply([update for effect in effects for update in effect.channel_updates])
+            generation = await self._hot.users.generation()
+            moved = await self._hot.users.apply(user_updates)
+            await self._note_away(effects)
+            # Last: the batch that deletes a channel may also have messages in it.
+            for user in (user for update in user_updates if isinstance(update, Gone) for user in update.users):
+                await self._hot.badges.forget(user)
+            await self._focused_reads.read(effects)
+            return moved, generation
         except Unavailable as error:
             await self._on_failure.update_missed(error)
             return [], DropNumber(0)
-
-    async def _apply(self, effects: Sequence[Effect]) -> tuple[list[Moved], DropNumber]:
-        users = self._hot.users
-        await self._hot.channels.apply([update for effect in effects for update in effect.channel_updates])
-        generation = await users.generation()
-        moved = await users.apply([update for effect in effects for update in effect.user_updates])
-        await self._note_away(effects)
-        # Last: the batch that deletes a channel may also have messages in it.
-        for gone in (update for effect in effects for update in effect.user_updates if isinstance(update, Gone)):
-            for user in gone.users:
-                await self._hot.badges.forget(user)
-        await self._focused_reads.read(effects)
-        return moved, generation
 
     async def _announce(self, batch: Sequence[tuple[Delivery, Effect]]) -> None:
         news = [one for delivery, effect in batch for one in announcements(delivery.event, effect, self._instance)]

@@ -7,6 +7,7 @@ reload may lack reads that only the log has. In the embedded profile nothing del
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
@@ -36,11 +37,11 @@ class OnFailure(Protocol):
         """Append pointers that the batch moved to the log. `generation` is the drop number from before the move."""
 
 
+@dataclass(eq=False, repr=False)
 class RetryBatch:
-    def __init__(self, late_badges: LateBadges, log_reads: LogReads, clock: Clock) -> None:
-        self._late_badges = late_badges
-        self._log_reads = log_reads
-        self._clock = clock
+    _late_badges: LateBadges
+    _log_reads: LogReads
+    _clock: Clock
 
     async def commit_uncertain(self) -> None:
         pass
@@ -55,12 +56,12 @@ class RetryBatch:
         await self._log_reads(_read_events(moved, self._clock()))
 
 
+@dataclass(eq=False, repr=False)
 class DropHotState:
-    def __init__(self, hot: Hot, late_badges: LateBadges, log_reads: LogReads, clock: Clock) -> None:
-        self._hot = hot
-        self._late_badges = late_badges
-        self._log_reads = log_reads
-        self._clock = clock
+    _hot: Hot
+    _late_badges: LateBadges
+    _log_reads: LogReads
+    _clock: Clock
 
     async def commit_uncertain(self) -> None:
         with suppress(Unavailable):

@@ -12,21 +12,20 @@ from .periodic import Job, PeriodicJobs
 log = structlog.get_logger()
 
 
-class Reconciler(PeriodicJobs):
+def reconciler(repair: Repair, badge: OfflineBadge, every_seconds: int, timings: WorkerTimings) -> PeriodicJobs:
     """Any number of processes may have this role; each job runs in only one of them."""
 
-    def __init__(self, repair: Repair, badge: OfflineBadge, every_seconds: int, timings: WorkerTimings) -> None:
-        async def reconcile() -> None:
-            found = await repair.reconcile()
-            log.info(
-                "hot store and database are reconciled",
-                action=RECONCILER,
-                users=found.users,
-                states=found.states,
-                database_behind=found.database_behind,
-                hot_store_behind=found.hot_store_behind,
-                undecided=found.undecided,
-            )
+    async def reconcile() -> None:
+        found = await repair.reconcile()
+        log.info(
+            "hot store and database are reconciled",
+            action=RECONCILER,
+            users=found.users,
+            states=found.states,
+            database_behind=found.database_behind,
+            hot_store_behind=found.hot_store_behind,
+            undecided=found.undecided,
+        )
 
-        jobs = [Job("reconcile", every_seconds, reconcile), Job("expire", timings.expire, badge.expire)]
-        super().__init__(RECONCILER, repair.claim, jobs, timings)
+    jobs = [Job("reconcile", every_seconds, reconcile), Job("expire", timings.expire, badge.expire)]
+    return PeriodicJobs(RECONCILER, repair.claim, jobs, timings)

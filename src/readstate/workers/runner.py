@@ -10,6 +10,7 @@ import contextlib
 import time
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import structlog
@@ -62,36 +63,28 @@ class Gather(NamedTuple):
     """The events of a record, each as a record of its own. Needed only to find the one that fails."""
 
 
+@dataclass(eq=False, repr=False)
 class Runner:
     """Runs one consumer. Stops between two batches, or within a batch that can't go on.
 
     `throttle_delay` returns how many seconds to leave the stores alone after a batch.
     """
 
-    def __init__(
-        self,
-        name: str,
-        consumer: Consumer,
-        handle: Callable[[Sequence[Consumed]], Awaitable[None]],
-        dead_letter: Callable[[Consumed, str, int], Awaitable[None]],
-        gather: Gather,
-        timings: WorkerTimings,
-        throttle_delay: Callable[[], float] = lambda: 0.0,
-        tracing: "Tracing | None" = None,
-    ) -> None:
-        self.name = name
-        self._consumer = consumer
-        self._handle = handle
-        self._dead_letter = dead_letter
-        self._gather = gather
-        self._timings = timings
-        self._throttle_delay = throttle_delay
-        self._tracing = tracing
-        self._stopping = asyncio.Event()
-        self._retries = self._dead_lettered = 0
-        """Since the start."""
+    name: str
+    _consumer: Consumer
+    _handle: Callable[[Sequence[Consumed]], Awaitable[None]]
+    _dead_letter: Callable[[Consumed, str, int], Awaitable[None]]
+    _gather: Gather
+    _timings: WorkerTimings
+    _throttle_delay: Callable[[], float] = lambda: 0.0
+    _tracing: "Tracing | None" = None
+    _stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    _retries: int = 0
+    _dead_lettered: int = 0
+    _trouble: str = ""
+
+    def __post_init__(self) -> None:
         self._turned_at = time.monotonic()
-        self._trouble = ""
 
     @property
     def state(self) -> str:
@@ -119,7 +112,7 @@ class Runner:
 
     async def turn(self) -> None:
         try:
-            records = await self._consumer.batch(*self._gather)
+            records = await self._consumer.batch(self._gather.most, self._gather.seconds)
             if records and self._tracing is not None:
                 await self._finish_traced(self._tracing, records)
             elif records:

@@ -179,7 +179,8 @@ class Backlog:
             ends = await self._sources.ends()
             for number, end in ends.items():
                 self._partitions[number].seen(end, begun)
-            await self._learn_applied()
+            for number, offset in (await self._sources.committed()).items():
+                self._partitions[number].applied = offset
             if begun - self._looked_at > GAP_LOOKS * self._pause:
                 await self._fill_gap(ends, begun)
             self._looked_at = begun
@@ -190,10 +191,6 @@ class Backlog:
         self._since = {number: since for number, since in found.items() if since is not None}
         self._oldest = min(self._since.values(), default=float("inf"))
         APPLY_LAG.set(self.age)
-
-    async def _learn_applied(self) -> None:
-        for number, offset in (await self._sources.committed()).items():
-            self._partitions[number].applied = offset
 
     async def _learn_applied_from_hot_store(self) -> None:
         try:

@@ -47,6 +47,13 @@ class KafkaConsumer:
         self._faults = Faults()
         self._watcher = watcher or Watcher(options, 0, timings)
         self._closes_watcher = watcher is None
+        self._rewound: dict[TopicPart, int] = {}
+        """The committed offset at which a partition was found to have lost its tail, so that it is rewound once."""
+        self._coming: asyncio.Future[list[Message]] | None = None
+        self._join()
+
+    def _join(self) -> None:
+        """Begin as a member that knows nothing of its partitions."""
         self._assigned: set[TopicPart] = set()
         self._new: set[TopicPart] = set()
         self._kept: list[Message] = []
@@ -56,14 +63,27 @@ class KafkaConsumer:
         """For newly assigned partitions: (offset, leader epoch) of the last record that is done."""
         self._cut: set[TopicPart] = set()
         """Partitions that have lost their tail: they are read again from their oldest record."""
-        self._rewound: dict[TopicPart, int] = {}
-        """The committed offset at which a partition was found to have lost its tail, so that it is rewound once."""
-        self._coming: asyncio.Future[list[Message]] | None = None
         self._idle_since: float | None = None
         self._waiting: dict[TopicPart, tuple[int, float]] = {}
         """Where records wait: the committed offset, and since when it has stood there."""
         self._stuck = False
-        self._join()
+        self._consumer = client(
+            Consumer,
+            {
+                "group.id": self._group,
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "earliest",
+                "partition.assignment.strategy": "cooperative-sticky",
+                **self._options,
+            },
+            self._faults,
+        )
+        # librdkafka wants one thread at a time, and a consumer that waits must not occupy a shared one.
+        self._thread = ThreadPoolExecutor(1, f"kafka-{self._group}")
+        self._consumer.subscribe(
+            self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
+        )
 
     async def batch(self, most: int, seconds: float) -> list[Consumed]:
         """Return up to `most` records after at most `seconds`, but wait at least `timings.consume` for the first one.
@@ -139,25 +159,6 @@ class KafkaConsumer:
 
     # ------------------------------------------------------------ membership
 
-    def _join(self) -> None:
-        self._consumer = client(
-            Consumer,
-            {
-                "group.id": self._group,
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "auto.offset.reset": "earliest",
-                "partition.assignment.strategy": "cooperative-sticky",
-                **self._options,
-            },
-            self._faults,
-        )
-        # librdkafka wants one thread at a time, and a consumer that waits must not occupy a shared one.
-        self._thread = ThreadPoolExecutor(1, f"kafka-{self._group}")
-        self._consumer.subscribe(
-            self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
-        )
-
     async def _leave(self) -> None:
         closing = self._run(self._consumer.close)
         done, _ = await asyncio.wait([closing], timeout=self._timings.answer)
@@ -171,9 +172,6 @@ class KafkaConsumer:
             "records wait but none arrives; the consumer joins its group again", action="kafka", group=self._group
         )
         await self._leave()
-        self._assigned, self._new, self._kept, self._done = set(), set(), [], {}
-        self._last, self._cut = {}, set()
-        self._idle_since, self._waiting, self._stuck = None, {}, False
         self._join()
 
     async def _of_group(self) -> dict[TopicPart, tuple[int, int]]:

@@ -6,7 +6,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 
 from readstate.domain.errors import ConfigurationError
-from readstate.findings import Finding
+from readstate.findings import Finding, is_local
 from readstate.settings import Settings
 
 from .client import Faults, client, kafka_options
@@ -94,10 +94,6 @@ def _is_safe(setting: str, value: str | None) -> bool:
 def _encryption(settings: Settings) -> Finding:
     if settings.kafka_security.endswith("ssl"):
         return Finding("kafka encryption", "ok", "TLS")
-    local = all(
-        broker.rpartition(":")[0].strip("[]") in {"127.0.0.1", "::1", "localhost"}
-        for broker in settings.kafka_bootstrap
-    )
-    if local:
+    if all(is_local(broker.rpartition(":")[0].strip("[]")) for broker in settings.kafka_bootstrap):
         return Finding("kafka encryption", "ok", "not encrypted, and does not leave this machine")
     return Finding("kafka encryption", "warn", "not encrypted", "set kafka_security to ssl or sasl_ssl")

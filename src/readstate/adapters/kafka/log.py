@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -39,15 +39,6 @@ class SpooledReads:
     _note_spool: Callable[[], Awaitable[None]]
     _produce_timeout: float
     _timings: KafkaTimings
-
-    @property
-    def depth(self) -> int:
-        """Reads in the spool."""
-        return self._spool.depth
-
-    def pending(self) -> AsyncIterator[list[ReadEvent]]:
-        """The reads in the spool, in batches. A hot store that was emptied lacks them."""
-        return self._spool.pending()
 
     def keep_draining(self) -> None:
         self._spool.keep_draining(self._sender.send_reads, self._timings.drain)

@@ -164,7 +164,7 @@ class KafkaProducer:
         """Wait for room in librdkafka's queue, or replace a producer with a fatal error. Raises whatever is final."""
         if isinstance(refusal, BufferError):
             if not in_time:
-                raise _unavailable("too many events wait for Kafka", uncertain=uncertain) from refusal
+                raise LogUnavailable("too many events wait for Kafka") from refusal
             await asyncio.sleep(self._timings.poll)
         elif in_time and refusal.args[0].code() == KafkaError._FATAL:
             self._renew()
@@ -177,7 +177,7 @@ class KafkaProducer:
         detail = "Kafka has not taken it"
         if uncertain:
             detail = "Kafka has not acknowledged it. It may have been taken; safe to repeat with the same id"
-        return _unavailable(detail, self._faults.explain(error), uncertain=uncertain)
+        return LogUnavailable(detail, reason=self._faults.explain(error))
 
     def _renew(self) -> None:
         """After a fatal error (such as lost sequence numbers) an idempotent producer cannot continue; a new one can."""
@@ -208,12 +208,6 @@ class KafkaProducer:
                 self._some_in_flight.clear()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._some_in_flight.wait(), self._timings.idle_poll)
-
-
-def _unavailable(detail: str, reason: str = "", *, uncertain: bool) -> LogUnavailable:
-    error = LogUnavailable(detail, reason=reason)
-    error.uncertain = uncertain
-    return error
 
 
 _NOT_TAKEN = frozenset(

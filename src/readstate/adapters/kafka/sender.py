@@ -8,6 +8,7 @@ the next caller's send.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -33,29 +34,22 @@ from .wire import (
 log = structlog.get_logger()
 
 
+@dataclass(eq=False, repr=False)
 class Sender:
     """Owns the producer. Sends nothing before the topics are checked: events could go to wrong partitions.
 
     `may_pack` says whether reads may share records, which processes of an older version cannot read.
     """
 
-    def __init__(
-        self,
-        producer: KafkaProducer,
-        topics: Topics,
-        partitions: int,
-        topics_checked: asyncio.Event,
-        backlog: Backlog,
-        may_pack: Callable[[], bool],
-    ) -> None:
-        self.topics = topics
-        self.partitions = partitions
-        self.late = self.down = False
-        self._producer = producer
-        self._topics_checked = topics_checked
-        self._backlog = backlog
-        self._may_pack = may_pack
-        self._sends: set[asyncio.Task[None]] = set()
+    _producer: KafkaProducer
+    topics: Topics
+    partitions: int
+    _topics_checked: asyncio.Event
+    _backlog: Backlog
+    _may_pack: Callable[[], bool]
+    late: bool = False
+    down: bool = False
+    _sends: "set[asyncio.Task[None]]" = field(default_factory=set)
 
     @property
     def busy(self) -> bool:

@@ -24,7 +24,7 @@ from readstate.domain.events import ReadEvent
 from readstate.tasks import cancel
 from readstate.telemetry import FALLBACK_SUCCESS, SPOOL_DEPTH
 
-from .segments import Entry, Segment, Segments
+from .segments import Entry, Segments
 
 T = TypeVar("T")
 Send = Callable[[Sequence[ReadEvent]], Awaitable[None]]
@@ -109,17 +109,15 @@ class Spool:
         async with self._one_drain:
             last = self._segments.last
             while (batch := await self._run(partial(self._segments.oldest, last))) is not None:
+                is_inherited = batch.segment.number <= self._found
+                target = self._restore if is_inherited and self._restore is not None else send
                 if batch.states:
-                    await self._target(batch.segment, send)(batch.states)
+                    await target(batch.states)
                 await self._run(partial(self._segments.retire, batch.segment))
                 sent += batch.events
                 FALLBACK_SUCCESS.inc(batch.events)
                 self._report_depth()
         return sent
-
-    def _target(self, segment: Segment, send: Send) -> Send:
-        is_inherited = segment.number <= self._found
-        return self._restore if is_inherited and self._restore is not None else send
 
     async def pending(self) -> AsyncIterator[list[ReadEvent]]:
         """Everything in the spool when this begins, in batches that hold each user and channel once.

@@ -15,7 +15,6 @@ from readstate.domain.hot_updates import Merged
 from readstate.ports import Clock, HotUsers
 from readstate.timings import KafkaTimings
 
-from .log import SpooledReads
 from .spool import Spool
 
 log = structlog.get_logger()
@@ -85,7 +84,7 @@ class HotNotes(Protocol):
 class SpoolReport:
     """Renews the notes about one spool, and merges the spool into a hot store that lost its state."""
 
-    _reads: SpooledReads
+    _spool: Spool
     _durable_notes: SpoolNotes
     _hot_notes: HotNotes
     _users: HotUsers
@@ -94,7 +93,7 @@ class SpoolReport:
     _generation: int = 0
 
     async def renew(self) -> None:
-        depth = self._reads.depth
+        depth = self._spool.depth
         await self._durable_notes.keep()
         if depth or self._noted:
             await self._hot_notes.note_spool(self._instance_id, depth)
@@ -106,5 +105,5 @@ class SpoolReport:
 
     async def _merge(self) -> None:
         """No other store has these reads."""
-        async for events in self._reads.pending():
+        async for events in self._spool.pending():
             await self._users.apply([Merged(event.channel_id, event.user_id, event.pointer) for event in events])

@@ -130,9 +130,7 @@ def _metadata(admin: AdminClient, faults: Faults, timings: KafkaTimings, name: s
     end = time.monotonic() + timings.answer
     while True:
         try:
-            return (
-                admin.list_topics(name, timeout=timings.attempt) if name else admin.list_topics(timeout=timings.attempt)
-            )
+            return admin.list_topics(name, timeout=timings.attempt)
         except KafkaException:
             admin.poll(0)
             if faults.refused or time.monotonic() > end:

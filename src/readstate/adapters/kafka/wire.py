@@ -11,6 +11,7 @@ from typing import Any
 from zlib import crc32
 
 from msgspec import Raw, Struct, json
+from msgspec.structs import asdict
 
 from readstate.domain.events import VERSION, AnyChannelEvent, Consumed, DeadLetter, ReadEvent, UnsentEvent
 from readstate.domain.facts import Key
@@ -29,11 +30,17 @@ class NotAnEvent(ValueError):
     """A record that this version cannot decode. The reason contains field names but none of the record's content."""
 
 
-class _ReadOnWire(Struct, frozen=True, gc=False):
-    """A read state. In a thread, channel and thread are separate fields."""
+class _Whose(Struct, frozen=True, gc=False):
+    """The owner and the room of a read state. In a thread, channel and thread are separate fields."""
 
     user_id: str
     channel_id: str
+    thread_id: str | None = None
+
+
+class _ReadOnWire(_Whose, frozen=True, gc=False, kw_only=True):
+    """A read state."""
+
     epoch: int
     last_read_seq: int
     apart: tuple[int, ...] = ()
@@ -42,16 +49,7 @@ class _ReadOnWire(Struct, frozen=True, gc=False):
     read_at: int = 0
     change: ChangeNumber = NO_CHANGE
     created_at: int = 0
-    thread_id: str | None = None
     v: int = VERSION
-
-
-class _Whose(Struct, frozen=True, gc=False):
-    """The owner and the room of a read state; the other fields are not decoded."""
-
-    user_id: str
-    channel_id: str
-    thread_id: str | None = None
 
 
 class _Packed(Struct, frozen=True, gc=False):
@@ -87,24 +85,11 @@ def _decoder(kind: Any) -> Callable[[bytes], Any]:
 
 def read_record(event: ReadEvent, partitions: int) -> Record:
     """Key: user and channel."""
-    value: ReadEvent | _ReadOnWire = event
+    value: ReadEvent | dict[str, Any] = event
     channel = event.channel_id
     if is_thread(channel):
         channel, thread = channel_and_thread(channel)
-        value = _ReadOnWire(
-            event.user_id,
-            channel,
-            event.epoch,
-            event.last_read_seq,
-            event.apart,
-            event.last_read_id,
-            event.last_read_at,
-            event.read_at,
-            event.change,
-            event.created_at,
-            thread,
-            event.v,
-        )
+        value = asdict(event) | {"channel_id": channel, "thread_id": thread}
     key = f"{event.user_id}:{channel}".encode()
     return Record(key, _encode(value), crc32(key) % partitions)
 
@@ -171,6 +156,11 @@ def decode_reads(value: bytes) -> list[ReadEvent]:
     return [decode_read(value)] if states is None else list(map(_read_event, states))
 
 
+def count_reads(record: Consumed) -> int:
+    """About how many states a record holds, without decoding it."""
+    return max(1, record.value.count(b'"user_id":'))
+
+
 def split_reads(value: bytes) -> list[bytes]:
     """The states of a packed record, each as a record of its own would hold it. Other values stay whole.
 
@@ -213,5 +203,5 @@ def decode_whose(value: bytes) -> Key:
     return event.user_id, _room(event)
 
 
-def _room(event: _ReadOnWire | _Whose) -> str:
+def _room(event: _Whose) -> str:
     return event.channel_id if event.thread_id is None else thread_room(event.channel_id, event.thread_id)
