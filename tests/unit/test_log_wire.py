@@ -124,8 +124,8 @@ def test_the_states_of_a_packed_record_are_told_apart_also_if_one_is_no_state() 
     with pytest.raises(NotAnEvent, match=r"states\[1\]"):
         decode_reads(record.value)
     parts = split_record(record)
-    assert [(part.value, part.index) for part in parts] == list(zip(states, range(4), strict=True))
-    assert {part._replace(value=b"", index=-1) for part in parts} == {record._replace(value=b"")}
+    assert [(part.value, part.nth) for part in parts] == list(zip(states, range(4), strict=True))
+    assert {part._replace(value=b"", nth=-1) for part in parts} == {record._replace(value=b"")}
     assert [one for part in parts for one in split_record(part)] == parts
 
 

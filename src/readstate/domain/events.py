@@ -19,8 +19,8 @@ class Consumed(NamedTuple):
     value: bytes
     epoch: int = -1
     """The leader epoch under which the broker took the record; -1: not known."""
-    index: int = -1
-    """Which state of a packed record the value is; -1: the whole record."""
+    nth: int = -1
+    """Which state of a packed record the value is, from 0; -1: the whole record."""
 
 
 class ReadEvent(Struct, frozen=True, gc=False):

@@ -127,22 +127,23 @@ class WorkerSupervisor:
         self._start(MESSAGE_WRITER, consumer, channel_events(self._service, positions).handle, gather, dead_letter)
 
     def _start_receipt_persister(self) -> None:
-        service, topics = self._service, self._cluster.topics
+        service, topics, timings = self._service, self._cluster.topics, self._timings.workers
+
+        async def handle(records: Sequence[Consumed]) -> None:
+            await persister.handle([event for record in records for event in decode_reads(record.value)])
+
+        consumer = self._consumer(topics.persister, topics.reads, gathers=True)
+        ahead = GatherAhead(consumer, count_reads, timings.gather_slice)
+        gather = Gather(service.settings.persist_batch, timings.gather_reads, split_record)
+        runner = self._start(RECEIPT_PERSISTER, ahead, handle, gather, self._failed.to_topic)
         persister = SharedPersister(
             ReceiptPersister(service.durable.merge_unless_erased),
             service.hot.users,
             self._cluster.freshness.must_merge,
             service.clock,
             service.settings.persist_rate,
+            runner.rest,
         )
-
-        async def handle(records: Sequence[Consumed]) -> None:
-            await persister.handle([event for record in records for event in decode_reads(record.value)])
-
-        consumer = self._consumer(topics.persister, topics.reads, gathers=True)
-        ahead = GatherAhead(consumer, count_reads, self._timings.workers.gather_slice)
-        gather = Gather(service.settings.persist_batch, self._timings.workers.gather_reads, split_record)
-        self._start(RECEIPT_PERSISTER, ahead, handle, gather, self._failed.to_topic, persister.throttle_delay)
 
     def _start_status_update(self) -> None:
         topics = self._cluster.topics
@@ -180,10 +181,11 @@ class WorkerSupervisor:
         handle: Handle,
         gather: Gather,
         dead_letter: DeadLetter,
-        throttle_delay: Callable[[], float] = lambda: 0.0,
-    ) -> None:
+    ) -> Runner:
         timings, tracing = self._timings.workers, self._service.tracing
-        self._running.append(Runner(role, consumer, handle, dead_letter, gather, timings, throttle_delay, tracing))
+        runner = Runner(role, consumer, handle, dead_letter, gather, timings, tracing)
+        self._running.append(runner)
+        return runner
 
 
 def _decoded(decode: Callable[[bytes], T], handle: Callable[[Sequence[T]], Awaitable[None]]) -> Handle:

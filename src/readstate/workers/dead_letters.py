@@ -161,7 +161,7 @@ class FailedEvents:
     def _dead_letter(self, record: Consumed, reason: str, tries: int) -> DeadLetter:
         text = record.value.decode("utf-8", "replace")
         place = record.topic, record.partition, record.offset
-        return DeadLetter(text, reason, tries, *place, self._clock(), index=record.index)
+        return DeadLetter(text, reason, tries, *place, self._clock(), index=record.nth)
 
     def _fitting(self, failed: DeadLetter) -> DeadLetter:
         """The dead letter as the list can hold it, with the complete event if it can ever be replayed.

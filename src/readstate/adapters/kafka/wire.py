@@ -85,37 +85,46 @@ def _decoder(kind: Any) -> Callable[[bytes], Any]:
 
 def read_record(event: ReadEvent, partitions: int) -> Record:
     """Key: user and channel."""
-    value: ReadEvent | dict[str, Any] = event
-    channel = event.channel_id
-    if is_thread(channel):
-        channel, thread = channel_and_thread(channel)
-        value = asdict(event) | {"channel_id": channel, "thread_id": thread}
-    key = f"{event.user_id}:{channel}".encode()
-    return Record(key, _encode(value), crc32(key) % partitions)
+    key = _read_key(event)
+    return Record(key, _encode(_read_value(event)), crc32(key) % partitions)
 
 
 def read_records(events: Sequence[ReadEvent], partitions: int, *, packed: bool) -> list[Record]:
     """One record for each event, or, if they may be packed, for each partition."""
-    records = [read_record(event, partitions) for event in events]
     if not packed:
-        return records
-    together: dict[int, list[Record]] = defaultdict(list)
-    for record in records:
-        together[record.partition].append(record)
-    return [one for some in together.values() for one in _packed(some)]
+        return [read_record(event, partitions) for event in events]
+    together: dict[int, list[ReadEvent]] = defaultdict(list)
+    for event in events:
+        together[crc32(_read_key(event)) % partitions].append(event)
+    return [record for partition, some in together.items() for record in _packed_records(some, partition)]
 
 
-def _packed(records: Sequence[Record]) -> Iterator[Record]:
+def _packed_records(events: Sequence[ReadEvent], partition: int) -> Iterator[Record]:
     """As few records as `MOST_PACKED_BYTES` allows. A state that is alone in its record is not packed."""
-    value = b'{"v":%d,"states":[%b]}' % (PACKED, b",".join([record.value for record in records]))
-    if len(records) == 1:
-        yield records[0]
-    elif len(value) <= MOST_PACKED_BYTES:
-        yield Record(b"", value, records[0].partition)
-    else:
-        middle = len(records) // 2
-        yield from _packed(records[:middle])
-        yield from _packed(records[middle:])
+    if len(events) == 1:
+        yield Record(_read_key(events[0]), _encode(_read_value(events[0])), partition)
+        return
+    value = _encode({"v": PACKED, "states": list(map(_read_value, events))})
+    if len(value) <= MOST_PACKED_BYTES:
+        yield Record(b"", value, partition)
+        return
+    middle = len(events) // 2
+    yield from _packed_records(events[:middle], partition)
+    yield from _packed_records(events[middle:], partition)
+
+
+def _read_key(event: ReadEvent) -> bytes:
+    channel = event.channel_id
+    if is_thread(channel):
+        channel, _ = channel_and_thread(channel)
+    return f"{event.user_id}:{channel}".encode()
+
+
+def _read_value(event: ReadEvent) -> ReadEvent | dict[str, Any]:
+    if not is_thread(event.channel_id):
+        return event
+    channel, thread = channel_and_thread(event.channel_id)
+    return asdict(event) | {"channel_id": channel, "thread_id": thread}
 
 
 def channel_record(event: AnyChannelEvent, partitions: int) -> Record:
@@ -176,9 +185,9 @@ def split_reads(value: bytes) -> list[bytes]:
 def split_record(record: Consumed) -> list[Consumed]:
     """A record of reads as one for each of its states."""
     values = split_reads(record.value)
-    if record.index >= 0 or values == [record.value]:
+    if record.nth >= 0 or values == [record.value]:
         return [record]
-    return [record._replace(value=value, index=index) for index, value in enumerate(values)]
+    return [record._replace(value=value, nth=nth) for nth, value in enumerate(values)]
 
 
 def _read_event(event: _ReadOnWire) -> ReadEvent:
