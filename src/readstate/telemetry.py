@@ -91,9 +91,9 @@ BUS_SKIPPED = _counter(
     "or malformed payloads of other programs.",
     "kind",
 )
-PRODUCED = _counter("readstate_produced_total", "Events that Kafka has acknowledged, by topic.", "topic")
+PRODUCED = _counter("readstate_produced_total", "Records that Kafka has acknowledged, by topic.", "topic")
 PRODUCE_FAILED = _counter(
-    "readstate_produce_failed_total", "Events that Kafka has not acknowledged in time, by topic.", "topic"
+    "readstate_produce_failed_total", "Records that Kafka has not acknowledged in time, by topic.", "topic"
 )
 KAFKA_FALLBACK = _counter("readstate_kafka_fallback_total", "Reads that went to the local spool instead of Kafka.")
 FALLBACK_SUCCESS = _counter(
@@ -103,7 +103,7 @@ FALLBACK_SUCCESS = _counter(
 SPOOL_DEPTH = _gauge("readstate_spool_depth", "Reads that wait in the local spool.")
 CONSUMER_LAG = _gauge(
     "readstate_consumer_lag",
-    "Events of a topic that a consumer group has not finished, as this process sees its partitions.",
+    "Records of a topic that a consumer group has not finished, as this process sees its partitions.",
     "group",
     "topic",
 )

@@ -89,8 +89,10 @@ class WorkerTimings:
     """A loop that has completed no turn for this long is not ready."""
     gather_messages: float = 0.005
     """Messages are gathered only this long: senders wait for them."""
-    gather_reads: float = 1.0
+    gather_reads: float = 0.3
     """Reads are gathered this long, or until a batch is full."""
+    gather_slice: float = 0.1
+    """Reads are taken from the log for this long at once; a commit waits for the end of that."""
     gather_unsent: float = 0.2
     gather_dead_letters: float = 1.0
     positions: float = 1.0
@@ -164,6 +166,8 @@ class ValkeyTimings:
     """An instance that does not renew its lease for this long is gone."""
     settle_ms: int = 3_000
     """After a loss of the hot store, all instances write their connected users again within this time."""
+    packed_after: float = 60.0
+    """Packed records are written once every process has said for this long that it reads them."""
     lease_cache: float = 1.0
     """How long the leases of other instances are cached."""
     gather: float = 0.02

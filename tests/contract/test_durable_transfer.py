@@ -153,6 +153,32 @@ async def test_an_erased_user_leaves_messages_only(durable: SqlStore) -> None:
     assert await durable.load_user("bob") == []
 
 
+async def test_what_was_read_before_an_erasure_takes_nothing_with_it_that_was_read_later(durable: SqlStore) -> None:
+    def read(user: str, seq: int, at: int, apart: tuple[int, ...] = ()) -> ReadEvent:
+        return ReadEvent(user, "c", 1, seq, apart, f"m{seq}", at, at, ChangeNumber(1), at)
+
+    await durable.transfer.erase("bob", on_the_way=NOW)
+    await durable.transfer.erase("carol", on_the_way=NOW)
+    states = [read("bob", 9, NOW - 1), read("bob", 2, NOW + 1), read("dave", 3, NOW - 1)]
+    states += [read("carol", 4, NOW + 1), read("carol", 1, NOW, (7,)), read("erin", 5, NOW + 1)]
+
+    taken = await durable.merge_unless_erased(states)
+
+    assert {(one.user_id, one.last_read_seq, one.apart) for one in taken} == {
+        ("bob", 2, ()),
+        ("carol", 4, ()),
+        ("dave", 3, ()),
+        ("erin", 5, ()),
+    }
+    found = await durable.read_states([(user, "c") for user in ("bob", "carol", "dave", "erin")])
+    assert {user: (one.seq, one.apart) for (user, _), one in found.items()} == {
+        "bob": (2, frozenset()),
+        "carol": (4, frozenset()),
+        "dave": (3, frozenset()),
+        "erin": (5, frozenset()),
+    }
+
+
 async def test_what_did_not_get_through_of_somebody_erased_is_not_noted(durable: SqlStore) -> None:
     await a_life(durable)
     note = Undelivered("carol", NOW + 5, "bob", "c", "m2")

@@ -255,7 +255,6 @@ async def test_a_batch_of_a_worker_is_a_span(collector: Collector) -> None:
         dead_letter,
         Gather(10, 0),
         WorkerTimings(retries=(0, 0)),
-        lambda: 0.0,
         made,
     )
     await runner.turn()

@@ -23,7 +23,9 @@ from readstate.adapters.kafka.wire import (
     decode_channel_event,
     decode_dead_letter,
     decode_read,
+    decode_reads,
     decode_unsent,
+    read_records,
 )
 from readstate.domain.announcements import Outcome
 from readstate.domain.errors import (
@@ -95,7 +97,12 @@ class Cluster:
 
     @asynccontextmanager
     async def log(
-        self, *, produce_timeout: float = DEADLINE, wait_timeout: float = DEADLINE, spool_bytes: int = 2**20
+        self,
+        *,
+        produce_timeout: float = DEADLINE,
+        wait_timeout: float = DEADLINE,
+        spool_bytes: int = 2**20,
+        packed: bool = False,
     ) -> AsyncIterator[KafkaLog]:
         spool = self.spool = Spool.open(self.directory, max_bytes=spool_bytes)
 
@@ -108,7 +115,7 @@ class Cluster:
         backlog = Backlog(Sources(nothing, nothing, nothing, nothing), PARTITIONS, timings, stale_after=5, max_lag=0)
         checked = asyncio.Event()
         checked.set()
-        sender = self.sender = Sender(producer, self.topics, PARTITIONS, checked, backlog)
+        sender = self.sender = Sender(producer, self.topics, PARTITIONS, checked, backlog, lambda: packed)
         reads = SpooledReads(sender, spool, note, produce_timeout, timings)
         log = KafkaLog(sender, reads, backlog, watcher, self.places, Waits("here"), wait_timeout, timings)
         await log.start()
@@ -140,7 +147,8 @@ class Cluster:
         async with self.consumer(self.topics.reads) as consumer, asyncio.timeout(DEADLINE):
             missing = set(events)
             while missing:
-                missing -= {decode_read(record.value) for record in await consumer.batch(500, 0.1)}
+                found = await consumer.batch(500, 0.1)
+                missing -= {event for record in found for event in decode_reads(record.value)}
 
 
 @pytest.fixture
@@ -209,6 +217,30 @@ async def test_a_thread_is_named_beside_its_channel_and_shares_its_key(cluster: 
     assert first.key == second.key == b"bob:general"
     assert b'"channel_id":"general"' in second.value
     assert b'"thread_id":"m1"' in second.value
+
+
+async def test_reads_of_one_partition_share_a_record_if_they_may(cluster: Cluster) -> None:
+    states = [state(f"user {number}", "general", number) for number in range(1, 41)]
+    async with cluster.log(packed=True) as log:
+        await log.reads(states)
+        await cluster.states(states)
+        ends = await log._watcher.ends(cluster.topics.reads)
+        [value] = {record.value for record in await cluster.read(cluster.topics.reads, PARTITIONS)} & {
+            record.value for record in read_records(states, PARTITIONS, packed=True) if record.partition == 0
+        }
+        await cluster.sender.again(cluster.topics.reads, [value])
+        again = await log._watcher.ends(cluster.topics.reads)
+    assert ends == dict.fromkeys(range(PARTITIONS), 1)
+    assert again == ends | {0: 2}, "what is played again goes to its partition"
+
+
+async def test_what_waited_in_the_spool_shares_records_too(cluster: Cluster) -> None:
+    states = [state(f"user {number}", "c", number) for number in range(1, 41)]
+    async with cluster.log(produce_timeout=0.1, packed=True) as log:
+        with paused():
+            await log.reads(states)
+            assert cluster.spool.depth == len(states)
+        await cluster.states(states)
 
 
 async def test_events_of_workers_come_back_as_they_were(cluster: Cluster) -> None:

@@ -5,8 +5,19 @@ from msgspec import json
 
 from readstate.adapters.kafka.client import kafka_options
 from readstate.adapters.kafka.topics import Topics
-from readstate.adapters.kafka.wire import NotAnEvent, decode_channel_event, decode_read, decode_unsent, read_record
-from readstate.domain.events import ChannelEvent, MessageEvent, ReadEvent
+from readstate.adapters.kafka.wire import (
+    MOST_PACKED_BYTES,
+    NotAnEvent,
+    count_reads,
+    decode_channel_event,
+    decode_read,
+    decode_reads,
+    decode_unsent,
+    read_record,
+    read_records,
+    split_record,
+)
+from readstate.domain.events import ChannelEvent, Consumed, MessageEvent, ReadEvent
 from readstate.domain.model import NO_CHANGE, ChangeNumber
 from readstate.domain.rooms import thread_room
 from readstate.settings import Settings
@@ -56,6 +67,80 @@ def test_a_state_of_a_thread_names_channel_and_thread() -> None:
     assert (fields["channel_id"], fields["thread_id"]) == ("general", "root")
     assert decode_read(record.value) == event
     assert (record.key, record.partition) == read_record(STATE, 4)[::2]
+
+
+# ---------------------------------------------------------------- packed records
+
+
+def state(number: int, apart: tuple[int, ...] = ()) -> ReadEvent:
+    return ReadEvent(f"user {number}", "general", 1, 7, apart, "m7", 70, 80, ChangeNumber(3), 90 + number)
+
+
+def test_states_of_one_partition_share_a_record_without_a_key() -> None:
+    states = [state(number) for number in range(40)]
+    states.append(ReadEvent("bob", thread_room("general", "root"), 1, 7, (9,), "m7", 70, 80, ChangeNumber(3), 90))
+    records = read_records(states, 4, packed=True)
+    assert {(record.key, record.partition) for record in records} == {(b"", part) for part in range(4)}
+    assert len(records) == 4
+    for record in records:
+        assert json.decode(record.value)["v"] == 2
+        found = decode_reads(record.value)
+        assert found == [one for one in states if read_record(one, 4).partition == record.partition]
+
+
+def test_a_state_that_is_alone_has_a_record_of_its_own_and_so_has_each_where_none_may_be_packed() -> None:
+    assert read_records([STATE], 4, packed=True) == [read_record(STATE, 4)]
+    states = [state(number) for number in range(40)]
+    assert read_records(states, 4, packed=False) == [read_record(one, 4) for one in states]
+    assert read_records([], 4, packed=True) == []
+
+
+def test_a_packed_record_has_a_limit_and_a_larger_state_goes_alone() -> None:
+    large = state(1, tuple(range(10**15, 10**15 + 20_000)))
+    small = [state(number) for number in range(2, 5_000)]
+    records = read_records([*small[:2_000], large, *small[2_000:]], 1, packed=True)
+    alone = read_record(large, 1)
+    assert len(alone.value) > MOST_PACKED_BYTES
+    assert alone in records
+    assert all(len(record.value) <= MOST_PACKED_BYTES for record in records if record != alone)
+    assert {one for record in records for one in decode_reads(record.value)} == {large, *small}
+
+
+def test_a_packed_record_of_a_newer_version_is_read_as_far_as_it_is_known() -> None:
+    value = json.encode({"mood": "happy", "states": [{**FIRST, "v": 9, "new": 1}], "v": 9})
+    assert decode_reads(value) == [ReadEvent("bob", "general", 1, 7, (), None, None, 80, NO_CHANGE, 90, 9)]
+    assert decode_reads(b'{"v":2,"states":[]}') == []
+    assert decode_reads(json.encode(FIRST)) == [decode_read(json.encode(FIRST))]
+
+
+def test_the_states_of_a_packed_record_are_told_apart_also_if_one_is_no_state() -> None:
+    states = [
+        json.encode(FIRST),
+        b'{"user_id":"odd","epoch":[1, 2]}',
+        b"null",
+        json.encode({**FIRST, "user_id": "eve"}),
+    ]
+    record = Consumed("t", 3, 7, b"", b'{"v": 2, "states": [ %b ]}' % b" , ".join(states), 5)
+    with pytest.raises(NotAnEvent, match=r"states\[1\]"):
+        decode_reads(record.value)
+    parts = split_record(record)
+    assert [(part.value, part.nth) for part in parts] == list(zip(states, range(4), strict=True))
+    assert {part._replace(value=b"", nth=-1) for part in parts} == {record._replace(value=b"")}
+    assert [one for part in parts for one in split_record(part)] == parts
+
+
+def test_the_states_of_a_record_are_counted() -> None:
+    states = [state(number) for number in range(40)]
+    [record] = read_records(states, 1, packed=True)
+    assert count_reads(Consumed("t", 0, 0, b"", record.value)) == 40
+    assert count_reads(Consumed("t", 0, 0, b"", read_record(STATE, 1).value)) == 1
+    assert count_reads(Consumed("t", 0, 0, b"", b"no event")) == 1
+
+
+@pytest.mark.parametrize("value", [b"", b"{", b"null", b'{"states":5}', b'{"v":2,"states":[]}', json.encode(FIRST)])
+def test_what_is_not_packed_stays_whole(value: bytes) -> None:
+    record = Consumed("t", 3, 7, b"k", value)
+    assert split_record(record) == [record]
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,34 @@ async def test_a_batch_that_takes_long_gives_signs_of_life_and_a_log_that_goes_a
     assert consumer.heartbeats == after
 
 
+async def test_of_a_record_with_many_events_only_the_one_that_fails_is_put_aside() -> None:
+    records = [Consumed("t", 0, 5, b"", b"abcde"), Consumed("t", 0, 6, b"", b"fg")]
+    consumer = Scripted(records)
+    done: list[bytes] = []
+    dead: list[tuple[bytes, int, int]] = []
+
+    def split(record: Consumed) -> list[Consumed]:
+        if record.nth >= 0:
+            return [record]
+        return [record._replace(value=record.value[at : at + 1], nth=at) for at in range(len(record.value))]
+
+    async def handle(batch: Sequence[Consumed]) -> None:
+        values = b"".join(record.value for record in batch)
+        if b"c" in values or b"g" in values:
+            raise ValueError("no event")
+        done.append(values)
+
+    async def dead_letter(record: Consumed, reason: str, tries: int) -> None:
+        dead.append((record.value, record.offset, record.nth))
+
+    timings = WorkerTimings(retries=(0,))
+    await Runner("test", consumer, handle, dead_letter, Gather(10, 0, split), timings).turn()
+
+    assert sorted(b"".join(done)) == sorted(b"abdef")
+    assert dead == [(b"c", 5, 2), (b"g", 6, 1)]
+    assert consumer.committed == records
+
+
 DEADLINE = 60
 ONE = Consumed("t", 0, 0, b"", b"0")
 
@@ -167,11 +195,26 @@ async def test_a_batch_that_gets_on_is_finished_before_a_stop() -> None:
     assert consumer.closed
 
 
+NO_USERS: Any = None
+
+
+async def nothing_is_lost() -> bool:
+    return False
+
+
+def persisting(rows: Any) -> ReceiptPersister:
+    return ReceiptPersister(rows)
+
+
 class Rows:
     """A durable store that takes everything."""
 
+    def __init__(self) -> None:
+        self.merged: list[Sequence[ReadEvent]] = []
+
     async def merge(self, states: Sequence[ReadEvent]) -> Sequence[ReadEvent]:
-        return states
+        self.merged.append(states)
+        return list({(one.user_id, one.channel_id): one for one in states}.values())
 
 
 class Moment:
@@ -189,29 +232,46 @@ async def test_whoever_rests_to_spare_the_database_is_well_and_can_be_stopped(mo
     monkeypatch.setattr(loop, "time", moment)
     consumer = Scripted([ONE])
     states = [ReadEvent("bob", f"c{number}", 0, 1, (), None, None, 0, NO_CHANGE, 0) for number in range(3_600)]
-
-    async def nothing_is_lost() -> bool:
-        return False
-
-    users: Any = None
-    rows: Any = Rows()
-    persister = SharedPersister(ReceiptPersister(rows), users, nothing_is_lost, lambda: 0, 1)
+    rows = Rows()
 
     async def handle(_: Sequence[Consumed]) -> None:
         await persister.handle(states)
 
-    runner = Runner(
-        "test", consumer, handle, never_buried, Gather(1, 0), WorkerTimings(heartbeat=0.001), persister.throttle_delay
-    )
+    runner = Runner("test", consumer, handle, never_buried, Gather(1, 0), WorkerTimings(heartbeat=0.001))
+    persister = SharedPersister(persisting(rows), NO_USERS, nothing_is_lost, lambda: 0, 1, runner.rest)
     stopping = asyncio.Event()
     running = asyncio.create_task(runner.run(stopping))
     try:
         await until(lambda: consumer.heartbeats > 1, "it rests, and is still a member of its group")
-        assert consumer.committed == [ONE]
-        moment.now += 10 * WorkerTimings().stuck
+        moment.now += 0.5
         await until(lambda: runner.state == "ok", "it says that it is well")
         stopping.set()
         await asyncio.wait_for(asyncio.shield(running), DEADLINE)
     finally:
         running.cancel()
+    assert 0 < len(rows.merged) < len(states)
+    assert consumer.committed == [], "the batch is left to others"
     assert consumer.closed
+
+
+async def test_a_limited_rate_is_spent_in_small_slices_and_what_folds_comes_together() -> None:
+    rows, rests = Rows(), []
+
+    async def rest(seconds: float) -> None:
+        rests.append((seconds, len(rows.merged)))
+
+    persister = SharedPersister(persisting(rows), NO_USERS, nothing_is_lost, lambda: 0, 100, rest)
+    states = [
+        ReadEvent(f"user {number % 25:02d}", "c", 0, number, (), None, None, 0, NO_CHANGE, 0) for number in range(50)
+    ]
+    await persister.handle(states)
+    assert [len(some) for some in rows.merged] == [10] * 5
+    assert [{one.user_id for one in some} for some in rows.merged] == [
+        {f"user {5 * part + number:02d}" for number in range(5)} for part in range(5)
+    ]
+    assert [done for _, done in rests] == [0, 1, 2, 3, 4]
+    assert all(seconds > 0 for seconds, _ in rests[1:])
+
+    unlimited = Rows()
+    await SharedPersister(persisting(unlimited), NO_USERS, nothing_is_lost, lambda: 0, 0).handle(states)
+    assert unlimited.merged == [states]

@@ -197,7 +197,7 @@ async def test_a_process_that_was_thought_dead_and_is_not_says_everything_again(
     await listed(first, "bob")
     await dies(first)
     assert [one.user_id for one in await all_departures(second)] == ["bob"]
-    await first._join()  # it was only paused
+    await first.join()  # it was only paused
 
     async def back() -> bool:
         return "bob" in await second.online(["bob"])

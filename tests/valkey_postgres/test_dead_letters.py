@@ -8,7 +8,15 @@ import pytest
 
 from readstate import Readstate
 from readstate.adapters.kafka.topics import Topics
-from readstate.adapters.kafka.wire import channel_record, decode_read, decode_whose, read_record, unsent_record
+from readstate.adapters.kafka.wire import (
+    channel_record,
+    decode_read,
+    decode_whose,
+    read_record,
+    read_records,
+    split_reads,
+    unsent_record,
+)
 from readstate.api import NewMessage, ReadTarget
 from readstate.domain.errors import StorageUnavailable
 from readstate.domain.events import DeadLetter, MessageEvent, ReadEvent, UnsentEvent
@@ -17,7 +25,7 @@ from readstate.domain.rooms import thread_room
 from readstate.telemetry import DLT_FAILED, DLT_RECONCILED
 from readstate.workers.dead_letters import DeadLetters
 
-from .on_servers import SMALL, count
+from .on_servers import BIG, SMALL, count
 from .repairing import KINDS, chat, durable_state, hot_state, read_hot_only, state_event
 
 TOPICS = Topics("shared.")
@@ -31,7 +39,7 @@ async def rs(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Re
 
 @pytest.fixture
 def worker(rs: Readstate) -> DeadLetters:
-    return DeadLetters(rs.durable, rs.hot.users, rs.clock, TOPICS.reads, decode_read, decode_whose)
+    return DeadLetters(rs.durable, rs.hot.users, rs.clock, TOPICS.reads, split_reads, decode_read, decode_whose)
 
 
 def letter(event: ReadEvent | str, offset: int = 1, topic: str = TOPICS.reads) -> DeadLetter:
@@ -192,6 +200,17 @@ async def test_case_12_late_events_of_a_deleted_channel_hide_nothing(rs: Readsta
     await rs.channels.delete(SMALL)
     await worker.handle([letter(event)])
     assert (await durable_state(rs, SMALL)).seq == 0
+
+
+async def test_a_packed_record_that_an_older_worker_put_aside_is_repaired_whole(
+    rs: Readstate, worker: DeadLetters
+) -> None:
+    events = [await state_event(rs, SMALL, 2), await state_event(rs, BIG, 3)]
+    [record] = read_records(events, 1, packed=True)
+    await worker.handle([letter(record.value.decode())])
+    assert (await durable_state(rs, SMALL)).seq == 2
+    assert (await durable_state(rs, BIG)).seq == 3
+    assert await rs.durable.list_dead_letters(0, 10) == []
 
 
 async def test_two_at_once_do_no_harm(rs: Readstate, worker: DeadLetters) -> None:

@@ -19,6 +19,8 @@ class Consumed(NamedTuple):
     value: bytes
     epoch: int = -1
     """The leader epoch under which the broker took the record; -1: not known."""
+    nth: int = -1
+    """Which state of a packed record the value is, from 0; -1: the whole record."""
 
 
 class ReadEvent(Struct, frozen=True, gc=False):
@@ -151,7 +153,7 @@ class DeadLetter(Struct, frozen=True, gc=False):
     """An event that failed three times, with the reason."""
 
     event: str
-    """The record as read, byte for byte where it is text."""
+    """The event as read, byte for byte where it is text."""
     error: str
     tries: int
     topic: str
@@ -159,6 +161,8 @@ class DeadLetter(Struct, frozen=True, gc=False):
     offset: int
     created_at: int
     v: int = VERSION
+    index: int = -1
+    """Its place in a packed record; -1: it had a record to itself."""
 
 
 class Delivery(Struct, frozen=True, gc=False):

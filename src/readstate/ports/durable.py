@@ -185,7 +185,7 @@ class DurableReads(Protocol):
     """
 
     async def merge(self, events: Sequence[ReadEvent]) -> Sequence[ReadEvent]:
-        """Merge read states, at most one per (user, channel). Returns those that were stored: all of them."""
+        """Merge read states. Returns what was stored, one state per (user, channel)."""
 
     async def merge_unless_erased(self, events: Sequence[ReadEvent]) -> Sequence[ReadEvent]:
         """Like `merge`, but leaves out states from before their user was erased.

@@ -164,7 +164,7 @@ class Cluster(Profile):
         self.stack.push_async_callback(self.watcher.close)
         self.backlog = self._make_backlog()
         traced = producer if self.tracing is None else self.tracing.producer(producer)
-        self.sender = Sender(traced, self.topics, s.partitions, self.topic_check.done, self.backlog)
+        self.sender = Sender(traced, self.topics, s.partitions, self.topic_check.done, self.backlog, self._may_pack)
         self.log = KafkaLog(
             self.sender,
             await self._open_spool(),
@@ -204,6 +204,11 @@ class Cluster(Profile):
         )
         return Backlog(sources, s.partitions, self.timings.kafka, stale_after=s.stale_after, max_lag=s.max_lag)
 
+    def _may_pack(self) -> bool:
+        """Whether reads may share records. An older process would put such a record among the dead letters."""
+        setting = self.settings.packed_records
+        return self.hot.all_read_packed() if setting == "auto" else setting == "on"
+
     async def _ping_log(self) -> None:
         await self.watcher.ends(self.topics.messages)
 
@@ -224,6 +229,7 @@ class Cluster(Profile):
         while True:
             try:
                 await self._spool_report.renew()
+                await self.hot.join()
                 await services.presence.expire()
             except ReadstateError as error:
                 log.debug("a heartbeat was missed", action="heartbeat", reason=error.explained)

@@ -8,7 +8,16 @@ from typing import TypeVar
 from readstate.adapters.kafka.channel_events import ChannelEvents, LogPositions
 from readstate.adapters.kafka.consumer import KafkaConsumer
 from readstate.adapters.kafka.topics import MOST_BYTES_OF_ALL
-from readstate.adapters.kafka.wire import decode_dead_letter, decode_read, decode_unsent, decode_whose
+from readstate.adapters.kafka.wire import (
+    count_reads,
+    decode_dead_letter,
+    decode_read,
+    decode_reads,
+    decode_unsent,
+    decode_whose,
+    split_reads,
+    split_record,
+)
 from readstate.domain.events import Consumed
 from readstate.domain.facts import Effect
 from readstate.services.pending_writes import UnannouncedWrites
@@ -18,12 +27,13 @@ from readstate.workers import AUDITOR, DEAD_LETTERS, MESSAGE_WRITER, RECEIPT_PER
 from readstate.workers.auditor import auditor
 from readstate.workers.dead_letters import DeadLetters, FailedEvents
 from readstate.workers.focused_reads import FocusedReads
+from readstate.workers.gathering import GatherAhead
 from readstate.workers.message_writer import MessageWriter
 from readstate.workers.on_failure import RetryBatch
 from readstate.workers.periodic import PeriodicJobs
 from readstate.workers.receipt_persister import SharedPersister, TopicPersister
 from readstate.workers.reconciler import reconciler
-from readstate.workers.runner import Gather, Runner
+from readstate.workers.runner import Consumer, Gather, Runner
 from readstate.workers.status_update import StatusUpdate, unsent_events
 
 from .service import Readstate
@@ -31,7 +41,7 @@ from .service import Readstate
 MAX_UNSENT = 5_000
 MAX_DEAD_LETTERS = 100
 FETCHED_BYTES = 64 * 1024
-FETCHED_MS = 250
+FETCHED_MS = 100
 """`fetch.min.bytes` and `fetch.wait.max.ms` of the persister: it gathers anyway, so the broker may answer less often.
 """
 HEARTBEATS = 4
@@ -56,7 +66,7 @@ class WorkerSupervisor:
         self._tasks: list[asyncio.Task[None]] = []
         cluster, durable, clock = self._cluster, service.durable, service.clock
         self._dead_letters = DeadLetters(
-            durable, service.hot.users, clock, cluster.topics.reads, decode_read, decode_whose
+            durable, service.hot.users, clock, cluster.topics.reads, split_reads, decode_read, decode_whose
         )
         self._failed = FailedEvents(cluster.sender.dead, self._dead_letters, durable, clock, MOST_BYTES_OF_ALL)
 
@@ -117,18 +127,23 @@ class WorkerSupervisor:
         self._start(MESSAGE_WRITER, consumer, channel_events(self._service, positions).handle, gather, dead_letter)
 
     def _start_receipt_persister(self) -> None:
-        service, topics = self._service, self._cluster.topics
+        service, topics, timings = self._service, self._cluster.topics, self._timings.workers
+
+        async def handle(records: Sequence[Consumed]) -> None:
+            await persister.handle([event for record in records for event in decode_reads(record.value)])
+
+        consumer = self._consumer(topics.persister, topics.reads, gathers=True)
+        ahead = GatherAhead(consumer, count_reads, timings.gather_slice)
+        gather = Gather(service.settings.persist_batch, timings.gather_reads, split_record)
+        runner = self._start(RECEIPT_PERSISTER, ahead, handle, gather, self._failed.to_topic)
         persister = SharedPersister(
             TopicPersister(service.durable),
             service.hot.users,
             self._cluster.freshness.must_merge,
             service.clock,
             service.settings.persist_rate,
+            runner.rest,
         )
-        handle = _decoded(decode_read, persister.handle)
-        consumer = self._consumer(topics.persister, topics.reads, gathers=True)
-        gather = Gather(service.settings.persist_batch, self._timings.workers.gather_reads)
-        self._start(RECEIPT_PERSISTER, consumer, handle, gather, self._failed.to_topic, persister.throttle_delay)
 
     def _start_status_update(self) -> None:
         topics = self._cluster.topics
@@ -162,14 +177,15 @@ class WorkerSupervisor:
     def _start(
         self,
         role: str,
-        consumer: KafkaConsumer,
+        consumer: Consumer,
         handle: Handle,
         gather: Gather,
         dead_letter: DeadLetter,
-        throttle_delay: Callable[[], float] = lambda: 0.0,
-    ) -> None:
+    ) -> Runner:
         timings, tracing = self._timings.workers, self._service.tracing
-        self._running.append(Runner(role, consumer, handle, dead_letter, gather, timings, throttle_delay, tracing))
+        runner = Runner(role, consumer, handle, dead_letter, gather, timings, tracing)
+        self._running.append(runner)
+        return runner
 
 
 def _decoded(decode: Callable[[bytes], T], handle: Callable[[Sequence[T]], Awaitable[None]]) -> Handle:

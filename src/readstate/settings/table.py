@@ -16,6 +16,7 @@ DATABASE_FILE = "readstate.db"
 Profile = Literal["embedded", "cluster"]
 BadgeMode = Literal["precomputed", "on_the_fly"]
 KafkaSecurity = Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"]
+PackedRecords = Literal["auto", "on", "off"]
 KafkaSasl = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 StoreText = Literal["full", "preview", "none"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -97,6 +98,13 @@ class Settings:
     produce_timeout: Annotated[
         int, About("Milliseconds that Kafka has to acknowledge a read; then it goes to the local spool", 1, 60_000)
     ] = 100
+    packed_records: Annotated[
+        PackedRecords,
+        About(
+            "Whether reads of one partition share a record in Kafka: auto (once every process reads such records), on "
+            "or off"
+        ),
+    ] = "auto"
     spool_max: Annotated[int, About("Limit of the local spool in MiB; beyond it reads are refused", 1, 1_048_576)] = (
         1_024
     )

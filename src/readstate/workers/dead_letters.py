@@ -42,6 +42,7 @@ class Store(DurableReads, DurableDeadLetters, Protocol):
 class DeadLetters:
     """Consumer of the `-dlt` topics. Idempotent.
 
+    `split` returns the read events of a packed record, which a worker of an older version may have put aside whole.
     `decode` decodes a read event; `whose` finds only its user and room. Both raise ValueError.
     """
 
@@ -49,6 +50,7 @@ class DeadLetters:
     _users: HotUsers
     _clock: Clock
     _reads: str
+    _split: Callable[[bytes], Sequence[bytes]]
     _decode: Callable[[bytes], ReadEvent]
     _whose: Callable[[bytes], Key]
 
@@ -69,7 +71,8 @@ class DeadLetters:
         if letter.topic != self._reads:
             return f"events of a channel are ordered, and later ones are applied: {letter.error}"
         try:
-            await self._merge(letter.event.encode())
+            for value in self._split(letter.event.encode()):
+                await self._merge(value)
         except Unavailable:
             raise
         except Exception as error:
@@ -157,7 +160,8 @@ class FailedEvents:
 
     def _dead_letter(self, record: Consumed, reason: str, tries: int) -> DeadLetter:
         text = record.value.decode("utf-8", "replace")
-        return DeadLetter(text, reason, tries, record.topic, record.partition, record.offset, self._clock())
+        place = record.topic, record.partition, record.offset
+        return DeadLetter(text, reason, tries, *place, self._clock(), index=record.nth)
 
     def _fitting(self, failed: DeadLetter) -> DeadLetter:
         """The dead letter as the list can hold it, with the complete event if it can ever be replayed.

@@ -2,7 +2,7 @@
 
 import asyncio
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -11,10 +11,13 @@ import structlog
 from readstate.domain.announcements import UserRoomChanged
 from readstate.domain.errors import Unavailable
 from readstate.domain.events import ReadEvent
-from readstate.domain.folding.reads import fold_reads
 from readstate.domain.hot_updates import Merged
 from readstate.ports import Bus, Clock, DurableReads, HotUsers
 from readstate.telemetry import DEDUP_RATIO, PERSIST_BATCH, PERSIST_LAG, PERSIST_SECONDS
+
+SLICE_SECONDS = 0.1
+"""A limited rate is kept within this time, not only on average."""
+LAG_SAMPLES = 20
 
 log = structlog.get_logger()
 
@@ -32,14 +35,15 @@ class ReceiptPersister:
 
     async def persist(self, events: Sequence[ReadEvent]) -> Sequence[ReadEvent]:
         """Like `handle`, and returns the states that the store took."""
-        states = fold_reads(events)
+        if not events:
+            return []
         started = perf_counter()
-        taken = await self._merge(states)
+        states = await self._merge(events)
         PERSIST_SECONDS.observe(perf_counter() - started)
         PERSIST_BATCH.observe(len(events))
         self._ratio += 0.05 * (1 - len(states) / len(events) - self._ratio)
         DEDUP_RATIO.set(self._ratio)
-        return taken
+        return states
 
     async def _merge(self, states: Sequence[ReadEvent]) -> Sequence[ReadEvent]:
         """Write states; returns those that the store took."""
@@ -55,33 +59,46 @@ class TopicPersister(ReceiptPersister):
 
 @dataclass(eq=False, repr=False)
 class SharedPersister:
-    """The persister of a cluster: limits its rate, and merges into the hot store too, which may have lost the reads."""
+    """The persister of a cluster: limits its rate, and merges into the hot store too, which may have lost the reads.
+
+    `rate` is in rows per second; 0: no limit. `rest` waits for some seconds, and may raise to give up the batch.
+    """
 
     _persister: ReceiptPersister
     _users: HotUsers
     _must_merge: Callable[[], Awaitable[bool]]
     _clock: Clock
     _rate: int
+    _rest: Callable[[float], Awaitable[None]] = asyncio.sleep
     _free_at: float = 0.0
 
     async def handle(self, events: Sequence[ReadEvent]) -> None:
+        """If it fails, some of them may be stored."""
+        for some in self._slices(events):
+            await self._rest(self._free_at - asyncio.get_running_loop().time())
+            await self._store(some)
+        now = self._clock()
+        for event in events[:: max(1, len(events) // LAG_SAMPLES)]:
+            PERSIST_LAG.observe(max(0, now - event.created_at) / 1000)
+
+    async def _store(self, events: Sequence[ReadEvent]) -> None:
         """First the durable store. The merge into the hot store is for users who were loaded before that."""
         states = await self._persister.persist(events)
         if await self._must_merge():
             await self._users.apply([Merged(one.channel_id, one.user_id, one.pointer) for one in states])
-        self._spent(len(states))
-        now = self._clock()
-        for event in events[:: max(1, len(events) // 20)]:
-            PERSIST_LAG.observe(max(0, now - event.created_at) / 1000)
-
-    def throttle_delay(self) -> float:
-        """Seconds until the rows written so far are within `rows_per_second`; 0 or less: no delay."""
-        return self._free_at - asyncio.get_running_loop().time()
-
-    def _spent(self, rows: int) -> None:
         if self._rate:
             now = asyncio.get_running_loop().time()
-            self._free_at = max(now, self._free_at) + rows / self._rate
+            self._free_at = max(now, self._free_at) + len(states) / self._rate
+
+    def _slices(self, events: Sequence[ReadEvent]) -> Iterator[Sequence[ReadEvent]]:
+        """As much at once as the rate allows in `SLICE_SECONDS`. States that fold into one row come together."""
+        if not self._rate:
+            yield events
+            return
+        ordered = sorted(events, key=lambda event: (event.user_id, event.channel_id))
+        size = max(1, int(self._rate * SLICE_SECONDS))
+        for start in range(0, len(ordered), size):
+            yield ordered[start : start + size]
 
 
 @dataclass(eq=False, repr=False)
@@ -99,7 +116,6 @@ class SpoolRestorer:
 
     async def restore(self, events: Sequence[ReadEvent]) -> None:
         try:
-            await asyncio.sleep(self._persister.throttle_delay())
             await self._persister.handle(events)
         except Unavailable:
             raise

@@ -49,19 +49,23 @@ class Consumer(Protocol):
         """Leave the group, so that other members take over at once."""
 
 
+def whole(record: Consumed) -> Sequence[Consumed]:
+    """A record that holds one event."""
+    return [record]
+
+
 class Gather(NamedTuple):
-    """When a batch is complete."""
+    """When a batch is complete, and what it consists of."""
 
     most: int
     seconds: float
+    split: Callable[[Consumed], Sequence[Consumed]] = whole
+    """The events of a record, each as a record of its own. Needed only to find the one that fails."""
 
 
 @dataclass(eq=False, repr=False)
 class Runner:
-    """Runs one consumer. Stops between two batches, or within a batch that can't go on.
-
-    `throttle_delay` returns how many seconds to leave the stores alone after a batch.
-    """
+    """Runs one consumer. Stops between two batches, or within a batch that can't go on."""
 
     name: str
     _consumer: Consumer
@@ -69,7 +73,6 @@ class Runner:
     _dead_letter: Callable[[Consumed, str, int], Awaitable[None]]
     _gather: Gather
     _timings: WorkerTimings
-    _throttle_delay: Callable[[], float] = lambda: 0.0
     _tracing: "Tracing | None" = None
     _stopping: asyncio.Event = field(default_factory=asyncio.Event)
     _retries: int = 0
@@ -90,8 +93,8 @@ class Runner:
     async def run(self, stopping: asyncio.Event) -> None:
         """Run until `stopping` is set: finish the batch in flight, then leave the group.
 
-        A batch that can't finish, because a dependency is down or an event fails, is abandoned without a commit. The
-        member that takes over the partition replays it.
+        A batch that can't finish soon, because a dependency is down, an event fails or a rate is limited, is abandoned
+        without a commit. The member that takes over the partition replays it.
         """
         self._stopping = stopping
         lag = asyncio.create_task(self._watch_lag())
@@ -105,13 +108,12 @@ class Runner:
 
     async def turn(self) -> None:
         try:
-            records = await self._consumer.batch(*self._gather)
+            records = await self._consumer.batch(self._gather.most, self._gather.seconds)
             if records and self._tracing is not None:
                 await self._finish_traced(self._tracing, records)
             elif records:
                 await self._finish(records)
             self._trouble = ""
-            await self._rest(self._throttle_delay())
         except Stopping:
             log.info("a batch is left to the worker that takes over", action=self.name, reason=self._trouble)
         except Unavailable as error:
@@ -120,15 +122,13 @@ class Runner:
             await self._stopping_within(self._timings.longest_back_off)
         self._turned_at = time.monotonic()
 
-    async def _rest(self, seconds: float) -> None:
-        """Pause with heartbeats; `state` stays ok."""
+    async def rest(self, seconds: float) -> None:
+        """For handlers that spare a store: pause within a batch; `state` stays ok. Raises Stopping at a stop."""
         end = time.monotonic() + seconds
-        if seconds > 0:
-            async with self._with_heartbeats():
-                while (left := end - time.monotonic()) > 0 and not await self._stopping_within(
-                    min(left, self._timings.heartbeat)
-                ):
-                    self._turned_at = time.monotonic()
+        while (left := end - time.monotonic()) > 0:
+            if await self._stopping_within(min(left, self._timings.heartbeat)):
+                raise Stopping
+            self._turned_at = time.monotonic()
 
     async def _stopping_within(self, seconds: float) -> bool:
         """Wait this many seconds, or until the stop; returns whether the worker is stopping."""
@@ -151,19 +151,20 @@ class Runner:
                 tracing.outcome(span, retries=self._retries - retries, put_aside=self._dead_lettered - dead_lettered)
 
     async def _work(self, records: Sequence[Consumed]) -> None:
-        """Handle a batch. If it fails by itself, handle its halves, in order."""
+        """Handle a batch. If it fails by itself, handle the halves of its events, in order."""
         try:
             await self._until_up(lambda: self._handle(records))
         except Stopping:
             raise
         except Exception as error:
             self._count_retry("event")
-            if len(records) == 1:
-                await self._try_again(records[0], error)
+            events = [event for record in records for event in self._gather.split(record)]
+            if len(events) == 1:
+                await self._try_again(events[0], error)
                 return
-            middle = len(records) // 2
-            await self._work(records[:middle])
-            await self._work(records[middle:])
+            middle = len(events) // 2
+            await self._work(events[:middle])
+            await self._work(events[middle:])
 
     async def _try_again(self, record: Consumed, error: Exception) -> None:
         for pause in self._timings.retries:
@@ -176,7 +177,7 @@ class Runner:
                 raise
             except Exception as again:
                 error = again
-        where = f"{record.topic}/{record.partition}/{record.offset}"
+        where = f"{record.topic}/{record.partition}/{record.offset}" + (f"/{record.nth}" if record.nth >= 0 else "")
         trace = "".join(traceback.format_exception(error))
         log.error(
             "an event has failed too often and becomes a dead letter", action=self.name, record=where, traceback=trace

@@ -7,7 +7,7 @@ the next caller's send.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -24,9 +24,10 @@ from .wire import (
     channel_record,
     dead_letter_record,
     decode_channel_event,
-    decode_read,
+    decode_reads,
     decode_unsent,
     read_record,
+    read_records,
     unsent_record,
 )
 
@@ -35,13 +36,17 @@ log = structlog.get_logger()
 
 @dataclass(eq=False, repr=False)
 class Sender:
-    """Owns the producer. Sends nothing before the topics are checked: events could go to wrong partitions."""
+    """Owns the producer. Sends nothing before the topics are checked: events could go to wrong partitions.
+
+    `may_pack` says whether reads may share records, which processes of an older version cannot read.
+    """
 
     _producer: KafkaProducer
     topics: Topics
     partitions: int
     _topics_checked: asyncio.Event
     _backlog: Backlog
+    _may_pack: Callable[[], bool]
     late: bool = False
     down: bool = False
     _sends: "set[asyncio.Task[None]]" = field(default_factory=set)
@@ -66,7 +71,7 @@ class Sender:
         return task
 
     def begin_reads(self, events: Sequence[ReadEvent]) -> "asyncio.Task[None]":
-        return self.begin(self.topics.reads, [read_record(event, self.partitions) for event in events])
+        return self.begin(self.topics.reads, read_records(events, self.partitions, packed=self._may_pack()))
 
     async def send(self, topic: str, records: Sequence[Record]) -> None:
         await asyncio.shield(self.begin(topic, records))
@@ -97,7 +102,7 @@ class Sender:
     def _record(self, topic: str, value: bytes) -> Record:
         match topic:
             case self.topics.reads:
-                record = read_record(decode_read(value), self.partitions)
+                record = self._read_record(value)
             case self.topics.messages:
                 record = channel_record(decode_channel_event(value), self.partitions)
             case self.topics.unsent:
@@ -105,6 +110,14 @@ class Sender:
             case _:
                 raise NotAnEvent(f"{topic!r} is no topic of events")
         return record._replace(value=value)
+
+    def _read_record(self, value: bytes) -> Record:
+        """A packed record is among the dead letters if a process of an older version has put it there."""
+        states = decode_reads(value)
+        if not states:
+            raise NotAnEvent("a packed record without states")
+        record = read_record(states[0], self.partitions)
+        return record if len(states) == 1 else record._replace(key=b"")
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._sends.discard(task)

@@ -1,21 +1,29 @@
 """Events as Kafka records, and back.
 
 Instances of different versions read each other's records: unknown fields are ignored, and later fields have defaults.
+
+A *packed* record (`v` is 2) holds many read states of one partition. Each is what a record of its own would hold.
 """
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from zlib import crc32
 
-from msgspec import Struct, json
+from msgspec import Raw, Struct, json
 from msgspec.structs import asdict
 
-from readstate.domain.events import VERSION, AnyChannelEvent, DeadLetter, ReadEvent, UnsentEvent
+from readstate.domain.events import VERSION, AnyChannelEvent, Consumed, DeadLetter, ReadEvent, UnsentEvent
 from readstate.domain.facts import Key
 from readstate.domain.model import NO_CHANGE, ChangeNumber
 from readstate.domain.rooms import channel_and_thread, is_thread, partition_of, thread_room
 
 from .producer import Record
+
+PACKED = 2
+"""The version of packed records."""
+MOST_PACKED_BYTES = 256_000
+"""The largest packed record."""
 
 
 class NotAnEvent(ValueError):
@@ -44,6 +52,18 @@ class _ReadOnWire(_Whose, frozen=True, gc=False, kw_only=True):
     v: int = VERSION
 
 
+class _Packed(Struct, frozen=True, gc=False):
+    """`states` is None in a record that is not packed."""
+
+    states: list[_ReadOnWire] | None = None
+
+
+class _PackedBytes(Struct, frozen=True, gc=False):
+    """The same, with states that may be invalid."""
+
+    states: list[Raw] | None = None
+
+
 _encode = json.Encoder().encode
 
 
@@ -65,13 +85,46 @@ def _decoder(kind: Any) -> Callable[[bytes], Any]:
 
 def read_record(event: ReadEvent, partitions: int) -> Record:
     """Key: user and channel."""
-    value: ReadEvent | dict[str, Any] = event
+    key = _read_key(event)
+    return Record(key, _encode(_read_value(event)), crc32(key) % partitions)
+
+
+def read_records(events: Sequence[ReadEvent], partitions: int, *, packed: bool) -> list[Record]:
+    """One record for each event, or, if they may be packed, for each partition."""
+    if not packed:
+        return [read_record(event, partitions) for event in events]
+    together: dict[int, list[ReadEvent]] = defaultdict(list)
+    for event in events:
+        together[crc32(_read_key(event)) % partitions].append(event)
+    return [record for partition, some in together.items() for record in _packed_records(some, partition)]
+
+
+def _packed_records(events: Sequence[ReadEvent], partition: int) -> Iterator[Record]:
+    """As few records as `MOST_PACKED_BYTES` allows. A state that is alone in its record is not packed."""
+    if len(events) == 1:
+        yield Record(_read_key(events[0]), _encode(_read_value(events[0])), partition)
+        return
+    value = _encode({"v": PACKED, "states": list(map(_read_value, events))})
+    if len(value) <= MOST_PACKED_BYTES:
+        yield Record(b"", value, partition)
+        return
+    middle = len(events) // 2
+    yield from _packed_records(events[:middle], partition)
+    yield from _packed_records(events[middle:], partition)
+
+
+def _read_key(event: ReadEvent) -> bytes:
     channel = event.channel_id
     if is_thread(channel):
-        channel, thread = channel_and_thread(channel)
-        value = asdict(event) | {"channel_id": channel, "thread_id": thread}
-    key = f"{event.user_id}:{channel}".encode()
-    return Record(key, _encode(value), crc32(key) % partitions)
+        channel, _ = channel_and_thread(channel)
+    return f"{event.user_id}:{channel}".encode()
+
+
+def _read_value(event: ReadEvent) -> ReadEvent | dict[str, Any]:
+    if not is_thread(event.channel_id):
+        return event
+    channel, thread = channel_and_thread(event.channel_id)
+    return asdict(event) | {"channel_id": channel, "thread_id": thread}
 
 
 def channel_record(event: AnyChannelEvent, partitions: int) -> Record:
@@ -96,11 +149,48 @@ decode_channel_event: Callable[[bytes], AnyChannelEvent] = _decoder(AnyChannelEv
 decode_unsent: Callable[[bytes], UnsentEvent] = _decoder(UnsentEvent)
 decode_dead_letter: Callable[[bytes], DeadLetter] = _decoder(DeadLetter)
 _decode_read: Callable[[bytes], _ReadOnWire] = _decoder(_ReadOnWire)
+_decode_packed: Callable[[bytes], _Packed] = _decoder(_Packed)
+_decode_packed_bytes: Callable[[bytes], _PackedBytes] = _decoder(_PackedBytes)
 _decode_whose: Callable[[bytes], _Whose] = _decoder(_Whose)
 
 
 def decode_read(value: bytes) -> ReadEvent:
-    event = _decode_read(value)
+    """The state of a record that is not packed."""
+    return _read_event(_decode_read(value))
+
+
+def decode_reads(value: bytes) -> list[ReadEvent]:
+    """The states of a record, packed or not."""
+    states = _decode_packed(value).states
+    return [decode_read(value)] if states is None else list(map(_read_event, states))
+
+
+def count_reads(record: Consumed) -> int:
+    """About how many states a record holds, without decoding it."""
+    return max(1, record.value.count(b'"user_id":'))
+
+
+def split_reads(value: bytes) -> list[bytes]:
+    """The states of a packed record, each as a record of its own would hold it. Other values stay whole.
+
+    Does not look into the states: one that cannot be decoded is returned like the others.
+    """
+    try:
+        states = _decode_packed_bytes(value).states
+    except NotAnEvent:
+        states = None
+    return list(map(bytes, states)) if states else [value]
+
+
+def split_record(record: Consumed) -> list[Consumed]:
+    """A record of reads as one for each of its states."""
+    values = split_reads(record.value)
+    if record.nth >= 0 or values == [record.value]:
+        return [record]
+    return [record._replace(value=value, nth=nth) for nth, value in enumerate(values)]
+
+
+def _read_event(event: _ReadOnWire) -> ReadEvent:
     return ReadEvent(
         event.user_id,
         _room(event),

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from readstate.domain.events import ReadEvent
 from readstate.domain.facts import Key
+from readstate.domain.folding.reads import fold_reads
 from readstate.domain.model import Entry, Mode, Position, Reading, ReadState, SeenPosition
 from readstate.domain.rooms import channel_and_thread, is_thread
 from readstate.domain.rules import receipt_seq, seen_position
@@ -29,9 +30,7 @@ class SqlReads(SqlTopic):
 
     async def merge_unless_erased(self, events: Sequence[ReadEvent]) -> Sequence[ReadEvent]:
         async def work(session: Session) -> Sequence[ReadEvent]:
-            gone = await erased_at(session, {event.user_id for event in events})
-            taken = [event for event in events if event.created_at > gone.get(event.user_id, -1)] if gone else events
-            return await _merge(session, taken)
+            return await _merge(session, await _unless_erased(session, events))
 
         return await self._database.write(work)
 
@@ -102,9 +101,19 @@ class SqlReads(SqlTopic):
         await self._run("cut_skipped", user, user=user, channel=channel, seq=seq)
 
 
+async def _unless_erased(session: Session, events: Sequence[ReadEvent]) -> Sequence[ReadEvent]:
+    """Those from after their user was erased. Nearly always all: nobody was erased since the oldest of them."""
+    newest = await session.value("newest_erasure")
+    users = {event.user_id for event in events if event.created_at <= newest}
+    gone = await erased_at(session, users)
+    return [event for event in events if event.created_at > gone.get(event.user_id, -1)] if gone else events
+
+
 async def _merge(session: Session, events: Sequence[ReadEvent]) -> Sequence[ReadEvent]:
-    await session.put("merge_receipts", sorted(map(_receipt, events)))
-    return events
+    """Folds them after the erased ones are left out: folded with one of those, a later state would go with it."""
+    states = fold_reads(events)
+    await session.put("merge_receipts", sorted(map(_receipt, states)))
+    return states
 
 
 def _receipt(e: ReadEvent) -> tuple[Any, ...]:

@@ -73,8 +73,12 @@ async def erase_dead_letters(session: Session, user: str) -> None:
 
 
 def _place(letter: DeadLetter) -> str:
-    """Partition, offset and a checksum: a topic that was recreated has other events at the same offsets."""
-    return f"{letter.partition}/{letter.offset}/{crc32(letter.event.encode()):08x}"
+    """Partition, offset, perhaps the index in a packed record, and a checksum.
+
+    A topic that was recreated has other events at the same offsets.
+    """
+    index = f"/{letter.index}" if letter.index >= 0 else ""
+    return f"{letter.partition}/{letter.offset}{index}/{crc32(letter.event.encode()):08x}"
 
 
 def _storable(text: str) -> str:

@@ -102,6 +102,14 @@ class SharedHot(ValkeyHot):
         self._presence = ValkeyPresence(self._backend, instance_id)
         self.presence: HotPresence = self._presence
 
+    async def join(self) -> None:
+        """Tell the other processes that this one is there, and what it reads."""
+        await self._presence.join()
+
+    def all_read_packed(self) -> bool:
+        """Whether every process has said for a while that it reads packed records."""
+        return self._presence.all_read_packed
+
     async def close(self) -> None:
         await self._presence.close()
         await super().close()

@@ -664,6 +664,10 @@ FROM (SELECT user_id FROM members WHERE channel_id = :channel AND active AND joi
 SELECT coalesce(json_agg(json_build_array(user_hash, at)), '[]')
 FROM erased WHERE user_hash IN (SELECT jsonb_array_elements_text(:keys::jsonb));
 
+-- name: newest_erasure
+-- When a user was last erased; -1: nobody was.
+SELECT coalesce(max(at), -1) FROM erased;
+
 -- name: note_erased
 -- A user was erased.
 INSERT INTO erased AS e (user_hash, at) VALUES (:hash, :at)

@@ -635,6 +635,10 @@ FROM (SELECT user_id FROM members WHERE channel_id = :channel AND active AND joi
 SELECT json_group_array(json_array(user_hash, at)) FROM erased
 WHERE user_hash IN (SELECT value FROM json_each(:keys));
 
+-- name: newest_erasure
+-- When a user was last erased; -1: nobody was.
+SELECT coalesce(max(at), -1) FROM erased;
+
 -- name: note_erased
 -- A user was erased.
 INSERT INTO erased (user_hash, at) VALUES (:hash, :at)

@@ -2,6 +2,8 @@
 
 A process that loses its lease, because it was paused for too long or the hot store was lost, takes another one under a
 new name and writes its connected users again. So a name that is gone stays gone, and readers may cache that.
+
+The end of a name says what its process reads. Names of older processes, which say nothing, are valid beside these.
 """
 
 import asyncio
@@ -19,6 +21,9 @@ MAX_GONE = 1_000
 """How many names of gone processes are cached."""
 MAX_USERS = 500
 """Users in one call."""
+
+READS_PACKED = ":2"
+"""The end of the name of a process that reads packed records."""
 
 LEASE = Function("instance_lease")
 
@@ -39,6 +44,8 @@ class Instances:
         self._id = instance_id
         self._settled = NO_GENERATION
         self._read_at = 0.0
+        self._unpacked_at = monotonic()
+        """When a process may last have been there that does not read packed records."""
         self._joining = asyncio.Lock()
         self.name = ""
         """The name of this process's lease; empty: none yet."""
@@ -61,6 +68,13 @@ class Instances:
             await self._read()
         return self._settled
 
+    @property
+    def all_read_packed(self) -> bool:
+        """Whether every process has said for a while that it reads packed records. False while nobody can be asked."""
+        now = monotonic()
+        is_known = now < self._read_at + self._timings.lease_ms / 1000
+        return is_known and now >= self._unpacked_at + self._timings.packed_after
+
     async def learn(self, names: Iterable[str]) -> None:
         """Find out which of these are gone. A lease is written before anything under its name."""
         await self._read()
@@ -81,7 +95,7 @@ class Instances:
         """Renew this process's lease. False: it has a new name, under which none of its users is written yet."""
         if self.name and (await self._read(self.name, self._timings.lease_ms)).is_mine:
             return True
-        name = f"{self._id}:{secrets.token_hex(6)}"
+        name = f"{self._id}:{secrets.token_hex(6)}{READS_PACKED}"
         await self._read(name, self._timings.lease_ms, take=True)
         self.name = name
         return False
@@ -99,6 +113,8 @@ class Instances:
         age, mine, live, gone = await self._backend.one(LEASE, [self._key], me, lease, int(take))
         found = _Lease(age, bool(mine), {one.decode() for one in live}, {one.decode() for one in gone})
         self.live, self._read_at = found.live, monotonic()
+        if not all(name.endswith(READS_PACKED) for name in found.live):
+            self._unpacked_at = self._read_at
         self._cache_gone(found.gone)
         return found
 

@@ -37,12 +37,12 @@ class ValkeyPresence:
         self._deliveries = deliveries = Deliveries(self._calls, self._own, self._users)
         self.reached, self.unproven = deliveries.reached, deliveries.unproven
         self.sent, self.proven, self.noted = deliveries.sent, deliveries.proven, deliveries.noted
-        self._departures = Departures(self._calls, self._own, deliveries, self._users, self._join)
+        self._departures = Departures(self._calls, self._own, deliveries, self._users, self.join)
         self.disconnect, self.expire = self._departures.disconnect, self._departures.expire
 
     async def connect(self, user: str, device: str, until: int, focus: str | None, connection: str = "") -> None:
         written = self._own.put(user, (device, connection), until, focus or "")
-        await self._join()
+        await self.join()
         if connection:
             self._users.changed(user)
         await self._write([written])
@@ -62,7 +62,11 @@ class ValkeyPresence:
                     await self._flush()
                     await self._instances.leave()
 
-    async def _join(self) -> None:
+    @property
+    def all_read_packed(self) -> bool:
+        return self._instances.all_read_packed
+
+    async def join(self) -> None:
         """Take a lease before anything is written under its name, and start the background task."""
         await self._instances.join()
         if self._task is None:
