@@ -9,7 +9,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -119,9 +119,37 @@ class Cluster:
             return "one `serve`, and workers: a message writer, a persister, and one with the other roles"
         return "one `serve`, and one worker with all roles"
 
-    async def settled(self) -> None:
+    @contextlib.asynccontextmanager
+    async def watching(self) -> AsyncIterator["Progress"]:
+        """Gives what tells how far the workers are, connected: that costs more than a question does."""
+        watcher = Watcher({"bootstrap.servers": self.kafka.url}, PARTITIONS, KafkaTimings())
+        progress = Progress(watcher, self.topics)
+        try:
+            await progress.settled()
+            yield progress
+        finally:
+            await watcher.close()
+
+    def settle(self) -> None:
         """Return when the workers have done all that is in the log."""
-        topics = self.topics
+
+        async def settle() -> None:
+            async with self.watching():
+                pass
+
+        asyncio.run(settle())
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Of the workers."""
+
+    _watcher: Watcher
+    _topics: Topics
+
+    async def settled(self) -> None:
+        """Return when they have done all that is in the log."""
+        topics = self._topics
         groups = {
             topics.messages: topics.writer,
             topics.reads: topics.persister,
@@ -131,22 +159,13 @@ class Cluster:
 
     async def applied(self) -> None:
         """Return when the writer has done what is in the log; to be asked when PostgreSQL has all of it already."""
-        await self._until_done({self.topics.messages: self.topics.writer}, LOOK_SECONDS)
+        await self._until_done({self._topics.messages: self._topics.writer}, LOOK_SECONDS)
 
     async def _until_done(self, groups: Mapping[str, str], pause: float) -> None:
-        watcher = Watcher({"bootstrap.servers": self.kafka.url}, PARTITIONS, KafkaTimings())
-
         async def done() -> bool:
-            return not any([await watcher.lag(group, topic) for topic, group in groups.items()])
+            return not any([await self._watcher.lag(group, topic) for topic, group in groups.items()])
 
-        try:
-            await until(done, "the workers have done everything", pause=pause)
-        finally:
-            await watcher.close()
-
-    def settle(self) -> None:
-        """The same for those who don't await."""
-        asyncio.run(self.settled())
+        await until(done, "the workers have done everything", pause=pause)
 
 
 async def until(condition: Callable[[], Awaitable[bool]], what: str, *, pause: float = LOOK_SECONDS) -> None:

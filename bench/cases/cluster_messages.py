@@ -141,17 +141,20 @@ async def _round(cluster: Cluster, kind: Kind, way: str, pace: Pace) -> None:
     count = {"batches": kind.batched, "single": kind.single, "plain": kind.plain}[way]
     places = list(kind.places(side, count))
     size, connections = (SIZE, CONNECTIONS) if way == "batches" else (1, SINGLE_CONNECTIONS)
-    begin = await before(cluster)
-    load = await bursting(server.port, _requests(server, places, size, connections), _accepts(size), 300)
-    await _until_stored(cluster.plain_database if way == "plain" else cluster.postgres.url, kind, side)
-    if way != "plain":
-        await cluster.applied()
-    end = time.perf_counter()
-    await cluster.settled()
+    requests = _requests(server, places, size, connections)
+    async with cluster.watching() as progress:
+        begin = await before(cluster)
+        load = await bursting(server.port, requests, _accepts(size), 300)
+        await _until_stored(cluster.plain_database if way == "plain" else cluster.postgres.url, kind, side)
+        if way != "plain":
+            await progress.applied()
+        end = time.perf_counter()
+        if way != "plain":
+            await progress.settled()
+        pace.spent.add(begin, await after(cluster))
     pace.loads.append(load)
     pace.done.append(count / (end - begin.at))
     pace.messages += count
-    pace.spent.add(begin, await after(cluster))
 
 
 def _requests(server: Server, places: Sequence[tuple[int, int]], size: int, connections: int) -> list[list[bytes]]:

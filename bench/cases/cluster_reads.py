@@ -31,6 +31,8 @@ REPEATS = 4
 TWICE = 2
 PACE = 15_000
 """Reads in a second at which the lag is measured."""
+PACED_STEPS = 5
+"""How far each pointer may move meanwhile; batches at full speed move the same pointers."""
 TARGET, AIM = 30_000, 50_000
 TARGET_RATIO, AIM_RATIO = 30, 50
 TARGET_SINGLE, AIM_SINGLE = 5, 8
@@ -174,11 +176,12 @@ def run(setting: Setting) -> Result:
         quiet = Quiet(setting.say, setting.quick)
         *alternating, scrolling = sides
         for turn in range(plan.rounds + 1):
+            _talk(setting, cluster, plan.town, plan.messages + PACED_STEPS)
             for side in alternating:
-                _talk(setting, cluster, plan.town, plan.messages)
                 quiet.wait()
                 setting.say(f"round {turn} of {plan.rounds}, {side.name}" if turn else f"getting warm, {side.name}")
-                uvloop.run(_round(cluster, side, plan.messages, plan.seconds))
+                steps = PACED_STEPS if side.pace else plan.messages
+                uvloop.run(_round(cluster, side, steps, plan.seconds))
                 if not turn:
                     side.forget()
         folded = _repeats(setting, cluster, plan, scrolling)

@@ -243,14 +243,16 @@ def _cluster(setting: Setting, quiet: Quiet, result: Result) -> None:
 
 
 async def _metered(cluster: Cluster, groups: Groups, pace: Pace, spent: Spent, count: int) -> None:
-    async def applied() -> None:
-        await _stored(cluster, groups)
-        await cluster.applied()
+    async with cluster.watching() as progress:
 
-    begin = await before(cluster)
-    await _round(cluster.serve, groups, pace, count, True, applied)
-    await cluster.settled()
-    spent.add(begin, await after(cluster))
+        async def applied() -> None:
+            await _stored(cluster, groups)
+            await progress.applied()
+
+        begin = await before(cluster)
+        await _round(cluster.serve, groups, pace, count, True, applied)
+        await progress.settled()
+        spent.add(begin, await after(cluster))
 
 
 async def _stored(cluster: Cluster, groups: Groups) -> None:

@@ -9,6 +9,7 @@ from statistics import median
 import jwt
 import uvloop
 
+from ..cluster import use
 from ..load import HOST, PATIENCE, BenchmarkError, Load, burst, encode
 from ..report import Result, number, times
 from ..servers import Server, on_cores, readstate, two_cores
@@ -118,6 +119,7 @@ def _measure(setting: Setting, server: Server, secret: str) -> Result:
     claims = {"exp": int(time.time()) + 3600}
     tokens = [jwt.encode({"sub": user_id(user)} | claims, secret, "HS256") for user in range(DEVICES)]
     loads: dict[str, list[Load]] = {"frames": [], "requests": []}
+    cpu = dict.fromkeys(loads, 0.0)
     for turn in range(1, rounds + 1):
         for name, taken in loads.items():
             setting.say(f"round {turn} of {rounds}, sending messages")
@@ -126,15 +128,18 @@ def _measure(setting: Setting, server: Server, secret: str) -> Result:
             places = [readings.places(user, town.head) for user in range(DEVICES)]
             with on_cores(two_cores()[1]):
                 if name == "frames":
-                    load = uvloop.run(_frames(server, tokens, places, seconds))
+                    load, used = uvloop.run(_frames(server, tokens, places, seconds))
                 else:
-                    load = burst(server.port, _requests(server, places), lambda body: CHANGED in body, seconds)
+                    requests, before = _requests(server, places), use(server.pid).cpu
+                    load = burst(server.port, requests, lambda body: CHANGED in body, seconds)
+                    used = use(server.pid).cpu - before
+            cpu[name] += used
             readings.acknowledge(load.answered)
             taken.append(load)
     setting.say("killing the server, looking for every read")
     server.kill()
     server.start()
-    return _result(loads, check_pointers(server.wire(), readings.expected()))
+    return _result(loads, cpu, check_pointers(server.wire(), readings.expected()))
 
 
 def _requests(server: Server, places: Sequence[Iterator[tuple[int, int]]]) -> list[list[bytes]]:
@@ -152,25 +157,26 @@ def _requests(server: Server, places: Sequence[Iterator[tuple[int, int]]]) -> li
 
 async def _frames(
     server: Server, tokens: Sequence[str], places: Sequence[Iterator[tuple[int, int]]], seconds: float
-) -> Load:
+) -> tuple[Load, float]:
+    """With the processor time of the server, once all are connected."""
     loop, tally = asyncio.get_running_loop(), Tally()
     readers = [Reader(user_id(user), token, tally) for user, token in enumerate(tokens)]
     for reader in readers:
         await loop.create_connection(lambda made=reader: made, HOST, server.port)  # type: ignore[misc]
     async with asyncio.timeout(PATIENCE):
         await asyncio.gather(*(reader.ready for reader in readers))
-    begin = time.perf_counter()
+    before, begin = use(server.pid).cpu, time.perf_counter()
     async with asyncio.timeout(seconds + PATIENCE):
         await asyncio.gather(*(one.begin(mine, begin + seconds) for one, mine in zip(readers, places, strict=True)))
-    elapsed = time.perf_counter() - begin
+    elapsed, used = time.perf_counter() - begin, use(server.pid).cpu - before
     tally.check()
     for reader in readers:
         reader.close()
     latencies = sorted(latency for reader in readers for latency in reader.latencies)
-    return Load(len(latencies), elapsed, latencies, [len(reader.latencies) for reader in readers])
+    return Load(len(latencies), elapsed, latencies, [len(reader.latencies) for reader in readers]), used
 
 
-def _result(loads: dict[str, list[Load]], checked: int) -> Result:
+def _result(loads: dict[str, list[Load]], cpu: dict[str, float], checked: int) -> Result:
     result = Result(ABOUT)
     frames, requests = (median(load.rate for load in taken) for taken in loads.values())
     target = f"{TARGET}× or more (aim {AIM}×)"
@@ -182,5 +188,8 @@ def _result(loads: dict[str, list[Load]], checked: int) -> Result:
         for taken in loads.values()
     )
     result.add("P50 / P95 / P99", ours, f"{theirs} requests")
+    frame, request = (1e6 * cpu[name] / sum(load.requests for load in taken) for name, taken in loads.items())
+    what = "µs of the server's processor time for a read"
+    result.add(what, number(frame), f"{number(request)} requests", times(request / frame))
     result.add("pointers lost by SIGKILL", f"0 of {checked:,}", target="0", met=True)
     return result

@@ -32,6 +32,8 @@ def explain(user: User, channel: Channel, keys: Keys = False, as_json: Json = Fa
     """Show how an unread count is made up."""
     answer = target.call(lambda client: client.explain(user, channel, keys=keys or None))
     stored = [part for key in answer.keys or () for part in ("", *_key(key))]
+    if keys and not stored:
+        stored = ["", "the hot store had nothing of them"]
     present(answer, as_json, _sum(answer), "", _circumstances(answer), *stored)
 
 
