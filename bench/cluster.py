@@ -40,6 +40,7 @@ ONE_WORKER = {"worker": tuple(ROLES)}
 DRAIN_SECONDS = 300.0
 LOOK_SECONDS = 0.05
 """Between two looks that cost next to nothing."""
+ANSWER_SECONDS = 60.0
 LAG_SECONDS = 0.5
 """Between two questions to Kafka, which cost it something: not within what is measured."""
 
@@ -119,10 +120,14 @@ class Cluster:
             return "one `serve`, and workers: a message writer, a persister, and one with the other roles"
         return "one `serve`, and one worker with all roles"
 
+    def watcher(self) -> Watcher:
+        """Asks Kafka how long its logs are; patiently, since the machine is busy by design."""
+        return Watcher({"bootstrap.servers": self.kafka.url}, PARTITIONS, KafkaTimings(answer=ANSWER_SECONDS))
+
     @contextlib.asynccontextmanager
     async def watching(self) -> AsyncIterator["Progress"]:
         """Gives what tells how far the workers are, connected: that costs more than a question does."""
-        watcher = Watcher({"bootstrap.servers": self.kafka.url}, PARTITIONS, KafkaTimings())
+        watcher = self.watcher()
         progress = Progress(watcher, self.topics)
         try:
             await progress.settled()

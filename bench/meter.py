@@ -7,10 +7,7 @@ from dataclasses import dataclass, field
 
 import asyncpg  # type: ignore[import-untyped]
 
-from readstate.adapters.kafka.watcher import Watcher
-from readstate.timings import KafkaTimings
-
-from .cluster import PARTITIONS, Cluster, uses
+from .cluster import Cluster, uses
 from .report import Result, number
 
 LEAST = 0.5
@@ -87,7 +84,7 @@ async def _traffic(cluster: Cluster) -> dict[str, int]:
 
 
 async def _records(cluster: Cluster, topics: Sequence[str]) -> int:
-    watcher = Watcher({"bootstrap.servers": cluster.kafka.url}, PARTITIONS, KafkaTimings())
+    watcher = cluster.watcher()
     try:
         return sum([sum((await watcher.ends(topic)).values()) for topic in topics])
     finally:
