@@ -18,6 +18,7 @@ from .load import BenchmarkError
 NAMES = (
     "reads_batch",
     "reads_single",
+    "reads_ws",
     "bulk_sync",
     "big_channel",
     "inbox",
@@ -32,10 +33,13 @@ NAMES = (
     "valkey_reads",
     "valkey_messages",
     "postgres",
+    "embedded_postgres",
     "badge_replica",
     "badge_counting",
     "cluster_reads",
     "cluster_messages",
+    "groups",
+    "cluster_scale",
 )
 RESULTS = Path(__file__).parent / "RESULTS.md"
 

@@ -23,19 +23,26 @@ from readstate.stack import Kafka, Postgres, Valkey
 from readstate.timings import KafkaTimings, SqlTimings
 from readstate.workers import MESSAGE_WRITER, RECEIPT_PERSISTER, ROLES
 
+from .allocator import allocator, jemalloc
 from .load import HOST, BenchmarkError
 from .servers import UNLIMITED, Server, Silent, free_port, readstate
 
 PARTITIONS = 32
 PLAIN = "plain"
+PLAIN_TOPICS = ("reads", "messages")
 WORKERS = {
     "writer": (MESSAGE_WRITER,),
     "persister": (RECEIPT_PERSISTER,),
     "other roles": tuple(role for role in ROLES if role not in {MESSAGE_WRITER, RECEIPT_PERSISTER}),
 }
 """A process each, by what they are called here."""
+ONE_WORKER = {"worker": tuple(ROLES)}
 DRAIN_SECONDS = 300.0
 LOOK_SECONDS = 0.05
+"""Between two looks that cost next to nothing."""
+ANSWER_SECONDS = 60.0
+LAG_SECONDS = 0.5
+"""Between two questions to Kafka, which cost it something: not within what is measured."""
 
 
 @dataclass
@@ -51,19 +58,27 @@ class Cluster:
     """By name."""
     plain: Server
     plain_workers: list[Server]
+    settings: Mapping[str, str]
+    """Of its instances and workers."""
+    more: dict[str, Server] = field(default_factory=dict)
+    """What runs besides, by name."""
     topics: Topics = field(default_factory=Topics)
 
     @property
     def versions(self) -> str:
         """Of the servers."""
         names = {"Valkey": self.valkey, "Kafka": self.kafka, "PostgreSQL": self.postgres}
-        return ", ".join(f"{name} {server.record.version}" for name, server in names.items())
+        versions = {name: server.record.version for name, server in names.items()}
+        versions["Valkey"] += f" (allocator: {allocator(self.valkey)})"
+        return ", ".join(f"{name} {version}" for name, version in versions.items())
 
     @property
     def pids(self) -> dict[str, int]:
-        """The first process of each part of the cluster profile."""
+        """The first process of each part, also of the plain design."""
         servers = {"Valkey": self.valkey, "Kafka": self.kafka, "PostgreSQL": self.postgres}
-        found = {"serve": self.serve.pid} | {role: worker.pid for role, worker in self.workers.items()}
+        mine = {"serve": self.serve} | self.workers | self.more
+        plain = {server.name: server for server in (self.plain, *self.plain_workers)}
+        found = {name: server.pid for name, server in (mine | plain).items()}
         return found | {name: server.process.pid for name, server in servers.items() if server.process is not None}
 
     @property
@@ -71,22 +86,52 @@ class Cluster:
         """Where the plain one keeps its tables."""
         return f"{self.postgres.url.rpartition('/')[0]}/{PLAIN}"
 
+    @contextlib.contextmanager
+    def another(self, name: str) -> Iterator[Server]:
+        """A second process beside `serve` or a worker of this name; gone after this."""
+        called = f"{name} 2"
+        home = self.directory / called.replace(" ", "-")
+        if name == "serve":
+            server = readstate(home, **self.settings)
+        else:
+            server = _worker(home, called, WORKERS[name], self.settings)
+        try:
+            server.start()
+            self.more[called] = server
+            yield server
+        finally:
+            self.more.pop(called, None)
+            server.stop()
+
+    @property
+    def log_topics(self) -> list[str]:
+        """Of both designs."""
+        return [
+            self.topics.reads,
+            self.topics.messages,
+            self.topics.unsent,
+            *(f"{PLAIN}-{one}" for one in PLAIN_TOPICS),
+        ]
+
     @property
     def processes(self) -> str:
         """What runs, for people."""
-        return "one `serve`, and workers: a message writer, a persister, and one with the other roles"
+        if list(self.workers) == list(WORKERS):
+            return "one `serve`, and workers: a message writer, a persister, and one with the other roles"
+        return "one `serve`, and one worker with all roles"
+
+    def watcher(self) -> Watcher:
+        """Asks Kafka how long its logs are; patiently, since the machine is busy by design."""
+        return Watcher({"bootstrap.servers": self.kafka.url}, PARTITIONS, KafkaTimings(answer=ANSWER_SECONDS))
 
     @contextlib.asynccontextmanager
-    async def watching(self) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-        """Gives what returns when the workers have done all that is in the log."""
-        watcher = Watcher({"bootstrap.servers": self.kafka.url}, PARTITIONS, KafkaTimings())
-        groups = {self.topics.messages: self.topics.writer, self.topics.reads: self.topics.persister}
-
-        async def done() -> bool:
-            return not any([await watcher.lag(group, topic) for topic, group in groups.items()])
-
+    async def watching(self) -> AsyncIterator["Progress"]:
+        """Gives what tells how far the workers are, connected: that costs more than a question does."""
+        watcher = self.watcher()
+        progress = Progress(watcher, self.topics)
         try:
-            yield lambda: until(done, "the workers have done everything")
+            await progress.settled()
+            yield progress
         finally:
             await watcher.close()
 
@@ -94,33 +139,63 @@ class Cluster:
         """Return when the workers have done all that is in the log."""
 
         async def settle() -> None:
-            async with self.watching() as settled:
-                await settled()
+            async with self.watching():
+                pass
 
         asyncio.run(settle())
 
 
-async def until(condition: Callable[[], Awaitable[bool]], what: str, seconds: float = DRAIN_SECONDS) -> None:
+@dataclass(frozen=True)
+class Progress:
+    """Of the workers."""
+
+    _watcher: Watcher
+    _topics: Topics
+
+    async def settled(self) -> None:
+        """Return when they have done all that is in the log."""
+        topics = self._topics
+        groups = {
+            topics.messages: topics.writer,
+            topics.reads: topics.persister,
+            topics.unsent: topics.status_update,
+        }
+        await self._until_done(groups, LAG_SECONDS)
+
+    async def applied(self) -> None:
+        """Return when the writer has done what is in the log; to be asked when PostgreSQL has all of it already."""
+        await self._until_done({self._topics.messages: self._topics.writer}, LOOK_SECONDS)
+
+    async def _until_done(self, groups: Mapping[str, str], pause: float) -> None:
+        async def done() -> bool:
+            return not any([await self._watcher.lag(group, topic) for topic, group in groups.items()])
+
+        await until(done, "the workers have done everything", pause=pause)
+
+
+async def until(condition: Callable[[], Awaitable[bool]], what: str, *, pause: float = LOOK_SECONDS) -> None:
     """Return when it holds; BenchmarkError when it does not in time."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + DRAIN_SECONDS
     while not await condition():
         if time.monotonic() > end:
-            raise BenchmarkError(f"waited {seconds:.0f} s in vain until {what}")
-        await asyncio.sleep(LOOK_SECONDS)
+            raise BenchmarkError(f"waited {DRAIN_SECONDS:.0f} s in vain until {what}")
+        await asyncio.sleep(pause)
 
 
 @contextlib.contextmanager
-def running(directory: Path, say: Callable[[str], None]) -> Iterator[Cluster]:
+def running(
+    directory: Path, say: Callable[[str], None], workers: Mapping[str, Sequence[str]] = WORKERS
+) -> Iterator[Cluster]:
     """Started and ready; gone after this."""
     with contextlib.ExitStack() as stack:
         say("starting Valkey, PostgreSQL and Kafka")
-        valkey, postgres = Valkey(directory / "valkey"), Postgres(directory / "postgres")
+        valkey, postgres = Valkey(directory / "valkey", preload=jemalloc()), Postgres(directory / "postgres")
         kafka = Kafka(directory / "kafka", options=())  # as it is without the short cuts of tests
         for server in (valkey, postgres, kafka):
             stack.callback(server.wipe)
             server.start()
         asyncio.run(_make_databases(postgres.url))
-        cluster = _processes(directory, valkey, kafka, postgres)
+        cluster = _processes(directory, valkey, kafka, postgres, workers)
         say("starting serve and workers")
         for child in (cluster.serve, *cluster.workers.values(), cluster.plain, *cluster.plain_workers):
             stack.callback(child.stop)
@@ -135,7 +210,9 @@ async def _make_databases(url: str) -> None:
     await connection.close()
 
 
-def _processes(directory: Path, valkey: Valkey, kafka: Kafka, postgres: Postgres) -> Cluster:
+def _processes(
+    directory: Path, valkey: Valkey, kafka: Kafka, postgres: Postgres, roles_of: Mapping[str, Sequence[str]]
+) -> Cluster:
     settings = {
         "profile": "cluster",
         "hot_url": valkey.url,
@@ -147,7 +224,7 @@ def _processes(directory: Path, valkey: Valkey, kafka: Kafka, postgres: Postgres
         "produce_timeout": "5000",  # on a machine that is busy by design, reads would wait in the spool
     }
     serve = readstate(directory / "serve", **settings)
-    workers = {name: _worker(directory / name, name, roles, settings) for name, roles in WORKERS.items()}
+    workers = {name: _worker(directory / name, name, roles, settings) for name, roles in roles_of.items()}
     key = secrets.token_urlsafe(24)
     environment = {
         "PLAIN_VALKEY": valkey.url,
@@ -157,7 +234,7 @@ def _processes(directory: Path, valkey: Valkey, kafka: Kafka, postgres: Postgres
         "PLAIN_KEY": key,
     }
     plain, plain_workers = _plain(environment, key)
-    return Cluster(directory, valkey, kafka, postgres, serve, workers, plain, plain_workers)
+    return Cluster(directory, valkey, kafka, postgres, serve, workers, plain, plain_workers, settings)
 
 
 def _worker(home: Path, name: str, roles: Sequence[str], settings: Mapping[str, str]) -> Server:
@@ -173,10 +250,9 @@ def _plain(environment: Mapping[str, str], key: str) -> tuple[Server, list[Serve
     command += ["--loop", "uvloop", "--http", "httptools", "--ws", "none", "--no-access-log"]
     command += ["--log-level", "warning", "--no-server-header", "--timeout-keep-alive", "75"]
     consumers = [
-        Silent(f"plain {topic}", [sys.executable, "-m", module, topic], environment, 0, key)
-        for topic in ("reads", "messages")
+        Silent(f"plain {topic}", [sys.executable, "-m", module, topic], environment, 0, key) for topic in PLAIN_TOPICS
     ]
-    return Server("plain cluster", command, environment, port, key), list(consumers)
+    return Server("plain serve", command, environment, port, key), list(consumers)
 
 
 # ---------------------------------------------------------------- what processes use

@@ -90,12 +90,14 @@ class Reply:
 class _Connection(asyncio.Protocol):
     """Sends its requests one after another and notes how long each answer took."""
 
-    def __init__(self, requests: Iterator[bytes], check: Check, deadline: float) -> None:
+    def __init__(self, requests: Iterator[bytes], check: Check, deadline: float, interval: float = 0.0) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.latencies: list[float] = []
         self._requests = requests
         self._check = check
         self._deadline = deadline
+        self._interval = interval
+        """Seconds from one request to the next, if the answer is there by then."""
         self._reply = Reply()
         self._sent = 0.0
 
@@ -112,8 +114,12 @@ class _Connection(asyncio.Protocol):
         status, body = reply
         if status >= 300 or not self._check(body):
             self._end(BenchmarkError(f"{status} {body[:500]!r}"))
-        else:
+        elif (pause := self._sent + self._interval - now) <= 0:
             self._next(now)
+        elif now + pause < self._deadline:
+            asyncio.get_running_loop().call_later(pause, self._next, now + pause)
+        else:
+            self._end(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end(exc or BenchmarkError("the server closed the connection"))
@@ -144,14 +150,18 @@ def burst(port: int, sources: Sequence[Iterable[bytes]], check: Check, seconds: 
     return uvloop.run(bursting(port, sources, check, seconds))
 
 
-async def bursting(port: int, sources: Sequence[Iterable[bytes]], check: Check, seconds: float) -> Load:
-    """The same beside other things."""
+async def bursting(
+    port: int, sources: Sequence[Iterable[bytes]], check: Check, seconds: float, rate: float = 0.0
+) -> Load:
+    """The same beside other things; with a rate, requests come at even distances, so many in a second."""
     loop = asyncio.get_running_loop()
     begin = time.perf_counter()
     connections: list[_Connection] = []
     for source in sources:
-        connection = _Connection(iter(source), check, begin + seconds)
+        connection = _Connection(iter(source), check, begin + seconds, len(sources) / rate if rate else 0.0)
         connections.append(connection)
+        if rate:
+            await asyncio.sleep(1 / rate)
         await loop.create_connection(lambda made=connection: made, HOST, port)  # type: ignore[misc]
     async with asyncio.timeout(seconds + PATIENCE):
         await asyncio.gather(*(connection.done for connection in connections))

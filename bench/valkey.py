@@ -15,6 +15,7 @@ from readstate.domain.model import NO_POSITION, Generation
 from readstate.stack import Valkey
 from readstate.timings import ValkeyTimings
 
+from .allocator import allocator, jemalloc
 from .load import HOST, PATIENCE, BenchmarkError
 from .servers import on_cores
 
@@ -77,8 +78,8 @@ class Measured:
 
     @property
     def version(self) -> str:
-        """As it says itself."""
-        return f"Valkey {self.server.record.version}"
+        """As it says itself, with its allocator."""
+        return f"Valkey {self.server.record.version} (allocator: {allocator(self.server)})"
 
     def cpu(self) -> float:
         """Seconds of processor time that it has used, all its threads together."""
@@ -114,7 +115,7 @@ class Measured:
 @contextlib.contextmanager
 def valkey(directory: Path, cores: set[int] | None = None) -> Iterator[Measured]:
     """A server that keeps nothing on disk, on these cores only; gone after this."""
-    server = Valkey(directory / "valkey", persistent=False)
+    server = Valkey(directory / "valkey", preload=jemalloc())
     with on_cores(cores):
         server.start()
     try:

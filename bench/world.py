@@ -53,13 +53,13 @@ def send(wire: Wire, places: Sequence[tuple[int, int]]) -> None:
             raise BenchmarkError(f"not every message was accepted: {answer[:500]!r}")
 
 
-def message_batch(places: Sequence[tuple[int, int]]) -> bytes:
-    """The body of a request that sends a message for each (channel, seq)."""
+def message_batch(places: Sequence[tuple[int, int]], senders: Sequence[str] = (SENDER,)) -> bytes:
+    """The body of a request that sends a message for each (channel, seq); several people write in turns."""
     messages = [
         {
             "id": message_id(channel, seq),
             "channel_id": channel_id(channel),
-            "sender_id": SENDER,
+            "sender_id": senders[seq % len(senders)],
             "text": "See you at noon?",
             "outside": True,
         }

@@ -9,8 +9,9 @@ import asyncpg  # type: ignore[import-untyped]
 import msgspec
 import uvloop
 
-from ..cluster import Cluster, running, until, uses
+from ..cluster import Cluster, running, until
 from ..load import BenchmarkError, Load, Wire, bursting, encode
+from ..meter import Spent, after, before
 from ..quiet import Quiet
 from ..report import Result, number, times
 from ..servers import Server
@@ -20,16 +21,22 @@ from . import Setting
 SIZE = 100
 CONNECTIONS = 8
 SINGLE_CONNECTIONS = 64
+TARGETS = {(2, True): (9.0, 15.0), (100, True): (2.5, 5.0)}
+"""Ratio and aim beside the plain design, by members and whether in batches."""
+NONE = (0.0, 0.0)
+HEADS = "SELECT sum(last_seq) FROM channels WHERE channel_id = ANY($1)"
 LOADED = 1_000
 """Members of a large channel that are in the hot store."""
 ABOUT = (
-    "The cluster profile on one machine, everything on the same cores: the load generator, {processes}; {versions}. "
+    "The cluster profile on one machine, everything on the same cores: the load generator, {processes}; {versions}, "
+    "configured as docs/servers.md advises. "
     f"`POST /v1/messages`, {SIZE} in a request over {CONNECTIONS} connections, and one in a request over "
     f"{SINGLE_CONNECTIONS}; each to the next of the channels of one size: {{sizes}}. Channels of 2 and of 100 members "
     f"are counted by ledger, and all their members are in the hot store; those of 10,000 by timeline, and {LOADED:,} "
     "members are. A message is accepted when Kafka has acknowledged it; it is done when the writer has applied it, in "
     "PostgreSQL and in Valkey, so that counts have it. In a second: from the first request until the last message is "
-    "done. At the end every message must be in PostgreSQL, and members must have as many unread. Beside it, over the "
+    "done; processor time until the badges are done too. At the end every message must be in PostgreSQL, and "
+    "members must have as many unread. Beside it, over the "
     "same servers and in turns, the plain design (baselines/plain_cluster.py), one message in a request: a record "
     "that is waited for, a consumer that stores one message after another and puts it into a sorted set of every "
     "member, in one pipeline. Nobody is connected."
@@ -71,7 +78,8 @@ class Pace:
     loads: list[Load] = field(default_factory=list)
     done: list[float] = field(default_factory=list)
     """Messages in a second."""
-    cpu: dict[str, float] = field(default_factory=dict)
+    spent: Spent = field(default_factory=Spent)
+    """Until also the badges are done."""
     messages: int = 0
 
 
@@ -133,20 +141,20 @@ async def _round(cluster: Cluster, kind: Kind, way: str, pace: Pace) -> None:
     count = {"batches": kind.batched, "single": kind.single, "plain": kind.plain}[way]
     places = list(kind.places(side, count))
     size, connections = (SIZE, CONNECTIONS) if way == "batches" else (1, SINGLE_CONNECTIONS)
-    before, begin = uses(cluster.pids), time.perf_counter()
-    load = await bursting(server.port, _requests(server, places, size, connections), _accepts(size), 300)
-    if way == "plain":
-        await _until_stored(cluster.plain_database, kind, side)
-    else:
-        async with cluster.watching() as settled:
-            await settled()
-    elapsed = time.perf_counter() - begin
-    after = uses(cluster.pids)
+    requests = _requests(server, places, size, connections)
+    async with cluster.watching() as progress:
+        begin = await before(cluster)
+        load = await bursting(server.port, requests, _accepts(size), 300)
+        await _until_stored(cluster.plain_database if way == "plain" else cluster.postgres.url, kind, side)
+        if way != "plain":
+            await progress.applied()
+        end = time.perf_counter()
+        if way != "plain":
+            await progress.settled()
+        pace.spent.add(begin, await after(cluster))
     pace.loads.append(load)
-    pace.done.append(count / elapsed)
+    pace.done.append(count / (end - begin.at))
     pace.messages += count
-    for name in after:
-        pace.cpu[name] = pace.cpu.get(name, 0.0) + after[name].cpu - before[name].cpu
 
 
 def _requests(server: Server, places: Sequence[tuple[int, int]], size: int, connections: int) -> list[list[bytes]]:
@@ -160,14 +168,14 @@ def _accepts(size: int) -> Callable[[bytes], bool]:
 
 
 async def _until_stored(database: str, kind: Kind, side: str) -> None:
-    """Return when PostgreSQL has every message of these channels."""
+    """Return when PostgreSQL has every message of these channels, whose seqs have no gaps."""
     wanted = sum(kind.heads[side].values())
     names = [channel_id(channel) for channel in kind.channels]
     connection = await asyncpg.connect(database)
+    heads = await connection.prepare(HEADS)
 
     async def stored() -> bool:
-        found = await connection.fetchval("SELECT count(*) FROM messages WHERE channel_id = ANY($1)", names)
-        return bool(found == wanted)
+        return bool(await heads.fetchval(names) == wanted)
 
     try:
         await until(stored, "every message is in PostgreSQL")
@@ -203,17 +211,19 @@ def _tell(result: Result, kinds: Sequence[Kind], paces: dict[tuple[int, str], Pa
         theirs = median(plain.done)
         for name, pace in ((f"batches of {SIZE}", batches), ("single", single)):
             mine = median(pace.done)
-            what = f"{to}: messages done in a second, {name}"
-            result.add(what, number(mine), f"{number(theirs)} plain", times(mine / theirs))
+            what, (target, aim) = (
+                f"{to}: messages done in a second, {name}",
+                TARGETS.get((kind.members, pace is batches), NONE),
+            )
+            wanted, met = (f"{target:g}× or more (aim {aim:g}×)", mine / theirs >= target) if target else ("", None)
+            result.add(what, number(mine), f"{number(theirs)} plain", times(mine / theirs), wanted, met)
         for name, pace, size in ((f"batches of {SIZE}", batches, SIZE), ("single", single, 1)):
             accepted = median(load.rate * size for load in pace.loads)
             other = number(median(load.rate for load in plain.loads)) + " plain" if size == 1 else ""
             result.add(f"{to}: accepted in a second, {name}", number(accepted), other)
         result.add(f"{to}: accepted, single, P50 / P95 / P99", _latency(single), f"{_latency(plain)} plain")
-        each = {name: 1_000_000 * cpu / batches.messages for name, cpu in batches.cpu.items()}
-        parts = sorted(each.items(), key=lambda one: -one[1])
-        text = ", ".join(f"{name} {number(cpu)}" for name, cpu in parts if cpu >= 0.5)
-        result.add(f"{to}: processor time of 1,000 messages in batches, ms", f"{number(sum(each.values()))}: {text}")
+        for name, pace in ((f"batches of {SIZE}", batches), ("single", single), ("plain", plain)):
+            pace.spent.tell(result, f"{to}, {name}", "messages", pace.messages)
     result.add("accepted messages that are not in PostgreSQL", f"0 of {checked:,}", target="0", met=True)
 
 

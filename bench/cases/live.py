@@ -26,7 +26,7 @@ from .live_devices import BATCH, SENDERS, Crowd, Flow, Talk, resident
 DEVICES = 1_000
 GROUPS, GROUP_SIZE = 20, 100
 PAIRS = 500
-TARGET_RATE = 50_000
+TARGET_RATE, AIM_RATE = 95_000, 120_000
 TARGET_LATENCY = 50
 ABOUT = (
     f"{DEVICES:,} users with one device each, connected to `/v1/ws`; the server on one core, devices and senders on "
@@ -161,7 +161,7 @@ def _result(sides: Sequence[Side], others: dict[str, Flow], size: int) -> Result
     rate = rates[ours.name]
     result = Result(f"{ABOUT} A frame of `message.new` had {size} bytes.")
     what = "events delivered in a second, groups"
-    result.add(what, number(rate), target=f"{TARGET_RATE:,} or more", met=rate >= TARGET_RATE)
+    result.add(what, number(rate), target=f"{TARGET_RATE:,} or more (aim {AIM_RATE:,})", met=rate >= TARGET_RATE)
     for side in bare:
         limit = rates[side.name]
         result.add("beside the bare one", number(rate), f"{number(limit)} bare, {side.name}", times(rate / limit))

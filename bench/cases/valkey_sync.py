@@ -31,7 +31,8 @@ from ..valkey import Measured, valkey
 from ..world import SENDER, channel_id, message_id
 from . import Setting
 
-USERS = {seed.TIDY: ("1% unread", 50), seed.BUSY: ("all unread", 8)}
+USERS = {seed.TIDY: ("1% unread", 80), seed.BUSY: ("all unread", 2.5)}
+AIMS = {seed.TIDY: "", seed.BUSY: " (aim 4×)"}
 READ = 1
 """How far the busy user has read every channel."""
 AT = 1_700_000_000_000
@@ -248,7 +249,7 @@ def _result(about: str, sides: list[Side], calls: dict[str, dict[str, Noted]], q
             f"{number(ours.wall(user))} ms",
             f"{number(by_library.wall(user))} ms {by_library.name}",
             times(ratio),
-            f"{target}× or more",
+            f"{target}× or more{AIMS[user]}",
             ratio >= target,
         )
         for side in rest:

@@ -143,6 +143,20 @@ def test_messages_are_sent_read_counted_and_explained(anywhere: Shell) -> None:
     assert anywhere.answers("recount", "bob", "general") == {"before": 1, "after": 1}
 
 
+@pytest.mark.usefixtures("server")
+def test_what_the_hot_store_has_is_shown_in_words(shell: Shell) -> None:
+    one_channel(shell, "one", "two", "three")
+    shell.says("read", "bob", "general", "--up-to", "m1")
+    shell.says("read", "bob", "general", "--message", "m3")
+
+    assert "keys" not in shell.answers("explain", "bob", "general")
+    kept = shell.answers("explain", "bob", "general", "--keys")["keys"]
+    assert any(key["facts"].get("read one by one") == "3" for key in kept)
+    shown = shell.says("explain", "bob", "general", "--keys")
+    assert "seq 1 (m1, sent " in shown
+    assert "first " in shown
+
+
 def test_people_get_tables(shell: Shell) -> None:
     one_channel(shell, "hello", "world")
 
@@ -154,6 +168,7 @@ def test_people_get_tables(shell: Shell) -> None:
     explained = shell.says("explain", "bob", "general")
     assert "= 2  unread" in explained
     assert "ledger" in explained
+    assert "the hot store had nothing of them" in shell.says("explain", "bob", "general", "--keys")
     assert "read up to m2 (seq 2); 0 unread" in shell.says("read", "bob", "general")
     assert "nothing new" in shell.says("read", "bob", "general")
     assert "bob has nothing unread" in shell.says("unread", "bob")

@@ -141,11 +141,12 @@ def test_a_server_is_added_to_those_that_run(desk: Desk) -> None:
     assert desk.status()["valkey"].pid == pid
 
 
-async def test_data_and_addresses_survive_down_and_up(desk: Desk) -> None:
+async def test_addresses_and_the_database_survive_down_and_up_and_the_hot_store_begins_empty(desk: Desk) -> None:
     printed = desk.up("valkey,postgres")
     await ask(printed["READSTATE_DATABASE_URL"], "CREATE TABLE kept AS SELECT 42 AS answer")
     with Redis.from_url(printed["READSTATE_HOT_URL"]) as hot:
         hot.set("kept", "42")
+        assert hot.config_get("appendonly") == {"appendonly": "no"}
 
     assert "stopped valkey, postgres" in desk.down()
     assert desk.states() == {"valkey": "stopped", "postgres": "stopped"}
@@ -154,7 +155,7 @@ async def test_data_and_addresses_survive_down_and_up(desk: Desk) -> None:
     assert desk.up("valkey,postgres") == printed
     assert await ask(printed["READSTATE_DATABASE_URL"], "SELECT answer FROM kept") == 42
     with Redis.from_url(printed["READSTATE_HOT_URL"]) as hot:
-        assert hot.get("kept") == b"42"
+        assert hot.get("kept") is None, "as docs/servers.md advises, Valkey keeps nothing on disk"
 
 
 def test_what_died_is_shown_and_up_mends_it(desk: Desk) -> None:
@@ -287,7 +288,8 @@ def test_three_masters_share_all_slots(desk: Desk) -> None:
     assert desk.up("valkey-cluster")["READSTATE_HOT_URL"] == url
 
     with RedisCluster(host=host, port=int(port)) as cluster:
-        assert [cluster.get(f"key {number}") for number in range(100)] == [b"%d" % n for n in range(100)]
+        kept = [number for number in range(100) if cluster.get(f"key {number}") == b"%d" % number]
+        assert 0 < len(kept) < 100, "the node that died has lost its keys, the others have theirs"
 
 
 def test_the_hot_state_is_the_one_that_was_named_last(desk: Desk) -> None:

@@ -21,6 +21,7 @@ from readstate.stack.processes import birth
 from readstate.stack.server import Record
 from tests.servers import DEADLINE, wait_until
 
+LIBRARIES = [*Path("/usr/lib").glob("*-linux-gnu"), Path("/usr/lib64")]
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="what root meets")
 
 
@@ -38,13 +39,13 @@ def test_the_servers_of_a_block_end_with_it_and_leave_nothing() -> None:
 
 
 def test_a_block_can_keep_its_data_for_another_one(tmp_path: Path) -> None:
-    with servers("valkey", directory=tmp_path, keep=True) as stack:
-        url = stack.valkey.url
-        stack.valkey.ask("SET", "kept", "42")
+    with servers("postgres", directory=tmp_path, keep=True) as stack:
+        url = stack.postgres.url
+        made = (stack.postgres.data / "PG_VERSION").stat().st_ino
 
-    with servers("valkey", directory=tmp_path) as stack:
-        assert stack.valkey.url == url
-        assert stack.valkey.ask("GET", "kept") == "42"
+    with servers("postgres", directory=tmp_path) as stack:
+        assert stack.postgres.url == url
+        assert (stack.postgres.data / "PG_VERSION").stat().st_ino == made
 
     assert list(tmp_path.iterdir()) == []
 
@@ -130,6 +131,16 @@ def test_a_killed_valkey_starts_again_in_its_place(tmp_path: Path, persistent: b
         assert valkey.url == url
         with Redis.from_url(url) as client:
             assert client.get("kept") == left
+
+
+def test_a_valkey_can_run_with_another_library(tmp_path: Path) -> None:
+    library = next((found for folder in LIBRARIES for found in folder.glob("libz.so.1")), None)
+    if library is None:
+        pytest.skip("there is no library to try it with")
+
+    with Valkey(tmp_path / "valkey", preload=library) as valkey:
+        assert str(library.resolve()) in Path(f"/proc/{valkey.record.pid}/maps").read_text()
+        assert valkey.ask("PING") == "PONG"
 
 
 def test_a_paused_valkey_hangs_and_goes_on(tmp_path: Path) -> None:

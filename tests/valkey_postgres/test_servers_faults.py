@@ -128,7 +128,7 @@ def forgetful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
 @pytest.fixture(scope="module")
 def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
     """A Valkey that keeps its data."""
-    with Valkey(tmp_path_factory.mktemp("faults") / "lasting") as server:
+    with Valkey(tmp_path_factory.mktemp("faults") / "lasting", persistent=True) as server:
         yield server
 
 

@@ -15,6 +15,7 @@ from .fields import Request as Request
 from .fields import Time as Time
 from .inbox import Conversation as Conversation
 from .inbox import Explanation as Explanation
+from .inbox import HotKey as HotKey
 from .inbox import Inbox as Inbox
 from .inbox import Minus as Minus
 from .inbox import Recount as Recount

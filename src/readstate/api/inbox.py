@@ -175,6 +175,14 @@ class Minus(Struct, frozen=True, gc=False):
     read_apart: Annotated[int, about("Read one by one.", 0)]
 
 
+class HotKey(Struct, frozen=True, gc=False):
+    """What the hot store keeps in one key of a user or a channel."""
+
+    key: Annotated[str, about("Its name; in memory, what is kept there.", "read-pointer:{bob}")]
+    expires_in: Annotated[float | None, about("Seconds; null: it does not expire by itself.", 2591999.5)]
+    facts: Annotated[dict[str, str], about("Its content, in words.", {"pointer": "seq 41 (m41, sent …)", "epoch": "0"})]
+
+
 class Explanation(Struct, frozen=True, gc=False):
     """Why an unread count is what it is."""
 
@@ -196,6 +204,9 @@ class Explanation(Struct, frozen=True, gc=False):
     agrees: Annotated[bool, about("Whether the hot state and the durable store count the same.", True)]
     answered_by: Annotated[Literal["hot", "durable"], about("Which store the count came from.", "hot")]
     reason: InexactReason = UNSET
+    keys: Annotated[
+        list[HotKey] | UnsetType, about("What the hot store held before the count, if `keys` was asked for.")
+    ] = UNSET
 
 
 class Recount(Struct, frozen=True, gc=False):

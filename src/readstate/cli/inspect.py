@@ -1,6 +1,6 @@
 """Commands that explain a count and repair it."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -18,11 +18,23 @@ app = typer.Typer()
 PANEL = "Understand it"
 
 
-@command(app, PANEL, "readstate explain bob general", "readstate explain bob general --json")
-def explain(user: User, channel: Channel, as_json: Json = False, *, target: Target) -> None:
+Keys = Annotated[bool, typer.Option("--keys", help="Also show what the hot store has of them, key by key.")]
+
+
+@command(
+    app,
+    PANEL,
+    "readstate explain bob general",
+    "readstate explain bob general --keys",
+    "readstate explain bob general --json",
+)
+def explain(user: User, channel: Channel, keys: Keys = False, as_json: Json = False, *, target: Target) -> None:
     """Show how an unread count is made up."""
-    answer = target.call(lambda client: client.explain(user, channel))
-    present(answer, as_json, _sum(answer), "", _circumstances(answer))
+    answer = target.call(lambda client: client.explain(user, channel, keys=keys or None))
+    stored = [part for key in answer.keys or () for part in ("", *_key(key))]
+    if keys and not stored:
+        stored = ["", "the hot store had nothing of them"]
+    present(answer, as_json, _sum(answer), "", _circumstances(answer), *stored)
 
 
 @command(app, PANEL, "readstate recount bob general")
@@ -50,6 +62,11 @@ def _sum(answer: "api.Explanation") -> Table:
         rows.add_row(Text(f"- {number}", style), Text(reason, style))
     rows.add_row(Text(f"= {answer.unread}", "bold"), Text("unread" if answer.exact else "unread, not exact", "bold"))
     return rows
+
+
+def _key(key: "api.HotKey") -> tuple[Text, Table]:
+    expires = "does not expire" if key.expires_in is None else f"expires in {key.expires_in:,.0f} s"
+    return Text(f"{plain(key.key)} ({expires})", "bold"), fields(dict(key.facts))
 
 
 def _circumstances(answer: "api.Explanation") -> Table:

@@ -235,9 +235,9 @@ class Client(Caller):
         body = {"users": list(users)}
         return (await self._call("POST", path("unread", "batch"), api.TotalsByUser, body, repeatable=True)).users
 
-    async def explain(self, user: str, channel: str) -> api.Explanation:
-        """Why a count is what it is."""
-        return await self._call("GET", _there(user, channel, "explain"), api.Explanation)
+    async def explain(self, user: str, channel: str, *, keys: bool | None = None) -> api.Explanation:
+        """Why a count is what it is; with `keys`, also what the hot store has of it."""
+        return await self._call("GET", _there(user, channel, "explain"), api.Explanation, query={"keys": keys})
 
     async def recount(self, user: str, channel: str) -> api.Recount:
         """Count again from the durable store. Needs a service key."""

@@ -44,6 +44,7 @@ from .users import (
     Restore,
     Rewind,
     Seen,
+    StoredKey,
     UnreadSummary,
     UserRoom,
     UserView,

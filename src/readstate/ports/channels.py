@@ -8,6 +8,8 @@ from msgspec import Struct
 from readstate.domain.hot_updates import ChannelHotUpdate
 from readstate.domain.model import Channel, DropNumber, Entry, LogPosition, Position, ReadState
 
+from .users import StoredKey
+
 
 class Count(Struct, frozen=True, gc=False):
     """A user's unread messages in a timeline channel, counted."""
@@ -48,6 +50,9 @@ class HotChannels(Protocol):
 
     async def apply(self, updates: Sequence[ChannelHotUpdate]) -> None:
         """Apply hot updates in order. Replays change nothing."""
+
+    async def stored(self, channel: str) -> list[StoredKey]:
+        """What is kept of the channel, as it is: nothing is loaded, and it may be out of date."""
 
     async def count(self, queries: Sequence[CountQuery]) -> list[Count | None]:
         """Count unread messages in timelines; None: not loaded."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from msgspec import Struct
 
@@ -194,6 +194,15 @@ Which = Literal["all"] | Sequence[str] | ChangeNumber
 """All user rooms, those named, or those changed after a change number."""
 
 
+class StoredKey(NamedTuple):
+    """What a hot store keeps in one place of a user or a channel, for people."""
+
+    name: str
+    expires_in: int | None
+    """Milliseconds; None: it does not expire by itself."""
+    facts: Mapping[str, str]
+
+
 class HotUsers(Protocol):
     """Read states, ledgers and memberships of users. Atomic per user. May be lost, and is then reloaded.
 
@@ -212,6 +221,9 @@ class HotUsers(Protocol):
 
     async def view(self, user: str, which: Which) -> UserView | None:
         """The user's rooms, read atomically, including those that the user left."""
+
+    async def stored(self, user: str, room: str) -> list[StoredKey]:
+        """What is kept of the user in a room, as it is: nothing is loaded, and it may be out of date."""
 
     async def unread_summary(self, user: str) -> UnreadSummary | None:
         """The unread totals of the ledgers that are loaded, read atomically."""

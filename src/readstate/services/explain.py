@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from msgspec import UNSET
 
-from readstate.api import Explanation, Recount
+from readstate.api import Explanation, HotKey, Recount
 from readstate.domain.announcements import UserRoomChanged
 from readstate.domain.rules import check_user_room
 from readstate.ports import Bus, DurableQueries, Hot
@@ -30,12 +30,14 @@ class Explain:
     _unread: UnreadCounts
     _consistency: Consistency
 
-    async def explain(self, user: str, channel: str) -> Explanation:
+    async def explain(self, user: str, channel: str, keys: bool = False) -> Explanation:
         """Return both counts, the pointer, and how many messages do not count, by reason.
 
-        `agrees` is false only if the counts differed while nothing changed.
+        `agrees` is false only if the counts differed while nothing changed. `keys`: also what the hot store held of
+        them before it was asked for a count, which may load it.
         """
         check_user_room(user, channel)
+        stored = await self._stored(user, channel) if keys else UNSET
         seen = set()
         before = self._counting.stale()
         for attempt in range(MAX_ATTEMPTS):
@@ -67,7 +69,12 @@ class Explain:
             durable=found.unread,
             agrees=not quiet or count.count == found.unread or (count.capped and count.count < found.unread),
             answered_by="hot",
+            keys=stored,
         )
+
+    async def _stored(self, user: str, channel: str) -> list[HotKey]:
+        found = [*await self._hot.users.stored(user, channel), *await self._hot.channels.stored(channel)]
+        return [HotKey(key.name, key.expires_in and key.expires_in / 1000, dict(key.facts)) for key in found]
 
     async def recount(self, user: str, channel: str) -> Recount:
         """Drop the hot state and count again from the durable store."""

@@ -5,7 +5,7 @@
         stack.valkey.kill()
         stack.valkey.start()
 
-Single servers take options: `with Valkey(tmp_path / "valkey", persistent=False) as valkey: …`. At the end of its block
+Single servers take options: `with Valkey(tmp_path / "valkey", persistent=True) as valkey: …`. At the end of its block
 a server is stopped and its data are removed. Calls block; in asynchronous code use `asyncio.to_thread`.
 """
 

@@ -17,18 +17,26 @@ TIMEOUT = 2.0
 
 
 class Valkey(Server):
-    """One Valkey.
+    """One Valkey, configured as `docs/servers.md` advises: each start begins empty.
 
     If `persistent`, its data survive: an append-only file, synced every second, so that a power cut loses at most a
-    second. Otherwise each start begins empty. `settings` are lines of its configuration file.
+    second. `settings` are lines of its configuration file. `preload`: a library that takes the place of the system's,
+    such as an allocator.
     """
 
     kind = "valkey"
 
     def __init__(
-        self, home: Path, *, persistent: bool = True, settings: Mapping[str, str] | None = None, **how: Any
+        self,
+        home: Path,
+        *,
+        persistent: bool = False,
+        settings: Mapping[str, str] | None = None,
+        preload: Path | None = None,
+        **how: Any,
     ) -> None:
         super().__init__(home, **how)
+        self._preload = preload
         self._settings = {"appendonly": "yes" if persistent else "no", **(settings or {})}
         self._binary = Path()
 
@@ -50,11 +58,13 @@ class Valkey(Server):
             "save": '""',
             "appendfsync": "everysec",
             "maxmemory-policy": "noeviction",
+            "hash-max-listpack-value": "128",
             **self.own_settings(),
             **self._settings,
         }
         (self.home / CONFIG).write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
-        return [self._binary, CONFIG]
+        with_library = ["/usr/bin/env", f"LD_PRELOAD={self._preload}"] if self._preload else []
+        return [*with_library, self._binary, CONFIG]
 
     def own_settings(self) -> Mapping[str, str]:
         """Settings of a subclass."""

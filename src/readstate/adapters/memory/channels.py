@@ -5,9 +5,10 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from readstate.adapters.words import channel_facts
 from readstate.domain.hot_updates import ChannelHotUpdate
 from readstate.domain.model import NO_POSITION, Channel, DropNumber, LogPosition, Mode
-from readstate.ports import Clock, Count, CountQuery, TimelineLoad
+from readstate.ports import Clock, Count, CountQuery, StoredKey, TimelineLoad
 from readstate.telemetry import EVICTIONS
 
 from .ledger import Ledger
@@ -55,6 +56,14 @@ class MemoryChannels:
                     timeline.messages.put(update.put, update.put.mention)
             elif update.remove:
                 timeline.messages.remove(update.remove)
+
+    async def stored(self, channel: str) -> list[StoredKey]:
+        found = []
+        if (known := self._channels.get(channel)) is not None:
+            found.append(StoredKey("channel", None, channel_facts(known)))
+        if (timeline := self._timelines.get(channel)) is not None:
+            found.append(StoredKey("timeline", None, {**timeline.messages.facts(), "change": str(timeline.change)}))
+        return found
 
     async def count(self, queries: Sequence[CountQuery]) -> list[Count | None]:
         return [self._count(query) for query in queries]

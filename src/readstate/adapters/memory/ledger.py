@@ -3,6 +3,7 @@
 from array import array
 from bisect import bisect_left, bisect_right, insort
 
+from readstate.adapters.words import numbers, time_of
 from readstate.domain.model import Entry, Position
 
 
@@ -73,8 +74,24 @@ class Ledger:
         index = bisect_left(self.seqs, seq)
         return index < len(self.seqs) and self.seqs[index] == seq
 
+    def facts(self) -> dict[str, str]:
+        """In words."""
+        first, last = (self.position(place) if self.seqs else None for place in (0, -1))
+        return {
+            "messages": str(len(self)),
+            "first": _place(first),
+            "last": _place(last),
+            "dropped up to": f"seq {self.floor}" if self.floor else "nothing was dropped",
+            "mentions, by seq": numbers(self.named),
+            "last used": time_of(self.touched),
+        }
+
     def position(self, index: int) -> Position:
         return Position(self.seqs[index], self.ids[index], self.ats[index])
 
     def after(self, seq: int) -> int:
         return bisect_right(self.seqs, seq)
+
+
+def _place(position: Position | None) -> str:
+    return f"seq {position.seq} ({position.id}, sent {time_of(position.at)})" if position else "none"

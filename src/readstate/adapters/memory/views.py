@@ -5,8 +5,9 @@ from collections.abc import Iterable, Sequence
 from heapq import nsmallest
 from itertools import islice
 
+from readstate.adapters.words import numbers, pointer_facts, preferences_facts, time_of, yes_or_no
 from readstate.domain.model import NO_PREFERENCES, ChangeNumber, Pointer, Position
-from readstate.ports import Clock, CountDelta, LedgerView, UnreadSummary, UserRoom, UserView, Which
+from readstate.ports import Clock, CountDelta, LedgerView, StoredKey, UnreadSummary, UserRoom, UserView, Which
 
 from .ledger import Ledger
 from .user_rooms import ARCHIVED, HEAD, LATEST_AT, MEMBER, NUMBER_AT, SEQ_AT, TIMELINE, U64, Row, Shelf, User, unpack
@@ -45,6 +46,34 @@ class UserViews:
             timelines=known.timelines.copy(),  # a later join must not change the view
             preferences=known.preferences,
         )
+
+    async def stored(self, user: str, room: str) -> list[StoredKey]:
+        known = self._users.get(user)
+        if known is None:
+            return []
+        numbers_known = f"{known.change}, complete since {known.since}"
+        found = [StoredKey("user", None, {"user's change number": numbers_known, "last used": time_of(known.used)})]
+        if (raw := known.user_rooms.get(room)) is not None:
+            row = unpack(raw)
+            found.append(StoredKey("user room", None, self._row_facts(known, room, row)))
+            shelf = known.shelf(row.flags)
+            if room in shelf.missing:
+                found.append(StoredKey("ledger", None, {"unread": "the ledger must be loaded"}))
+            elif (ledger := shelf.get(room)) is not None:
+                found.append(StoredKey("ledger", None, ledger.facts()))
+        if (preferences := known.preferences.get(room)) is not None:
+            found.append(StoredKey("preferences", None, preferences_facts(preferences)))
+        return found
+
+    def _row_facts(self, user: User, room: str, row: Row) -> dict[str, str]:
+        pointer = self._pointer(user, room, row)
+        return {
+            "member": yes_or_no(bool(row.flags & MEMBER)),
+            "counted by": row.mode.value,
+            **pointer_facts(pointer),
+            "read one by one": numbers(pointer.apart),
+            "change of the channel": str(row.change),
+        }
 
     def _user_room(self, user: User, channel: str) -> UserRoom:
         row = unpack(user.user_rooms[channel])

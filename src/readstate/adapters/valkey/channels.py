@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from readstate.domain.hot_updates import ChannelHotUpdate
 from readstate.domain.model import NO_POSITION, Channel, DropNumber, Entry, LogPosition, Mode, Position
-from readstate.ports import Count, CountQuery, TimelineLoad
+from readstate.ports import Count, CountQuery, StoredKey, TimelineLoad
 
 from . import Backend, Call
 from .channel_values import decode_channel, encode_channel
@@ -23,6 +23,7 @@ from .commands import encode
 from .functions import Function
 from .groups import Packed, all_or_reload, chunks, once_or_reload, run_for_each, run_grouped
 from .keys import ChannelKeys, shard_of
+from .stored import StoredKeys
 
 MAX_READ = 5_000
 """Channels that one call reads: a few ms of server time."""
@@ -159,6 +160,9 @@ class ValkeyChannels(ABC):
                 if value is not None:
                     found[index] = decode_channel(ids[index], value)
         return found
+
+    async def stored(self, channel: str) -> list[StoredKey]:
+        return await StoredKeys(self._backend).of_channel(self._keys, channel)
 
     def _shards(self, ids: Sequence[str]) -> Iterator[tuple[int, int, tuple[str, Sequence[int]]]]:
         """(slot, number of channels, (key, indexes of the channels in the list)) of each shard."""

@@ -10,13 +10,14 @@ from readstate.adapters.drops import Drops
 from readstate.domain.hot_updates import FanOut, Gone, Joined, Left, Merged, OwnRead, Switched, UserHotUpdate
 from readstate.domain.model import ChangeNumber, DropNumber, Generation, Mode, Pointer, Position, Preferences
 from readstate.domain.rooms import is_thread
-from readstate.ports import Absent, LedgerLoad, LoadedUserRoom, Move, Moved, Read, Restore, Rewind
+from readstate.ports import Absent, LedgerLoad, LoadedUserRoom, Move, Moved, Read, Restore, Rewind, StoredKey
 
 from . import Overtaken
 from .calls import Packet, UserCalls
 from .commands import Word, encode
 from .functions import Function
 from .groups import all_or_reload, chunks, once_or_reload
+from .stored import StoredKeys
 from .user_rooms import (
     Flag,
     UserFunction,
@@ -55,6 +56,9 @@ class ValkeyUsers(ValkeyViews):
         self._generation = calls.backend.generation
         self._load_ms = calls.backend.timings.load_ms
         self._drops = Drops()
+
+    async def stored(self, user: str, room: str) -> list[StoredKey]:
+        return await StoredKeys(self._calls.backend).of_user(self._calls.keys, user, room)
 
     # ------------------------------------------------------------ reads
 

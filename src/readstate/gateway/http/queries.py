@@ -132,6 +132,7 @@ SYNC = {
     "limit": _limit(1000),
     "cursor": _CURSOR,
 }
+EXPLAIN = {"keys": _flag("Also what the hot store has of the user and the channel, key by key.", default=False)}
 MESSAGES = {
     "channel": _IN_CHANNEL,
     "order": _choice("In which order they come.", "newest", "oldest", "channel"),

@@ -238,10 +238,10 @@ async def totals(call: Call) -> api.TotalsByUser:
     return api.TotalsByUser(await call.rs.unread.totals([str(user) for user in call.body.users]))
 
 
-@UNREAD.route("GET", _THERE + "/explain", errors=_NO_MEMBER)
+@UNREAD.route("GET", _THERE + "/explain", query=queries.EXPLAIN, errors=_NO_MEMBER)
 async def explain(call: Call) -> api.Explanation:
     """Why a count is what it is, with the same count from the durable store beside it."""
-    return await call.rs.explain.explain(call.user, call.channel)
+    return await call.rs.explain.explain(call.user, call.channel, **call.query)
 
 
 @UNREAD.route("POST", _THERE + "/recount", For.SERVICE, json_of(Nothing), errors=_NO_MEMBER)

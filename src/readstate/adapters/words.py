@@ -1,0 +1,59 @@
+"""The content of the hot store in words, the same for every adapter."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from readstate.domain.model import Channel, Pointer, Preferences
+
+SHOWN = 20
+"""Numbers that are listed; of more, only how many there are."""
+
+
+def time_of(ms: int | None) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds") if ms else "not known"
+
+
+def numbers(values: Iterable[int]) -> str:
+    ordered = sorted(values)
+    listed = ", ".join(map(str, ordered[:SHOWN]))
+    return f"{listed} and {len(ordered) - SHOWN} more" if len(ordered) > SHOWN else listed or "none"
+
+
+def pointer_facts(pointer: Pointer) -> dict[str, str]:
+    place = f"{pointer.id}, sent {time_of(pointer.at)}" if pointer.id else "its message is not known"
+    return {
+        "pointer": f"seq {pointer.seq} ({place})" if pointer.seq else "nothing is read",
+        "epoch": str(pointer.epoch),
+        "change number": str(pointer.change),
+    }
+
+
+def preferences_facts(preferences: Preferences) -> dict[str, str]:
+    muted = preferences.muted_until
+    return {
+        "counts": preferences.count,
+        "receipts": preferences.receipts,
+        "muted until": time_of(muted) if muted else "not muted",
+        "pinned": yes_or_no(preferences.pinned),
+        "archived": f"until a message after seq {preferences.archived_seq}" if preferences.archived_seq >= 0 else "no",
+        "change number": str(preferences.change),
+    }
+
+
+def channel_facts(channel: Channel) -> dict[str, str]:
+    return {
+        "type": channel.type,
+        "counted by": channel.mode.value,
+        "members": str(channel.member_count),
+        "last message": f"seq {channel.last_seq} ({channel.last_id}, sent {time_of(channel.last_at)})"
+        if channel.last_id
+        else "none",
+        "archived": yes_or_no(channel.archived),
+        "deleted": yes_or_no(channel.deleted),
+        "change of the channel": str(channel.change),
+        "position in the log": str(channel.position),
+    }
+
+
+def yes_or_no(value: bool) -> str:
+    return "yes" if value else "no"
