@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import pytest
 
 LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
-LONGER = 10
+LONGER = 20
 """So many times more examples in a long run."""
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from readstate.domain.announcements import MessageCame
+from readstate.profiles.consistency import Shared
 from tests.conftest import GENERAL, eventually
 
 from .conftest import LiveService
@@ -172,7 +173,7 @@ async def test_an_answer_that_has_a_message_in_it_before_that_is_told_does_not_c
         late.append(came)
 
     with monkeypatch.context() as slow:
-        slow.setattr(live._sender._consistency, "recounts_announced_messages", True)
+        slow.setattr(live._sender, "_consistency", Shared())
         slow.setattr(live, "_message", comes_late)
         await service.chat.send("alice", "m2")
         answer = await bob.ask(kind, channel_id=GENERAL, **how)

@@ -83,7 +83,7 @@ class World:
     def __init__(self, durable: SqlStore, hot: Hot, clock: Callable[[], int]) -> None:
         self.durable = durable
         self.hot = hot
-        self.persister = ReceiptPersister(durable.merge)
+        self.persister = ReceiptPersister(durable)
         self.services = Services()
         bus = LocalBus()
 

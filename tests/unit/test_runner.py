@@ -202,6 +202,10 @@ async def nothing_is_lost() -> bool:
     return False
 
 
+def persisting(rows: Any) -> ReceiptPersister:
+    return ReceiptPersister(rows)
+
+
 class Rows:
     """A durable store that takes everything."""
 
@@ -234,7 +238,7 @@ async def test_whoever_rests_to_spare_the_database_is_well_and_can_be_stopped(mo
         await persister.handle(states)
 
     runner = Runner("test", consumer, handle, never_buried, Gather(1, 0), WorkerTimings(heartbeat=0.001))
-    persister = SharedPersister(ReceiptPersister(rows.merge), NO_USERS, nothing_is_lost, lambda: 0, 1, runner.rest)
+    persister = SharedPersister(persisting(rows), NO_USERS, nothing_is_lost, lambda: 0, 1, runner.rest)
     stopping = asyncio.Event()
     running = asyncio.create_task(runner.run(stopping))
     try:
@@ -256,7 +260,7 @@ async def test_a_limited_rate_is_spent_in_small_slices_and_what_folds_comes_toge
     async def rest(seconds: float) -> None:
         rests.append((seconds, len(rows.merged)))
 
-    persister = SharedPersister(ReceiptPersister(rows.merge), NO_USERS, nothing_is_lost, lambda: 0, 100, rest)
+    persister = SharedPersister(persisting(rows), NO_USERS, nothing_is_lost, lambda: 0, 100, rest)
     states = [
         ReadEvent(f"user {number % 25:02d}", "c", 0, number, (), None, None, 0, NO_CHANGE, 0) for number in range(50)
     ]
@@ -269,5 +273,5 @@ async def test_a_limited_rate_is_spent_in_small_slices_and_what_folds_comes_toge
     assert all(seconds > 0 for seconds, _ in rests[1:])
 
     unlimited = Rows()
-    await SharedPersister(ReceiptPersister(unlimited.merge), NO_USERS, nothing_is_lost, lambda: 0, 0).handle(states)
+    await SharedPersister(persisting(unlimited), NO_USERS, nothing_is_lost, lambda: 0, 0).handle(states)
     assert unlimited.merged == [states]

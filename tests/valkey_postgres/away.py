@@ -33,7 +33,7 @@ from readstate.timings import Timings, ValkeyTimings
 from readstate.workers.focused_reads import FocusedReads
 from readstate.workers.message_writer import MessageWriter
 from readstate.workers.on_failure import RetryBatch
-from readstate.workers.receipt_persister import ReceiptPersister
+from readstate.workers.receipt_persister import TopicPersister
 from readstate.workers.status_update import StatusUpdate
 from tests.conftest import Clock
 from tests.contract.postgres import postgres
@@ -95,7 +95,7 @@ class Cluster:
         self.hot = hots[0]
         self.clock = clock
         self.log = StillLog(self)
-        self.persister = ReceiptPersister(durable.merge_unless_erased)
+        self.persister = TopicPersister(durable)
         self.told: list[Announcement] = []
         self.instances = [self._instance(hot, store_id, number) for number, hot in enumerate(hots)]
         self.written = self.updated = 0

@@ -148,6 +148,7 @@ async def test_what_nobody_uses_is_gone_after_its_time(tmp_path: Path) -> None:
             return left <= {
                 "channel-latest",
                 "generation",
+                "libraries",
                 "timeline",
                 "everyone",
                 "timeline-state",

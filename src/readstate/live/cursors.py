@@ -88,11 +88,11 @@ class LiveCursors:
     def advance(self, user_id: str, history: CursorHistory, reached: SyncCursor) -> bytes | None:
         """The `resume` field of a user's next event, now that everything up to `reached` was sent; None: the last one.
 
-        If announcements from before `reached` may be in flight, the cursor is the newest certain one.
+        Announcements from before `reached` may be in flight.
         """
         history.note(reached, self._timings.cursor_distance_ms)
-        delayed = self._consistency.delays_live_cursors
-        sure = history.before(reached.at - self._timings.announced_within_ms) if delayed else reached
+        certain = history.before(reached.at - self._timings.announced_within_ms)
+        sure = self._consistency.live_cursor(reached, certain)
         return None if sure is None else self.resume_field(user_id, sure)
 
     def resume_field(self, user_id: str, cursor: SyncCursor) -> bytes:

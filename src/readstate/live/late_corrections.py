@@ -83,9 +83,10 @@ class LateCorrections:
 
     def expect_receipts(self, user: str, since: int, events: Iterable[Event]) -> None:
         """A device of this user caught up from `since` (ms) on, and got these events."""
-        if not self._consistency.looks_up_late_receipts:
-            return
         receipts = {event for event in events if isinstance(event, ReceiptUpdated)}
+        self._consistency.look_up_late_receipts(lambda: self._look_up_again(user, since, receipts))
+
+    def _look_up_again(self, user: str, since: int, receipts: set[ReceiptUpdated]) -> None:
         if (known := self._receipts.entries.get(user)) is not None:  # one device may lack what another got
             since, receipts = min(known.since, since), known.sent & receipts
         self._receipts.entries[user] = _Receipts(since, receipts)

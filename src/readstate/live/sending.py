@@ -126,7 +126,7 @@ class EventSender:
         rendered = [one for one in rendered if getattr(one[0], "channel_id", None) not in left]
         self._corrections.note_counts(user.id, (event for event, _ in rendered))
         for channel, end in dirty.ends.items():
-            self._note_rendered(user, channel, end)
+            self._consistency.note_rendered(user.rendered_seq, channel, end)
         user.out += [(encode_event(event), self._audience(user, event, to, dirty)) for event, to in rendered]
         if user.out:
             await self._push_all([user])
@@ -135,12 +135,7 @@ class EventSender:
     def showed(self, user_id: str, channel: str, seq: int) -> None:
         """A device got counts of a channel in an answer; they may include messages up to `seq`."""
         if (user := self._connected.get(user_id)) is not None and channel in user.rooms:
-            self._note_rendered(user, channel, seq)
-
-    def _note_rendered(self, user: UserSession, channel: str, seq: int) -> None:
-        """Remember the newest message that counts may include: when it is announced, they are rendered again."""
-        if self._consistency.recounts_announced_messages:
-            user.rendered_seq[channel] = max(seq, user.rendered_seq.get(channel, 0))
+            self._consistency.note_rendered(user.rendered_seq, channel, seq)
 
     @staticmethod
     def _audience(user: UserSession, event: Event, to: To, dirty: Dirty) -> To:

@@ -15,6 +15,7 @@ from .channels import Count, CountQuery, HotChannels
 from .users import HotUsers
 
 E = TypeVar("E", bound=AnyChannelEvent)
+C = TypeVar("C")
 
 
 class Lookups(Protocol):
@@ -67,22 +68,17 @@ class Consistency(Protocol):
     def lookups(self, direct: Lookups, batchers: Batchers) -> Lookups:
         """How requests that need one channel or one count look it up."""
 
-    delays_live_cursors: bool
-    """Live events carry a cursor from before every announcement that may be in flight.
+    def live_cursor(self, reached: C, certain: C | None) -> C | None:
+        """The cursor of a live event, for a device that resumes. Everything up to `reached` that is known was sent.
 
-    Announcements of other processes take time to arrive. A cursor beyond them would hide what they announce from a
-    device that resumes.
-    """
+        `certain`: the newest cursor from before every announcement that may be in flight; None: there is none.
+        """
 
-    recounts_announced_messages: bool
-    """Counts are rendered again when a message arrives that counts sent before may include.
+    def note_rendered(self, rendered: dict[str, int], channel: str, seq: int) -> None:
+        """Counts were sent that may include messages of a channel up to `seq`.
 
-    The hot store shows messages of other processes before their announcements arrive, so a device would count them
-    twice.
-    """
+        What is noted in `rendered` is counted again when that message is announced.
+        """
 
-    looks_up_late_receipts: bool
-    """Receipts are looked up again some seconds after a device caught up.
-
-    Where a persister stores reads after they are acknowledged, the first lookup may not find all of them.
-    """
+    def look_up_late_receipts(self, look_up: Callable[[], None]) -> None:
+        """A device has caught up. `look_up` looks for more receipts some seconds later."""

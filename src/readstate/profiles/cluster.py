@@ -32,7 +32,7 @@ from readstate.ports import Hot
 from readstate.services.cursors import Cursors
 from readstate.services.freshness import NeverFresh, ReadLogProgress, Trailing
 from readstate.services.pending_writes import UnannouncedWrites
-from readstate.workers.receipt_persister import ReceiptPersister, SharedPersister, SpoolRestorer
+from readstate.workers.receipt_persister import SharedPersister, SpoolRestorer, TopicPersister
 
 from .consistency import Shared
 from .wiring import Parts, Profile, Services
@@ -184,7 +184,7 @@ class Cluster(Profile):
 
     async def _open_spool(self) -> SpooledReads:
         s = self.settings
-        merging = ReceiptPersister(self.durable.merge_unless_erased)
+        merging = TopicPersister(self.durable)
         persister = SharedPersister(merging, self.hot.users, _always, self.clock, s.persist_rate)
         restorer = SpoolRestorer(persister, self.sender.send_reads, self.bus)
         self.spools = SpoolDirectory(

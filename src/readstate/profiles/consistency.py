@@ -11,16 +11,12 @@ from readstate.batching import Batchers
 from readstate.domain.hot_updates import ChannelHotUpdate
 from readstate.domain.model import ChangeNumber, Channel, DropNumber, Preferences
 from readstate.ports import Hot, HotChannels, HotUsers
-from readstate.ports.consistency import E, Lookups
+from readstate.ports.consistency import C, E, Lookups
 from readstate.services.coalesced import CoalescedLookups
 
 
 class Exclusive:
     """This process has the stores to itself."""
-
-    delays_live_cursors = False
-    recounts_announced_messages = False
-    looks_up_late_receipts = False
 
     def generation_to_move_in(self, generation: DropNumber) -> DropNumber | None:
         """Any: a reload finds every acknowledged read."""
@@ -76,13 +72,19 @@ class Exclusive:
         """One by one: in the memory of this process a call costs next to nothing."""
         return direct
 
+    def live_cursor(self, reached: C, certain: C | None) -> C | None:
+        """The newest: announcements take no time."""
+        return reached
+
+    def note_rendered(self, rendered: dict[str, int], channel: str, seq: int) -> None:
+        """Nothing: a message is announced before anybody can count it."""
+
+    def look_up_late_receipts(self, look_up: Callable[[], None]) -> None:
+        """Not needed: reads are stored when they are acknowledged."""
+
 
 class Shared:
     """Other processes use the same stores."""
-
-    delays_live_cursors = True
-    recounts_announced_messages = True
-    looks_up_late_receipts = True
 
     def generation_to_move_in(self, generation: DropNumber) -> DropNumber | None:
         """This one: users loaded in a later generation may lack epochs that only the log has."""
@@ -124,3 +126,18 @@ class Shared:
     def lookups(self, direct: Lookups, batchers: Batchers) -> Lookups:
         """Together: every lookup is a call to a server."""
         return CoalescedLookups(direct, batchers)
+
+    def live_cursor(self, reached: C, certain: C | None) -> C | None:
+        """The certain one: a later one would hide what announcements of other processes that are in flight tell."""
+        return certain
+
+    def note_rendered(self, rendered: dict[str, int], channel: str, seq: int) -> None:
+        """The hot store shows messages of other processes before their announcements arrive.
+
+        A device would count them twice.
+        """
+        rendered[channel] = max(seq, rendered.get(channel, 0))
+
+    def look_up_late_receipts(self, look_up: Callable[[], None]) -> None:
+        """A persister stores reads after they are acknowledged, so the first lookup may not have found all of them."""
+        look_up()

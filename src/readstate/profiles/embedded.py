@@ -45,7 +45,7 @@ class Embedded(Profile):
         store_id = await durable.store_id()
         cursors = Cursors(await durable.cursor_key(), store_id)
         durable, hot = self.traced(durable, await self._open_hot(durable, position, store_id))
-        persister = ReceiptPersister(durable.merge)
+        persister = ReceiptPersister(durable)
         bus, unannounced = LocalBus(), UnannouncedWrites()
 
         async def read_in_focus(seen: Sequence[Seen]) -> None:

@@ -33,7 +33,7 @@ from readstate.workers.gathering import GatherAhead
 from readstate.workers.message_writer import MessageWriter
 from readstate.workers.on_failure import RetryBatch
 from readstate.workers.periodic import PeriodicJobs
-from readstate.workers.receipt_persister import ReceiptPersister, SharedPersister
+from readstate.workers.receipt_persister import SharedPersister, TopicPersister
 from readstate.workers.reconciler import reconciler
 from readstate.workers.runner import Consumer, Gather, Runner
 from readstate.workers.status_update import StatusUpdate, unsent_events
@@ -139,7 +139,7 @@ class WorkerSupervisor:
         gather = Gather(service.settings.persist_batch, timings.gather_reads, split_record)
         runner = self._start(RECEIPT_PERSISTER, ahead, handle, gather, self._failed.to_topic)
         persister = SharedPersister(
-            ReceiptPersister(service.durable.merge_unless_erased),
+            TopicPersister(service.durable),
             service.hot.users,
             self._cluster.freshness.must_merge,
             service.clock,

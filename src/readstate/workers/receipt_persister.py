@@ -12,27 +12,21 @@ from readstate.domain.announcements import UserRoomChanged
 from readstate.domain.errors import Unavailable
 from readstate.domain.events import ReadEvent
 from readstate.domain.hot_updates import Merged
-from readstate.ports import Bus, Clock, HotUsers
+from readstate.ports import Bus, Clock, DurableReads, HotUsers
 from readstate.telemetry import DEDUP_RATIO, PERSIST_BATCH, PERSIST_LAG, PERSIST_SECONDS
 
 SLICE_SECONDS = 0.1
 """A limited rate is kept within this time, not only on average."""
 LAG_SAMPLES = 20
 
-Merge = Callable[[Sequence[ReadEvent]], Awaitable[Sequence[ReadEvent]]]
-
 log = structlog.get_logger()
 
 
 class ReceiptPersister:
-    """Consumer of read states. Idempotent: states merge.
+    """Consumer of read states. Idempotent: states merge."""
 
-    `merge` writes states and returns those that the store took. Of the topic `read-receipts` it is
-    `merge_unless_erased`: other processes made the states, and may not know yet that a user was erased.
-    """
-
-    def __init__(self, merge: Merge) -> None:
-        self._merge = merge
+    def __init__(self, durable: DurableReads) -> None:
+        self._durable = durable
         self._ratio = 0.0
 
     async def handle(self, events: Sequence[ReadEvent]) -> None:
@@ -50,6 +44,17 @@ class ReceiptPersister:
         self._ratio += 0.05 * (1 - len(states) / len(events) - self._ratio)
         DEDUP_RATIO.set(self._ratio)
         return states
+
+    async def _merge(self, states: Sequence[ReadEvent]) -> Sequence[ReadEvent]:
+        """Write states; returns those that the store took."""
+        return await self._durable.merge(states)
+
+
+class TopicPersister(ReceiptPersister):
+    """For the topic `read-receipts`: other processes made the states, and may not know yet that a user was erased."""
+
+    async def _merge(self, states: Sequence[ReadEvent]) -> Sequence[ReadEvent]:
+        return await self._durable.merge_unless_erased(states)
 
 
 @dataclass(eq=False, repr=False)

@@ -1,8 +1,7 @@
 """Function calls for many users at once: one call per server, or per slot in a Cluster."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import zip_longest
-from typing import Any
+from typing import Any, TypeVar
 
 from readstate.domain.model import Generation
 
@@ -11,8 +10,12 @@ from .commands import Word, encode
 from .groups import Packed, run_grouped
 from .user_rooms import UserFunction, UserKeys
 
+T = TypeVar("T")
+
 MAX_ITEMS = 500
 """Items in one call, by weight, so that no call blocks a server for long."""
+MAX_SENT = 10 * MAX_ITEMS
+"""Items in one pipeline, by weight, so that a server answers the last call in time."""
 
 
 class Packet:
@@ -26,13 +29,16 @@ class Packet:
         self.items: list[Any] = []
         self.indexes: list[int] = []
         """The index of each item in the caller's list."""
-        self.updates: dict[int, Any] = {}
-        """Hot updates of this call, by the index in the caller's list."""
+        self.updates: dict[int, tuple[int, Any]] = {}
+        """Hot updates of this call and their numbers, counted from 1, by the index in the caller's list."""
 
     def numbers(self, user: str, room: str) -> tuple[int, int]:
         """Of the user, and of the user's ledger in the room."""
         ledger = self.ledgers.setdefault((user, room), len(self.ledgers) + 1)
         return self.users.setdefault(user, len(self.users) + 1), ledger
+
+    def number_of_update(self, index: int, update: Any) -> int:
+        return self.updates.setdefault(index, (len(self.updates) + 1, update))[0]
 
     def add(self, index: int, item: Any) -> None:
         self.indexes.append(index)
@@ -71,21 +77,23 @@ class UserCalls:
     ) -> tuple[list[tuple[Packet, Any]], bool]:
         """Returns what each packet answered, and whether any call was sent more than once.
 
-        With `generation`, raises Overtaken in any other generation. Packets of one slot are sent one after another,
-        each after the answer to the one before, so a retry cannot reorder a user's writes.
+        With `generation`, raises Overtaken in any other generation. The packets of a wave are sent in one pipeline per
+        server. A retry repeats only those that failed, so they may run in any order. No two of them have a user in
+        common, so this cannot reorder a user's writes. The next wave continues the items of some users: it is sent
+        after the last answer to this one.
         """
         answers: list[tuple[Packet, Any]] = []
         repeated = False
         for wave in packets.waves():
-            calls = []
-            for packet in wave:
-                updates = [encode([*packet.updates.values()])] if packet.updates else []
-                packed = self._packed(function, packet.users, packet.ledgers, *updates, encode(packet.items))
-                calls.append(Call(packet.slot, *packed))
+            calls = [self._call(function, packet) for packet in wave]
             values, again = await self._client.run(function, calls, generation)
             answers += zip(wave, values, strict=True)
             repeated = repeated or again
         return answers, repeated
+
+    def _call(self, function: UserFunction, packet: Packet) -> Call:
+        updates = [encode([one for _, one in packet.updates.values()])] if packet.updates else []
+        return Call(packet.slot, *self._packed(function, packet.users, packet.ledgers, *updates, encode(packet.items)))
 
     async def each(
         self, function: UserFunction, users: Sequence[str], ledger: str | None, *arguments: str | int
@@ -114,23 +122,54 @@ class UserCalls:
 
 
 class Packets:
-    """Sorts items into packets and keeps the order of each user's items."""
+    """Sorts items into packets: all items of a user into one, in their order, as far as it has room."""
 
     def __init__(self, keys: UserKeys, by_slot: bool) -> None:
         self._keys = keys
         self._by_slot = by_slot
-        self._packets: dict[int, list[Packet]] = {}
+        self._open: dict[int, Packet] = {}
+        """By slot, the packet that takes the next user."""
+        self._waves: list[list[Packet]] = []
 
-    def of(self, user: str, weight: int = 1) -> Packet:
-        """The packet for the user's next item."""
+    def place(self, items: Iterable[tuple[str, int, T]]) -> Iterator[tuple[Packet, T]]:
+        """Sort items, each with its user and weight. Returns each with its packet; the caller adds it there."""
+        by_user: dict[str, list[tuple[int, T]]] = {}
+        for user, weight, item in items:
+            by_user.setdefault(user, []).append((weight, item))
+        for user, own in by_user.items():
+            packet = self._first(user, sum(weight for weight, _ in own))
+            wave = 0
+            for weight, item in own:
+                if packet.weight and packet.weight + weight > MAX_ITEMS:
+                    wave += 1
+                    packet = self._new(packet.slot, wave)
+                packet.weight += weight
+                yield packet, item
+
+    def _first(self, user: str, weight: int) -> Packet:
+        """The packet for a user's first item. Has room for all of them, unless no packet has."""
         slot = self._keys.of(user)[0] if self._by_slot else 0
-        packets = self._packets.setdefault(slot, [])
-        if not packets or packets[-1].weight + weight > MAX_ITEMS:
-            packets.append(Packet(slot))
-        packets[-1].weight += weight
-        return packets[-1]
+        packet = self._open.get(slot)
+        if packet is None or packet.weight + weight > MAX_ITEMS:
+            packet = self._open[slot] = self._new(slot, 0)
+        return packet
+
+    def _new(self, slot: int, wave: int) -> Packet:
+        if wave == len(self._waves):
+            self._waves.append([])
+        packet = Packet(slot)
+        self._waves[wave].append(packet)
+        return packet
 
     def waves(self) -> Iterator[list[Packet]]:
-        """Groups of packets that may run at the same time: at most one per slot, or per server outside a Cluster."""
-        for wave in zip_longest(*self._packets.values()):
-            yield [packet for packet in wave if packet is not None]
+        """Groups of packets that may run at the same time: no two of a group have a user in common."""
+        for wave in self._waves:
+            group: list[Packet] = []
+            weight = 0
+            for packet in wave:
+                if group and weight + packet.weight > MAX_SENT:
+                    yield group
+                    group, weight = [], 0
+                group.append(packet)
+                weight += packet.weight
+            yield group

@@ -42,6 +42,7 @@ class Libraries:
         """Note the use of the own library, and remove those that were not noted for a day."""
         now = self._clock()
         await self._run("HSET", LIBRARY, now)
+        await self._run("PEXPIRE", 2 * UNUSED_MS)
         flat = await self._run("HGETALL")
         noted = {name.decode(): int(at) for name, at in zip(flat[::2], flat[1::2], strict=True)}
         for node in (await self._client.masters()).values():

@@ -60,8 +60,8 @@ class ValkeyUsers(ValkeyViews):
 
     async def move(self, moves: Sequence[Move], generation: DropNumber | None = None) -> list[Moved | Absent]:
         packets = self._calls.packets()
-        for index, move in enumerate(moves):
-            packet = packets.of(move.user_id)
+        for packet, index in packets.place((move.user_id, 1, index) for index, move in enumerate(moves)):
+            move = moves[index]
             packet.add(index, _move(move, *packet.numbers(move.user_id, move.channel_id)))
         answers: list[Moved | Absent] = [Absent.NOT_LOADED] * len(moves)
         number = None if generation is None else Generation(generation >> 32)
@@ -79,12 +79,11 @@ class ValkeyUsers(ValkeyViews):
 
     async def apply(self, updates: Sequence[UserHotUpdate]) -> list[Moved]:
         packets = self._calls.packets()
-        for index, update in enumerate(updates):
-            packed = _packed(update)
-            for user, item in _items(update):
-                packet = packets.of(user)
-                packet.updates[index] = packed
-                packet.add(index, [len(packet.updates), *packet.numbers(user, update.channel_id), *item])
+        packed = list(map(_packed, updates))
+        items = ((user, 1, (index, user, item)) for index, one in enumerate(updates) for user, item in _items(one))
+        for packet, (index, user, item) in packets.place(items):
+            update = packet.number_of_update(index, packed[index])
+            packet.add(index, [update, *packet.numbers(user, updates[index].channel_id), *item])
         with all_or_reload(self._generation):
             found, _ = await self._calls.many(APPLY, packets)
         now = self._clock()
@@ -160,8 +159,9 @@ class ValkeyUsers(ValkeyViews):
     async def install_ledgers(self, loads: Sequence[LedgerLoad]) -> list[bool]:
         answers = [False] * len(loads)
         packets = self._calls.packets()
-        for index, load in enumerate(loads):
-            packet = packets.of(load.user_id, 1 + len(load.entries) // ENTRIES_PER_ITEM)
+        weighed = ((one.user_id, 1 + len(one.entries) // ENTRIES_PER_ITEM, n) for n, one in enumerate(loads))
+        for packet, index in packets.place(weighed):
+            load = loads[index]
             room, state = load.channel_id, load.state
             entries = [(entry.seq, entry.at, entry.id, entry.mention) for entry in load.entries]
             loaded = (state.epoch, load.change, load.floor, entries, state.seq, sorted(state.apart))
