@@ -79,6 +79,16 @@ async def test_what_a_user_read_before_an_erasure_is_left_out_and_nobody_elses_r
     assert set(await service.receipts()) == {("eve", "general"), ("bob", "other"), ("zoe", "general")}
 
 
+async def test_a_message_to_many_who_are_away_is_told_in_a_record_for_each_partition(service: WorkingService) -> None:
+    receivers = [f"user {number}" for number in range(20)]
+    await service.chat.open_channel("alice", *receivers, channel="crowd")
+    await service.chat.send("alice", "m1", channel="crowd")
+    await service.all_done()
+    ends = await service.rs.cluster.watcher.ends(service.topics.unsent)
+    assert sum(ends.values()) == stores.PARTITIONS
+    assert [await service.chat.badge(user) for user in receivers] == [1] * len(receivers)
+
+
 # ---------------------------------------------------------------- one state fails
 
 

@@ -9,15 +9,20 @@ from readstate.adapters.kafka.wire import (
     MOST_PACKED_BYTES,
     NotAnEvent,
     count_reads,
+    count_unsent,
     decode_channel_event,
     decode_read,
     decode_reads,
     decode_unsent,
+    decode_unsents,
     read_record,
     read_records,
     split_record,
+    split_unsent,
+    unsent_record,
+    unsent_records,
 )
-from readstate.domain.events import ChannelEvent, Consumed, MessageEvent, ReadEvent
+from readstate.domain.events import ChannelEvent, Consumed, MessageEvent, ReadEvent, UnsentEvent
 from readstate.domain.model import NO_CHANGE, ChangeNumber
 from readstate.domain.rooms import thread_room
 from readstate.settings import Settings
@@ -137,10 +142,51 @@ def test_the_states_of_a_record_are_counted() -> None:
     assert count_reads(Consumed("t", 0, 0, b"", b"no event")) == 1
 
 
+def unsent(receiver: str, message: str = "m1") -> UnsentEvent:
+    return UnsentEvent("ann", receiver, message, "general", 70, 80, 90)
+
+
+def test_receivers_of_one_message_and_partition_share_a_record() -> None:
+    events = [unsent(f"user {number}", message) for message in ("m1", "m2") for number in range(40)]
+    records = unsent_records(events, 4, packed=True)
+    assert sorted((record.key, record.partition) for record in records) == [(b"", part // 2) for part in range(8)]
+    for record in records:
+        value = json.decode(record.value)
+        assert (value["v"], value["sender_id"], "receiver_id" in value) == (2, "ann", False)
+        found = decode_unsents(record.value)
+        assert found == [unsent(receiver, value["message_id"]) for receiver in value["receivers"]]
+        assert {unsent_record(one, 4).partition for one in found} == {record.partition}
+        assert len(found) <= count_unsent(Consumed("t", 0, 0, b"", record.value)) <= len(found) + 5
+    assert {one for record in records for one in decode_unsents(record.value)} == set(events)
+
+
+def test_a_receiver_who_is_alone_has_a_record_of_its_own_and_a_packed_one_has_a_limit() -> None:
+    assert unsent_records([unsent("bob")], 4, packed=True) == [unsent_record(unsent("bob"), 4)]
+    events = [unsent(f"{number:0200}") for number in range(3_000)]
+    assert unsent_records(events, 4, packed=False) == [unsent_record(one, 4) for one in events]
+    records = unsent_records(events, 1, packed=True)
+    assert all(len(record.value) <= MOST_PACKED_BYTES for record in records)
+    assert [one for record in records for one in decode_unsents(record.value)] == events
+    assert decode_unsents(unsent_record(unsent("bob"), 4).value) == [unsent("bob")]
+
+
+def test_the_receivers_of_a_packed_record_are_told_apart_also_if_one_is_nobody() -> None:
+    [packed] = unsent_records([unsent("bob"), unsent("eve")], 1, packed=True)
+    record = Consumed("t", 3, 7, b"", packed.value.replace(b'"bob"', b"5"))
+    with pytest.raises(NotAnEvent, match="receivers"):
+        decode_unsents(record.value)
+    odd, good = split_unsent(record)
+    assert json.decode(odd.value)["receiver_id"] == 5
+    assert (odd.nth, good.nth, good.offset) == (0, 1, 7)
+    assert decode_unsent(good.value) == unsent("eve")
+    assert split_unsent(good) == [good]
+
+
 @pytest.mark.parametrize("value", [b"", b"{", b"null", b'{"states":5}', b'{"v":2,"states":[]}', json.encode(FIRST)])
 def test_what_is_not_packed_stays_whole(value: bytes) -> None:
     record = Consumed("t", 3, 7, b"k", value)
     assert split_record(record) == [record]
+    assert split_unsent(record) == [record]
 
 
 @pytest.mark.parametrize(

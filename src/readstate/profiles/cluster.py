@@ -205,7 +205,7 @@ class Cluster(Profile):
         return Backlog(sources, s.partitions, self.timings.kafka, stale_after=s.stale_after, max_lag=s.max_lag)
 
     def _may_pack(self) -> bool:
-        """Whether reads may share records. An older process would put such a record among the dead letters."""
+        """Whether events may share records. An older process would put such a record among the dead letters."""
         setting = self.settings.packed_records
         return self.hot.all_read_packed() if setting == "auto" else setting == "on"
 

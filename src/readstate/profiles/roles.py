@@ -10,13 +10,15 @@ from readstate.adapters.kafka.consumer import KafkaConsumer
 from readstate.adapters.kafka.topics import MOST_BYTES_OF_ALL
 from readstate.adapters.kafka.wire import (
     count_reads,
+    count_unsent,
     decode_dead_letter,
     decode_read,
     decode_reads,
-    decode_unsent,
+    decode_unsents,
     decode_whose,
     split_reads,
     split_record,
+    split_unsent,
 )
 from readstate.domain.events import Consumed
 from readstate.domain.facts import Effect
@@ -146,12 +148,16 @@ class WorkerSupervisor:
         )
 
     def _start_status_update(self) -> None:
-        topics = self._cluster.topics
+        topics, timings = self._cluster.topics, self._timings.workers
         update = StatusUpdate(self._service.hot.badges, self._service.durable, self._cluster.bus)
-        handle = _decoded(decode_unsent, update.handle)
-        gather = Gather(MAX_UNSENT, self._timings.workers.gather_unsent)
+
+        async def handle(records: Sequence[Consumed]) -> None:
+            await update.handle([event for record in records for event in decode_unsents(record.value)])
+
+        gather = Gather(MAX_UNSENT, timings.gather_unsent, split_unsent)
         consumer = self._consumer(topics.status_update, topics.unsent)
-        self._start(STATUS_UPDATE, consumer, handle, gather, self._failed.to_list)
+        ahead = GatherAhead(consumer, count_unsent, timings.gather_slice)
+        self._start(STATUS_UPDATE, ahead, handle, gather, self._failed.to_list)
 
     def _start_dead_letters(self) -> None:
         topics = self._cluster.topics

@@ -101,7 +101,7 @@ class Settings:
     packed_records: Annotated[
         PackedRecords,
         About(
-            "Whether reads of one partition share a record in Kafka: auto (once every process reads such records), on "
+            "Whether events of one partition share a record in Kafka: auto (once every process reads such records), on "
             "or off"
         ),
     ] = "auto"

@@ -25,10 +25,11 @@ from .wire import (
     dead_letter_record,
     decode_channel_event,
     decode_reads,
-    decode_unsent,
+    decode_unsents,
     read_record,
     read_records,
     unsent_record,
+    unsent_records,
 )
 
 log = structlog.get_logger()
@@ -38,7 +39,7 @@ log = structlog.get_logger()
 class Sender:
     """Owns the producer. Sends nothing before the topics are checked: events could go to wrong partitions.
 
-    `may_pack` says whether reads may share records, which processes of an older version cannot read.
+    `may_pack` says whether events may share records, which processes of an older version cannot read.
     """
 
     _producer: KafkaProducer
@@ -81,7 +82,7 @@ class Sender:
         await asyncio.shield(self.begin_reads(events))
 
     async def unsent(self, events: Sequence[UnsentEvent]) -> None:
-        await self.send(self.topics.unsent, [unsent_record(event, self.partitions) for event in events])
+        await self.send(self.topics.unsent, unsent_records(events, self.partitions, packed=self._may_pack()))
         UNSENT.inc(len(events))
 
     async def dead(self, topic: str, letters: Sequence[DeadLetter]) -> None:
@@ -106,7 +107,7 @@ class Sender:
             case self.topics.messages:
                 record = channel_record(decode_channel_event(value), self.partitions)
             case self.topics.unsent:
-                record = unsent_record(decode_unsent(value), self.partitions)
+                record = self._unsent_record(value)
             case _:
                 raise NotAnEvent(f"{topic!r} is no topic of events")
         return record._replace(value=value)
@@ -118,6 +119,13 @@ class Sender:
             raise NotAnEvent("a packed record without states")
         record = read_record(states[0], self.partitions)
         return record if len(states) == 1 else record._replace(key=b"")
+
+    def _unsent_record(self, value: bytes) -> Record:
+        events = decode_unsents(value)
+        if not events:
+            raise NotAnEvent("a packed record without receivers")
+        record = unsent_record(events[0], self.partitions)
+        return record if len(events) == 1 else record._replace(key=b"")
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._sends.discard(task)

@@ -2,12 +2,13 @@
 
 Instances of different versions read each other's records: unknown fields are ignored, and later fields have defaults.
 
-A *packed* record (`v` is 2) holds many read states of one partition. Each is what a record of its own would hold.
+A *packed* record (`v` is 2) holds many events of one partition: read states, each as a record of its own would hold it;
+or one message and all receivers who were away.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 from zlib import crc32
 
 from msgspec import Raw, Struct, json
@@ -19,6 +20,8 @@ from readstate.domain.model import NO_CHANGE, ChangeNumber
 from readstate.domain.rooms import channel_and_thread, is_thread, partition_of, thread_room
 
 from .producer import Record
+
+T = TypeVar("T")
 
 PACKED = 2
 """The version of packed records."""
@@ -59,9 +62,23 @@ class _Packed(Struct, frozen=True, gc=False):
 
 
 class _PackedBytes(Struct, frozen=True, gc=False):
-    """The same, with states that may be invalid."""
+    """The same, with states or receivers that may be invalid."""
 
     states: list[Raw] | None = None
+    receivers: list[Raw] | None = None
+
+
+class _Unsent(Struct, frozen=True, gc=False):
+    """A message, and those who were away; `receivers` is None in a record that is not packed."""
+
+    sender_id: str
+    message_id: str
+    channel_id: str
+    at: int
+    accepted_at: int
+    created_at: int
+    v: int = VERSION
+    receivers: list[str] | None = None
 
 
 _encode = json.Encoder().encode
@@ -100,17 +117,25 @@ def read_records(events: Sequence[ReadEvent], partitions: int, *, packed: bool) 
 
 
 def _packed_records(events: Sequence[ReadEvent], partition: int) -> Iterator[Record]:
-    """As few records as `MOST_PACKED_BYTES` allows. A state that is alone in its record is not packed."""
-    if len(events) == 1:
-        yield Record(_read_key(events[0]), _encode(_read_value(events[0])), partition)
+    """A state that is alone in its record is not packed."""
+    for some, value in _within_limit(events, _read_values):
+        yield Record(b"" if len(some) > 1 else _read_key(some[0]), value, partition)
+
+
+def _within_limit(items: Sequence[T], encode: Callable[[Sequence[T]], bytes]) -> Iterator[tuple[Sequence[T], bytes]]:
+    """The items in as few parts as `MOST_PACKED_BYTES` allows, each with its value."""
+    value = encode(items)
+    if len(items) == 1 or len(value) <= MOST_PACKED_BYTES:
+        yield items, value
         return
-    value = _encode({"v": PACKED, "states": list(map(_read_value, events))})
-    if len(value) <= MOST_PACKED_BYTES:
-        yield Record(b"", value, partition)
-        return
-    middle = len(events) // 2
-    yield from _packed_records(events[:middle], partition)
-    yield from _packed_records(events[middle:], partition)
+    middle = len(items) // 2
+    yield from _within_limit(items[:middle], encode)
+    yield from _within_limit(items[middle:], encode)
+
+
+def _read_values(events: Sequence[ReadEvent]) -> bytes:
+    values = list(map(_read_value, events))
+    return _encode({"v": PACKED, "states": values} if len(values) > 1 else values[0])
 
 
 def _read_key(event: ReadEvent) -> bytes:
@@ -138,6 +163,30 @@ def unsent_record(event: UnsentEvent, partitions: int) -> Record:
     return Record(key, _encode(event), crc32(key) % partitions)
 
 
+def unsent_records(events: Sequence[UnsentEvent], partitions: int, *, packed: bool) -> list[Record]:
+    """One record for each event, or, if they may be packed, for each message and partition."""
+    if not packed:
+        return [unsent_record(event, partitions) for event in events]
+    together: dict[tuple[int, _Unsent], list[UnsentEvent]] = defaultdict(list)
+    for e in events:
+        message = _Unsent(e.sender_id, e.message_id, e.channel_id, e.at, e.accepted_at, e.created_at, PACKED)
+        together[crc32(e.receiver_id.encode()) % partitions, message].append(e)
+    records = []
+    for (partition, _), some in together.items():
+        for part, value in _within_limit(some, _unsent_values):
+            records.append(Record(b"" if len(part) > 1 else part[0].receiver_id.encode(), value, partition))
+    return records
+
+
+def _unsent_values(events: Sequence[UnsentEvent]) -> bytes:
+    """Of one message. A receiver who is alone in the record is not packed."""
+    if len(events) == 1:
+        return _encode(events[0])
+    fields = asdict(events[0]) | {"v": PACKED, "receivers": [event.receiver_id for event in events]}
+    del fields["receiver_id"]
+    return _encode(fields)
+
+
 def dead_letter_record(letter: DeadLetter, partitions: int) -> Record:
     """Keeps the partition of the failed event, so that a channel's dead letters keep their order."""
     return Record(b"", _encode(letter), letter.partition % partitions)
@@ -152,6 +201,7 @@ _decode_read: Callable[[bytes], _ReadOnWire] = _decoder(_ReadOnWire)
 _decode_packed: Callable[[bytes], _Packed] = _decoder(_Packed)
 _decode_packed_bytes: Callable[[bytes], _PackedBytes] = _decoder(_PackedBytes)
 _decode_whose: Callable[[bytes], _Whose] = _decoder(_Whose)
+_decode_receivers: Callable[[bytes], _Unsent] = _decoder(_Unsent)
 
 
 def decode_read(value: bytes) -> ReadEvent:
@@ -187,6 +237,33 @@ def split_record(record: Consumed) -> list[Consumed]:
     values = split_reads(record.value)
     if record.nth >= 0 or values == [record.value]:
         return [record]
+    return [record._replace(value=value, nth=nth) for nth, value in enumerate(values)]
+
+
+def decode_unsents(value: bytes) -> list[UnsentEvent]:
+    """The events of a record, packed or not."""
+    one = _decode_receivers(value)
+    if one.receivers is None:
+        return [decode_unsent(value)]
+    message = (one.message_id, one.channel_id, one.at, one.accepted_at, one.created_at)
+    return [UnsentEvent(one.sender_id, receiver, *message) for receiver in one.receivers]
+
+
+def count_unsent(record: Consumed) -> int:
+    """About how many events a record holds, without decoding it."""
+    return record.value.count(b'","') + 1 if b'"receivers"' in record.value else 1
+
+
+def split_unsent(record: Consumed) -> list[Consumed]:
+    """A record of undelivered messages as one for each receiver. Other records stay whole."""
+    try:
+        receivers = _decode_packed_bytes(record.value).receivers
+    except NotAnEvent:
+        receivers = None
+    if not receivers:
+        return [record]
+    fields = {name: value for name, value in json.decode(record.value).items() if name != "receivers"}
+    values = [_encode(fields | {"receiver_id": receiver, "v": VERSION}) for receiver in receivers]
     return [record._replace(value=value, nth=nth) for nth, value in enumerate(values)]
 
 
