@@ -43,6 +43,7 @@ HASTY = Timings(
     services=ServiceTimings(settle=SETTLE_SECONDS, freshness_poll=0.05),
     workers=WorkerTimings(
         gather_reads=0.05,
+        gather_slice=0.02,
         gather_unsent=0.05,
         gather_dead_letters=0.05,
         positions=0.1,
