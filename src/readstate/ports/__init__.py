@@ -44,6 +44,8 @@ from .users import (
     Restore,
     Rewind,
     Seen,
+    UnreadOverview,
+    UnreadPage,
     UnreadSummary,
     UserRoom,
     UserView,
