@@ -48,7 +48,7 @@ STOP_SECONDS = 2.0
 """Time for the last spans when the service stops. Those not delivered by then are dropped."""
 UNTRACED = frozenset({"/healthz", "/readyz", "/metrics"})
 METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS"})
-USERS = frozenset({"move", "apply", "view", "unread_summary", "inbox"})
+USERS = frozenset({"move", "apply", "view", "unread_summary", "unread_overview", "inbox"})
 CHANNELS = frozenset({"apply", "channels", "count"})
 LOG = frozenset({"channel_events", "reads", "settled", "unsent", "dead"})
 PRODUCER = frozenset({"send"})

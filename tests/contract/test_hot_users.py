@@ -452,6 +452,38 @@ async def test_numbers_are_taken_in_order(users: HotUsers) -> None:
     assert await users.changes(["bob"]) == numbers[-1:]
 
 
+async def test_a_number_from_before_a_load_is_below_every_later_change(users: HotUsers) -> None:
+    number = await users.number_before_load("bob")
+    await load(users)
+    assert await users.number_before_load("bob") is None
+    before = (await user_room(users)).pointer.change
+    await moved(users, Read("bob", "c", place(1)))
+    if number is not None:  # else the store knows none
+        assert before <= number < (await user_room(users)).pointer.change
+
+
+async def test_an_overview_has_the_sums_the_order_and_what_a_page_needs_besides(users: HotUsers) -> None:
+    assert await users.unread_overview("bob", None, 9) is None
+    await load(users)
+    await users.apply([fan_out(1)])
+    await users.prefer("bob", "c", Preferences(pinned=True))
+    overview, view = await users.unread_overview("bob", None, 9), await users.view("bob", [])
+    assert overview is not None
+    assert view is not None
+    assert overview.summary == await users.unread_summary("bob")
+    assert overview.rooms == await users.inbox("bob", None, 9, only_unread=True) != []
+    assert (overview.change, overview.preferences) == (view.change, view.preferences)
+    assert (list(overview.timelines), overview.unloaded) == ([], False)
+
+    after = await users.unread_overview("bob", overview.rooms[-1], 9)
+    assert after is not None
+    assert after.rooms == []
+    await users.forget("bob", "c")
+    unloaded = await users.unread_overview("bob", None, 9)
+    assert unloaded is not None
+    assert unloaded.unloaded
+
+
 async def test_a_survey_costs_nothing_for_what_is_read(users: HotUsers) -> None:
     await load(users)
     await users.apply([fan_out(1), fan_out(2, None, "bob", named=("bob",))])

@@ -22,9 +22,11 @@ class Held:
         self._with_answer = with_answer
         self._waiting: list[asyncio.Event] = []
         self._all_may_pass = False
+        self.calls = 0
         setattr(rs.durable, name, self._hold)
 
     async def _hold(self, *args: Any) -> Any:
+        self.calls += 1
         if self._with_answer:
             answer = await self._call(*args)
             await self._wait()

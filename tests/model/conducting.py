@@ -12,6 +12,7 @@ CALLS = [
     "save_preferences",
     "cut_skipped",
     "load_user",
+    "unread_page",
     "load_ledgers",
     "load_channels",
     "load_timeline",

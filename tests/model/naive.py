@@ -108,9 +108,9 @@ class NaiveChat:
         self, channel_id: str, add: Sequence[str] = (), remove: Sequence[str] = (), history: History = "read"
     ) -> tuple[int, int, int]:
         """How many were added and removed, and how many there are."""
-        channel = self.channel(channel_id)
         if set(add) & set(remove) or not (add or remove):
             raise Refused("invalid")
+        channel = self.channel(channel_id)
         before = set(channel.members)
         after = before.union(add) - set(remove)
         if channel.type == "direct" and len(after) > 2 and not before.issuperset(add):

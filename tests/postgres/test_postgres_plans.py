@@ -105,6 +105,7 @@ SINGLE = ("timeline", "messages_since", "replies_since", "own_seqs", "unread_old
 """They name one channel, so one partition is looked at."""
 OTHERS = (
     "load_user",
+    "unread_page",
     "everyone",
     "members_page",
     "explain_facts",

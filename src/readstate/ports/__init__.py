@@ -45,6 +45,8 @@ from .users import (
     Rewind,
     Seen,
     StoredKey,
+    UnreadOverview,
+    UnreadPage,
     UnreadSummary,
     UserRoom,
     UserView,

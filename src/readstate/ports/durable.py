@@ -31,7 +31,7 @@ from readstate.transfer.records import ErasedRows, Numbered, Record, Taken
 
 from .channels import TimelineLoad
 from .people import Present
-from .users import LedgerLoad, LoadedUserRoom
+from .users import LedgerLoad, LoadedUserRoom, UnreadPage
 
 Online = Callable[[Collection[str]], Awaitable[Present]]
 """Tells which of these users are online."""
@@ -195,6 +195,9 @@ class DurableReads(Protocol):
 
     async def load_user(self, user: str) -> list[LoadedUserRoom]:
         """Every room that the user is in, has left, or has a pointer in."""
+
+    async def unread_page(self, user: str, limit: int, cap: int) -> UnreadPage:
+        """What is unread for a user, as of one time: the sums, and the rooms with the latest activity."""
 
     async def load_ledgers(self, wanted: Sequence[tuple[str, str, Mode, ReadState]], cap: int) -> list[LedgerLoad]:
         """The newest `cap` unread messages of each (user, channel)."""

@@ -10,6 +10,7 @@ from readstate.domain.hot_updates import UserHotUpdate
 from readstate.domain.model import (
     NO_PREFERENCES,
     ChangeNumber,
+    Channel,
     DropNumber,
     Entry,
     Mode,
@@ -143,6 +144,35 @@ class UnreadSummary(Struct, frozen=True, gc=False):
     """(room, unread, capped) of followed threads with anything unread."""
 
 
+class UnreadOverview(Struct, frozen=True, gc=False):
+    """What may be unread for a user, and where, read atomically."""
+
+    change: ChangeNumber
+    """The user's change number."""
+    unloaded: bool
+    """Whether a ledger must be loaded first."""
+    summary: UnreadSummary
+    rooms: list[tuple[int, str]]
+    """Unread ledger channels by latest activity, as (negated time, channel)."""
+    timelines: Sequence[str]
+    """The user's timeline channels."""
+    preferences: Mapping[str, Preferences]
+    """Preferences that differ from the default, by channel."""
+
+
+class UnreadPage(Struct, frozen=True, gc=False):
+    """What is unread for a user, as the durable store has it."""
+
+    plain: tuple[int, int, int, bool]
+    """(unread, mentions, channels, capped), summed over channels without a mute or `count`, if not archived."""
+    special: list[tuple[Preferences, int, int, bool]]
+    """(preferences, unread, mentions, capped) of the other unread channels, if not archived."""
+    threads: tuple[int, int]
+    """(unread, threads), summed over followed threads in channels that the user is in."""
+    rooms: list[tuple[UserRoom, Channel]]
+    """The unread channels with the latest activity, each with its whole count as a ledger."""
+
+
 class UserView(Struct, frozen=True, gc=False):
     """A user's state, read atomically."""
 
@@ -228,6 +258,9 @@ class HotUsers(Protocol):
     async def unread_summary(self, user: str) -> UnreadSummary | None:
         """The unread totals of the ledgers that are loaded, read atomically."""
 
+    async def unread_overview(self, user: str, after: tuple[int, str] | None, limit: int) -> UnreadOverview | None:
+        """The summary, and at most `limit` unread ledger channels after `after`."""
+
     async def inbox(
         self, user: str, after: tuple[int, str] | None, limit: int, only_unread: bool = False
     ) -> list[tuple[int, str]] | None:
@@ -270,6 +303,12 @@ class HotUsers(Protocol):
 
     async def take_number(self, user: str) -> ChangeNumber | None:
         """Raise the user's change number and return it; None: not loaded."""
+
+    async def number_before_load(self, user: str) -> ChangeNumber | None:
+        """A change number below that of every later change of a user who is not loaded.
+
+        None: the user is loaded, or this store knows the number only after a load.
+        """
 
     async def generation(self) -> DropNumber:
         """The drop number, for `dropped` and `move`."""

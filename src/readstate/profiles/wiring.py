@@ -173,7 +173,7 @@ class Services:
     async def finish(self) -> None:
         """Finish what was accepted, before the stores close."""
         async with AsyncExitStack() as stack:
-            for service in (self.live, self.focus, self.lookups, self.moves, self.presence):
+            for service in (self.live, self.focus, self.lookups, self.loader, self.moves, self.presence):
                 stack.push_async_callback(service.close)
 
     async def is_member(self, user: str, *channels: str) -> bool:

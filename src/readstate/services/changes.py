@@ -1,5 +1,6 @@
 """Sync cursors of users, and what has changed for a user since one."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
@@ -14,6 +15,8 @@ from .loading import Loader
 from .pending_writes import PendingWrites
 
 T = TypeVar("T")
+Now = tuple[ChangeNumber, tuple[LogPosition, ...]]
+"""A user's change number and the positions of the log."""
 
 CLOCKS_MS = 60_000
 """The clocks of two instances differ by less than this."""
@@ -47,12 +50,34 @@ class Changes:
         change = (await self._loader.view(user, [])).change
         return SyncCursor(change, positions, self._clock(), self.store_id, sure=not self._freshness.behind)
 
+    async def cursor_before_load(self, user: str) -> SyncCursor | None:
+        """As `cursor`, for what the durable store shows after it of a user who is not loaded; None: load first."""
+        change = await self._loader.number_before_load(user)
+        if change is None:
+            return None
+        positions = await self._channels.positions()
+        await self._pending_writes.settled(user)
+        return SyncCursor(change, positions, self._clock(), self.store_id, sure=not self._freshness.behind)
+
     async def encoded_cursor(self, user: str) -> str:
         return self._cursors.encode(await self.cursor(user), user)
 
-    async def now(self, user: str) -> tuple[ChangeNumber, tuple[LogPosition, ...]]:
+    def encoded(self, user: str, now: Now) -> str:
+        """The cursor of this moment. Before it, the user's pending writes must be settled."""
+        sure = not self._freshness.behind
+        return self._cursors.encode(SyncCursor(*now, self._clock(), self.store_id, sure=sure), user)
+
+    async def now(self, user: str) -> Now:
         """Differs after every change that the user may see."""
-        return (await self._loader.view(user, [])).change, await self._channels.positions()
+        change, positions = await asyncio.gather(self._loader.change(user), self._channels.positions())
+        return change, positions
+
+    async def settled(self, user: str) -> None:
+        """Wait until everything that the hot state shows of the user now is durable or taken back."""
+        await self._pending_writes.settled(user)
+
+    async def positions(self) -> tuple[LogPosition, ...]:
+        return await self._channels.positions()
 
     async def decode(self, user: str, since: str) -> SyncCursor:
         """Raises InvalidCursor if the changes since the cursor are not known."""

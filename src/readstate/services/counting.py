@@ -111,30 +111,36 @@ class Counting:
         self, user: str, user_rooms: Sequence[UserRoom], channels: Sequence[Channel], before: Stale
     ) -> list[Unread]:
         """`before`: what was stale before the user rooms were looked up."""
-        counts = await self.counts(user, user_rooms, channels)
+        return await self.shown(user_rooms, channels, await self.counts(user, user_rooms, channels), before)
+
+    async def shown(
+        self, user_rooms: Sequence[UserRoom], channels: Sequence[Channel], counts: Sequence[Count], before: Stale
+    ) -> list[Unread]:
+        """As `unread`, with counts that are at hand."""
         firsts = await self._first_unread(user_rooms, counts)
-        after = self.stale()
+        stale, now = before.or_by(self.stale()), self._clock()
+        some_stale = stale.everything or bool(stale.partitions)
         return [
-            self._unread(room, channel, count, first, stale=before.has(room.channel_id) or after.has(room.channel_id))
+            self._unread(room, channel, count, first, now, some_stale and stale.has(room.channel_id))
             for room, channel, count, first in zip(user_rooms, channels, counts, firsts, strict=True)
         ]
 
     def _unread(
-        self, user_room: UserRoom, channel: Channel, count: Count, first: Position | None, *, stale: bool
+        self, user_room: UserRoom, channel: Channel, count: Count, first: Position | None, now: int, stale: bool
     ) -> Unread:
-        unread = shown(user_room.preferences, count)
+        unread, pointer = shown(user_room.preferences, count), user_room.pointer
         return Unread(
             channel_id=user_room.channel_id,
             unread=unread,
-            label=self.label(unread),
+            label=label(unread, self._display_cap),
             has_unread=any_unread(count),
             exact=not (stale or count.capped),
             mentions=count.mentions,
             first_unread=None if first is None else Place(first.id, first.seq, first.at),
-            last_read=last_read(user_room.pointer),
+            last_read=LastRead(pointer.id, pointer.seq, pointer.at, pointer.epoch),
             latest=channel.latest,
-            muted=self.muted(user_room.preferences),
-            reason=reason(stale, count.capped),
+            muted=user_room.preferences.muted_until > now,
+            reason="stale" if stale else "capped" if count.capped else UNSET,
             archived=True if channel.archived else UNSET,
         )
 
@@ -144,6 +150,8 @@ class Counting:
         keys = [
             (name, first.id) for name, first in firsts if first is not None and not first.seq and first.id is not None
         ]
+        if not keys:
+            return [first for _, first in firsts]
         positions = await self._positions.by_id(keys)
         return [first and positions.get((name, first.id or ""), first) for name, first in firsts]
 

@@ -9,8 +9,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import structlog
+
 from readstate.domain.errors import ChannelNotFound, NotAMember, ReadstateError, Unavailable
-from readstate.domain.model import Channel, Mode, Position, ReadState
+from readstate.domain.model import ChangeNumber, Channel, Mode, Position, ReadState
 from readstate.domain.rooms import is_thread
 from readstate.domain.rules import check_id, check_user_id
 from readstate.ports import (
@@ -19,14 +21,20 @@ from readstate.ports import (
     DurableLoads,
     HotChannels,
     HotUsers,
+    UnreadOverview,
     UnreadSummary,
     UserRoom,
     UserView,
     Which,
 )
+from readstate.tasks import cancel
 from readstate.telemetry import LOADS
 
+log = structlog.get_logger()
+
 MAX_TRIES = 100
+LEDGERS_AT_ONCE = 2_000
+"""Ledgers that one statement loads."""
 R = TypeVar("R")
 
 
@@ -39,6 +47,8 @@ class Loader:
     _loaded: Callable[[int], Awaitable[None]]
     """Called with the number of user rooms, channels and messages that were loaded."""
     _loading: dict[str, asyncio.Task[None]] = field(default_factory=dict, init=False)
+    _behind: dict[str, asyncio.Task[UserView]] = field(default_factory=dict, init=False)
+    """Loads that nobody waits for."""
 
     # ------------------------------------------------------------ users
 
@@ -62,6 +72,20 @@ class Loader:
                 await self._loaded(1 + len(user_rooms))
                 return
         raise overtaken(user)
+
+    async def number_before_load(self, user: str) -> ChangeNumber | None:
+        return await self._users.number_before_load(user)
+
+    def load_behind(self, user: str) -> None:
+        """Load a user and the user's ledgers while the caller goes on. Should it fail, the next use loads again."""
+        if user not in self._behind:
+            task = self._behind[user] = asyncio.create_task(self.ready(user))
+            task.add_done_callback(lambda task: self._loaded_behind(user, task))
+
+    def _loaded_behind(self, user: str, task: "asyncio.Task[UserView]") -> None:
+        del self._behind[user]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("a user could not be loaded behind an answer", action="load", error=str(error))
 
     async def of_user(self, user: str, ask: Callable[[], Awaitable[R | None]]) -> R:
         """The hot store's answer about a user, who is loaded while the answer is None."""
@@ -100,6 +124,23 @@ class Loader:
             await self._load_ledgers(user, [user_room for user_room in user_rooms if user_room.ledger is None])
         raise overtaken(user)
 
+    async def change(self, user: str) -> ChangeNumber:
+        """The user's change number."""
+
+        async def ask() -> ChangeNumber | None:
+            return (await self._users.changes([user]))[0]
+
+        return await self.of_user(user, ask)
+
+    async def unread_overview(self, user: str, after: tuple[int, str] | None, limit: int) -> UnreadOverview:
+        """The overview, once every ledger is loaded."""
+        for _ in range(MAX_TRIES):
+            overview = await self.of_user(user, lambda: self._users.unread_overview(user, after, limit))
+            if not overview.unloaded:
+                return overview
+            await self.ready(user)
+        raise overtaken(user)
+
     async def unread_summary(self, user: str) -> UnreadSummary:
         """The summary, once every ledger is loaded."""
 
@@ -128,6 +169,13 @@ class Loader:
         pairs = [(one, channel) for one, channel in zip(user_rooms, channels, strict=True) if channel is not None]
         return [user_room for user_room, _ in pairs], [channel for _, channel in pairs]
 
+    async def member_rooms_at_once(self, user: str, names: Sequence[str]) -> tuple[list[UserRoom], list[Channel]]:
+        """As `member_rooms`, in one round trip: the channels may be older than the user rooms."""
+        view, channels = await asyncio.gather(self.counted(user, names), self.channels(names))
+        found = {channel.channel_id: channel for channel in channels if channel is not None}
+        user_rooms = [one for one in view.user_rooms if one.member and one.channel_id in found]
+        return user_rooms, [found[user_room.channel_id] for user_room in user_rooms]
+
     async def no_user_room(self, user: str, channel: str) -> ReadstateError:
         """Return NotAMember. Raises ChannelNotFound or InvalidId if that is the cause."""
         await self.channel(channel)
@@ -137,13 +185,16 @@ class Loader:
         )
 
     async def _load_ledgers(self, user: str, user_rooms: Sequence[UserRoom]) -> None:
-        wanted: list[tuple[str, str, Mode, ReadState]] = [
-            (user, user_room.channel_id, user_room.mode, user_room.pointer.state) for user_room in user_rooms
-        ]
-        loads = await self._durable.load_ledgers(wanted, self._unread_cap)
-        await self._users.install_ledgers(loads)
-        LOADS.labels("ledger").inc(len(loads))
-        await self._loaded(sum(1 + len(load.entries) for load in loads))
+        """Part by part, so that others have their turn in between."""
+        for start in range(0, len(user_rooms), LEDGERS_AT_ONCE):
+            wanted: list[tuple[str, str, Mode, ReadState]] = [
+                (user, user_room.channel_id, user_room.mode, user_room.pointer.state)
+                for user_room in user_rooms[start : start + LEDGERS_AT_ONCE]
+            ]
+            loads = await self._durable.load_ledgers(wanted, self._unread_cap)
+            await self._users.install_ledgers(loads)
+            LOADS.labels("ledger").inc(len(loads))
+            await self._loaded(sum(1 + len(load.entries) for load in loads))
 
     # ------------------------------------------------------------ channels
 
@@ -198,7 +249,9 @@ class Loader:
         return Count(len(load.entries), sum(entry.mention for entry in load.entries), position, load.floor > 0)
 
     async def close(self) -> None:
-        """Nothing to finish: every load has a caller that waits for it."""
+        """Stop the loads that nobody waits for."""
+        for task in (*self._behind.values(), *self._loading.values()):
+            await cancel(task)
 
     async def load_timeline(self, channel: str) -> None:
         await self.channels([channel])

@@ -1,24 +1,30 @@
 """Unread counts: of one channel, of all channels of a user (sync), and totals of many users."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
-from readstate.api import Sync, Totals, Unread, UserTotals
+from readstate.api import Sync, ThreadTotals, Totals, Unread, UserTotals
+from readstate.domain.model import Channel, Mode
 from readstate.domain.rules import check_id, check_size, check_user_id, check_user_room
-from readstate.ports import Durable, Stale, UnreadSummary
+from readstate.ports import Count, Durable, Stale, UnreadOverview, UserRoom
 from readstate.settings import Settings
 
 from .badge import OfflineBadge
-from .changes import Changes, stable
+from .changes import MAX_LOOKS, Changes, stable
 from .counting import Counting, any_unread, flagged, reason
 from .cursors import Cursors, SyncCursor, SyncPage, page_size
 from .loading import Loader
-from .unread_rooms import UnreadRooms
+from .unread_rooms import UnreadRooms, channels_of_threads, sums_of_threads
 
 Key = tuple[bool, int, str]
 """(read, minus the time of the latest message, channel): unread first, then the latest activity, then by id."""
+
+
+_Room = tuple[UserRoom, Channel, Count]
 
 
 class _Question(Struct, frozen=True):
@@ -89,29 +95,96 @@ class UnreadCounts:
         wanted = None if channels is None else frozenset(check_id(name, "channels") for name in channels)
         page = None if cursor is None else self._cursors.decode(cursor, SyncPage, user)
         since = page.since if page is not None else since
+        size = page_size(limit, 1000, self._settings.max_page)
+        if since is None and wanted is None and only_unread:
+            start = await self._changes.cursor_before_load(user) if page is None else None
+            return await (
+                self._unread_page(user, page, size) if start is None else self._before_load(user, start, size)
+            )
         question = _Question(
             user=user,
             sync=await self._changes.encoded_cursor(user) if page is None else page.sync,
             since=since,
             start=None if since is None else await self._changes.decode(user, since),
             after=None if page is None else (page.read, -page.at, page.channel_id),
-            limit=page_size(limit, 1000, self._settings.max_page),
+            limit=size,
             only_unread=only_unread,
             wanted=wanted,
         )
         # Made again if something changed meanwhile, so that totals and rows are of one point in time.
         return await stable(lambda: self._changes.now(user), lambda: self._answer(question))
 
+    async def _before_load(self, user: str, start: SyncCursor, limit: int) -> Sync:
+        """The first page of a user who is not loaded, as the durable store has it. The user is loaded behind it."""
+        before = self._counting.stale()
+        page = await self._durable.unread_page(user, limit + 1, self._settings.unread_cap)
+        self._loader.load_behind(user)
+        user_rooms, channels = [room for room, _ in page.rooms], [channel for _, channel in page.rooms]
+        rows = await self._counting.unread(user, user_rooms, channels, before)
+        special = [(wanted, Count(some, named, None, more)) for wanted, some, named, more in page.special]
+        totals, capped = self._rooms.sums(page.plain, special)
+        after = before.or_by(self._counting.stale())
+        stale = after.everything or bool(after.partitions)
+        sync = self._cursors.encode(replace(start, sure=False) if stale else start, user)
+        question = _Question(user, sync, None, None, None, limit, True, None)
+        return Sync(
+            totals=flagged(totals, reason(stale, capped)),
+            threads=flagged(ThreadTotals(*page.threads), reason(stale, False)),
+            channels=rows[:limit],
+            removed=[],
+            cursor=self._page(question, rows[limit - 1]) if len(rows) > limit else None,
+            sync=sync,
+        )
+
+    async def _unread_page(self, user: str, page: SyncPage | None, limit: int) -> Sync:
+        """A page of unread channels of a loaded user, in three looks at the hot store, each of several calls at once.
+
+        The cursor is that of the first look. It may have seen the positions of the log after the user; then the last
+        look differs from it, and the page is made again, after both.
+        """
+        after = None if page is None else (-page.at, page.channel_id)
+        sync = "" if page is None else page.sync
+        for _ in range(MAX_LOOKS):
+            before = self._counting.stale()
+            await self._changes.settled(user)
+            overview, positions = await asyncio.gather(
+                self._loader.unread_overview(user, after, limit + 1), self._changes.positions()
+            )
+            now = overview.change, positions
+            sync = sync or self._changes.encoded(user, now)
+            passed = None if after is None else (False, *after)
+            question = _Question(user, sync, None, None, passed, limit, True, None)
+            answer = await self._of_overview(question, overview, before)
+            if await self._changes.now(user) == now:
+                break
+        return answer
+
+    async def _of_overview(self, q: _Question, overview: UnreadOverview, before: Stale) -> Sync:
+        listed = dict.fromkeys([name for _, name in overview.rooms] + list(overview.timelines))
+        threaded = channels_of_threads(overview.summary)
+        user_rooms, channels = await self._loader.member_rooms_at_once(q.user, [*listed, *(threaded - listed.keys())])
+        counts = await self._counting.counts(q.user, user_rooms, channels)
+        unread = [
+            room
+            for room in zip(user_rooms, channels, counts, strict=True)
+            if any_unread(room[2]) and room[0].channel_id in listed
+        ]
+        timelines = [room for room in unread if room[0].mode is Mode.TIMELINE] if overview.timelines else []
+        if timelines:  # the others are in order, and after the page before
+            unread = sorted((room for room in unread if q.after is None or _place(room) > q.after[1:]), key=_place)
+        chosen = unread[: q.limit + 1]
+        rows = await self._counting.shown(*_columns(chosen), before)
+        everything = q.after is None and len(rows) <= q.limit
+        totals = (
+            _totals(rows) if everything else self._rooms.sums_with(overview.summary, overview.preferences, timelines)
+        )
+        members = {user_room.channel_id for user_room in user_rooms}
+        return await self._made(q, totals, sums_of_threads(overview.summary, members), rows, [], before)
+
     async def _answer(self, q: _Question) -> Sync:
         before = self._counting.stale()
         summary = await self._loader.unread_summary(q.user)
         removed: list[str] = []
-        if q.start is None and q.wanted is None and q.only_unread:
-            after = None if q.after is None else q.after[1:]
-            names = [name for _, name in await self._rooms.unread(q.user, after, q.limit + 1)]
-            user_rooms, channels = await self._loader.member_rooms(q.user, names)
-            rows = await self._counting.unread(q.user, user_rooms, channels, before)
-            return await self._made(q, summary, [row for row in rows if row.has_unread], removed, before)
         if q.start is not None:
             found = await self._changes.changed(q.user, q.start)
             names = found.channels
@@ -119,14 +192,22 @@ class UnreadCounts:
         else:
             names = await self._loader.member_of(q.user, q.wanted)
             removed = sorted(q.wanted - set(names)) if q.wanted is not None else []
-        return await self._made(q, summary, await self._rows(q, names, before), removed, before)
+        rows = await self._rows(q, names, before)
+        everything = q.start is None and q.after is None and q.wanted is None and len(rows) <= q.limit
+        totals = _totals(rows) if everything else await self._rooms.totals(q.user, summary)
+        threads = await self._rooms.thread_totals(q.user, summary)
+        return await self._made(q, totals, threads, rows, removed, before)
 
     async def _made(
-        self, q: _Question, summary: UnreadSummary, rows: list[Unread], removed: list[str], before: Stale
+        self,
+        q: _Question,
+        sums: tuple[Totals, bool],
+        threads: ThreadTotals,
+        rows: list[Unread],
+        removed: list[str],
+        before: Stale,
     ) -> Sync:
-        everything = q.start is None and q.after is None and q.wanted is None and len(rows) <= q.limit
-        totals, capped = _totals(rows) if everything else await self._rooms.totals(q.user, summary)
-        threads = await self._rooms.thread_totals(q.user, summary)
+        totals, capped = sums
         stale_channels, stale_threads = await self._rooms.stale_totals(q.user, before)
         stale = before.everything or self._counting.stale().everything or any(row.reason == "stale" for row in rows)
         return Sync(
@@ -155,6 +236,15 @@ class UnreadCounts:
         chosen = sorted(rooms, key=lambda room: room[0])[: q.limit + 1]
         user_rooms, channels = [user_room for _, user_room, _ in chosen], [channel for _, _, channel in chosen]
         return await self._counting.unread(q.user, user_rooms, channels, before)
+
+
+def _place(room: _Room) -> tuple[int, str]:
+    """In the order by latest activity."""
+    return -room[1].latest_at, room[1].channel_id
+
+
+def _columns(rooms: Sequence[_Room]) -> tuple[list[UserRoom], list[Channel], list[Count]]:
+    return [room[0] for room in rooms], [room[1] for room in rooms], [room[2] for room in rooms]
 
 
 def _totals(rows: Sequence[Unread]) -> tuple[Totals, bool]:

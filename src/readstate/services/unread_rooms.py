@@ -1,10 +1,10 @@
 """Which of a user's rooms have unread messages, in which order, and their sums."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from readstate.api import ThreadTotals, Totals
-from readstate.domain.model import NO_PREFERENCES, Channel
+from readstate.domain.model import NO_PREFERENCES, Channel, Preferences
 from readstate.domain.rooms import channel_and_thread, is_thread
 from readstate.ports import Count, HotUsers, Stale, UnreadSummary, UserRoom
 
@@ -39,14 +39,28 @@ class UnreadRooms:
 
         `unread._totals` has the same rule for rows that are at hand.
         """
-        unread, mentions, channels, capped = summary.plain
         view = await self._loader.view(user, [])
+        return self.sums_with(summary, view.preferences, await self._unread(user, view.timelines))
+
+    def sums_with(
+        self,
+        summary: UnreadSummary,
+        preferences: Mapping[str, Preferences],
+        timelines: Iterable[tuple[UserRoom, Channel, Count]],
+    ) -> tuple[Totals, bool]:
+        """As `totals`, with the preferences and the unread timeline channels at hand."""
         rooms = [
-            (view.preferences.get(name, NO_PREFERENCES), Count(some, named, None, more))
+            (preferences.get(name, NO_PREFERENCES), Count(some, named, None, more))
             for name, some, named, more in summary.special
         ]
-        timelines = await self._unread(user, view.timelines)
         rooms += [(user_room.preferences, count) for user_room, channel, count in timelines if not channel.archived]
+        return self.sums(summary.plain, rooms)
+
+    def sums(
+        self, plain: tuple[int, int, int, bool], rooms: Iterable[tuple[Preferences, Count]]
+    ) -> tuple[Totals, bool]:
+        """The sums of channels without preferences, and of these."""
+        unread, mentions, channels, capped = plain
         for preferences, count in rooms:
             if not self._counting.muted(preferences):
                 unread += shown(preferences, count)
@@ -62,11 +76,9 @@ class UnreadRooms:
 
     async def thread_totals(self, user: str, summary: UnreadSummary) -> ThreadTotals:
         """Sums over followed threads, in channels that the user is a member of."""
-        names = list({channel_and_thread(room)[0] for room, _, _ in summary.threads})
+        names = list(channels_of_threads(summary))
         user_rooms = (await self._loader.view(user, names)).user_rooms if names else []
-        members = {user_room.channel_id for user_room in user_rooms if user_room.member}
-        counts = [count for room, count, _ in summary.threads if channel_and_thread(room)[0] in members]
-        return ThreadTotals(sum(counts), len(counts))
+        return sums_of_threads(summary, {user_room.channel_id for user_room in user_rooms if user_room.member})
 
     async def stale_totals(self, user: str, before: Stale) -> tuple[bool, bool]:
         """Whether the sums over channels are stale, and whether those over threads are."""
@@ -78,3 +90,14 @@ class UnreadRooms:
             stale.any_of(room for room in rooms if not is_thread(room)),
             stale.any_of(room for room in rooms if is_thread(room)),
         )
+
+
+def channels_of_threads(summary: UnreadSummary) -> set[str]:
+    """The channels in which followed threads have something unread."""
+    return {channel_and_thread(room)[0] for room, _, _ in summary.threads}
+
+
+def sums_of_threads(summary: UnreadSummary, members: Collection[str]) -> ThreadTotals:
+    """Sums over followed threads. `members`: those of `channels_of_threads` that the user is a member of."""
+    counts = [count for room, count, _ in summary.threads if channel_and_thread(room)[0] in members]
+    return ThreadTotals(sum(counts), len(counts))

@@ -318,6 +318,10 @@ class MemoryUsers(UserViews):
         known.change = next(self._numbers)
         return known.change
 
+    async def number_before_load(self, user: str) -> ChangeNumber | None:
+        """All users share one count, so the next number of any user is above it."""
+        return None if user in self._users else next(self._numbers)
+
     # ------------------------------------------------------------ loading
 
     async def begin(self, user: str) -> int:

@@ -7,7 +7,17 @@ from itertools import islice
 
 from readstate.adapters.words import numbers, pointer_facts, preferences_facts, time_of, yes_or_no
 from readstate.domain.model import NO_PREFERENCES, ChangeNumber, Pointer, Position
-from readstate.ports import Clock, CountDelta, LedgerView, StoredKey, UnreadSummary, UserRoom, UserView, Which
+from readstate.ports import (
+    Clock,
+    CountDelta,
+    LedgerView,
+    StoredKey,
+    UnreadOverview,
+    UnreadSummary,
+    UserRoom,
+    UserView,
+    Which,
+)
 
 from .ledger import Ledger
 from .user_rooms import ARCHIVED, HEAD, LATEST_AT, MEMBER, NUMBER_AT, SEQ_AT, TIMELINE, U64, Row, Shelf, User, unpack
@@ -106,6 +116,15 @@ class UserViews:
             return None
         ledger.touched = now
         return ledger
+
+    async def unread_overview(self, user: str, after: tuple[int, str] | None, limit: int) -> UnreadOverview | None:
+        summary = await self.unread_summary(user)
+        rooms = await self.inbox(user, after, limit, only_unread=True)
+        if summary is None or rooms is None:
+            return None
+        known = self._users[user]
+        unloaded = bool(known.live.missing or known.threads.missing)
+        return UnreadOverview(known.change, unloaded, summary, rooms, known.timelines.copy(), known.preferences)
 
     async def unread_summary(self, user: str) -> UnreadSummary | None:
         known = self._users.get(user)

@@ -1,5 +1,6 @@
 """Read states in SQL: the merge, what the hot store is loaded from, undo, and receipts."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,10 +10,20 @@ from msgspec.structs import replace
 from readstate.domain.events import ReadEvent
 from readstate.domain.facts import Key
 from readstate.domain.folding.reads import fold_reads
-from readstate.domain.model import Entry, Mode, Position, Reading, ReadState, SeenPosition
+from readstate.domain.model import (
+    Channel,
+    Entry,
+    Mode,
+    Pointer,
+    Position,
+    Preferences,
+    Reading,
+    ReadState,
+    SeenPosition,
+)
 from readstate.domain.rooms import channel_and_thread, is_thread
 from readstate.domain.rules import receipt_seq, seen_position
-from readstate.ports import LedgerLoad, LoadedUserRoom, UndoItem
+from readstate.ports import LedgerLoad, LedgerView, LoadedUserRoom, UndoItem, UnreadPage, UserRoom
 
 from . import rows
 from .session import Session, SqlTopic, as_json, ask
@@ -20,6 +31,15 @@ from .users import erased_at
 
 _user_rooms = Decoder(list[LoadedUserRoom], strict=False)
 _entries = Decoder(list[tuple[int, Entry]], strict=False)
+_unread_page = Decoder(
+    tuple[
+        tuple[int, int, int, bool],
+        list[tuple[Preferences, int, int, bool]],
+        list[tuple[str, int, frozenset[int]]],
+        list[tuple[Channel, Pointer, Preferences, int, int, Position]],
+    ],
+    strict=False,
+)
 _readings = Decoder(list[Reading])
 _undo_items = Decoder(list[UndoItem])
 
@@ -36,6 +56,16 @@ class SqlReads(SqlTopic):
 
     async def load_user(self, user: str) -> list[LoadedUserRoom]:
         return await self._find(_user_rooms, "load_user", user=user)
+
+    async def unread_page(self, user: str, limit: int, cap: int) -> UnreadPage:
+        async def work(session: Session) -> UnreadPage:
+            text = await session.value("unread_page", user=user, limit=limit, cap=cap)
+            plain, special, threads, found = _unread_page.decode(text)
+            rooms = [_unread_room(*room, cap) for room in found]
+            rooms.sort(key=lambda room: (-room[1].latest_at, room[1].channel_id))
+            return UnreadPage(plain, special, await _unread_threads(session, user, threads, cap), rooms)
+
+        return await self._database.read(work)
 
     async def load_ledgers(self, wanted: Sequence[tuple[str, str, Mode, ReadState]], cap: int) -> list[LedgerLoad]:
         keys, thread_keys = [], []
@@ -107,6 +137,27 @@ async def _unless_erased(session: Session, events: Sequence[ReadEvent]) -> Seque
     users = {event.user_id for event in events if event.created_at <= newest}
     gone = await erased_at(session, users)
     return [event for event in events if event.created_at > gone.get(event.user_id, -1)] if gone else events
+
+
+def _unread_room(
+    channel: Channel, pointer: Pointer, preferences: Preferences, count: int, mentions: int, first: Position, cap: int
+) -> tuple[UserRoom, Channel]:
+    ledger = LedgerView(min(count, cap), mentions, first, count > cap)
+    return UserRoom(channel.channel_id, True, Mode.LEDGER, pointer, preferences, ledger), channel
+
+
+async def _unread_threads(
+    session: Session, user: str, threads: Sequence[tuple[str, int, frozenset[int]]], cap: int
+) -> tuple[int, int]:
+    """(unread, threads) of these rooms (room, seq, apart)."""
+    keys = [
+        (index, user, channel, seq, thread, sorted(apart))
+        for index, (room, seq, apart) in enumerate(threads)
+        for channel, thread in [channel_and_thread(room)]
+    ]
+    text = await session.value("thread_entries", keys=as_json(keys), cap=cap) if keys else "[]"
+    counts = Counter(index for index, _ in _entries.decode(text))
+    return sum(min(count, cap) for count in counts.values()), len(counts)
 
 
 async def _merge(session: Session, events: Sequence[ReadEvent]) -> Sequence[ReadEvent]:

@@ -111,6 +111,10 @@ class ValkeyUsers(ValkeyViews):
         number = await self._calls.one(NUMBER, user)
         return None if number < 0 else ChangeNumber(number)
 
+    async def number_before_load(self, user: str) -> ChangeNumber | None:
+        """Not known: whoever installs the user decides the number."""
+        return None
+
     # ------------------------------------------------------------ loading
 
     async def generation(self) -> DropNumber:

@@ -1,11 +1,12 @@
 """Reads of the hot state of users in Valkey. Each read shows one consistent state of a user."""
 
+import asyncio
 from collections.abc import Sequence
 from struct import pack
 from typing import Any
 
 from readstate.domain.model import NO_PREFERENCES, ChangeNumber, Pointer, Position
-from readstate.ports import CountDelta, UnreadSummary, UserView, Which
+from readstate.ports import CountDelta, UnreadOverview, UnreadSummary, UserView, Which
 
 from .calls import UserCalls
 from .commands import encode
@@ -54,10 +55,13 @@ class ValkeyViews:
         if len(names) > MANY:
             return await self._view_of_many(user, names)
         for _ in range(MAX_ATTEMPTS):
-            found = await self._calls.one(VIEW, user, "rooms", encode(names[:PART]))
+            rest = [*map(encode, chunks(names[PART:], PART))]
+            first = self._calls.one(VIEW, user, "rooms", encode(names[:PART]))
+            found, parts = (
+                await asyncio.gather(first, self._calls.parts(ROOM_STATES, user, rest)) if rest else (await first, [])
+            )
             if found is None:
                 return None
-            parts = await self._calls.parts(ROOM_STATES, user, [*map(encode, chunks(names[PART:], PART))])
             if all(part[0] == found[0] for part in parts):  # the user's marker is the same
                 break
         else:
@@ -107,45 +111,35 @@ class ValkeyViews:
             preferences=wanted,
         )
 
-    async def unread_summary(self, user: str) -> UnreadSummary | None:
+    async def unread_overview(self, user: str, after: tuple[int, str] | None, limit: int) -> UnreadOverview | None:
         found = await self._calls.one(UNREAD_SUMMARY, user)
         if found is None:
             return None
-        wanted = {room.decode() for room in found[1][::2]}
-        unread = mentions = channels = 0
-        capped = False
-        special, threads = [], []
-        values = iter(found[0])
-        for name, row in zip(values, values, strict=True):
-            flags, count, _, _, floor, floor_at, _, _, _, length = COUNT.unpack_from(row)
-            if not count or flags & (Flag.MISSING | Flag.TIMELINE):
-                continue
-            named = (len(row) - COUNT.size - length) // NAMED.size
-            over = floor > 0 or floor_at > 0
-            if flags & Flag.THREAD:
-                threads.append((name.decode(), count, over))
-            elif flags & Flag.ARCHIVED:
-                pass
-            elif wanted and (room := name.decode()) in wanted:
-                special.append((room, count, named, over))
-            else:
-                unread, mentions, channels, capped = unread + count, mentions + named, channels + 1, capped or over
-        return UnreadSummary((unread, mentions, channels, capped), special, threads)
+        _, number, _, missing, _ = USER.unpack(found[2])
+        return UnreadOverview(
+            change=number,
+            unloaded=missing > 0,
+            summary=_summary(found[0], {room.decode() for room in found[1][::2]}),
+            rooms=_unread_rooms(found[0], after, limit),
+            timelines=[room.decode() for room in found[3]],
+            preferences={room: preferences_of(packed) for room, packed in pairs(found[1]).items()},
+        )
+
+    async def unread_summary(self, user: str) -> UnreadSummary | None:
+        found = await self._calls.one(UNREAD_SUMMARY, user)
+        return None if found is None else _summary(found[0], {room.decode() for room in found[1][::2]})
 
     async def inbox(
         self, user: str, after: tuple[int, str] | None, limit: int, only_unread: bool = False
     ) -> list[tuple[int, str]] | None:
         if only_unread:
             found = await self._calls.one(UNREAD_SUMMARY, user)
-            rows = iter(() if found is None else found[0])
-            keys = [(-COUNT.unpack_from(row)[6], name) for name, row in zip(rows, rows, strict=True) if _is_unread(row)]
-        else:
-            found = await self._calls.one(INBOX, user, "" if after is None else -after[0], limit)
-            flat = iter(found or ())
-            keys = [(-int(at), name) for name, at in zip(flat, flat, strict=True)]
+            return None if found is None else _unread_rooms(found[0], after, limit)
+        found = await self._calls.one(INBOX, user, "" if after is None else -after[0], limit)
         if found is None:
             return None
-        ordered = sorted({(at, name.decode()) for at, name in keys})
+        flat = iter(found)
+        ordered = sorted({(-int(at), name.decode()) for name, at in zip(flat, flat, strict=True)})
         return [key for key in ordered if after is None or key > after][:limit]
 
     async def rooms(self, user: str) -> list[str] | None:
@@ -198,6 +192,36 @@ def _by_name(names: Sequence[str], parts: Sequence[Sequence[bytes | None]]) -> d
     return found
 
 
-def _is_unread(row: bytes) -> bool:
-    """Whether this is the row of a channel with unread messages, counted by ledger."""
-    return not row[0] & (Flag.MISSING | Flag.TIMELINE | Flag.THREAD) and COUNT.unpack_from(row)[1] > 0
+def _summary(flat: Sequence[bytes], wanted: set[str]) -> UnreadSummary:
+    """Of the rows of a user's ledgers. `wanted`: the rooms with preferences."""
+    unread = mentions = channels = 0
+    capped = False
+    special, threads = [], []
+    values = iter(flat)
+    for name, row in zip(values, values, strict=True):
+        flags, count, _, _, floor, floor_at, _, _, _, length = COUNT.unpack_from(row)
+        if not count or flags & (Flag.MISSING | Flag.TIMELINE):
+            continue
+        named = (len(row) - COUNT.size - length) // NAMED.size
+        over = floor > 0 or floor_at > 0
+        if flags & Flag.THREAD:
+            threads.append((name.decode(), count, over))
+        elif flags & Flag.ARCHIVED:
+            pass
+        elif wanted and (room := name.decode()) in wanted:
+            special.append((room, count, named, over))
+        else:
+            unread, mentions, channels, capped = unread + count, mentions + named, channels + 1, capped or over
+    return UnreadSummary((unread, mentions, channels, capped), special, threads)
+
+
+def _unread_rooms(flat: Sequence[bytes], after: tuple[int, str] | None, limit: int) -> list[tuple[int, str]]:
+    """The unread ledger channels among the rows of a user's ledgers, by latest activity."""
+    values, unpack = iter(flat), COUNT.unpack_from
+    others = Flag.MISSING | Flag.TIMELINE | Flag.THREAD
+    rows = ((name, unpack(row)) for name, row in zip(values, values, strict=True) if not row[0] & others)
+    keys = [(-row[6], name.decode()) for name, row in rows if row[1]]
+    if after is not None:
+        keys = [key for key in keys if key > after]
+    keys.sort()
+    return keys[:limit]

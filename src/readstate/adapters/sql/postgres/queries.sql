@@ -219,6 +219,62 @@ FROM (SELECT * FROM members WHERE user_id = :user) AS m
 FULL JOIN (SELECT * FROM read_receipts WHERE user_id = :user) AS r ON r.channel_id = m.channel_id
 JOIN channels AS c ON c.channel_id = coalesce(m.channel_id, r.channel_id);
 
+-- name: unread_page
+-- What is unread for a user: [sums of channels without a mute or `count`, the other unread channels, rooms of threads
+-- with replies after the pointer in channels of the user, the unread channels with the latest activity]. Of a channel's unread messages the
+-- newest :cap + 1 count.
+WITH rooms AS MATERIALIZED (
+    SELECT k.channel_id, coalesce(c.latest_at, 0) AS latest_at, c.archived, c.type = 'thread' AS thread,
+        k.muted_until > 0 OR k.count <> 'all' AS special, coalesce(r.last_read_seq, 0) AS seq,
+        coalesce(r.apart, '{}') AS apart
+    FROM members AS k
+    JOIN channels AS c ON c.channel_id = k.channel_id
+    LEFT JOIN read_receipts AS r ON r.user_id = :user AND r.channel_id = k.channel_id
+    WHERE k.user_id = :user AND k.active AND NOT c.deleted AND c.last_seq > coalesce(r.last_read_seq, 0)),
+counted AS MATERIALIZED (
+    SELECT k.*, m.*
+    FROM rooms AS k
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS n, count(*) FILTER (WHERE x.mention) AS mentions,
+            (array_agg(json_build_array(x.seq, x.id, x.at) ORDER BY x.seq DESC))[least(count(*), :cap::bigint)] AS first
+        FROM (SELECT x.seq, x.id, x.at, :user = ANY (x.mentions) OR '@channel' = ANY (x.mentions) AS mention
+              FROM messages AS x
+              WHERE x.channel_id = k.channel_id AND x.seq > k.seq AND NOT x.deleted AND NOT x.silent
+                  AND x.sender_id <> :user AND x.seq <> ALL (k.apart)
+              ORDER BY x.seq DESC LIMIT :cap::bigint + 1) AS x) AS m
+    WHERE NOT k.thread AND m.n > 0)
+SELECT json_build_array(
+    (SELECT json_build_array(
+        coalesce(sum(least(n, :cap::bigint)), 0), coalesce(sum(mentions), 0), count(*),
+        coalesce(bool_or(n > :cap::bigint), false))
+     FROM counted WHERE NOT special AND NOT archived),
+    (SELECT coalesce(json_agg(json_build_array(
+        json_build_array({preferences of m}), least(k.n, :cap::bigint), k.mentions, k.n > :cap::bigint)), '[]')
+     FROM counted AS k JOIN members AS m ON m.user_id = :user AND m.channel_id = k.channel_id
+     WHERE k.special AND NOT k.archived),
+    (SELECT coalesce(json_agg(json_build_array(k.channel_id, k.seq, k.apart)), '[]')
+     FROM rooms AS k
+     WHERE k.thread AND EXISTS (
+         SELECT FROM members AS m WHERE m.user_id = :user AND m.active
+             AND m.channel_id = split_part(k.channel_id, chr(31), 1))),
+    (SELECT coalesce(json_agg(json_build_array(
+        json_build_object(
+            'channel_id', c.channel_id, 'type', c.type, 'name', c.name, 'avatar', c.avatar, 'archived', c.archived,
+            'deleted', c.deleted, 'mode', c.mode, 'member_count', c.member_count, 'last_seq', c.last_seq,
+            'last_id', c.last_id, 'last_at', c.last_at, 'change', c.change, 'position', c.position,
+            'latest', CASE WHEN c.latest_id IS NOT NULL THEN json_build_object(
+                'id', c.latest_id, 'seq', c.latest_seq, 'at', c.latest_at, 'sender_id', c.latest_sender,
+                'preview', c.latest_preview) END, 'peers', c.peers),
+        json_build_array(
+            coalesce(r.epoch, 0), coalesce(r.last_read_seq, 0), coalesce(r.apart, '{}'), r.last_read_id,
+            r.last_read_at, coalesce(r.read_at, 0), greatest(m.user_change, r.user_change)),
+        json_build_array({preferences of m}), k.n, k.mentions, k.first)
+        ORDER BY k.latest_at DESC, k.channel_id), '[]')
+     FROM (SELECT * FROM counted ORDER BY latest_at DESC, channel_id LIMIT :limit) AS k
+     JOIN channels AS c ON c.channel_id = k.channel_id
+     JOIN members AS m ON m.user_id = :user AND m.channel_id = k.channel_id
+     LEFT JOIN read_receipts AS r ON r.user_id = :user AND r.channel_id = k.channel_id));
+
 -- name: ledger_entries
 -- The newest unread messages of each (index, user, channel, seq, only by name, apart), oldest first. So many more
 -- are taken as were read one by one, which are then left out all at once.

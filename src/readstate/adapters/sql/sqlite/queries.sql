@@ -188,6 +188,66 @@ JOIN channels AS c ON c.channel_id = k.channel_id
 LEFT JOIN members AS m ON m.user_id = :user AND m.channel_id = k.channel_id
 LEFT JOIN read_receipts AS r ON r.user_id = :user AND r.channel_id = k.channel_id;
 
+-- name: unread_page
+-- What is unread for a user: [sums of channels without a mute or `count`, the other unread channels, rooms of threads
+-- with replies after the pointer in channels of the user, the unread channels with the latest activity]. Of a channel's unread messages the
+-- newest :cap + 1 count. Members are read in the order of their key, so that no sorting is needed to count each channel.
+WITH counted AS MATERIALIZED (
+    SELECT k.channel_id, coalesce(c.latest_at, 0) AS latest_at, count(m.seq) AS n,
+        c.archived * 4 + (c.type = 'thread') * 2 + (k.muted_until > 0 OR k.count <> 'all') AS kind,
+        sum(iif(m.mentions <> '[]', EXISTS (
+            SELECT 1 FROM json_each(m.mentions) AS x WHERE x.value IN (:user, '@channel')), 0)) AS mentions
+    FROM members AS k
+    CROSS JOIN channels AS c ON c.channel_id = k.channel_id
+    LEFT JOIN read_receipts AS r ON r.user_id = k.user_id AND r.channel_id = k.channel_id
+    LEFT JOIN messages AS m ON m.channel_id = k.channel_id
+        AND m.seq > iif(c.last_seq - coalesce(r.last_read_seq, 0) <= :cap, coalesce(r.last_read_seq, 0), (
+            SELECT coalesce(min(seq), 1) - 1 FROM (
+                SELECT x.seq FROM messages AS x
+                WHERE x.channel_id = k.channel_id AND x.seq > coalesce(r.last_read_seq, 0) AND NOT x.deleted
+                    AND NOT x.silent AND x.sender_id <> :user
+                    AND (r.apart IS NULL OR r.apart = '[]' OR x.seq NOT IN (SELECT value FROM json_each(r.apart)))
+                ORDER BY x.seq DESC LIMIT :cap + 1)))
+        AND NOT m.deleted AND NOT m.silent AND m.sender_id <> :user
+        AND (r.apart IS NULL OR r.apart = '[]' OR m.seq NOT IN (SELECT value FROM json_each(r.apart)))
+    WHERE k.user_id = :user AND k.active AND NOT c.deleted AND c.last_seq > coalesce(r.last_read_seq, 0)
+    GROUP BY k.channel_id)
+SELECT json_array(
+    json((SELECT json_array(
+        coalesce(sum(min(n, :cap)), 0), coalesce(sum(mentions), 0), count(*), coalesce(max(n > :cap), 0))
+     FROM counted WHERE kind = 0 AND n)),
+    json((SELECT json_group_array(json_array(json_array({preferences of m}), min(k.n, :cap), k.mentions, k.n > :cap))
+     FROM counted AS k JOIN members AS m ON m.user_id = :user AND m.channel_id = k.channel_id
+     WHERE k.kind = 1 AND k.n)),
+    json((SELECT json_group_array(json_array(k.channel_id, coalesce(r.last_read_seq, 0), json(coalesce(r.apart, '[]'))))
+     FROM counted AS k LEFT JOIN read_receipts AS r ON r.user_id = :user AND r.channel_id = k.channel_id
+     WHERE k.kind & 2 AND EXISTS (
+         SELECT 1 FROM members AS m WHERE m.user_id = :user AND m.active
+             AND m.channel_id = substr(k.channel_id, 1, instr(k.channel_id, char(31)) - 1)))),
+    json((SELECT json_group_array(json_array(
+        json_object(
+            'channel_id', c.channel_id, 'type', c.type, 'name', c.name, 'avatar', c.avatar, 'archived', c.archived,
+            'deleted', c.deleted, 'mode', c.mode, 'member_count', c.member_count, 'last_seq', c.last_seq,
+            'last_id', c.last_id, 'last_at', c.last_at, 'change', c.change, 'position', c.position,
+            'latest', json(iif(c.latest_id IS NULL, NULL, json_object(
+                'id', c.latest_id, 'seq', c.latest_seq, 'at', c.latest_at, 'sender_id', c.latest_sender,
+                'preview', c.latest_preview))), 'peers', json(c.peers)),
+        json_array(
+            coalesce(r.epoch, 0), coalesce(r.last_read_seq, 0), json(coalesce(r.apart, '[]')), r.last_read_id,
+            r.last_read_at, coalesce(r.read_at, 0), max(coalesce(m.user_change, 0), coalesce(r.user_change, 0))),
+        json_array({preferences of m}), k.n, k.mentions,
+        json((SELECT json_array(seq, id, at) FROM (
+            SELECT x.seq, x.id, x.at FROM messages AS x
+            WHERE x.channel_id = k.channel_id AND x.seq > coalesce(r.last_read_seq, 0) AND NOT x.deleted
+                AND NOT x.silent AND x.sender_id <> :user
+                AND (r.apart IS NULL OR r.apart = '[]' OR x.seq NOT IN (SELECT value FROM json_each(r.apart)))
+            ORDER BY x.seq DESC LIMIT :cap) ORDER BY seq LIMIT 1))))
+     FROM (SELECT channel_id, n, mentions FROM counted WHERE n AND NOT kind & 2
+           ORDER BY latest_at DESC, channel_id LIMIT :limit) AS k
+     JOIN channels AS c ON c.channel_id = k.channel_id
+     JOIN members AS m ON m.user_id = :user AND m.channel_id = k.channel_id
+     LEFT JOIN read_receipts AS r ON r.user_id = :user AND r.channel_id = k.channel_id)));
+
 -- name: ledger_entries
 -- The newest unread messages of each (index, user, channel, seq, only by name, apart), oldest first.
 WITH k AS MATERIALIZED (
