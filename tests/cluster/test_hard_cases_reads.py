@@ -8,7 +8,7 @@ import pytest
 
 from readstate.domain.errors import LogUnavailable
 from readstate.domain.events import ReadEvent
-from readstate.domain.model import NO_CHANGE, Generation
+from readstate.domain.model import NO_CHANGE
 from readstate.workers import MESSAGE_WRITER, RECEIPT_PERSISTER
 from tests.conftest import check_problem, eventually, of
 from tests.valkey_postgres.on_servers import Held
@@ -142,7 +142,7 @@ async def test_case_1_a_spool_is_known_of_when_its_process_and_the_hot_store_are
 
 
 @ACTS
-@pytest.mark.parametrize("step", ["known_generation", "move", "reads", "dropped"])
+@pytest.mark.parametrize("step", ["generation", "move", "dropped"])
 async def test_case_1_the_loss_comes_at_any_step_of_what_bob_does_next(
     cluster: LocalCluster,
     worker: Instance,
@@ -154,7 +154,7 @@ async def test_case_1_the_loss_comes_at_any_step_of_what_bob_does_next(
     step: str,
 ) -> None:
     """And somebody else has him loaded at once, without what only the log has."""
-    held = Held(one.rs.cluster.log if step == "reads" else one.rs.hot.users, step, only_first=True)
+    held = Held(one.rs.hot.users, step, only_first=True)
     acting = asyncio.create_task(act(one, marked))
     await held.reached()
     cluster.lose_hot_store()
@@ -171,72 +171,6 @@ async def test_case_1_the_loss_comes_at_any_step_of_what_bob_does_next(
     await cluster.all_done(one, RECEIPT_PERSISTER)
     cluster.lose_hot_store()
     await is_left(marked, left, two, one)
-
-
-def notices_nothing_by_itself(instance: Instance, patch: pytest.MonkeyPatch) -> None:
-    """It finds out about a loss only by what it asks for its callers."""
-
-    async def looks_away() -> Generation:
-        return notes.seen()
-
-    notes = instance.rs.cluster.notes
-    patch.setattr(notes, "generation", looks_away)
-
-
-@ACTS
-async def test_case_1_only_others_know_of_the_loss_and_bobs_old_state_is_still_there(
-    cluster: LocalCluster,
-    worker: Instance,
-    one: Instance,
-    two: Instance,
-    marked: str,
-    act: Act,
-    left: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As on a master that has lost nothing, while another one has: he moves in the old state, and once more."""
-    notices_nothing_by_itself(one, monkeypatch)
-    moves, logged = Held(one.rs.hot.users, "move", only_first=True), Held(one.rs.cluster.log, "reads", only_first=True)
-    acting = asyncio.create_task(act(one, marked))
-    await moves.reached()
-    await two.rs.hot.clear()
-    moves.let_go()
-    await logged.reached()
-    assert not one.is_behind
-    logged.let_go()
-    waits = Held(one.rs.cluster.freshness, "caught_up", only_first=True)
-    await waits.reached()
-    waits.let_go()
-    monkeypatch.undo()
-    worker.start_worker(RECEIPT_PERSISTER)
-    await acting
-
-    await is_left(marked, left, one, two)
-    await cluster.all_done(one, RECEIPT_PERSISTER)
-    cluster.lose_hot_store()
-    await is_left(marked, left, two, one)
-
-
-async def test_a_member_is_none_only_in_what_is_left_of_an_old_generation(
-    worker: Instance, one: Instance, two: Instance, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """He joins when others know of a loss; the process that he reads through does not, and has his old state."""
-    await one.chat.read("bob", SMALL)
-    await one.chat.leave("bob", channel=SMALL)
-    notices_nothing_by_itself(one, monkeypatch)
-    moves = Held(one.rs.hot.users, "move", only_first=True)
-    many = {"reads": [{"user_id": "bob", "channel_id": SMALL, "up_to": "m5"}]}
-    reading = asyncio.create_task(one.chat.call("POST", "/v1/reads", many))
-    await moves.reached()
-    await two.rs.hot.clear()
-    worker.start_worker(RECEIPT_PERSISTER)
-    await two.chat.join("bob", channel=SMALL)
-    moves.let_go()
-    monkeypatch.undo()
-
-    answer = await reading
-
-    assert answer.json()["results"][0]["status"] == "ok", answer.text
 
 
 async def test_case_1_where_the_persister_does_not_come_bob_is_asked_to_come_again(

@@ -313,9 +313,6 @@ class HotUsers(Protocol):
     async def generation(self) -> DropNumber:
         """The drop number, for `dropped` and `move`."""
 
-    async def known_generation(self) -> DropNumber:
-        """The drop number as far as this process knows, which costs no call. A loss may not be noticed yet."""
-
     async def dropped(self, generation: DropNumber, users: Collection[str]) -> set[str]:
         """Those of these users who may have been dropped since: a reload may lack writes that were in flight then."""
 

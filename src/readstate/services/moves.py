@@ -102,68 +102,46 @@ class Moves:
 
         Waits until no reads are missing: meanwhile the hot state may be in an old epoch, and a read made in it would be
         lost.
-
-        The generation is the one that this process knows: the hot store is not asked whether anything was lost. The
-        answer could be outdated when the moves arrive, so it would spare nothing. A loss before the moves is treated
-        like one between such a look and the moves:
-        - A user whose state is lost is not loaded. The load asks for the generation, so the next attempt waits here.
-        - A user whom another process has loaded in a newer generation is refused.
-        - A user whose state is left from the old generation moves in it. `finish` looks after the log has the state,
-          notices the loss and repeats the move.
         """
-        generation = await self._users.known_generation()
-        while self._freshness.behind:  # judges the same generation: nothing was awaited since it was known
+        generation = await self._users.generation()  # calls the hot store, so that a new generation is noticed
+        while self._freshness.behind:
             await self._freshness.caught_up()
-            generation = await self._users.known_generation()
+            generation = await self._users.generation()
         return generation, await self._users.move(moves, self._consistency.generation_to_move_in(generation))
 
     async def finish(self, moves: Sequence[Move], results: Results, generation: DropNumber) -> Results:
         """Make the states durable that the moves have led to.
 
         `generation` is the one from before the first move. Users who were dropped since may have been reloaded without
-        the moves, and may be in another epoch: their moves are repeated. So are moves of users who have joined since
-        then, and were no members in what was left of the old generation.
+        the moves, and may be in another epoch: their moves are repeated.
         """
-        generation, results = await self._load_and_move(moves, results, generation)
-        todo = [index for index, result in enumerate(results) if result is not Absent.NOT_LOADED]
+        results = await self._load_and_move(moves, results)
+        todo = [index for index, result in enumerate(results) if isinstance(result, Moved)]
         for _ in range(MAX_TRIES):
             done = [(moves[index], moved) for index in todo if isinstance(moved := results[index], Moved)]
             dropped = await self._log.append(done, generation) if done else set()
-            strangers = {moves[index].user_id for index in todo if results[index] is Absent.NOT_A_MEMBER}
-            if strangers:
-                dropped |= await self._users.dropped(generation, strangers)
             todo = [index for index in todo if moves[index].user_id in dropped]
             if not todo:
                 return results
             again = [moves[index] for index in todo]
             generation, repeated = await self.apply(again)
-            generation, repeated = await self._load_and_move(again, repeated, generation)
+            repeated = await self._load_and_move(again, repeated)
             for index, second in zip(todo, repeated, strict=True):
-                results[index] = _repeated(results[index], second)
+                first = results[index]
+                if isinstance(first, Moved) and isinstance(second, Moved):
+                    same = first.pointer.epoch == second.pointer.epoch  # else another mark-unread came first
+                    changed = second.changed or (same and first.changed)
+                    results[index] = replace(second, before=first.before, changed=changed)
         raise Unavailable("the hot store loses its state repeatedly; try again")
 
-    async def _load_and_move(
-        self, moves: Sequence[Move], results: Results, generation: DropNumber
-    ) -> tuple[DropNumber, Results]:
-        """Load the users who were not loaded, and repeat their moves. Return the generation before the first move."""
+    async def _load_and_move(self, moves: Sequence[Move], results: Results) -> Results:
+        """Load the users who were not loaded, and repeat their moves."""
         for _ in range(MAX_TRIES):
             absent = [index for index, result in enumerate(results) if result is Absent.NOT_LOADED]
             if not absent:
                 break
             await self._loader.load_users(moves[index].user_id for index in absent)
-            since, again = await self.apply([moves[index] for index in absent])
-            if len(absent) == len(moves):
-                generation = since
+            _, again = await self.apply([moves[index] for index in absent])
             for index, result in zip(absent, again, strict=True):
                 results[index] = result
-        return generation, results
-
-
-def _repeated(first: Moved | Absent, second: Moved | Absent) -> Moved | Absent:
-    """The result of a move that was made twice."""
-    if not isinstance(first, Moved):
-        return second
-    if not isinstance(second, Moved):
-        return first
-    same = first.pointer.epoch == second.pointer.epoch  # else another mark-unread came first
-    return replace(second, before=first.before, changed=second.changed or (same and first.changed))
+        return results

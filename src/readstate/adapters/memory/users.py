@@ -415,9 +415,6 @@ class MemoryUsers(UserViews):
     async def generation(self) -> DropNumber:
         return self._drops.count
 
-    async def known_generation(self) -> DropNumber:
-        return await self.generation()
-
     async def dropped(self, generation: DropNumber, users: Collection[str]) -> set[str]:
         return self._drops.since(generation, users)
 

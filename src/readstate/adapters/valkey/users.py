@@ -121,12 +121,6 @@ class ValkeyUsers(ValkeyViews):
         """The generation of the hot store, and in the lower 32 bits this process's drop number."""
         return DropNumber((await self._generation.check() << 32) + self._drops.count)
 
-    async def known_generation(self) -> DropNumber:
-        """Reads the markers only if this process distrusts the hot store, or has not seen it yet."""
-        if not self._generation.trusted:
-            return await self.generation()
-        return DropNumber((self._generation.number << 32) + self._drops.count)
-
     async def dropped(self, generation: DropNumber, users: Collection[str]) -> set[str]:
         if await self._generation.check() != generation >> 32:
             return set(users)
