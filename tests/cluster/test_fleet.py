@@ -38,6 +38,11 @@ async def test_what_one_process_takes_another_tells(processes: ClusterProcesses)
             return not any(left.values())
 
         await eventually(all_done, "nothing is left in the log")
+
+        async def exact() -> bool:
+            return bool((await alice.unread("bob"))["exact"])
+
+        await eventually(exact, "this process knows it too")
         assert await alice.count("bob") == 0
 
 
