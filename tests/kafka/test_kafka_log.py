@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -127,7 +127,7 @@ class Cluster:
 
     @asynccontextmanager
     async def consumer(self, topic: str) -> AsyncIterator[KafkaConsumer]:
-        consumer = KafkaConsumer(self.options, kafka.topic(), [topic], kafka.TIMINGS)
+        consumer = KafkaConsumer(self.options, kafka.topic(), [topic], replace(kafka.TIMINGS, stuck=10))
         try:
             yield consumer
         finally:
@@ -139,7 +139,7 @@ class Cluster:
             found: list[Consumed] = []
             async with asyncio.timeout(DEADLINE):
                 while len(found) < count:
-                    found += await consumer.batch(500, 0.1)
+                    found += await next_batch(consumer)
             return found
 
     async def states(self, events: Sequence[ReadEvent]) -> None:
@@ -147,8 +147,17 @@ class Cluster:
         async with self.consumer(self.topics.reads) as consumer, asyncio.timeout(DEADLINE):
             missing = set(events)
             while missing:
-                found = await consumer.batch(500, 0.1)
+                found = await next_batch(consumer)
                 missing -= {event for record in found for event in decode_reads(record.value)}
+
+
+async def next_batch(consumer: KafkaConsumer) -> list[Consumed]:
+    """As a worker reads: it notices a consumer that stands still after its broker did."""
+    found = await consumer.batch(500, 0.1)
+    if not found:
+        with suppress(LogUnavailable):
+            await consumer.check(await consumer.ends())
+    return found
 
 
 @pytest.fixture
