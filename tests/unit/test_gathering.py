@@ -1,6 +1,7 @@
 """Batches that are gathered by what their records hold, while the one before is worked on."""
 
 import asyncio
+import gc
 from collections.abc import Sequence
 
 import pytest
@@ -145,3 +146,21 @@ async def test_a_full_batch_that_waits_leaves_the_signs_of_life_to_the_runner(fe
     await eventually(beats, "it is full, and gives signs of life")
     assert await ahead.ends() == {("t", 0): (1, 2)}
     await ahead.close()
+
+
+async def test_a_log_that_goes_away_before_a_stop_is_no_fault_of_the_process(fed: Fed, ahead: GatherAhead) -> None:
+    """Nobody asks for the batch that could not be gathered, and nothing is logged about it."""
+    faults: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
+    fed.slices = [records(8), LogUnavailable("away")]
+    assert await ahead.batch(8, SOON) == records(8)
+
+    async def asked() -> bool:
+        return not fed.slices
+
+    await eventually(asked, "the log is asked for the next batch")
+    await asyncio.sleep(0)
+    await ahead.close()
+    del ahead._coming
+    gc.collect()
+    assert faults == []

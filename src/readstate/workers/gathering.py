@@ -30,7 +30,7 @@ class GatherAhead:
 
     async def batch(self, most: int, seconds: float) -> list[Consumed]:
         """Empty if nothing came for `seconds`."""
-        coming = self._coming or asyncio.create_task(self._gather(most, seconds))
+        coming = self._coming or self._begin(most, seconds)
         self._coming, self._wanted = coming, True
         try:
             found = await asyncio.shield(coming)  # a cancelled caller leaves the batch to the next call
@@ -39,7 +39,7 @@ class GatherAhead:
             if coming.done():
                 self._coming = None
         if found:
-            self._coming = asyncio.create_task(self._gather(most, seconds))
+            self._coming = self._begin(most, seconds)
         return found
 
     async def commit(self, records: Sequence[Consumed]) -> None:
@@ -62,6 +62,11 @@ class GatherAhead:
             await cancel(self._coming)
         await self._consumer.close()
 
+    def _begin(self, most: int, seconds: float) -> "asyncio.Task[list[Consumed]]":
+        task = asyncio.create_task(self._gather(most, seconds))
+        task.add_done_callback(_retrieve)  # at a stop nobody asks for its failure any more
+        return task
+
     async def _gather(self, most: int, seconds: float) -> list[Consumed]:
         found: list[Consumed] = []
         size, now = 0, asyncio.get_running_loop().time
@@ -78,3 +83,8 @@ class GatherAhead:
             found += some
             size += sum(map(self._weigh, some))
         return found
+
+
+def _retrieve(task: "asyncio.Task[list[Consumed]]") -> None:
+    if not task.cancelled():
+        task.exception()
