@@ -1,4 +1,4 @@
-"""Cancelling tasks."""
+"""Ending tasks."""
 
 import asyncio
 from typing import Any
@@ -11,3 +11,9 @@ async def cancel(task: "asyncio.Task[Any]") -> None:
     while not task.done():
         task.cancel()  # repeated: some libraries swallow the first
         await asyncio.wait([task], timeout=AGAIN_SECONDS)
+
+
+def retrieve_exception(task: "asyncio.Task[Any]") -> None:
+    """A done callback for a task whose failure its callers get, or nobody needs: asyncio does not log it."""
+    if not task.cancelled():
+        task.exception()

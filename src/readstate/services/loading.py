@@ -48,7 +48,7 @@ class Loader:
     """Called with the number of user rooms, channels and messages that were loaded."""
     _loading: dict[str, asyncio.Task[None]] = field(default_factory=dict, init=False)
     _behind: dict[str, asyncio.Task[UserView]] = field(default_factory=dict, init=False)
-    """Loads that nobody waits for."""
+    """Loads in the background, by user."""
 
     # ------------------------------------------------------------ users
 
@@ -249,7 +249,7 @@ class Loader:
         return Count(len(load.entries), sum(entry.mention for entry in load.entries), position, load.floor > 0)
 
     async def close(self) -> None:
-        """Stop the loads that nobody waits for."""
+        """Cancel the loads in flight."""
         for task in (*self._behind.values(), *self._loading.values()):
             await cancel(task)
 

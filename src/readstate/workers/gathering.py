@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from readstate.domain.errors import Unavailable
 from readstate.domain.events import Consumed
-from readstate.tasks import cancel
+from readstate.tasks import cancel, retrieve_exception
 
 from .runner import Consumer
 
@@ -46,7 +46,7 @@ class GatherAhead:
         await self._consumer.commit(records)
 
     async def heartbeat(self) -> None:
-        """Whoever gathers is a member already."""
+        """Needed only while no batch is being gathered: gathering keeps the membership alive."""
         if self._coming is None or self._coming.done():
             await self._consumer.heartbeat()
 
@@ -64,7 +64,7 @@ class GatherAhead:
 
     def _begin(self, most: int, seconds: float) -> "asyncio.Task[list[Consumed]]":
         task = asyncio.create_task(self._gather(most, seconds))
-        task.add_done_callback(_retrieve)  # at a stop nobody asks for its failure any more
+        task.add_done_callback(retrieve_exception)  # after a stop nobody awaits it
         return task
 
     async def _gather(self, most: int, seconds: float) -> list[Consumed]:
@@ -83,8 +83,3 @@ class GatherAhead:
             found += some
             size += sum(map(self._weigh, some))
         return found
-
-
-def _retrieve(task: "asyncio.Task[list[Consumed]]") -> None:
-    if not task.cancelled():
-        task.exception()

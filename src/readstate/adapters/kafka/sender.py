@@ -14,6 +14,7 @@ import structlog
 
 from readstate.domain.errors import LogUnavailable
 from readstate.domain.events import DeadLetter, ReadEvent, UnsentEvent
+from readstate.tasks import retrieve_exception
 from readstate.telemetry import PRODUCE_FAILED, PRODUCED, UNSENT
 
 from .backlog import Backlog
@@ -129,8 +130,7 @@ class Sender:
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._sends.discard(task)
-        if not task.cancelled():
-            task.exception()  # marks it as retrieved: the caller may have been cancelled
+        retrieve_exception(task)  # the caller may have been cancelled
 
     async def _send(self, topic: str, records: Sequence[Record]) -> None:
         try:

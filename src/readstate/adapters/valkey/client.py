@@ -32,7 +32,7 @@ from redis.exceptions import TimeoutError as NoAnswer
 from readstate.domain.errors import ConfigurationError, HotStoreUnavailable
 from readstate.domain.model import NO_GENERATION
 from readstate.domain.model import Generation as GenerationNumber
-from readstate.tasks import cancel
+from readstate.tasks import cancel, retrieve_exception
 from readstate.timings import ValkeyTimings
 
 from .address import Address, server_name
@@ -304,12 +304,6 @@ class ValkeyClient:
         if any(isinstance(error, _MOVES) for error in errors.values()):
             with suppress(RedisError, OSError):  # the next attempt refreshes again
                 await self.refresh()
-
-
-def retrieve_exception(task: asyncio.Task[None]) -> None:
-    """Marks the exception of a shared task as retrieved: the waiting callers receive it."""
-    if not task.cancelled():
-        task.exception()
 
 
 def _may_have_been_sent(fault: Exception) -> bool:

@@ -84,7 +84,7 @@ async def load(node: Redis) -> None:
     try:
         await ask(node, "FUNCTION", "LOAD", TEXT)
     except ResponseError as error:
-        if "already exists" not in str(error):  # somebody else was faster
+        if "already exists" not in str(error):  # another process has loaded it meanwhile
             raise
 
 

@@ -22,11 +22,11 @@ from redis.exceptions import RedisError
 from readstate.domain.errors import HotStoreUnavailable
 from readstate.domain.model import NO_GENERATION
 from readstate.domain.model import Generation as GenerationNumber
-from readstate.tasks import cancel
+from readstate.tasks import cancel, retrieve_exception
 from readstate.telemetry import HOT_GENERATIONS
 from readstate.timings import ValkeyTimings
 
-from .client import ServerChanged, ValkeyClient, raise_if_lasting, retrieve_exception
+from .client import ServerChanged, ValkeyClient, raise_if_lasting
 from .commands import ask
 from .functions import Function, call
 from .keys import tag_in

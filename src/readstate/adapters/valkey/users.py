@@ -112,7 +112,7 @@ class ValkeyUsers(ValkeyViews):
         return None if number < 0 else ChangeNumber(number)
 
     async def number_before_load(self, user: str) -> ChangeNumber | None:
-        """Not known: whoever installs the user decides the number."""
+        """Always None: the number is decided when a load is installed."""
         return None
 
     # ------------------------------------------------------------ loading

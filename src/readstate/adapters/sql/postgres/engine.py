@@ -22,6 +22,7 @@ import structlog
 
 from readstate.adapters.sql.session import Work
 from readstate.domain.errors import Invalid, StorageUnavailable
+from readstate.tasks import retrieve_exception
 from readstate.telemetry import STORAGE_ERRORS
 from readstate.timings import SqlTimings
 
@@ -76,7 +77,7 @@ class PostgresEngine:
         task = asyncio.create_task(self._write_after(before, work))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
-        task.add_done_callback(_retrieve_error)
+        task.add_done_callback(retrieve_exception)
         if order is not None:
             self._last[order] = task
             task.add_done_callback(lambda done: self._last.pop(order) if self._last.get(order) is done else None)
@@ -220,9 +221,3 @@ class _Backoff:
 
     def over(self) -> None:
         self._seconds = 0.0
-
-
-def _retrieve_error(task: asyncio.Task[Any]) -> None:
-    """Mark the error as retrieved: the caller may have been cancelled."""
-    if not task.cancelled():
-        task.exception()

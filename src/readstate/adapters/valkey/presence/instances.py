@@ -70,7 +70,7 @@ class Instances:
 
     @property
     def all_read_packed(self) -> bool:
-        """Whether every process has said for a while that it reads packed records. False while nobody can be asked."""
+        """Whether all leases have said for a while that their processes read packed records, and were read lately."""
         now = monotonic()
         is_known = now < self._read_at + self._timings.lease_ms / 1000
         return is_known and now >= self._unpacked_at + self._timings.packed_after

@@ -18,7 +18,7 @@ def docs_page() -> Answer:
 
 
 def page_headers(*allowed: str) -> list[Header]:
-    """Only what is allowed here loads and runs, and it talks to nobody but where it came from."""
+    """The page loads and runs only what is allowed here, and connects only to the server that it came from."""
     rules = (
         "default-src 'none'",
         *allowed,
