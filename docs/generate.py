@@ -297,7 +297,8 @@ def _commands_of(group: typer.Typer, before: str) -> Iterator[CommandInfo]:
         if inner.hidden is True:
             continue
         assert inner.typer_instance is not None
-        word = f"{inner.name} " if isinstance(inner.name, str) else ""
+        name = inner.typer_instance.info.name
+        word = f"{name} " if isinstance(name, str) else ""
         yield from _commands_of(inner.typer_instance, before + word)
 
 

@@ -28,7 +28,7 @@ app = typer.Typer(
     ),
 )
 for group in (serve, worker, operate, doctor, stack, chat, inbox, inspect, watch, repair, dlt, bench, move, backup):
-    app.add_typer(group.app)
+    app.add_typer(group.app, rich_help_panel=group.app.panel)
 
 
 def _print_version(wanted: bool) -> None:
@@ -69,6 +69,3 @@ def main() -> None:
         fail(f"the database cannot be used: {error}", "storage_unavailable")
     except OSError as error:
         fail(str(error), "os_error")
-
-
-__all__ = ["app", "main"]

@@ -10,18 +10,16 @@ from readstate.findings import MIB
 from readstate.profiles.lock import LOCK_FILE, store_held
 from readstate.settings import Settings
 
-from .commands import command
+from .commands import MOVE, Commands
 from .output import note, progress, show
 from .running import SERVICE_FILE
 from .target import no_store
 
-app = typer.Typer()
-
-PANEL = "Move"
+app = Commands(MOVE)
 
 
-@command(
-    app, PANEL, "readstate backup /backups/chat.db", "readstate backup chat.db --force --data-dir /var/lib/readstate"
+@app.with_examples(
+    "readstate backup /backups/chat.db", "readstate backup chat.db --force --data-dir /var/lib/readstate"
 )
 def backup(
     file: Annotated[Path, typer.Argument(help="File to write.")],
@@ -45,7 +43,7 @@ def backup(
     note(_about_secrets())
 
 
-@command(app, PANEL, "readstate restore /backups/chat.db", "readstate restore chat.db --data-dir /var/lib/readstate")
+@app.with_examples("readstate restore /backups/chat.db", "readstate restore chat.db --data-dir /var/lib/readstate")
 def restore(
     file: Annotated[Path, typer.Argument(help="A file that readstate backup wrote.")], *, settings: Settings
 ) -> None:

@@ -12,24 +12,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import TextColumn
 
-from .commands import command
+from .commands import LOOK_AFTER, Commands
 from .output import INTERRUPTED, note, progress_bar, show, show_json, table
-from .repair import PANEL
 from .target import Json, Target
 
 if TYPE_CHECKING:
     from .bench_data import Report
     from .bench_load import Run
 
-app = typer.Typer()
+app = Commands(LOOK_AFTER)
 
 MAX_MEMBERS = 1_000_000
 PREFIX = re.compile(r"bench-[0-9a-f]{8}")
 
 
-@command(
-    app,
-    PANEL,
+@app.with_examples(
     "readstate bench",
     "readstate bench --users 1000 --channels 50 --members 200 --seconds 30",
     "readstate bench --url https://chat.example.com --connections 64 --json",

@@ -9,15 +9,14 @@ from rich.text import Text
 
 from readstate.domain.model import ChannelType, History, Latest
 
-from .commands import command
+from .commands import USE, Commands
 from .output import fields, plain, present, table, utc
 from .target import Json, Target
 
 if TYPE_CHECKING:
     from readstate import api
 
-app = typer.Typer()
-PANEL = "Use it"
+app = Commands(USE)
 
 User = Annotated[str, typer.Argument(help="A user's id.", show_default=False)]
 Channel = Annotated[str, typer.Argument(help="A channel's id.", show_default=False)]
@@ -25,9 +24,7 @@ Message = Annotated[str, typer.Argument(help="A message's id.", show_default=Fal
 Cursor = Annotated[str | None, typer.Option(help="The cursor of the previous page.")]
 
 
-@command(
-    app,
-    PANEL,
+@app.with_examples(
     "readstate channel general --type channel --name General --member alice --member bob",
     "readstate channel general --name Everybody",
 )
@@ -59,7 +56,7 @@ def channel(
     present(answer, as_json, fields(rows))
 
 
-@command(app, PANEL, "readstate join general carol dave", "readstate join general erin --history unread")
+@app.with_examples("readstate join general carol dave", "readstate join general erin --history unread")
 def join(
     channel: Channel,
     users: Annotated[list[str], typer.Argument(help="Users to add.", show_default=False)],
@@ -78,9 +75,7 @@ def join(
     present(answer, as_json, f"added {answer.added}; {plain(channel)} has {members}")
 
 
-@command(
-    app,
-    PANEL,
+@app.with_examples(
     "readstate send general alice 'hello all'",
     "readstate send general alice '@bob look' --mention bob --id m42",
     "readstate send general deploy-bot 'released' --outside --silent",
@@ -109,9 +104,7 @@ def send(
     present(answer, as_json, f"{answer.status}: {plain(answer.id)}, seq {seq}")
 
 
-@command(
-    app,
-    PANEL,
+@app.with_examples(
     "readstate read bob general",
     "readstate read bob general --up-to m42",
     "readstate read bob general --up-to-time 2026-11-15T12:00:00Z",
@@ -140,14 +133,14 @@ def read(
     present(answer, as_json, f"{done} {_pointer(answer.last_read)}; {answer.unread} unread")
 
 
-@command(app, PANEL, "readstate mark-unread bob general m42", name="mark-unread")
+@app.with_examples("readstate mark-unread bob general m42", name="mark-unread")
 def mark_unread(user: User, channel: Channel, message: Message, as_json: Json = False, *, target: Target) -> None:
     """Mark a message and all later ones by others as unread."""
     answer = target.call(lambda client: client.mark_unread(user, channel, message))
     present(answer, as_json, f"{answer.unread} unread; read up to {_pointer(answer.last_read)}")
 
 
-@command(app, PANEL, "readstate unread bob", "readstate unread bob general", "readstate unread bob --all --json")
+@app.with_examples("readstate unread bob", "readstate unread bob general", "readstate unread bob --all --json")
 def unread(
     user: User,
     channel: Annotated[str | None, typer.Argument(help="One channel only.", show_default=False)] = None,

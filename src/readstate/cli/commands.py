@@ -15,6 +15,9 @@ from readstate.settings.table import ABOUT, DEFAULTS
 
 from .target import Config, DataDir, Key, Target, Url
 
+RUN, USE, UNDERSTAND = "Run it", "Use it", "Understand it"
+LOOK_AFTER, MOVE = "Look after it", "Move"
+"""The headings of the help page."""
 TARGET = {"url": Url, "key": Key, "data_dir": DataDir, "config": Config}
 LOCAL = {"data_dir": DataDir, "config": Config}
 FLAGS = {"cors_origins": "--cors-origin", "worker_port": "--port", "accept_data_loss": "--accept-data-loss"}
@@ -26,34 +29,36 @@ def examples(*lines: str) -> str:
     return "\n\n".join(["[bold]Examples[/bold]", *(f"[cyan]{escape(line)}[/cyan]" for line in lines)])
 
 
-def command(
-    app: typer.Typer,
-    panel: str,
-    *lines: str,
-    name: str | None = None,
-    text: str | None = None,
-    flags: Sequence[str] = (),
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a function as a command, with `lines` as its examples and `text` in place of its docstring.
+class Commands(typer.Typer):
+    """Commands under one heading of the help page; with a name and a text, a group of its own."""
 
-    A parameter `target` becomes the options of a `Target`. A parameter `settings` becomes the options of a local
-    service, or one option for each of the settings in `flags`.
-    """
+    def __init__(self, panel: str, name: str | None = None, text: str | None = None) -> None:
+        super().__init__(name=name, help=text, no_args_is_help=True)
+        self.panel = panel
 
-    def register(function: Callable[..., None]) -> Callable[..., None]:
-        parameters = inspect.signature(function).parameters
-        wrapped = function
-        if "target" in parameters:
-            wrapped = _with_options(function, "target", TARGET, Target)
-        elif flags:
-            options = {**{flag: _option(flag) for flag in flags}, "config": Config}
-            wrapped = _with_options(function, "settings", options, _load)
-        elif "settings" in parameters:
-            wrapped = _with_options(function, "settings", LOCAL, lambda **options: Target(**options).settings())
-        described = text or _paragraphs(inspect.getdoc(function) or "")
-        return app.command(name, rich_help_panel=panel, help=described, epilog=examples(*lines))(wrapped)
+    def with_examples(
+        self, *lines: str, name: str | None = None, text: str | None = None, flags: Sequence[str] = ()
+    ) -> Callable[[Callable[..., None]], Callable[..., None]]:
+        """Register a function as a command, with `lines` as its examples and `text` in place of its docstring.
 
-    return register
+        A parameter `target` becomes the options of a `Target`. A parameter `settings` becomes the options of a local
+        service, or one option for each of the settings in `flags`.
+        """
+
+        def register(function: Callable[..., None]) -> Callable[..., None]:
+            parameters = inspect.signature(function).parameters
+            wrapped = function
+            if "target" in parameters:
+                wrapped = _with_options(function, "target", TARGET, Target)
+            elif flags:
+                options = {**{flag: _option(flag) for flag in flags}, "config": Config}
+                wrapped = _with_options(function, "settings", options, _load)
+            elif "settings" in parameters:
+                wrapped = _with_options(function, "settings", LOCAL, lambda **options: Target(**options).settings())
+            described = text or _paragraphs(inspect.getdoc(function) or "")
+            return self.command(name, rich_help_panel=self.panel, help=described, epilog=examples(*lines))(wrapped)
+
+        return register
 
 
 def _paragraphs(doc: str) -> str:

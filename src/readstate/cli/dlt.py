@@ -11,21 +11,17 @@ from msgspec.structs import asdict
 from readstate.domain.errors import NotFound, TooLarge
 from readstate.settings import Settings
 
-from .commands import command
+from .commands import LOOK_AFTER, Commands
 from .output import note, plain, present, table, utc
-from .repair import PANEL, check_cluster
 from .target import Json, within
 
 if TYPE_CHECKING:
     from readstate.ports import DurableDeadLetters, ListedDeadLetter
     from readstate.profiles.service import Readstate
 
-app = typer.Typer()
-dlt = typer.Typer(
-    no_args_is_help=True,
-    help="Dead letters: events that failed three times and could not be repaired (cluster profile).",
+app = Commands(
+    LOOK_AFTER, "dlt", "Dead letters: events that failed three times and could not be repaired (cluster profile)."
 )
-app.add_typer(dlt, name="dlt", rich_help_panel=PANEL)
 
 PAGE = 100
 """Dead letters in one query: the database cannot return more large ones at once."""
@@ -47,7 +43,7 @@ class Replayed(Struct):
 # ---------------------------------------------------------------- list
 
 
-@command(dlt, PANEL, "readstate dlt list", "readstate dlt list --json", name="list")
+@app.with_examples("readstate dlt list", "readstate dlt list --json", name="list")
 def list_(
     after: Annotated[int, typer.Option(min=0, help="Only those after this id.")] = 0,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="Most rows to list.")] = 100,
@@ -56,7 +52,7 @@ def list_(
     settings: Settings,
 ) -> None:
     """List them: topic, offset, time and reason. With --json also the events, which may hold texts of messages."""
-    check_cluster(settings)
+    settings.require_cluster()
     found = _with_store(settings, lambda store: store.list_dead_letters(after, limit + 1))
     page = found[:limit]
     rows = table("#id", "topic", "partition/offset", "failed at", "#tries", "reason")
@@ -70,7 +66,7 @@ def list_(
 # ---------------------------------------------------------------- replay
 
 
-@command(dlt, PANEL, "readstate dlt replay 3 4", "readstate dlt replay --all")
+@app.with_examples("readstate dlt replay 3 4", "readstate dlt replay --all")
 def replay(ids: Ids = None, everything: All = False, as_json: Json = False, *, settings: Settings) -> None:
     """Put events back on their topics, after the reason of their failure is gone. Exit code 1 if one is refused.
 
@@ -78,7 +74,7 @@ def replay(ids: Ids = None, everything: All = False, as_json: Json = False, *, s
     first (readstate dlt list --json).
     """
     _check_choice(ids, everything)
-    check_cluster(settings)
+    settings.require_cluster()
     found = asyncio.run(_replay(settings, ids))
     present(found, as_json, f"replayed {len(found.replayed):,}")
     if found.refused and not as_json:
@@ -130,7 +126,7 @@ async def _put_back(service: "Readstate", topic: str, letters: "Sequence[ListedD
 # ---------------------------------------------------------------- drop
 
 
-@command(dlt, PANEL, "readstate dlt drop 3", "readstate dlt drop --all --yes")
+@app.with_examples("readstate dlt drop 3", "readstate dlt drop --all --yes")
 def drop(
     ids: Ids = None,
     everything: All = False,
@@ -141,7 +137,7 @@ def drop(
 ) -> None:
     """Remove events from the list for good."""
     _check_choice(ids, everything)
-    check_cluster(settings)
+    settings.require_cluster()
     if not yes:
         what = "all dead letters" if everything else f"dead letters {', '.join(map(str, ids or ()))}"
         typer.confirm(f"Remove {what}? Their events are lost.", abort=True, err=True)

@@ -3,17 +3,16 @@
 import typer
 from rich.text import Text
 
-from .commands import command
-from .operate import PANEL
+from .commands import RUN, Commands
 from .output import plain, present, table
 from .target import Json, Target
 
-app = typer.Typer()
+app = Commands(RUN)
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
-@command(app, PANEL, "readstate doctor", "readstate doctor --json")
+@app.with_examples("readstate doctor", "readstate doctor --json")
 def doctor(as_json: Json = False, *, target: Target) -> None:
     """Check settings, data directory, secrets, every server and the service; exit code 1 if a check fails."""
     from .doctor_checks import examine

@@ -6,22 +6,20 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from .chat import PANEL, Channel, Cursor, Message, User, count, more, shown
-from .commands import command
+from .chat import Channel, Cursor, Message, User, count, more, shown
+from .commands import USE, Commands
 from .output import fields, plain, present, table, utc
 from .target import Json, Target
 
 if TYPE_CHECKING:
     from readstate import api
 
-app = typer.Typer()
+app = Commands(USE)
 
 Limit = Annotated[int, typer.Option(min=1, help="Most rows to list.")]
 
 
-@command(
-    app,
-    PANEL,
+@app.with_examples(
     "readstate inbox bob",
     "readstate inbox bob --order unread_first --limit 5",
     "readstate inbox bob --filter archived",
@@ -47,7 +45,7 @@ def inbox(
     present(page, as_json, *([_conversations(page), *more(page.cursor)] if page.conversations else [empty]))
 
 
-@command(app, PANEL, "readstate badge bob", "readstate badge bob --tap")
+@app.with_examples("readstate badge bob", "readstate badge bob --tap")
 def badge(
     user: User,
     tap: Annotated[
@@ -73,7 +71,7 @@ def badge(
     present(answer, as_json, f"{people} wrote to {plain(user)} while away{since}")
 
 
-@command(app, PANEL, "readstate threads bob", "readstate threads bob --filter unread --channel general")
+@app.with_examples("readstate threads bob", "readstate threads bob --filter unread --channel general")
 def threads(
     user: User,
     only: Annotated[Literal["all", "unread"], typer.Option("--filter", help="Which threads.")] = "all",
@@ -95,7 +93,7 @@ def threads(
     present(page, as_json, _threads(page), Text(ending, "bold"), *more(page.cursor))
 
 
-@command(app, PANEL, "readstate seen general m42")
+@app.with_examples("readstate seen general m42")
 def seen(channel: Channel, message: Message, as_json: Json = False, *, target: Target) -> None:
     """Show which members other than its sender have seen a message."""
     answer = target.call(lambda client: client.seen(channel, message))

@@ -7,23 +7,20 @@ from rich.table import Table
 from rich.text import Text
 
 from .chat import Channel, User
-from .commands import command
+from .commands import UNDERSTAND, Commands
 from .output import fields, plain, present
 from .target import Json, Target
 
 if TYPE_CHECKING:
     from readstate import api
 
-app = typer.Typer()
-PANEL = "Understand it"
+app = Commands(UNDERSTAND)
 
 
 Keys = Annotated[bool, typer.Option("--keys", help="Also show what the hot store has of them, key by key.")]
 
 
-@command(
-    app,
-    PANEL,
+@app.with_examples(
     "readstate explain bob general",
     "readstate explain bob general --keys",
     "readstate explain bob general --json",
@@ -37,7 +34,7 @@ def explain(user: User, channel: Channel, keys: Keys = False, as_json: Json = Fa
     present(answer, as_json, _sum(answer), "", _circumstances(answer), *stored)
 
 
-@command(app, PANEL, "readstate recount bob general")
+@app.with_examples("readstate recount bob general")
 def recount(user: User, channel: Channel, as_json: Json = False, *, target: Target) -> None:
     """Count again from the durable store, and correct the shown count."""
     answer = target.call(lambda client: client.recount(user, channel))

@@ -3,25 +3,28 @@
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, BinaryIO, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, BinaryIO, TypeVar
 
 import msgspec
 import typer
 from rich.progress import DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from readstate.api import Erased, ImportReport, Refused
+from readstate.api import Refused
 
-from .backup import PANEL
 from .chat import User
-from .commands import command
+from .commands import MOVE, Commands
 from .output import INTERRUPTED, note, plain, present, private_file, progress_bar
 from .target import Json, Target, open_store, within
 
-app = typer.Typer()
+if TYPE_CHECKING:
+    from readstate.client import Client
+    from readstate.services.transfer import Transfer
+
+app = Commands(MOVE)
 
 T = TypeVar("T")
 MAX_CHUNK = 500_000
@@ -31,23 +34,10 @@ MAX_NAMED = 1_000
 """Refused lines that --json lists; without it each is printed as it comes."""
 
 
-class Transfer(Protocol):
-    """A client of a running service, or the service `transfer` in this process."""
-
-    def export(self) -> AsyncGenerator[bytes, None]:
-        """The whole export, in chunks."""
-
-    async def import_lines(self, data: bytes, *, first_line: int = 1, stop: bool = False) -> object:
-        """Import lines; returns an ImportReport, or a struct with its fields."""
-
-    async def erase_user(self, user: str) -> object:
-        """Erase a user; returns an Erased, or a struct with its fields."""
-
-
 # ---------------------------------------------------------------- export
 
 
-@command(app, PANEL, "readstate export --output chat.jsonl", "readstate export | gzip > chat.jsonl.gz")
+@app.with_examples("readstate export --output chat.jsonl", "readstate export | gzip > chat.jsonl.gz")
 def export(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write; else standard output.")] = None,
     *,
@@ -68,7 +58,7 @@ def export(
     note(f"wrote {written:,} lines to {output}")
 
 
-async def _write(transfer: Transfer, file: BinaryIO, bar: Progress | None) -> int:
+async def _write(transfer: "Client | Transfer", file: BinaryIO, bar: Progress | None) -> int:
     task = None if bar is None else bar.add_task("exporting", total=None, lines=0)
     lines = 0
     async for chunk in transfer.export():
@@ -100,9 +90,7 @@ class Tally(msgspec.Struct):
     stopped: bool = False
 
 
-@command(
-    app,
-    PANEL,
+@app.with_examples(
     "readstate import chat.jsonl",
     "readstate import chat.jsonl --stop-on-error",
     "readstate import chat.jsonl --from-line 120001",
@@ -155,7 +143,7 @@ class _Importing:
         self._bar = bar
         self._task = task
 
-    async def run(self, transfer: Transfer, file: BinaryIO, from_line: int) -> None:
+    async def run(self, transfer: "Client | Transfer", file: BinaryIO, from_line: int) -> None:
         if from_line > 1 and not await self._skip(transfer, file, from_line):
             return
         chunks = _chunks(file, from_line)
@@ -171,7 +159,7 @@ class _Importing:
             if self._tally.stopped:
                 return
 
-    async def _skip(self, transfer: Transfer, file: BinaryIO, from_line: int) -> bool:
+    async def _skip(self, transfer: "Client | Transfer", file: BinaryIO, from_line: int) -> bool:
         """Check the header, and skip the lines before `from_line`."""
         header = file.readline(MAX_CHUNK)
         await self._send(transfer, Chunk(1, 1, header))
@@ -186,9 +174,8 @@ class _Importing:
         self._tally.next_line = from_line
         return True
 
-    async def _send(self, transfer: Transfer, chunk: Chunk) -> None:
-        answer = await transfer.import_lines(chunk.data, first_line=chunk.first_line, stop=self._stop)
-        report = msgspec.convert(answer, ImportReport, from_attributes=True)
+    async def _send(self, transfer: "Client | Transfer", chunk: Chunk) -> None:
+        report = await transfer.import_lines(chunk.data, first_line=chunk.first_line, stop=self._stop)
         self._refuse(report.refused)
         self._tally.accepted += report.accepted
         self._tally.next_line = report.next_line
@@ -226,7 +213,7 @@ def _chunks(file: BinaryIO, number: int) -> Iterator[Chunk | Refused]:
 # ---------------------------------------------------------------- erase
 
 
-@command(app, PANEL, "readstate erase bob", "readstate erase bob --yes")
+@app.with_examples("readstate erase bob", "readstate erase bob --yes")
 def erase(
     user: User,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
@@ -237,7 +224,7 @@ def erase(
     """Erase a user: read state, receipts, badge, follows, preferences and memberships. Messages stay."""
     if not yes:
         typer.confirm(f"Erase everything but the messages of {plain(user)}?", abort=True, err=True)
-    gone = msgspec.convert(_call(target, lambda transfer: transfer.erase_user(user)), Erased, from_attributes=True)
+    gone = _call(target, lambda transfer: transfer.erase_user(user))
     text = (
         f"{gone.channels} channels, {gone.threads} threads, {gone.receipts} read pointers, {gone.badge} badge entries"
     )
@@ -247,7 +234,7 @@ def erase(
 # ---------------------------------------------------------------- helpers
 
 
-def _call(target: Target, ask: Callable[[Transfer], Awaitable[T]], *, creates: bool = False) -> T:
+def _call(target: Target, ask: Callable[["Client | Transfer"], Awaitable[T]], *, creates: bool = False) -> T:
     """Call the running service, or the store without HTTP, which would hold a whole export in memory."""
     if target.runs:
         return target.call(ask, creates=creates)

@@ -12,20 +12,16 @@ from readstate.domain.rules import check_user_id
 from readstate.settings import Settings
 
 from .chat import User
-from .commands import command
+from .commands import RUN, Commands
 from .output import present, show_json
 from .target import Json, is_running, no_store
 
-app = typer.Typer()
-
-PANEL = "Run it"
+app = Commands(RUN)
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 OWN_CLAIMS = frozenset({"sub", "exp", "iat"})
 
 
-@command(
-    app,
-    PANEL,
+@app.with_examples(
     "readstate token bob",
     "readstate token bob --ttl 15m --claim tenant=acme",
     'curl -H "Authorization: Bearer $(readstate token bob)" http://127.0.0.1:8080/v1/users/me/unread',
@@ -39,7 +35,7 @@ def token(
     settings: Settings,
 ) -> None:
     """Print a user token, signed with the local service's secret."""
-    from readstate.gateway.auth.authenticator import ME, load_secrets, make_token
+    from readstate.gateway.auth.authenticator import ME, load_secrets, make_token, required_claims
 
     seconds, claims = _seconds(ttl), _claims(claim or [])
     user = check_user_id(user)
@@ -52,14 +48,14 @@ def token(
         raise ConfigurationError(
             "this service has no secret to sign with: its users' tokens are issued by the owner of its JWKS"
         )
-    made = make_token(secret, user, seconds, {**_configured_claims(settings, user), **claims})
+    made = make_token(secret, user, seconds, {**required_claims(settings, user), **claims})
     if as_json:
         show_json({"token": made, "user_id": user, "expires_at": (int(time.time()) + seconds) * 1000})
     else:
         typer.echo(made)
 
 
-@command(app, PANEL, "readstate migrate", "readstate migrate --check")
+@app.with_examples("readstate migrate", "readstate migrate --check")
 def migrate(
     check: Annotated[bool, typer.Option("--check", help="Only report; exit code 1 if the schema is behind.")] = False,
     as_json: Json = False,
@@ -87,12 +83,6 @@ def _migrate(settings: Settings, check: bool) -> tuple[int, int]:
     elif settings.in_sqlite and check:
         raise no_store(settings)
     return migrate_store(settings, check)
-
-
-def _configured_claims(settings: Settings, user: str) -> dict[str, str]:
-    """The claims that the service requires."""
-    claims = {"iss": settings.jwt_issuer, "aud": settings.jwt_audience, settings.jwt_user_claim: user}
-    return {name: value for name, value in claims.items() if value}
 
 
 def _seconds(text: str) -> int:

@@ -7,26 +7,24 @@ from rich.table import Table
 
 from readstate.settings import Settings
 
-from .commands import command
+from .commands import LOOK_AFTER, Commands
 from .output import fields, plain, present, progress, table
 from .target import Json, open_store, within
 
 if TYPE_CHECKING:
     from readstate.services.audit import Audited
 
-app = typer.Typer()
-
-PANEL = "Look after it"
+app = Commands(LOOK_AFTER)
 
 
-@command(app, PANEL, "readstate reconcile", "readstate reconcile --json")
+@app.with_examples("readstate reconcile", "readstate reconcile --json")
 def reconcile(as_json: Json = False, *, settings: Settings) -> None:
     """Compare the read states of hot store and database, and merge differences in both directions (cluster profile).
     Badges that differ are reloaded from the database.
 
     Safe at any time. The worker role reconciler does the same in the background.
     """
-    check_cluster(settings)
+    settings.require_cluster()
     with progress("reconciling") as report:
         found = within(open_store(settings), lambda rs: rs.repair.reconcile(report))
     rows: dict[str, object] = {
@@ -41,7 +39,7 @@ def reconcile(as_json: Json = False, *, settings: Settings) -> None:
     present(found, as_json, fields(rows))
 
 
-@command(app, PANEL, "readstate rebuild", "readstate rebuild --clear")
+@app.with_examples("readstate rebuild", "readstate rebuild --clear")
 def rebuild(
     clear: Annotated[
         bool, typer.Option("--clear", help="Drop all hot state first; running processes reload it too.")
@@ -54,13 +52,13 @@ def rebuild(
 
     Not needed for right answers: missing state is loaded at its first use. It saves the first requests the wait.
     """
-    check_cluster(settings)
+    settings.require_cluster()
     with progress("loading") as report:
         built = within(open_store(settings), lambda rs: rs.repair.rebuild(report, clear=clear))
     present(built, as_json, f"loaded {built.users:,} users and {built.channels:,} channels")
 
 
-@command(app, PANEL, "readstate audit", "readstate audit --sample 1000 --patience 60 --json")
+@app.with_examples("readstate audit", "readstate audit --sample 1000 --patience 60 --json")
 def audit(
     sample: Annotated[int, typer.Option(min=1, max=1_000_000, help="Users and channels to recount.")] = 100,
     patience: Annotated[
@@ -86,9 +84,3 @@ def _audit(found: "Audited") -> list[Table | str]:
         rows.add_row(plain(one.user_id), plain(one.channel_id or ""), one.what, str(one.hot), str(one.durable))
     repairs = "readstate recount USER CHANNEL repairs a count, readstate reconcile all pointers and badges"
     return [rows, "", f"{recounted}: {len(found.drift):,} differ. {repairs}"]
-
-
-def check_cluster(settings: Settings) -> None:
-    from readstate.profiles.service import require_cluster
-
-    require_cluster(settings)

@@ -10,11 +10,10 @@ from readstate.settings import Settings
 from readstate.telemetry import setup_logging
 from readstate.timings import Timings
 
-from .commands import command
-from .operate import PANEL
+from .commands import RUN, Commands
 from .process import as_copy
 
-app = typer.Typer()
+app = Commands(RUN)
 
 SWITCH_INTERVAL = 0.0005
 """Seconds until a thread that waits for the interpreter gets it, so that a commit waits briefly for the event loop."""
@@ -22,9 +21,7 @@ GC_THRESHOLDS = (50_000, 20, 50)
 """The hot state is many objects without cycles, so rare collections save much time and cost little memory."""
 
 
-@command(
-    app,
-    PANEL,
+@app.with_examples(
     "readstate serve",
     "readstate serve --host 0.0.0.0 --port 9000 --data-dir /var/lib/readstate",
     "READSTATE_SERVICE_KEYS=a-long-random-key readstate serve --config /etc/readstate.toml",

@@ -11,16 +11,11 @@ from rich.text import Text
 from readstate.domain.errors import ConfigurationError, ReadstateError
 from readstate.stack import PROFILE, VARIABLES, SoftwareMissing, Stack, check_names, locked, read_state
 
-from .commands import command
-from .operate import PANEL
+from .commands import RUN, Commands
 from .output import console, note, present, replace_private_file, show, table
 from .target import Json
 
-app = typer.Typer()
-stack = typer.Typer(
-    no_args_is_help=True, help="Real servers for development: Valkey, PostgreSQL and Kafka on free ports."
-)
-app.add_typer(stack, name="stack", rich_help_panel=PANEL)
+app = Commands(RUN, "stack", "Real servers for development: Valkey, PostgreSQL and Kafka on free ports.")
 
 Directory = Annotated[Path, typer.Option("--dir", help="Directory of the servers and their data.")]
 DEFAULT = Path("readstate-stack")
@@ -29,9 +24,7 @@ OPTIONAL = frozenset({"kafka"})
 STYLES = {"running": "green", "not answering": "yellow", "died": "bold red", "stopped": "dim"}
 
 
-@command(
-    stack,
-    PANEL,
+@app.with_examples(
     "export $(readstate stack up)",
     "readstate stack up --with valkey-cluster,replica,postgres,kafka",
     "readstate stack up --brokers 3",
@@ -74,7 +67,7 @@ def up(
         raise typer.Exit(1)
 
 
-@command(stack, PANEL, "readstate stack down", "readstate stack down --dir servers --wipe")
+@app.with_examples("readstate stack down", "readstate stack down --dir servers --wipe")
 def down(
     directory: Directory = DEFAULT,
     wipe: Annotated[bool, typer.Option("--wipe", help="Remove the data too.")] = False,
@@ -94,7 +87,7 @@ def down(
             directory.rmdir()
 
 
-@command(stack, PANEL, "readstate stack status", "readstate stack status --json")
+@app.with_examples("readstate stack status", "readstate stack status --json")
 def status(directory: Directory = DEFAULT, as_json: Json = False) -> None:
     """Show the servers; exit code 1 if one died or does not answer."""
     if read_state(directory) is None:

@@ -9,16 +9,13 @@ import typer
 from readstate.domain.rules import check_user_id
 
 from .chat import User
-from .commands import command
-from .inspect import PANEL
+from .commands import UNDERSTAND, Commands
 from .target import Json, Target
 
-app = typer.Typer()
+app = Commands(UNDERSTAND)
 
 
-@command(
-    app,
-    PANEL,
+@app.with_examples(
     "readstate watch bob",
     "readstate watch bob --only message.new --only badge.updated",
     "readstate watch bob --json --count 1",

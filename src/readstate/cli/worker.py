@@ -15,15 +15,13 @@ from readstate.tasks import cancel
 from readstate.telemetry import setup_logging
 from readstate.workers import ROLES
 
-from .commands import command
-from .operate import PANEL
+from .commands import RUN, Commands
 from .process import STOP_SECONDS, as_copy, copies, number
-from .repair import check_cluster
 
 if TYPE_CHECKING:
     from readstate.profiles.service import Readstate
 
-app = typer.Typer()
+app = Commands(RUN)
 
 log = structlog.get_logger("readstate")
 
@@ -34,9 +32,7 @@ HELP = (
 )
 
 
-@command(
-    app,
-    PANEL,
+@app.with_examples(
     "readstate worker",
     "readstate worker message-writer --processes 4",
     "readstate worker read-receipt-persister status-update --port 9200",
@@ -54,7 +50,7 @@ def worker(
 
     from readstate.profiles.service import make_tracing
 
-    check_cluster(settings)
+    settings.require_cluster()
     chosen = _checked(roles or list(ROLES))
     setup_logging(settings.log_level)
     if processes > 1 and number() is None:
