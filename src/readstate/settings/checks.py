@@ -82,9 +82,14 @@ _HOST = r"(?:[0-9A-Za-z._-]+|\[[0-9A-Fa-f:.]+\])"
 _SERVER = rf"{_HOST}(?::[0-9]{{1,5}})?"
 _SERVERS = rf"(?:[^/@?#]*@)?{_SERVER}(?:,{_SERVER})*"
 _POSTGRES = re.compile(rf"postgres(?:ql)?://(?:{_SERVERS})?(?:/[^/?#]*)?(?:\?[^#]*)?")
-_SINGLE = re.compile(rf"rediss?://(?:[^/@?#]*@)?{_SERVER}(?:/[0-9]*)?(?:\?[^#]*)?")
-_CLUSTER = re.compile(rf"rediss?\+cluster://{_SERVERS}/?(?:\?[^#]*)?")
+_SINGLE = rf"rediss?://(?:[^/@?#]*@)?{_SERVER}(?:/[0-9]*)?(?:\?[^#]*)?"
+_CLUSTER = rf"rediss?\+cluster://{_SERVERS}/?(?:\?[^#]*)?"
 _ENCODE = "(in a password, write / as %2F, @ as %40, ? as %3F and # as %23)"
+
+
+def _like(pattern: str, problem: str) -> Check:
+    """The check that a whole text matches a pattern. `{}` in the problem stands for the text."""
+    return lambda value: None if re.fullmatch(pattern, value) else problem.format(repr(value))
 
 
 def database_url(value: str) -> str | None:
@@ -100,37 +105,24 @@ def database_url(value: str) -> str | None:
     return None
 
 
-def hot_url(value: str) -> str | None:
-    if not value or _SINGLE.fullmatch(value) or _CLUSTER.fullmatch(value):
-        return None
-    return (
-        "is not of the form redis://user:password@host:port/0, rediss://… or redis+cluster://host:port,host:port "
-        + _ENCODE
-    )
+hot_url = _like(
+    f"|{_SINGLE}|{_CLUSTER}",
+    "is not of the form redis://user:password@host:port/0, rediss://… or redis+cluster://host:port,host:port "
+    + _ENCODE,
+)
+broker = _like(rf"{_HOST}:[0-9]{{1,5}}", "({}) is not of the form host:port")
+topic_prefix = _like(r"[0-9A-Za-z._-]{0,64}", "is not at most 64 letters, digits, dots, dashes and underscores")
+host = _like(r"[0-9A-Za-z.:_%-]+", "is not a host name or an address")
+not_empty = _like(r"(?s:.*\S.*)", "is empty")
+origin = _like(
+    rf"\*|(?i:https?)://{_HOST}(?::[0-9]{{1,5}})?", "({}) is not a web origin such as https://chat.example.com"
+)
 
 
 def key_prefix(value: str) -> str | None:
     if re.fullmatch(r"[!-~]*", value) and not set(value) & set("{}*?[]\\") and len(value) <= 64:
         return None
     return "is not at most 64 printable ASCII characters without spaces, braces, brackets, *, ? and \\"
-
-
-def broker(value: str) -> str | None:
-    return None if re.fullmatch(rf"{_HOST}:[0-9]{{1,5}}", value) else f"({value!r}) is not of the form host:port"
-
-
-def topic_prefix(value: str) -> str | None:
-    if re.fullmatch(r"[0-9A-Za-z._-]{0,64}", value):
-        return None
-    return "is not at most 64 letters, digits, dots, dashes and underscores"
-
-
-def host(value: str) -> str | None:
-    return None if re.fullmatch(r"[0-9A-Za-z.:_%-]+", value) else "is not a host name or an address"
-
-
-def not_empty(value: str) -> str | None:
-    return None if value.strip() else "is empty"
 
 
 def service_key(value: str) -> str | None:
@@ -147,12 +139,6 @@ def jwks(value: str) -> str | None:
     if "://" in value and not re.fullmatch(r"https?://[^/\s]+(/\S*)?", value):
         return "is neither a file nor an http(s) URL"
     return None
-
-
-def origin(value: str) -> str | None:
-    if value == "*" or re.fullmatch(r"(?i:https?)://([0-9A-Za-z._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?", value):
-        return None
-    return f"({value!r}) is not a web origin such as https://chat.example.com"
 
 
 def instance_id(value: str) -> str | None:
