@@ -19,23 +19,22 @@ from readstate.domain.model import Channel, Message, Mode
 from readstate.domain.rooms import channel_and_thread, is_thread
 
 from .known import Fold, Known, Misfit, Rows
-from .messages import MessageFold
+from .messages import take_message
 from .records import GivenUser, GivenUserRoom, Numbered
-from .user_rooms import UserRoomFold
+from .user_rooms import take_user_room
 
 
 def take(run: Sequence[Numbered], known: Known, fanout_max_members: int, stop: bool) -> tuple[Rows, list[Refused]]:
     """Fold a run of records of one type into `known`. A refused record leaves nothing behind."""
     fold = Fold(known)
-    messages, user_rooms = MessageFold(fold), UserRoomFold(fold)
     refused = []
     for one in run:
         try:
             match one.given:
                 case Message() as message:
-                    messages.take(message)
+                    take_message(fold, message)
                 case GivenUserRoom() as user_room:
-                    user_rooms.take(user_room)
+                    take_user_room(fold, user_room)
                 case Channel() as room:
                     _take_room(fold, room)
                 case GivenUser() as user:

@@ -1,5 +1,8 @@
 """What the fold of an import knows of the store, and the rows that it writes."""
 
+from bisect import bisect_left, insort
+from collections import defaultdict
+
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -101,6 +104,23 @@ def is_presumed(user_room: KnownUserRoom, room: str) -> bool:
     return user_room.pointer is None or (user_room.pointer.epoch == 0 and user_room.pointer.read_at == 0)
 
 
+class Filled:
+    """The seqs of one room that this run has filled: (seq, id, time) in order."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[int, str, int]] = []
+
+    def around(self, seq: int) -> Neighbours:
+        index = bisect_left(self._rows, (seq,))
+        before = self._rows[index - 1][2] if index else None
+        rest = self._rows[index : index + 2]
+        taken = rest.pop(0)[1] if rest and rest[0][0] == seq else None
+        return Neighbours(before, taken, rest[0][2] if rest else None)
+
+    def put(self, seq: int, id_: str, at: int) -> None:
+        insort(self._rows, (seq, id_, at))
+
+
 class Fold:
     """The state of one run: what is known, kept up to date with the rows to write."""
 
@@ -109,6 +129,7 @@ class Fold:
         self.rows = Rows()
         self.joined: dict[str, int] = {}
         """By how many members each room has grown."""
+        self.filled = defaultdict[str, Filled](Filled)
 
     def set_room(self, room: Channel) -> None:
         self.known.rooms[room.channel_id] = room

@@ -13,72 +13,71 @@ from .known import Fold, Known, KnownUserRoom, Misfit, is_presumed
 from .records import GivenRead, GivenUserRoom
 
 
-class UserRoomFold:
-    def __init__(self, fold: Fold) -> None:
-        self._fold = fold
-        self._known = fold.known
-        self._rows = fold.rows
+def take_user_room(fold: Fold, given: GivenUserRoom) -> None:
+    room = _room(fold, given.room)
+    key = (given.room, given.user_id)
+    position = resolve(given, fold.known)
+    if given.read is not None and any(seq > room.last_seq for seq in given.read.apart):
+        raise Misfit(f"last_read.apart goes beyond the last seq, which is {room.last_seq}")
+    known = fold.known.user_rooms.get(key, KnownUserRoom())
+    fold.known.rooms[given.room] = room
+    presumed = given.member is not None and not given.presumed and is_presumed(known, given.room)
+    if given.member is not None:
+        wanted = _wanted(known, given.preferences, room)
+        _join(fold, key, known, given.member, wanted, presumed=presumed)
+    pointer = _pointer(given.read, position, fold.known.own.get(key, frozenset()))
+    before = known.pointer
+    if presumed:
+        fold.set_pointer(key, pointer or Pointer())
+    elif before is None and pointer is not None:
+        fold.set_pointer(key, pointer)
+    elif before is not None and pointer is not None:
+        state = merge(before.state, pointer.state)
+        if state != before.state:
+            further = pointer if (pointer.epoch, pointer.seq) > (before.epoch, before.seq) else before
+            fold.set_pointer(key, replace(further, apart=state.apart))
 
-    def take(self, given: GivenUserRoom) -> None:
-        room = self._room(given.room)
-        key = (given.room, given.user_id)
-        position = resolve(given, self._known)
-        if given.read is not None and any(seq > room.last_seq for seq in given.read.apart):
-            raise Misfit(f"last_read.apart goes beyond the last seq, which is {room.last_seq}")
-        known = self._known.user_rooms.get(key, KnownUserRoom())
-        self._known.rooms[given.room] = room
-        presumed = given.member is not None and not given.presumed and is_presumed(known, given.room)
-        if given.member is not None:
-            wanted = self._wanted(known, given.preferences, room)
-            self._join(key, known, given.member, wanted, presumed=presumed)
-        pointer = _pointer(given.read, position, self._known.own.get(key, frozenset()))
-        before = known.pointer
-        if presumed:
-            self._fold.set_pointer(key, pointer or Pointer())
-        elif before is None and pointer is not None:
-            self._fold.set_pointer(key, pointer)
-        elif before is not None and pointer is not None:
-            state = merge(before.state, pointer.state)
-            if state != before.state:
-                further = pointer if (pointer.epoch, pointer.seq) > (before.epoch, before.seq) else before
-                self._fold.set_pointer(key, replace(further, apart=state.apart))
 
-    def _room(self, name: str) -> Channel:
-        if not is_thread(name):
-            return self._fold.channel(name)
-        channel, thread = channel_and_thread(name)
-        self._fold.channel(channel)
-        known = self._known.rooms.get(name)
-        return known if known is not None and not known.deleted else self._fold.thread(channel, thread)
+def _room(fold: Fold, name: str) -> Channel:
+    if not is_thread(name):
+        return fold.channel(name)
+    channel, thread = channel_and_thread(name)
+    fold.channel(channel)
+    known = fold.known.rooms.get(name)
+    return known if known is not None and not known.deleted else fold.thread(channel, thread)
 
-    @staticmethod
-    def _wanted(known: KnownUserRoom, given: Preferences, room: Channel) -> Preferences:
-        """Preferences that are set stay; those at their defaults take the given values."""
-        if given.archived_seq == FOREVER:
-            given = replace(given, archived_seq=room.last_seq)
-        names, here = Preferences.__struct_fields__, known.preferences
-        unset = (name for name in names if getattr(here, name) == getattr(NO_PREFERENCES, name))
-        return replace(here, **{name: getattr(given, name) for name in unset})
 
-    def _join(self, key: Key, known: KnownUserRoom, given: Member, preferences: Preferences, *, presumed: bool) -> None:
-        member = given if known.member is None or presumed else _later(known.member, given)
-        user_room = KnownUserRoom(member, preferences, known.pointer)
-        if member == known.member and preferences == known.preferences:
-            return
-        was = known.member is not None and known.member.active
-        if member.active and not was:
-            self._check_room_for_one(key[0])
-        self._known.user_rooms[key] = self._rows.user_rooms[key] = user_room
-        if member.active != was:
-            self._fold.joined[key[0]] = self._fold.joined.get(key[0], 0) + (1 if member.active else -1)
-        if member.active and not was and not is_thread(key[0]):
-            self._rows.arrived[key] = member.joined_at
-        self._fold.mark_stale(key)
+def _wanted(known: KnownUserRoom, given: Preferences, room: Channel) -> Preferences:
+    """Preferences that are set stay; those at their defaults take the given values."""
+    if given.archived_seq == FOREVER:
+        given = replace(given, archived_seq=room.last_seq)
+    names, here = Preferences.__struct_fields__, known.preferences
+    unset = (name for name in names if getattr(here, name) == getattr(NO_PREFERENCES, name))
+    return replace(here, **{name: getattr(given, name) for name in unset})
 
-    def _check_room_for_one(self, name: str) -> None:
-        room = self._known.rooms[name]
-        if room.type == "direct" and room.member_count + self._fold.joined.get(name, 0) >= MAX_IN_DIRECT:
-            raise Misfit(f"channel {name!r} is direct and has two members at most")
+
+def _join(
+    fold: Fold, key: Key, known: KnownUserRoom, given: Member, preferences: Preferences, *, presumed: bool
+) -> None:
+    member = given if known.member is None or presumed else _later(known.member, given)
+    user_room = KnownUserRoom(member, preferences, known.pointer)
+    if member == known.member and preferences == known.preferences:
+        return
+    was = known.member is not None and known.member.active
+    if member.active and not was:
+        _check_room_for_one(fold, key[0])
+    fold.known.user_rooms[key] = fold.rows.user_rooms[key] = user_room
+    if member.active != was:
+        fold.joined[key[0]] = fold.joined.get(key[0], 0) + (1 if member.active else -1)
+    if member.active and not was and not is_thread(key[0]):
+        fold.rows.arrived[key] = member.joined_at
+    fold.mark_stale(key)
+
+
+def _check_room_for_one(fold: Fold, name: str) -> None:
+    room = fold.known.rooms[name]
+    if room.type == "direct" and room.member_count + fold.joined.get(name, 0) >= MAX_IN_DIRECT:
+        raise Misfit(f"channel {name!r} is direct and has two members at most")
 
 
 def resolve(given: GivenUserRoom, known: Known) -> Position:
