@@ -138,6 +138,16 @@ async def test_a_count_above_the_cap_is_a_lower_bound(rs: Readstate) -> None:
     assert (page.totals.unread, page.totals.exact, page.totals.reason) == (2 * CAP, False, "capped")
 
 
+async def test_above_the_cap_it_names_the_mentions_that_a_loaded_user_gets(rs: Readstate) -> None:
+    await make(rs, "many", *(f"m{number}" for number in range(CAP + 2)), mentions=("bob",))
+
+    page = await before_load(rs)
+    await loaded(rs)
+
+    assert [row.mentions for row in page.channels] == [CAP]
+    assert without_cursors(page) == without_cursors(await rs.unread.sync("bob"))
+
+
 async def test_what_happens_while_it_is_made_comes_with_since(rs: Readstate) -> None:
     for channel in ("early", "late", "read", "muted", "same"):
         await make(rs, channel, f"{channel}-1")

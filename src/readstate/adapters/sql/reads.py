@@ -132,7 +132,7 @@ class SqlReads(SqlTopic):
 
 
 async def _unless_erased(session: Session, events: Sequence[ReadEvent]) -> Sequence[ReadEvent]:
-    """Leave out events from before their user was erased. Usually nobody was erased since the oldest event."""
+    """Leave out events from before their user was erased. Usually the newest erasure is older than all of them."""
     newest = await session.value("newest_erasure")
     users = {event.user_id for event in events if event.created_at <= newest}
     gone = await erased_at(session, users)

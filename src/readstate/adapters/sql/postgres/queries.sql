@@ -221,8 +221,8 @@ JOIN channels AS c ON c.channel_id = coalesce(m.channel_id, r.channel_id);
 
 -- name: unread_page
 -- What is unread for a user: [sums of channels without a mute or `count`, the other unread channels, rooms of threads
--- with replies after the pointer in channels of the user, the unread channels with the latest activity]. Of a channel's unread messages the
--- newest :cap + 1 count.
+-- with replies after the pointer in channels of the user, the unread channels with the latest activity]. Of a channel's
+-- unread messages the newest :cap + 1 count; their mentions are those of the newest :cap, which a ledger would keep.
 WITH rooms AS MATERIALIZED (
     SELECT k.channel_id, coalesce(c.latest_at, 0) AS latest_at, c.archived, c.type = 'thread' AS thread,
         k.muted_until > 0 OR k.count <> 'all' AS special, coalesce(r.last_read_seq, 0) AS seq,
@@ -235,9 +235,10 @@ counted AS MATERIALIZED (
     SELECT k.*, m.*
     FROM rooms AS k
     CROSS JOIN LATERAL (
-        SELECT count(*) AS n, count(*) FILTER (WHERE x.mention) AS mentions,
+        SELECT count(*) AS n, count(*) FILTER (WHERE x.mention AND x.place <= :cap::bigint) AS mentions,
             (array_agg(json_build_array(x.seq, x.id, x.at) ORDER BY x.seq DESC))[least(count(*), :cap::bigint)] AS first
-        FROM (SELECT x.seq, x.id, x.at, :user = ANY (x.mentions) OR '@channel' = ANY (x.mentions) AS mention
+        FROM (SELECT x.seq, x.id, x.at, :user = ANY (x.mentions) OR '@channel' = ANY (x.mentions) AS mention,
+                  row_number() OVER (ORDER BY x.seq DESC) AS place
               FROM messages AS x
               WHERE x.channel_id = k.channel_id AND x.seq > k.seq AND NOT x.deleted AND NOT x.silent
                   AND x.sender_id <> :user AND x.seq <> ALL (k.apart)

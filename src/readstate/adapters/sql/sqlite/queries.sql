@@ -190,10 +190,11 @@ LEFT JOIN read_receipts AS r ON r.user_id = :user AND r.channel_id = k.channel_i
 
 -- name: unread_page
 -- What is unread for a user: [sums of channels without a mute or `count`, the other unread channels, rooms of threads
--- with replies after the pointer in channels of the user, the unread channels with the latest activity]. Of a channel's unread messages the
--- newest :cap + 1 count. Members are read in the order of their key, so that no sorting is needed to count each channel.
-WITH counted AS MATERIALIZED (
-    SELECT k.channel_id, coalesce(c.latest_at, 0) AS latest_at, count(m.seq) AS n,
+-- with replies after the pointer in channels of the user, the unread channels with the latest activity]. Of a channel's
+-- unread messages the newest :cap + 1 count; their mentions are those of the newest :cap, which a ledger would keep.
+-- Members are read in the order of their key, so that no sorting is needed to count each channel.
+WITH newest AS MATERIALIZED (
+    SELECT k.channel_id, coalesce(c.latest_at, 0) AS latest_at, count(m.seq) AS n, min(m.seq) AS oldest,
         c.archived * 4 + (c.type = 'thread') * 2 + (k.muted_until > 0 OR k.count <> 'all') AS kind,
         sum(iif(m.mentions <> '[]', EXISTS (
             SELECT 1 FROM json_each(m.mentions) AS x WHERE x.value IN (:user, '@channel')), 0)) AS mentions
@@ -211,7 +212,12 @@ WITH counted AS MATERIALIZED (
         AND NOT m.deleted AND NOT m.silent AND m.sender_id <> :user
         AND (r.apart IS NULL OR r.apart = '[]' OR m.seq NOT IN (SELECT value FROM json_each(r.apart)))
     WHERE k.user_id = :user AND k.active AND NOT c.deleted AND c.last_seq > coalesce(r.last_read_seq, 0)
-    GROUP BY k.channel_id)
+    GROUP BY k.channel_id),
+counted AS (
+    SELECT channel_id, latest_at, n, kind, mentions - iif(n > :cap, EXISTS (
+        SELECT 1 FROM messages AS m, json_each(m.mentions) AS x
+        WHERE m.channel_id = k.channel_id AND m.seq = k.oldest AND x.value IN (:user, '@channel')), 0) AS mentions
+    FROM newest AS k)
 SELECT json_array(
     json((SELECT json_array(
         coalesce(sum(min(n, :cap)), 0), coalesce(sum(mentions), 0), count(*), coalesce(max(n > :cap), 0))

@@ -125,9 +125,9 @@ CREATE TABLE user_activity (
 ) STRICT, WITHOUT ROWID;
 
 -- Up to where the partitions of a log are applied. `base`: what is added to an offset to make it a place that no event
--- of an earlier log has. `reached`: [offset, user] for each receiver of the last batch who had a connection then. Should
--- it come again, it is made sure that it gets through to them. `epoch`: the leader epoch of the last event, if
--- `epoch_position` is its position; a process of an older version moves on without it.
+-- of an earlier log has. `reached`: [offset, user] for each receiver of the last batch who had a connection then: a
+-- replay tracks its deliveries again. `epoch`: the leader epoch of the last event, if `epoch_position` is its position;
+-- a process of an older version moves on without it.
 CREATE TABLE log_places (
     log TEXT NOT NULL,
     part INTEGER NOT NULL,
@@ -157,7 +157,7 @@ CREATE TABLE dead_letters (
     UNIQUE (topic, place)
 ) STRICT;
 
--- Whom a message in a big channel named before it was edited: should the edit come again, they are told again.
+-- Whom a message in a big channel named before it was edited: a replay of the edit is announced to them too.
 CREATE TABLE once_named (
     channel_id TEXT NOT NULL,
     message_id TEXT NOT NULL,
@@ -167,7 +167,7 @@ CREATE TABLE once_named (
 
 CREATE INDEX once_named_by_user ON once_named (user_id);
 
--- The change number under which a channel was deleted last: should that come again, it takes nothing newer with it.
+-- The change number under which a channel was deleted last: a replay of the delete removes nothing newer.
 CREATE TABLE gone (
     channel_id TEXT PRIMARY KEY,
     change INTEGER NOT NULL
