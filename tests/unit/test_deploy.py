@@ -222,7 +222,7 @@ def test_every_setting_of_the_compose_file_is_one() -> None:
     assert named - {row.variable for row in settings.describe()} == set()
 
 
-@pytest.mark.parametrize("name", ["serve-1", "serve-2", "worker", "keeper", "migrate"])
+@pytest.mark.parametrize("name", ["serve-1", "serve-2", "worker", "maintenance", "migrate"])
 def test_the_settings_of_a_container_are_those_of_a_cluster(name: str) -> None:
     environ = {key: re.sub(r"\$\{\w+[^}]*\}", "x" * 48, str(v)) for key, v in containers()[name]["environment"].items()}
 
