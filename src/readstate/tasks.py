@@ -14,6 +14,6 @@ async def cancel(task: "asyncio.Task[Any]") -> None:
 
 
 def retrieve_exception(task: "asyncio.Task[Any]") -> None:
-    """A done callback for a task whose failure its callers get, or nobody needs: asyncio does not log it."""
+    """A done callback that marks the failure of a task as retrieved, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()

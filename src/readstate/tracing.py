@@ -125,16 +125,14 @@ class Tracing:
 
         return traced
 
-    @contextlib.contextmanager
-    def worker_batch(self, role: str, records: int, partitions: int) -> Iterator[Span]:
+    def worker_batch(self, role: str, records: int, partitions: int) -> contextlib.AbstractContextManager[Span]:
         attributes: dict[str, str | int] = {
             "messaging.system": "kafka",
             "messaging.operation.type": "process",
             "messaging.batch.message_count": records,
             "readstate.partitions": partitions,
         }
-        with self._span(f"{role} batch", attributes, SpanKind.CONSUMER, Context()) as span:
-            yield span
+        return self._span(f"{role} batch", attributes, SpanKind.CONSUMER, Context())
 
     @staticmethod
     def outcome(span: Span, *, retries: int, put_aside: int) -> None:
@@ -177,15 +175,20 @@ class Tracing:
     def step(
         self, name: str, kind: SpanKind, attributes: Mapping[str, str], call: Callable[..., Awaitable[T]]
     ) -> Callable[..., Awaitable[T]]:
-        """Make a call a child span, if the current span is still recording."""
+        """Make a call a child span."""
 
         async def step(*values: Any, **named: Any) -> T:
-            if not trace.get_current_span().is_recording():
-                return await call(*values, **named)
-            with self._span(name, attributes, kind):
+            with self.child(name, attributes, kind):
                 return await call(*values, **named)
 
         return step
+
+    def child(
+        self, name: str, attributes: Mapping[str, str], kind: SpanKind
+    ) -> contextlib.AbstractContextManager[Span | None]:
+        """A child span, if the current span is still recording; else None."""
+        recording = trace.get_current_span().is_recording()
+        return self._span(name, attributes, kind) if recording else contextlib.nullcontext()
 
     @contextlib.contextmanager
     def _span(
@@ -206,15 +209,6 @@ class Tracing:
                 raise
 
     # ------------------------------------------------------------ batches of requests
-
-    @contextlib.contextmanager
-    def waiting(self, name: str) -> Iterator[Span | None]:
-        """The span of one request that waits for its batch; None: the request is not traced."""
-        if not trace.get_current_span().is_recording():
-            yield None
-            return
-        with self._span(name, {}) as span:
-            yield span
 
     @contextlib.contextmanager
     def batch(self, name: str, callers: Sequence[Span], size: int) -> Iterator[None]:
@@ -296,7 +290,7 @@ class _Batcher(Batcher[T, R]):
     tracing: Tracing
 
     async def submit(self, items: Sequence[T]) -> Sequence[R]:
-        with self.tracing.waiting(self.name) as span:
+        with self.tracing.child(self.name, {}, SpanKind.INTERNAL) as span:
             marked = _Items(items)
             marked.caller = span
             return await super().submit(marked)

@@ -41,7 +41,8 @@ async def test_pointer_ledger_mentions_and_preferences_are_told(users: HotUsers)
     assert told["dropped up to"] == "nothing was dropped"
     assert "m3" in told["first"]
     assert "m6" in told["last"]
-    assert (told["counts"], told["pinned"]) == ("mentions", "yes")
+    assert (told["counts"], told["receipts"], told["pinned"]) == ("mentions", "public", "yes")
+    assert (told["muted until"], told["archived"]) == ("not muted", "no")
 
 
 async def test_a_read_shows_at_once_and_other_channels_do_not(users: HotUsers) -> None:

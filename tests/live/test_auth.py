@@ -297,7 +297,7 @@ async def test_a_device_has_a_proper_name(service: LiveService, device: str) -> 
 
 
 @pytest.fixture
-async def open_town(tmp_path: Path) -> AsyncIterator[LiveService]:
+async def service_with_origin(tmp_path: Path) -> AsyncIterator[LiveService]:
     """A service that lets pages of one other origin call it."""
     async with live_service(tmp_path / "open", cors_origins=(FRIENDLY,)) as service:
         yield service
@@ -309,15 +309,15 @@ async def test_a_page_of_the_service_itself_may_connect(service: LiveService) ->
     assert bob.ready["user_id"] == "bob"
 
 
-async def test_a_page_from_elsewhere_may_not(service: LiveService, open_town: LiveService) -> None:
-    for place in (service, open_town):
-        for origin in (FOREIGN, "null", f"{place.url}.evil.example"):
+async def test_a_page_from_elsewhere_may_not(service: LiveService, service_with_origin: LiveService) -> None:
+    for one in (service, service_with_origin):
+        for origin in (FOREIGN, "null", f"{one.url}.evil.example"):
             with pytest.raises(InvalidStatus, match="403"):
-                await place.device("bob", origin=origin)
+                await one.device("bob", origin=origin)
 
 
-async def test_a_page_that_is_allowed_may_connect(open_town: LiveService) -> None:
-    bob = await open_town.device("bob", origin=FRIENDLY)
+async def test_a_page_that_is_allowed_may_connect(service_with_origin: LiveService) -> None:
+    bob = await service_with_origin.device("bob", origin=FRIENDLY)
 
     assert bob.ready["user_id"] == "bob"
 

@@ -131,7 +131,7 @@ def test_reads_that_are_not_understood_are_skipped_and_counted() -> None:
 
 def test_new_fields_are_ignored() -> None:
     badge = {"kind": "badge", "user_id": "bob", "colour": "red"}
-    received = decode(changed(announcements=[badge], weather="fine"))
+    received = decode(changed(announcements=[badge], later="field"))
     assert received is not None
     assert list(received.announcements) == [BadgeChanged("bob")]
 

@@ -7,6 +7,7 @@ from readstate.domain.model import Channel, Pointer, Preferences
 
 SHOWN = 20
 """Numbers that are listed; of more, only how many there are."""
+_IN_WORDS = frozenset({"count", "muted_until", "archived_seq", "change"})
 
 
 def time_of(ms: int | None) -> str:
@@ -29,13 +30,14 @@ def pointer_facts(pointer: Pointer) -> dict[str, str]:
 
 
 def preferences_facts(preferences: Preferences) -> dict[str, str]:
-    muted = preferences.muted_until
+    """Every preference, under its own name where no words say it better."""
+    muted, archived = preferences.muted_until, preferences.archived_seq
+    others = (name for name in preferences.__struct_fields__ if name not in _IN_WORDS)
     return {
         "counts": preferences.count,
-        "receipts": preferences.receipts,
+        **{name: _word(getattr(preferences, name)) for name in others},
         "muted until": time_of(muted) if muted else "not muted",
-        "pinned": yes_or_no(preferences.pinned),
-        "archived": f"until a message after seq {preferences.archived_seq}" if preferences.archived_seq >= 0 else "no",
+        "archived": f"until a message after seq {archived}" if archived >= 0 else "no",
         "change number": str(preferences.change),
     }
 
@@ -57,3 +59,7 @@ def channel_facts(channel: Channel) -> dict[str, str]:
 
 def yes_or_no(value: bool) -> str:
     return "yes" if value else "no"
+
+
+def _word(value: object) -> str:
+    return yes_or_no(value) if isinstance(value, bool) else str(value)

@@ -210,7 +210,7 @@ class Explanation(Struct, frozen=True, gc=False):
 
 
 class Recount(Struct, frozen=True, gc=False):
-    """An unread count before and after it was loaded again from the durable store."""
+    """An unread count before and after it was reloaded from the durable store."""
 
     before: Annotated[int, about("The count before.", 4)]
     after: Annotated[int, about("The count that the durable store gives, which holds now.", 3)]

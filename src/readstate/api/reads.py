@@ -33,6 +33,9 @@ MessagesRead = Annotated[
 ]
 UnreadFrom = Annotated[Id, about("The first message that is unread again.", "msg_40")]
 _StaleReason = Annotated[Literal["stale"] | UnsetType, about("Why the count is not exact: it is the last known value.")]
+_PlaceTime = Annotated[
+    int | None, about("Its time. In answers ms since 1970; never the same for two messages of a channel.")
+]
 _Changed = Annotated[bool, about("Whether it changed anything.", True)]
 
 
@@ -84,10 +87,7 @@ class Place(Struct, frozen=True, gc=False):
 
     id: Annotated[str | None, about("The message.", "msg_40")]
     seq: Annotated[int, about("Its place in the channel.", 40)]
-    at: Annotated[
-        int | None,
-        about("Its time. In answers ms since 1970; never the same for two messages of a channel.", EARLIER + 1000),
-    ]
+    at: Annotated[_PlaceTime, Meta(examples=[EARLIER + 1000])]
 
 
 class LastRead(Struct, frozen=True, gc=False):
@@ -95,10 +95,7 @@ class LastRead(Struct, frozen=True, gc=False):
 
     id: Annotated[str | None, about("The message; null when nothing is read.", "msg_39")]
     seq: Annotated[int, about("Everything up to this place is read; 0 when nothing is.", 39)]
-    at: Annotated[
-        int | None,
-        about("Its time. In answers ms since 1970; never the same for two messages of a channel.", EARLIER),
-    ]
+    at: Annotated[_PlaceTime, Meta(examples=[EARLIER])]
     epoch: Epoch
 
 

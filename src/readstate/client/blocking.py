@@ -1,6 +1,7 @@
 """The same calls for programs without an event loop: a thread runs the async client."""
 
 import asyncio
+import functools
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
@@ -19,10 +20,11 @@ def _blocking(
 ) -> Callable[Concatenate["SyncClient", P], T]:
     """The call of the async client, but it returns when it is done."""
 
+    @functools.wraps(call)
     def run(self: "SyncClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self.run(call(self.client, *args, **kwargs))
 
-    return _named_after(call, run)
+    return run
 
 
 def _each(
@@ -30,6 +32,7 @@ def _each(
 ) -> Callable[Concatenate["SyncClient", P], Iterator[T]]:
     """The pieces of the async client's answer, one at a time."""
 
+    @functools.wraps(call)
     def run(self: "SyncClient", /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
         pieces = call(self.client, *args, **kwargs)
         nothing_left = object()
@@ -40,11 +43,6 @@ def _each(
             if not self._loop.is_closed():
                 self.run(pieces.aclose())
 
-    return _named_after(call, run)
-
-
-def _named_after(call: Callable[..., Any], run: Callable[P, T]) -> Callable[P, T]:
-    run.__name__, run.__qualname__, run.__doc__ = call.__name__, f"SyncClient.{call.__name__}", call.__doc__
     return run
 
 

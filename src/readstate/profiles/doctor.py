@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from readstate.findings import MISSING_EXTRA, Finding
 from readstate.settings import Settings
@@ -11,12 +11,12 @@ from readstate.settings import Settings
 def examine_servers(settings: Settings) -> Iterator[Finding]:
     """Every configured server, also those that only another profile uses."""
     if not settings.in_sqlite:
-        yield from _postgres(settings)
+        yield from _unless_missing("database", _postgres, settings)
     for name, setting in (("hot store", "hot_url"), ("write replica", "write_replica_url")):
         if url := getattr(settings, setting):
-            yield from _valkey(name, setting, url)
+            yield from _unless_missing(name, _valkey, name, setting, url)
     if settings.profile == "cluster":
-        yield from _kafka(settings)
+        yield from _unless_missing("kafka", _kafka, settings)
     else:
         yield from map(_unused_broker, settings.kafka_bootstrap)
 
@@ -29,32 +29,30 @@ def listens(host: str, port: int) -> bool:
         return False
 
 
-def _postgres(settings: Settings) -> list[Finding]:
+def _unless_missing(check: str, examine: Callable[..., list[Finding]], *args: object) -> list[Finding]:
+    """The findings, or that the library for them is missing: it is an extra."""
     try:
-        from readstate.adapters.sql.postgres.doctor import postgres  # noqa: PLC0415 - an extra
+        return examine(*args)
     except ModuleNotFoundError as error:
-        return [_missing("database", error)]
+        return [Finding(check, "fail", f"the library {error.name} is missing", MISSING_EXTRA)]
+
+
+def _postgres(settings: Settings) -> list[Finding]:
+    from readstate.adapters.sql.postgres.doctor import postgres  # noqa: PLC0415 - an extra
+
     return asyncio.run(postgres(settings))
 
 
 def _valkey(name: str, setting: str, url: str) -> list[Finding]:
-    try:
-        from readstate.adapters.valkey.doctor import valkey  # noqa: PLC0415 - an extra
-    except ModuleNotFoundError as error:
-        return [_missing(name, error)]
+    from readstate.adapters.valkey.doctor import valkey  # noqa: PLC0415 - an extra
+
     return asyncio.run(valkey(name, setting, url))
 
 
 def _kafka(settings: Settings) -> list[Finding]:
-    try:
-        from readstate.adapters.kafka.doctor import kafka  # noqa: PLC0415 - an extra
-    except ModuleNotFoundError as error:
-        return [_missing("kafka", error)]
+    from readstate.adapters.kafka.doctor import kafka  # noqa: PLC0415 - an extra
+
     return kafka(settings)
-
-
-def _missing(check: str, error: ModuleNotFoundError) -> Finding:
-    return Finding(check, "fail", f"the library {error.name} is missing", MISSING_EXTRA)
 
 
 def _unused_broker(broker: str) -> Finding:

@@ -27,7 +27,7 @@ from readstate.workers.on_failure import DropHotState
 from readstate.workers.receipt_persister import ReceiptPersister
 
 from .consistency import Exclusive
-from .lock import take_directories
+from .lock import store_held
 from .wiring import Parts, Profile, Services
 
 EXPIRE_TURNS = 720
@@ -39,7 +39,7 @@ class Embedded(Profile):
         self.loss = StorageUnavailable("another process has taken the database over: see its log, or readstate doctor")
 
     async def start(self, services: Services) -> tuple[SqlStore, Hot]:
-        self.stack.callback(take_directories(self.settings))
+        self.stack.enter_context(store_held(self.settings))
         durable = await self._open_durable()
         position = await durable.last_position()
         store_id = await durable.store_id()

@@ -3,7 +3,7 @@
 import contextlib
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from readstate.domain.errors import ConfigurationError
@@ -12,25 +12,20 @@ from readstate.settings import Settings
 LOCK_FILE = "lock"
 
 
-def take_directories(settings: Settings) -> Callable[[], None]:
-    """Make the directories of an embedded service and lock its store; returns the release."""
-    for needed in (settings.store_directory, Path(settings.data_dir)):
-        needed.mkdir(parents=True, exist_ok=True)
-    return _lock(settings.store_directory)
-
-
 @contextlib.contextmanager
 def store_held(settings: Settings) -> Iterator[None]:
-    """Hold the lock on the store's directory during the block."""
-    release = take_directories(settings)
+    """Make the directories of an embedded service, and hold the lock on its store during the block."""
+    for needed in (settings.store_directory, Path(settings.data_dir)):
+        needed.mkdir(parents=True, exist_ok=True)
+    handle = _lock(settings.store_directory)
     try:
         yield
     finally:
-        release()
+        os.close(handle)
 
 
-def _lock(directory: Path) -> Callable[[], None]:
-    """Lock the directory for this process; returns the release. The lock file is never removed."""
+def _lock(directory: Path) -> int:
+    """Lock the directory until the returned handle is closed. The lock file is never removed."""
     handle = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -40,15 +35,14 @@ def _lock(directory: Path) -> Callable[[], None]:
             f"another process has the store in {str(directory)!r}: it belongs to one process. "
             "Talk to that one over HTTP, or stop it first"
         ) from error
-    return lambda: os.close(handle)
+    return handle
 
 
-def store_is_locked(data_dir: str | Path) -> bool:
-    path = Path(data_dir) / LOCK_FILE
-    if not path.exists():
+def store_is_locked(directory: Path) -> bool:
+    if not (directory / LOCK_FILE).exists():
         return False
     try:
-        _lock(Path(data_dir))()
+        os.close(_lock(directory))
     except ConfigurationError:
         return True
     return False

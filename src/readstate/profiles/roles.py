@@ -1,25 +1,14 @@
 """The roles of a worker process in the cluster profile: each consumer with its Kafka options and its handler."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from readstate.adapters.kafka import wire
 from readstate.adapters.kafka.channel_events import ChannelEvents, LogPositions
 from readstate.adapters.kafka.consumer import KafkaConsumer
 from readstate.adapters.kafka.topics import MOST_BYTES_OF_ALL
-from readstate.adapters.kafka.wire import (
-    count_reads,
-    count_unsent,
-    decode_dead_letter,
-    decode_read,
-    decode_reads,
-    decode_unsents,
-    decode_whose,
-    split_reads,
-    split_record,
-    split_unsent,
-)
 from readstate.domain.events import Consumed
 from readstate.domain.facts import Effect
 from readstate.services.pending_writes import UnannouncedWrites
@@ -68,7 +57,13 @@ class WorkerSupervisor:
         self._tasks: list[asyncio.Task[None]] = []
         cluster, durable, clock = self._cluster, service.durable, service.clock
         self._dead_letters = DeadLetters(
-            durable, service.hot.users, clock, cluster.topics.reads, split_reads, decode_read, decode_whose
+            durable,
+            service.hot.users,
+            clock,
+            cluster.topics.reads,
+            wire.split_reads,
+            wire.decode_read,
+            wire.decode_whose,
         )
         self._failed = FailedEvents(cluster.sender.dead, self._dead_letters, durable, clock, MOST_BYTES_OF_ALL)
 
@@ -130,13 +125,10 @@ class WorkerSupervisor:
 
     def _start_receipt_persister(self) -> None:
         service, topics, timings = self._service, self._cluster.topics, self._timings.workers
-
-        async def handle(records: Sequence[Consumed]) -> None:
-            await persister.handle([event for record in records for event in decode_reads(record.value)])
-
+        handle = _decoded(wire.decode_reads, lambda events: persister.handle(events))  # noqa: PLW0108 - made below
         consumer = self._consumer(topics.persister, topics.reads, gathers=True)
-        ahead = GatherAhead(consumer, count_reads, timings.gather_slice)
-        gather = Gather(service.settings.persist_batch, timings.gather_reads, split_record)
+        ahead = GatherAhead(consumer, wire.count_reads, timings.gather_slice)
+        gather = Gather(service.settings.persist_batch, timings.gather_reads, wire.split_record)
         runner = self._start(RECEIPT_PERSISTER, ahead, handle, gather, self._failed.to_topic)
         persister = SharedPersister(
             TopicPersister(service.durable),
@@ -150,18 +142,15 @@ class WorkerSupervisor:
     def _start_status_update(self) -> None:
         topics, timings = self._cluster.topics, self._timings.workers
         update = StatusUpdate(self._service.hot.badges, self._service.durable, self._cluster.bus)
-
-        async def handle(records: Sequence[Consumed]) -> None:
-            await update.handle([event for record in records for event in decode_unsents(record.value)])
-
-        gather = Gather(MAX_UNSENT, timings.gather_unsent, split_unsent)
+        handle = _decoded(wire.decode_unsents, update.handle)
+        gather = Gather(MAX_UNSENT, timings.gather_unsent, wire.split_unsent)
         consumer = self._consumer(topics.status_update, topics.unsent)
-        ahead = GatherAhead(consumer, count_unsent, timings.gather_slice)
+        ahead = GatherAhead(consumer, wire.count_unsent, timings.gather_slice)
         self._start(STATUS_UPDATE, ahead, handle, gather, self._failed.to_list)
 
     def _start_dead_letters(self) -> None:
         topics = self._cluster.topics
-        handle = _decoded(decode_dead_letter, self._dead_letters.handle)
+        handle = _decoded(lambda value: [wire.decode_dead_letter(value)], self._dead_letters.handle)
         gather = Gather(MAX_DEAD_LETTERS, self._timings.workers.gather_dead_letters)
         consumer = self._consumer(topics.dead_letters, topics.dead(topics.reads), topics.dead(topics.messages))
         self._start(DEAD_LETTERS, consumer, handle, gather, self._failed.to_list)
@@ -194,9 +183,9 @@ class WorkerSupervisor:
         return runner
 
 
-def _decoded(decode: Callable[[bytes], T], handle: Callable[[Sequence[T]], Awaitable[None]]) -> Handle:
+def _decoded(decode: Callable[[bytes], Iterable[T]], handle: Callable[[Sequence[T]], Awaitable[None]]) -> Handle:
     async def handle_records(records: Sequence[Consumed]) -> None:
-        await handle([decode(record.value) for record in records])
+        await handle([event for record in records for event in decode(record.value)])
 
     return handle_records
 

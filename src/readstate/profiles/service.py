@@ -5,7 +5,6 @@ import contextlib
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from readstate.adapters.sql.sqlite.file import migrated, missing_migrations
@@ -79,9 +78,7 @@ class Readstate(Services):
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -125,7 +122,7 @@ class Readstate(Services):
     @property
     def cluster(self) -> "Cluster":
         """The cluster profile. Raises ConfigurationError in the embedded profile."""
-        require_cluster(self.settings)
+        self.settings.require_cluster()
         assert not isinstance(self._profile, Embedded)
         return self._profile
 
@@ -144,13 +141,6 @@ def make_tracing(settings: Settings, instance_id: str = "") -> "Tracing | None":
     with extra("opentelemetry", "TRACES", "otel"):
         from readstate.tracing import Tracing  # noqa: PLC0415 - an extra
     return Tracing(instance_id)
-
-
-def require_cluster(settings: Settings) -> None:
-    if settings.profile != "cluster":
-        raise ConfigurationError(
-            "this is for the cluster profile (PROFILE=cluster); the embedded one does it all in one process"
-        )
 
 
 async def _state(ping: Callable[[], Awaitable[None]], seconds: float) -> str:

@@ -26,7 +26,9 @@ from .loading import Loader
 
 @dataclass(eq=False, repr=False)
 class ReadReceipts:
-    """Answers omit readers whose receipts are private, and what only a join marked as read."""
+    """Answers omit readers whose receipts are private (the durable store does not return them), and what only a join
+    marked as read.
+    """
 
     _users: HotUsers
     _durable: Durable

@@ -9,27 +9,18 @@ Single servers take options: `with Valkey(tmp_path / "valkey", persistent=True) 
 a server is stopped and its data are removed. Calls block; in asynchronous code use `asyncio.to_thread`.
 """
 
-from .cluster import ValkeyCluster
-from .kafka import Kafka, KafkaCluster
-from .postgres import Postgres
-from .running import PROFILE, VARIABLES, Stack, Status, check_names, locked, read_state, servers
-from .server import ServerFailed, SoftwareMissing
-from .valkey import Valkey
-
-__all__ = [
-    "PROFILE",
-    "VARIABLES",
-    "Kafka",
-    "KafkaCluster",
-    "Postgres",
-    "ServerFailed",
-    "SoftwareMissing",
-    "Stack",
-    "Status",
-    "Valkey",
-    "ValkeyCluster",
-    "check_names",
-    "locked",
-    "read_state",
-    "servers",
-]
+from .cluster import ValkeyCluster as ValkeyCluster
+from .kafka import Kafka as Kafka
+from .kafka import KafkaCluster as KafkaCluster
+from .postgres import Postgres as Postgres
+from .running import PROFILE as PROFILE
+from .running import VARIABLES as VARIABLES
+from .running import Stack as Stack
+from .running import Status as Status
+from .running import check_names as check_names
+from .running import locked as locked
+from .running import read_state as read_state
+from .running import servers as servers
+from .server import ServerFailed as ServerFailed
+from .server import SoftwareMissing as SoftwareMissing
+from .valkey import Valkey as Valkey

@@ -33,15 +33,17 @@ API_VERSIONS = struct.pack(">hhih", 18, 0, 1, -1)
 
 
 class Kafka(Server):
-    """One Kafka node. The first start on a machine downloads it. `options` are for Java."""
+    """One Kafka node, alone or in a cluster. The first start on a machine downloads it. `options` are for Java."""
 
     kind = "kafka"
     port_count = 2
-    heap = HEAP
 
-    def __init__(self, home: Path, *, options: Sequence[str] = QUICK, **how: Any) -> None:
+    def __init__(
+        self, home: Path, *, options: Sequence[str] = QUICK, cluster: "KafkaCluster | None" = None, **how: Any
+    ) -> None:
         super().__init__(home, **how)
-        self._options = options
+        self._options = [HEAP if cluster is None else SMALL_HEAP, *options]
+        self._cluster = cluster
         self._java: list[str | Path] = []
 
     @property
@@ -55,7 +57,7 @@ class Kafka(Server):
     def prepare(self, report: Report) -> str:
         java, libraries = find_java(), jars(f"kafka-{VERSION}", JARS, report)
         logging = [f"-Dorg.slf4j.simpleLogger.{name}={value}" for name, value in LOGGING.items()]
-        self._java = [java, self.heap, *self._options, "-Dfile.encoding=UTF-8", *logging, "-cp", f"{libraries}/*"]
+        self._java = [java, *self._options, "-Dfile.encoding=UTF-8", *logging, "-cp", f"{libraries}/*"]
         return VERSION
 
     def command(self) -> Sequence[str | Path]:
@@ -67,18 +69,16 @@ class Kafka(Server):
         return [*self._java, "kafka.Kafka", PROPERTIES]
 
     def properties(self) -> dict[str, object]:
-        return _properties(1, [self.record.ports])
+        nodes = self._cluster.nodes if self._cluster else [self]
+        return _properties(nodes.index(self) + 1, [node.record.ports for node in nodes])
 
-    def answers(self) -> bool:
+    def ask_whether_ready(self) -> bool:
         """Whether its log says that it has started, and it answers a request."""
-        try:
-            if STARTED not in self.log.read_text("utf-8", "replace"):
-                return False
-            with socket.create_connection((HOST, self.port), timeout=2) as connection:
-                connection.sendall(struct.pack(">i", len(API_VERSIONS)) + API_VERSIONS)
-                answer = connection.recv(10, socket.MSG_WAITALL)
-        except OSError:
+        if STARTED not in self.log.read_text("utf-8", "replace"):
             return False
+        with socket.create_connection((HOST, self.port), timeout=2) as connection:
+            connection.sendall(struct.pack(">i", len(API_VERSIONS)) + API_VERSIONS)
+            answer = connection.recv(10, socket.MSG_WAITALL)
         return len(answer) == 10 and answer[4:] == struct.pack(">ih", 1, 0)
 
     def _format(self) -> None:
@@ -94,25 +94,13 @@ def _new_id() -> str:
     return "r" + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode()[1:22]
 
 
-class KafkaNode(Kafka):
-    heap = SMALL_HEAP
-
-    def __init__(self, home: Path, *, cluster: "KafkaCluster", **how: Any) -> None:
-        super().__init__(home, **how)
-        self._cluster = cluster
-
-    def properties(self) -> dict[str, object]:
-        nodes = self._cluster.nodes
-        return _properties(nodes.index(self) + 1, [node.record.ports for node in nodes])
-
-
-class KafkaCluster(Cluster[KafkaNode]):
+class KafkaCluster(Cluster[Kafka]):
     """Nodes that are broker and controller each. Kafka runs while most of them do."""
 
     kind = "kafka"
 
     def __init__(self, home: Path, *, brokers: int = 3, **how: Any) -> None:
-        super().__init__(home, brokers, KafkaNode, cluster=self, **how)
+        super().__init__(home, brokers, Kafka, cluster=self, **how)
 
     @property
     def url(self) -> str:
@@ -127,11 +115,11 @@ class KafkaCluster(Cluster[KafkaNode]):
     def _prepare(self, report: Report) -> None:
         """Give every node the ports of all nodes and the cluster id before the first one starts."""
         jars(f"kafka-{VERSION}", JARS, report)  # downloaded once, not by each node
-        fresh = iter(free_ports(KafkaNode.port_count * len(self.nodes)))
+        fresh = iter(free_ports(Kafka.port_count * len(self.nodes)))
         name = next((read for node in self.nodes if (read := node.home / CLUSTER_ID).exists()), None)
         identity = _new_id() if name is None else name.read_text()
         for node in self.nodes:
-            node.record.ports = node.record.ports or [next(fresh) for _ in range(KafkaNode.port_count)]
+            node.record.ports = node.record.ports or [next(fresh) for _ in range(Kafka.port_count)]
             node.home.mkdir(parents=True, exist_ok=True)
             (node.home / CLUSTER_ID).write_text(identity)
 

@@ -92,17 +92,14 @@ class Postgres(Server):
         options = [word for name, value in parameters.items() for word in ("-c", f"{name}={value}")]
         return [self._programs / "postgres", "-D", self.data, *options]
 
-    def answers(self) -> bool:
+    def ask_whether_ready(self) -> bool:
         """Whether its pid file says that this process is ready, and a new session gets a first answer."""
-        try:
-            lines = (self.data / "postmaster.pid").read_text().splitlines()
-            if len(lines) < 8 or lines[0] != str(self.record.pid) or lines[7].strip() != "ready":
-                return False
-            with socket.create_connection((HOST, self.port), timeout=2) as session:
-                session.sendall(TLS_REQUEST)
-                return session.recv(1) in {b"S", b"N"}
-        except OSError:
+        lines = (self.data / "postmaster.pid").read_text().splitlines()
+        if len(lines) < 8 or lines[0] != str(self.record.pid) or lines[7].strip() != "ready":
             return False
+        with socket.create_connection((HOST, self.port), timeout=2) as session:
+            session.sendall(TLS_REQUEST)
+            return session.recv(1) in {b"S", b"N"}
 
     def wipe(self) -> None:
         """Stop it and remove the data, including data elsewhere."""

@@ -48,6 +48,7 @@ class Unit(ABC):
     """One server, or several that form a cluster. As a context manager it is started, and wiped at the end."""
 
     kind: ClassVar[str]
+    home: Path
 
     @property
     @abstractmethod
@@ -64,17 +65,25 @@ class Unit(ABC):
         """Whether all its processes exist."""
         return all(member.is_running for member in self.members)
 
-    @abstractmethod
     def start(self, report: Report = lambda _: None) -> Self:
         """Start what does not run and return when it answers."""
+        self._each(lambda member: member.start(report))
+        return self
 
-    @abstractmethod
     def stop(self) -> None:
         """Stop it cleanly, or by force after `STOP_SECONDS`."""
+        self._each(lambda member: member.stop())
 
-    @abstractmethod
     def wipe(self) -> None:
         """Stop it and remove its data."""
+        self.stop()
+        for member in self.members:
+            member.wipe()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def _each(self, act: "Callable[[Server], object]") -> None:
+        with ThreadPoolExecutor(len(self.members)) as pool:
+            list(pool.map(act, self.members))
 
     def __enter__(self) -> Self:
         return self.start()
@@ -125,8 +134,8 @@ class Server(Unit):
         """The command that runs it in the foreground on its ports."""
 
     @abstractmethod
-    def answers(self) -> bool:
-        """Whether it accepts requests now: this process, not another one on its port."""
+    def ask_whether_ready(self) -> bool:
+        """Whether it accepts requests: this process, not another one on its port. May raise as a connection does."""
 
     def user(self) -> User | None:
         """The account it runs as; None: the caller's."""
@@ -155,6 +164,13 @@ class Server(Unit):
     @property
     def is_running(self) -> bool:
         return self.process.is_alive
+
+    def answers(self) -> bool:
+        """Whether it accepts requests now."""
+        try:
+            return self.ask_whether_ready()
+        except (OSError, ValueError):  # no server, or a program with another protocol
+            return False
 
     def start(self, report: Report = lambda _: None) -> Self:
         if self.is_running:
@@ -303,20 +319,3 @@ class Cluster(Unit, Generic[S]):
     @property
     def members(self) -> Sequence[S]:
         return self.nodes
-
-    def start(self, report: Report = lambda _: None) -> Self:
-        self._each(lambda node: node.start(report))
-        return self
-
-    def stop(self) -> None:
-        self._each(lambda node: node.stop())
-
-    def wipe(self) -> None:
-        self.stop()
-        for node in self.nodes:
-            node.wipe()
-        shutil.rmtree(self.home, ignore_errors=True)
-
-    def _each(self, act: Callable[[S], object]) -> None:
-        with ThreadPoolExecutor(len(self.nodes)) as pool:
-            list(pool.map(act, self.nodes))

@@ -70,12 +70,9 @@ class Valkey(Server):
         """Settings of a subclass."""
         return {}
 
-    def answers(self) -> bool:
+    def ask_whether_ready(self) -> bool:
         """Whether it has loaded its data and reports the pid of this process."""
-        try:
-            return f"process_id:{self.record.pid}\r\n" in self.ask("INFO", "server") and self.ask("PING") == "PONG"
-        except (OSError, ValueError):  # no server, or a program with another protocol
-            return False
+        return f"process_id:{self.record.pid}\r\n" in self.ask("INFO", "server") and self.ask("PING") == "PONG"
 
     def ask(self, *words: str) -> str:
         """Send a command and return its answer as text, also an error. Not for lists."""

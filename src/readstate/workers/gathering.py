@@ -64,7 +64,7 @@ class GatherAhead:
 
     def _begin(self, most: int, seconds: float) -> "asyncio.Task[list[Consumed]]":
         task = asyncio.create_task(self._gather(most, seconds))
-        task.add_done_callback(retrieve_exception)  # after a stop nobody awaits it
+        task.add_done_callback(retrieve_exception)  # not awaited after a stop
         return task
 
     async def _gather(self, most: int, seconds: float) -> list[Consumed]:

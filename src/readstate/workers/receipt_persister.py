@@ -1,4 +1,4 @@
-"""Merges read states into the durable store. A batch is folded first: each user and channel is written once."""
+"""Merges read states into the durable store, which folds a batch first: each user and channel is written once."""
 
 import asyncio
 import traceback

@@ -1,6 +1,6 @@
 """Removes libraries of functions that no process has used for a day: upgrades leave them behind.
 
-Every process notes once an hour that it uses its own library. A library that is removed too early is loaded again by
+Every process notes once an hour that it uses its own library. A library that is removed too early is reloaded by
 the next call, so the notes need not be exact, and may be lost with the rest of the hot store.
 """
 

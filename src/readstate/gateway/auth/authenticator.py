@@ -234,6 +234,12 @@ def make_token(secret: str, user: str, ttl_seconds: int, claims: Mapping[str, An
     return jwt.encode({**(claims or {}), "sub": user, "iat": now, "exp": now + ttl_seconds}, secret, "HS256")
 
 
+def required_claims(settings: Settings, user: str) -> dict[str, str]:
+    """The claims that the service requires of a user's token."""
+    claims = {"iss": settings.jwt_issuer, "aud": settings.jwt_audience, settings.jwt_user_claim: user}
+    return {name: value for name, value in claims.items() if value}
+
+
 def _kept(path: Path) -> str:
     try:
         if not path.exists():

@@ -8,6 +8,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,9 +17,8 @@ from msgspec import Struct, convert, structs
 
 from readstate.api import NewMessage, PutChannel, PutPreferences, ReadTarget, SendResult
 from readstate.domain.errors import ChannelNotFound
-from readstate.domain.model import ChannelType
 from readstate.gateway.asgi import Answer, content_type
-from readstate.gateway.auth.authenticator import load_secrets, make_token
+from readstate.gateway.auth.authenticator import load_secrets, make_token, required_claims
 from readstate.gateway.http.calls import Call, For, Handler, Route
 from readstate.gateway.http.pages import page_headers
 from readstate.gateway.http.problems import TooOften
@@ -82,15 +82,6 @@ class Person(Struct, frozen=True):
     token: str
 
 
-class Room(Struct, frozen=True):
-    """A channel of a sandbox."""
-
-    id: str
-    name: str | None
-    type: ChannelType
-    members: list[str]
-
-
 class Said(Struct, frozen=True, omit_defaults=True):
     """A message of a sandbox, as the store of a chat product would have it."""
 
@@ -110,7 +101,7 @@ class Session(Struct, frozen=True):
     """A sandbox that was just made."""
 
     people: list[Person]
-    channels: list[Room]
+    channels: list[story.Room]
     messages: list[Said]
 
 
@@ -162,9 +153,9 @@ class _Sandbox:
         self._suffix = suffix
 
     async def fill(self) -> Session:
-        rooms = [Room(self._id(r.id), r.name, r.type, self._ids(r.members)) for r in story.ROOMS]
+        rooms = [structs.replace(room, id=self._id(room.id), members=self._ids(room.members)) for room in story.ROOMS]
         for room in rooms:
-            wanted = PutChannel(type=room.type, name=room.name, members=tuple(room.members))
+            wanted = PutChannel(type=room.type, name=room.name, members=room.members)
             await self._rs.channels.put(room.id, wanted)
         said = await self._say()
         await self._settle()
@@ -173,24 +164,20 @@ class _Sandbox:
     async def remove(self) -> None:
         """Remove all of it. Visitors may have removed parts before."""
         for room in story.ROOMS:
-            try:
+            with suppress(ChannelNotFound):
                 await self._rs.channels.delete(self._id(room.id))
-            except ChannelNotFound:
-                continue
         for person in story.PEOPLE:
             await self._rs.transfer.erase_user(self._id(person))
 
     async def _say(self) -> list[Said]:
         now = self._rs.clock()
         messages = [self._message(line, now - int(line.ago * 60_000)) for line in story.LINES]
-        said: list[Said] = []
+        results: list[SendResult] = []
         # In batches of which each fits whatever the service allows.
         most = min(self._rs.settings.max_batch, 100)
         for start in range(0, len(messages), most):
-            part = messages[start : start + most]
-            for message, result in zip(part, await self._rs.messages.send(part), strict=True):
-                said.append(_said(message, result))
-        return said
+            results += await self._rs.messages.send(messages[start : start + most])
+        return list(map(_said, messages, results))
 
     def _message(self, line: story.Line, at: int) -> NewMessage:
         return NewMessage(
@@ -200,7 +187,7 @@ class _Sandbox:
             at=at,
             text=line.text,
             thread_id=self._id(line.thread) if line.thread else None,
-            mentions=tuple(self._ids(line.mentions)),
+            mentions=self._ids(line.mentions),
             silent=line.silent,
         )
 
@@ -217,19 +204,17 @@ class _Sandbox:
     def _people(self) -> list[Person]:
         settings = self._rs.settings
         secret = load_secrets(settings).jwt_secret
-        people = []
-        for key, name in story.PEOPLE.items():
-            id_ = self._id(key)
-            wanted = {"iss": settings.jwt_issuer, "aud": settings.jwt_audience, settings.jwt_user_claim: id_}
-            claims = {claim: value for claim, value in wanted.items() if value}
-            people.append(Person(id_, name, make_token(secret, id_, TOKEN_SECONDS, claims)))
-        return people
+
+        def person(id_: str, name: str) -> Person:
+            return Person(id_, name, make_token(secret, id_, TOKEN_SECONDS, required_claims(settings, id_)))
+
+        return [person(self._id(key), name) for key, name in story.PEOPLE.items()]
 
     def _id(self, name: str) -> str:
         return f"{name}-{self._suffix}"
 
-    def _ids(self, names: Iterable[str]) -> list[str]:
-        return [self._id(name) for name in names]
+    def _ids(self, names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(self._id(name) for name in names)
 
 
 def _said(message: NewMessage, result: SendResult) -> Said:

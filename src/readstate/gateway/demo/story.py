@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from readstate.domain.model import ChannelType
 
 PEOPLE = {
@@ -14,12 +16,12 @@ PEOPLE = {
 }
 
 
-class Room(NamedTuple):
+class Room(Struct, frozen=True):
     """A channel of the story; the two of a direct one need no name."""
 
     id: str
-    type: ChannelType
     name: str | None
+    type: ChannelType
     members: tuple[str, ...]
 
 
@@ -38,12 +40,12 @@ class Line(NamedTuple):
 
 
 ROOMS = (
-    Room("general", "channel", "General", tuple(PEOPLE)),
-    Room("weekend", "group", "Weekend trip", ("alice", "bob", "carol", "dave")),
-    Room("builds", "channel", "Builds", ("alice", "bob", "erin", "frank")),
-    Room("alice-bob", "direct", None, ("alice", "bob")),
-    Room("carol-alice", "direct", None, ("carol", "alice")),
-    Room("dave-bob", "direct", None, ("dave", "bob")),
+    Room("general", "General", "channel", tuple(PEOPLE)),
+    Room("weekend", "Weekend trip", "group", ("alice", "bob", "carol", "dave")),
+    Room("builds", "Builds", "channel", ("alice", "bob", "erin", "frank")),
+    Room("alice-bob", None, "direct", ("alice", "bob")),
+    Room("carol-alice", None, "direct", ("carol", "alice")),
+    Room("dave-bob", None, "direct", ("dave", "bob")),
 )
 
 BUILDS = 128

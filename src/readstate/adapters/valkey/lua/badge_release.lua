@@ -1,4 +1,4 @@
--- A tap ends: the badge may be loaded again, once no other tap holds it.
+-- A tap ends: the badge may be reloaded once no other tap holds it.
 -- KEYS  1 badge:{user}   2 senders:{user}   3 hold:{user}
 -- ARGV  1 generation   2 token
 -- Returns whether the token still held the badge (0 or 1)

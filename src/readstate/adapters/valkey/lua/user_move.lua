@@ -7,8 +7,10 @@
 -- room before (1 byte), the user room before, the user room after or nothing. Where apart or preferences are set, it is
 -- {that string, apart before, apart after, preferences or ''}.
 
+-- The same as `next_epoch` in domain/rules.py.
 local function next_epoch(epoch) return math.max(epoch + 1, generation * 1048576) end
 
+-- The same as `advance` (1), `rewind` (2) and `give_back` (3) in domain/rules.py.
 local function target(move, user_room, apart)
   local kind = move[1]
   if kind == 1 then
