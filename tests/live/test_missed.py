@@ -245,6 +245,39 @@ async def test_something_missed_while_a_device_comes_is_told_to_it(
         assert [one["message_id"] for one in follower.messages]
 
 
+async def test_a_ping_waits_for_its_own_device_though_another_has_caught_up_since(
+    either: LiveService, deafness: Deafness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phone, laptop = await Follower(either, "bob", "phone").start(), Follower(either, "bob", "laptop")
+    gate, both, since = asyncio.Event(), asyncio.Event(), either.rs.catch_up._events
+    numbers = itertools.count(1)
+
+    async def first_waits(user: str, start: SyncCursor) -> Any:
+        number = next(numbers)
+        if number == 1:
+            await gate.wait()
+        elif number == 2:  # the laptop connects during a gap, and is caught up by itself afterwards
+            await either.rs.live.on_gap(AT_ONCE)
+        else:
+            both.set()
+        return await since(user, start)
+
+    monkeypatch.setattr(either.rs.catch_up, "_events", first_waits)
+    deafness.total = True
+    await either.chat.send("alice", "m1")
+    await either.rs.live.on_gap(AT_ONCE)
+    deafness.total = False
+    await laptop.start()
+
+    asked = asyncio.create_task(phone.agrees())
+    await both.wait()
+    done, _ = await asyncio.wait([asked], timeout=0.1)
+    gate.set()
+    assert not done
+    await asked
+    await laptop.agrees()
+
+
 def held_back(
     service: LiveService, monkeypatch: pytest.MonkeyPatch, *, after: bool = False
 ) -> tuple[asyncio.Event, asyncio.Event]:

@@ -164,7 +164,7 @@ def test_what_died_is_shown_and_up_mends_it(desk: Desk) -> None:
 
     shown = desk.run("status")
     assert shown.code == 1
-    assert desk.states() == {"valkey": "died", "replica": "running"}
+    wait_until(lambda: desk.states() == {"valkey": "died", "replica": "running"}, "the replica answers")
 
     assert settings(desk.run("up").out) == printed
     assert desk.states() == {"valkey": "running", "replica": "running"}

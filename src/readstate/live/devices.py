@@ -122,7 +122,9 @@ class LiveDevices:
         for name in held:
             user.catching_up[name] = CatchingUp([event for event, _ in user.out])
         start = user.cursor_history.before(announced_until)
-        user.repair = self._connected.spawn(self._catch_up_held(user, held, start))
+        repair = self._connected.spawn(self._catch_up_held(user, held, start))
+        user.repairs.add(repair)
+        repair.add_done_callback(user.repairs.discard)
 
     async def _catch_up_held(self, user: UserSession, held: dict[str, DeviceSession], start: SyncCursor | None) -> None:
         left: set[str] = set()

@@ -50,8 +50,8 @@ class UserSession:
     resume: bytes = NO_CURSOR
     """The encoded `resume` field with the last cursor that was sent."""
     cursor_history: CursorHistory = field(default_factory=CursorHistory)
-    repair: asyncio.Task[None] | None = None
-    """Catches all devices up after a gap."""
+    repairs: set[asyncio.Task[None]] = field(default_factory=set)
+    """Catch devices up after a gap. A device that connects during a gap may need one of its own."""
     out: list[tuple[bytes, To]] = field(default_factory=list)
     """Encoded events without their cursors, and the connections that each goes to."""
     dirty: Dirty = field(default_factory=Dirty)

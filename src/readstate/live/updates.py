@@ -61,8 +61,8 @@ class Live:
         """
         await self._receipts.tried()
         user = self._connected.get(user_id)
-        while user is not None and user.repair is not None and not user.repair.done():
-            await asyncio.wait([user.repair])
+        while user is not None and user.repairs:
+            await asyncio.wait(user.repairs)
         if user is not None and user.render_task is not None:
             await user.rendered_once()
 
