@@ -169,7 +169,10 @@ class Preferences(Struct, frozen=True, gc=False, array_like=True):
     archived_seq: int = -1
     """Archived until somebody else writes after this seq; -1: not archived."""
     change: ChangeNumber = NO_CHANGE
-    """The user's change number that set them: older preferences never replace newer ones."""
+    """The user's change number that set them: older preferences never replace newer ones.
+
+    `user_prefer.lua` finds it by its position, so new preferences come after it.
+    """
 
 
 NO_PREFERENCES = Preferences()

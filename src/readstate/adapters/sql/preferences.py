@@ -1,4 +1,4 @@
-"""Preferences in SQL. The columns of `members` follow the struct, so a new preference needs a migration only.
+"""Preferences in SQL. The columns of `members` follow the struct, so a new preference needs no new statement.
 
 Statements leave the columns to `expand`:
 
