@@ -29,7 +29,7 @@ Catching up (`devices.py`, `catch_up.py`)
     are gathered (`CatchingUp`), the end cursor is taken, and `CatchUp` renders what changed since the device's
     cursor. The device gets the missed events, then the gathered events, then the counts of everything that was
     marked. It gets `sync.required` instead if more than 1,000 events are missing, if the user was erased since, if
-    the user left a channel during the lookup, or if the cursor belongs to another store.
+    the user left a channel during the lookup, or if its cursor is invalid, of another store or ahead of this one.
     When the bus reports a gap, the devices of every connected user are held back and catch up in the same way, from
     the last certain cursor before the gap, eight users at a time, until it succeeds. If another gap occurs during a
     catch-up, the user catches up again. A handler that fails counts as a gap.
