@@ -40,6 +40,7 @@ NAMES = (
     "cluster_messages",
     "groups",
     "cluster_scale",
+    "lost_master",
 )
 RESULTS = Path(__file__).parent / "RESULTS.md"
 

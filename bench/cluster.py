@@ -94,7 +94,7 @@ class Cluster:
         if name == "serve":
             server = readstate(home, **self.settings)
         else:
-            server = _worker(home, called, WORKERS[name], self.settings)
+            server = worker(home, called, WORKERS[name], self.settings)
         try:
             server.start()
             self.more[called] = server
@@ -210,12 +210,11 @@ async def _make_databases(url: str) -> None:
     await connection.close()
 
 
-def _processes(
-    directory: Path, valkey: Valkey, kafka: Kafka, postgres: Postgres, roles_of: Mapping[str, Sequence[str]]
-) -> Cluster:
-    settings = {
+def settings_of(hot_url: str, kafka: Kafka, postgres: Postgres) -> dict[str, str]:
+    """Of every process of a cluster on these servers."""
+    return {
         "profile": "cluster",
-        "hot_url": valkey.url,
+        "hot_url": hot_url,
         "key_prefix": "rs:",
         "kafka_bootstrap": kafka.url,
         "database_url": postgres.url,
@@ -223,8 +222,14 @@ def _processes(
         "wait_timeout": "60",  # of the requests that set the scene
         "produce_timeout": "5000",  # on a machine that is busy by design, reads would wait in the spool
     }
+
+
+def _processes(
+    directory: Path, valkey: Valkey, kafka: Kafka, postgres: Postgres, roles_of: Mapping[str, Sequence[str]]
+) -> Cluster:
+    settings = settings_of(valkey.url, kafka, postgres)
     serve = readstate(directory / "serve", **settings)
-    workers = {name: _worker(directory / name, name, roles, settings) for name, roles in roles_of.items()}
+    workers = {name: worker(directory / name, name, roles, settings) for name, roles in roles_of.items()}
     key = secrets.token_urlsafe(24)
     environment = {
         "PLAIN_VALKEY": valkey.url,
@@ -237,7 +242,7 @@ def _processes(
     return Cluster(directory, valkey, kafka, postgres, serve, workers, plain, plain_workers, settings)
 
 
-def _worker(home: Path, name: str, roles: Sequence[str], settings: Mapping[str, str]) -> Server:
+def worker(home: Path, name: str, roles: Sequence[str], settings: Mapping[str, str]) -> Server:
     port = free_port()
     command = [sys.executable, "-m", "readstate", "worker", *roles, "--port", str(port), "--data-dir", str(home)]
     environment = {f"READSTATE_{name.upper()}": value for name, value in settings.items()}

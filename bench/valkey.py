@@ -3,7 +3,7 @@
 import contextlib
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import hiredis
 from readstate.adapters.valkey import DurableCounter
 from readstate.adapters.valkey.hot import ExclusiveHot, HotOptions
 from readstate.domain.model import NO_POSITION, Generation
+from readstate.domain.slots import LostRange, SlotRange, renewed
 from readstate.stack import Valkey
 from readstate.timings import ValkeyTimings
 
@@ -126,14 +127,27 @@ def valkey(directory: Path, cores: set[int] | None = None) -> Iterator[Measured]
         server.wipe()
 
 
+class _Slots:
+    """The table of slots, in memory in place of the durable one."""
+
+    def __init__(self) -> None:
+        self._ranges: list[SlotRange] = []
+
+    async def slots(self) -> list[SlotRange]:
+        return self._ranges
+
+    async def renew_slots(
+        self, seen: Sequence[SlotRange], lost: Sequence[LostRange], above: int, now: int, every: int
+    ) -> list[SlotRange] | None:
+        highest = max([above, *(one.number for one in self._ranges)])
+        self._ranges = renewed(self._ranges, lost, Generation(highest + 1))
+        return self._ranges
+
+
 async def hot_state(url: str, prefix: str = "", replica_url: str = "") -> ExclusiveHot:
     """Readstate's hot state there, without a durable store; with a write replica, if one is named."""
-
-    async def next_generation(known: int) -> Generation:
-        return Generation(known + 1)
-
     options = HotOptions(url=url, prefix=prefix, unread_cap=10_000, ledger_ttl=2_592_000, replica_url=replica_url)
-    counter = DurableCounter(1, next_generation)
+    counter = DurableCounter(1, _Slots())
     hot = ExclusiveHot(options, counter, lambda: time.time_ns() // 1_000_000, ValkeyTimings(), position=NO_POSITION)
     await hot.clear()
     return hot

@@ -50,7 +50,7 @@ HASTY = Timings(
         lag=0.5,
         retries=(0.01, 0.01, 0.01),
     ),
-    valkey=ValkeyTimings(heartbeat=HEARTBEAT_SECONDS, settle_ms=int(SETTLE_SECONDS * 1000)),
+    valkey=ValkeyTimings(generation=0.05, heartbeat=HEARTBEAT_SECONDS, settle_ms=int(SETTLE_SECONDS * 1000)),
     kafka=KafkaTimings(drain=0.2, heartbeat=HEARTBEAT_SECONDS, topics=0.1),
 )
 """Of a cluster in one process: nobody looks at the load."""
@@ -138,11 +138,16 @@ async def with_workers(rs: "Readstate") -> AsyncIterator[None]:
     stopping = asyncio.Event()
     work = asyncio.create_task(WorkerSupervisor(rs, ROLES).run(stopping))
     try:
-        await _until(lambda: not rs.cluster.freshness.behind or work.done(), "the hot state is fresh")
+        await _until(lambda: not is_behind(rs) or work.done(), "the hot state is fresh")
         yield
     finally:
         stopping.set()
         await work
+
+
+def is_behind(rs: "Readstate") -> bool:
+    """Whether anybody may lack reads that only the log has."""
+    return rs.cluster.freshness._fresh < rs.cluster.notes.seen() or not rs.cluster.notes.seen()
 
 
 async def evict(rs: "Readstate") -> None:
@@ -154,7 +159,7 @@ async def evict(rs: "Readstate") -> None:
 
 async def _fresh(rs: "Readstate") -> None:
     await rs.cluster.notes.generation()
-    await _until(lambda: not rs.cluster.freshness.behind, "the hot state is fresh again")
+    await _until(lambda: not is_behind(rs), "the hot state is fresh again")
 
 
 async def settle(rs: "Readstate") -> None:

@@ -24,11 +24,12 @@ PEOPLE = 1_000
 AT = 1_700_000_000_000
 ROWS = """
 INSERT INTO undelivered
-SELECT $1, $2::bigint + n, 'person ' || n % $3::int, 'c', 'message ' || n FROM generate_series(1, $4::int) AS n
+SELECT $1, $2::bigint + n, 'person ' || n % $3::int, 'channel ' || n / $3::int, 'message ' || n
+FROM generate_series(1, $4::int) AS n
 """
 ABOUT = (
-    "The badge of users with more and more undelivered messages, with the library in this process: the set of senders "
-    "in %s (`badge_mode=precomputed`) beside one index-only scan of %s (`on_the_fly`), in turns. "
+    "The badge of users to whom people wrote in more and more channels, with the library in this process: the set of "
+    "senders in %s (`badge_mode=precomputed`) beside one index-only scan of %s (`on_the_fly`), in turns. "
     f"Up to {PEOPLE:,} different people wrote. Both must give the same number. Loaded: the first question after the "
     "set was lost, which is answered from the rows and brings the set back."
 )

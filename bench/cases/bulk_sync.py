@@ -72,7 +72,7 @@ def _measure(setting: Setting, sides: list[Side], channels: int, rounds: int) ->
     for user in (seed.TIDY, seed.BUSY):
         for side in sides:
             side.cold[user], page = side.page(user)
-            if "cursor" in page:  # the second page waits for the load behind the first: nothing runs beside the next
+            if page.get("cursor"):  # the second page waits for the load behind the first: nothing runs beside the next
                 side.wire.call("GET", f"/v1/users/{user}/unread?limit={PAGE}&cursor={page['cursor']}")
     for turn in range(1, rounds + 1):
         setting.say(f"round {turn} of {rounds}")

@@ -56,13 +56,16 @@ def event(pair: int, seq: int) -> ReadEvent:
     )
 
 
-def columns(events: Sequence[ReadEvent]) -> list[tuple[Any, ...]]:
+def columns(events: Sequence[ReadEvent]) -> list[tuple[Any, ...] | str]:
     """The arrays of a batch, sorted by key as the statement wants them."""
     rows = sorted(
-        (e.user_id, e.channel_id, e.epoch, e.last_read_seq, "[]", e.last_read_id, e.last_read_at, e.read_at, e.change)
+        (e.user_id, e.channel_id, e.epoch, e.last_read_seq, e.last_read_id, e.last_read_at, e.read_at, e.change)
         for e in events
     )
-    return list(zip(*rows, strict=True))
+    return [
+        column if isinstance(column[0], str) else f"{{{','.join(map(str, column))}}}"
+        for column in zip(*rows, strict=True)
+    ]
 
 
 def run(setting: Setting) -> Result:
@@ -78,7 +81,7 @@ async def _measure(setting: Setting, server: Postgres) -> Result:
     store = await PostgresStore.open(server.url, 100, timings)
     usual = settings(timings.statement, timings.idle_transaction)
     connection = await asyncpg.connect(server.url, server_settings=usual)
-    statement = await connection.prepare(SQL["merge_receipts"][0])
+    statement = await connection.prepare(SQL["merge_pointers"][0])
 
     async def bare(arrays: Any) -> None:
         await statement.fetch(*arrays)

@@ -13,7 +13,7 @@ async def cancel(task: "asyncio.Task[Any]") -> None:
         await asyncio.wait([task], timeout=AGAIN_SECONDS)
 
 
-def retrieve_exception(task: "asyncio.Task[Any]") -> None:
+def retrieve_exception(task: "asyncio.Future[Any]") -> None:
     """A done callback that marks the failure of a task as retrieved, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()

@@ -68,7 +68,7 @@ EVICTIONS = _counter(
 HOT_ENTRIES = _gauge("readstate_hot_bytes", "Estimated memory of the hot state in this process.")
 HOT_GENERATIONS = _counter(
     "readstate_hot_generations_total",
-    "Times that all hot state in Valkey was given up and loaded again: at a start, or because something may be lost.",
+    "Times that hot state in Valkey counted as lost, all of it or that of some slots: at a start, or after a fault.",
 )
 STORAGE_ERRORS = _counter(
     "readstate_storage_errors_total", "Durable writes that failed; their callers got an error and nothing was changed."

@@ -150,6 +150,8 @@ class ValkeyTimings:
     first_retry: float = 0.01
     longest_retry: float = 0.5
     first_confirmation_retry: float = 0.02
+    generation: float = 1.0
+    """The least time between two new numbers. Epochs are multiples of them, and Lua counts in doubles."""
     late: float = 2.0
     """How long a call whose late copy would do harm stays valid. A slower server refuses it."""
 
@@ -223,6 +225,8 @@ class KafkaTimings:
     topics: float = 0.5
     """Before missing topics are created again."""
     close: float = 5.0
+    stop: float = 2.0
+    """From the beginning of a stop, for all answers of Kafka together; what is not answered by then is given up."""
     applied_poll: float = 0.02
     consume: float = 0.1
     """The least time to wait for the first record: an empty poll costs as much as one that finds records."""

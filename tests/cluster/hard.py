@@ -23,6 +23,7 @@ from readstate.tasks import cancel
 from readstate.workers import MESSAGE_WRITER, RECEIPT_PERSISTER, STATUS_UPDATE
 from tests.conftest import WAIT, Chat, eventually
 from tests.contract import postgres
+from tests.stores import is_behind
 
 from .fleet import HASTY, PARTITIONS, Backends, ClusterStores, make_database, remove_stores, shared_backends
 
@@ -70,7 +71,7 @@ class Instance:
 
     @property
     def is_behind(self) -> bool:
-        return self.rs.cluster.freshness.behind
+        return is_behind(self.rs)
 
     async def knows_of_the_loss(self) -> None:
         """Returns when it has seen that the hot store has lost everything."""

@@ -77,7 +77,7 @@ async def test_reads_that_come_late_and_again_change_nothing_that_bob_sees(servi
     await service.rs.cluster.sender.send_reads(told_in_any_order(random.Random(4), events))
     await service.all_done()
 
-    await service.rs.cluster.freshness.caught_up()
+    await service.rs.cluster.freshness.caught_up(["bob"])
     assert await chat.count("bob") == 5
     assert (await chat.unread("bob"))["last_read"] == before["last_read"]
 

@@ -152,7 +152,9 @@ async def lease_of_an_older_process(instance: Instance, milliseconds: float) -> 
     """As an older version takes it: its name says nothing of what it reads."""
     hot = instance.rs.hot
     backend = hot._backend  # type: ignore[attr-defined]
-    await backend.one(LEASE, [f"{backend.prefix}instances"], "older:0123456789ab", int(milliseconds), 1)
+    leases = f"{backend.prefix}instances"
+    keys = [leases, f"{backend.prefix}generations-began:{{{leases}}}"]
+    await backend.one(LEASE, keys, "older:0123456789ab", int(milliseconds), 1)
 
 
 async def test_records_are_packed_only_while_no_process_of_an_older_version_is_there(cluster: LocalCluster) -> None:

@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from readstate import telemetry
-from readstate.adapters.kafka.channel_events import ChannelEvents
+from readstate.adapters.kafka.channel_events import ChannelEvents, Finish
 from readstate.domain.events import Consumed
 from readstate.domain.rooms import partition_of
 from readstate.workers import MESSAGE_WRITER
@@ -160,16 +160,16 @@ async def test_a_process_that_starts_meanwhile_knows_it_at_once(
 async def test_a_writer_that_is_stuck_on_one_event_is_behind_too(
     worker: Instance, one: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handle = ChannelEvents.handle
+    begin = ChannelEvents.begin
     faulty = True
 
-    async def fail(self: ChannelEvents, records: Sequence[Consumed]) -> None:
+    async def fail(self: ChannelEvents, records: Sequence[Consumed]) -> Finish:
         if faulty and any(b"odd" in record.value for record in records):
             raise ValueError("it can't be applied")
-        await handle(self, records)
+        return await begin(self, records)
 
     await worker.stop_workers()
-    monkeypatch.setattr(ChannelEvents, "handle", fail)
+    monkeypatch.setattr(ChannelEvents, "begin", fail)
     worker.start_worker(MESSAGE_WRITER)
     await one.accept("alice", "odd", HERE)
     await becomes(one, False)

@@ -19,7 +19,8 @@ from readstate.domain.events import (
     ReadEvent,
 )
 from readstate.domain.facts import Effect
-from readstate.domain.model import ChangeNumber, Mode, Position, Preferences, ReadState
+from readstate.domain.model import ChangeNumber, Generation, Mode, Position, Preferences, ReadState
+from readstate.domain.slots import LostRange
 from readstate.ports import Durable, LoadedUserRoom, UndoItem
 from tests.online import nobody
 
@@ -208,6 +209,33 @@ async def test_a_newer_epoch_wins_whole_and_an_older_one_does_nothing(durable: D
     assert pointer.id == "m2"
 
 
+async def test_a_state_without_apart_keeps_what_is_beyond_it_until_a_newer_epoch(durable: Durable) -> None:
+    """Such states have a statement of their own."""
+    await durable.merge([read(10, [12, 15])])
+    await durable.merge([read(13)])
+    await durable.merge([read(11), read(7, user="zoe")])
+    pointer = (await user_room(durable)).pointer
+    assert (pointer.state, pointer.id) == (ReadState(0, 13, frozenset({15})), "m13")
+
+    await durable.merge([read(2, epoch=1)])
+    await durable.merge([read(14)])
+    pointer = (await user_room(durable)).pointer
+    assert (pointer.state, pointer.id, pointer.at) == (ReadState(1, 2, frozenset()), "m2", NOW + 2)
+
+
+ODD = ("\\", "\\n", '"', '\\"', "{", "}", ",", "", "NULL", "é\U0001f600", "a\x1fb", "\x01", "\b\f\n\r\t", "\\u0041")
+"""Texts that a list of texts may have to write in another way."""
+
+
+@pytest.mark.parametrize("apart", [(), (9,)])
+async def test_states_keep_their_texts_to_the_letter(durable: Durable, apart: tuple[int, ...]) -> None:
+    states = [replace(read(3, apart), user_id=f"zoe{odd}", last_read_id=odd) for odd in ODD]
+    await durable.merge([*states, replace(read(3, apart), user_id="zoe's", last_read_id=None)])
+    found = {odd: (await user_room(durable, f"zoe{odd}")).pointer.id for odd in ODD}
+    assert found == {odd: odd for odd in ODD}
+    assert (await user_room(durable, "zoe's")).pointer.id is None
+
+
 async def test_the_place_goes_with_the_pointer_that_is_further(durable: Durable) -> None:
     await durable.merge([read(10)])
     await durable.merge([read(4, [12])])
@@ -355,6 +383,32 @@ async def test_generations_and_positions_only_grow(durable: Durable) -> None:
     before = await durable.last_position()
     await apply(durable, say("m1"))
     assert await durable.last_position() > before
+
+
+async def test_lost_slots_get_one_number_once_in_a_while_and_only_if_the_table_is_as_seen(durable: Durable) -> None:
+    everything = [LostRange(0, 5_000, "a"), LostRange(5_001, 16_383, "b")]
+    before = await durable.slots()
+    first = await durable.renew_slots(before, everything, 7, NOW, 1_000)
+    assert first is not None
+    assert [one[:2] for one in first] == [(0, 5_000), (5_001, 16_383)]
+    assert {one.number for one in first} == {max(one.number for one in first)}
+    assert first[0].number > 7
+    assert await durable.slots() == first
+    lost = [LostRange(5_001, 16_383, "c")]
+    assert await durable.renew_slots(first, lost, 0, NOW + 999, 1_000) is None, "too soon"
+    assert await durable.renew_slots(before, lost, 0, NOW + 1_000, 1_000) is None, "another process was faster"
+    second = await durable.renew_slots(first, lost, 0, NOW + 1_000, 1_000)
+    assert second is not None
+    assert second[0] == first[0]
+    assert second[1].number > first[1].number
+    assert await durable.next_generation() > second[1].number
+
+
+async def test_the_highest_fresh_generation_stays(durable: Durable) -> None:
+    assert await durable.fresh() == 0
+    for number in (3, 2):
+        await durable.note_fresh(Generation(number))
+        assert await durable.fresh() == 3
 
 
 async def test_ids_and_texts_come_back_as_they_went_in(durable: Durable) -> None:

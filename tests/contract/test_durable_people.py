@@ -1,11 +1,17 @@
 """What every durable store promises of threads, badges, receipts and archives."""
 
+import asyncio
 import itertools
 from collections.abc import Sequence
+from typing import Any, cast
 
 import pytest
 from msgspec import structs
 
+from readstate.adapters.sql.postgres.engine import PostgresEngine
+from readstate.adapters.sql.postgres.session import PostgresSession
+from readstate.adapters.sql.postgres.store import PostgresStore
+from readstate.adapters.sql.sqlite.store import SqliteDatabase
 from readstate.adapters.sql.store import SqlStore
 from readstate.domain.errors import StorageUnavailable
 from readstate.domain.events import (
@@ -18,7 +24,7 @@ from readstate.domain.events import (
     ReadEvent,
 )
 from readstate.domain.facts import Effect
-from readstate.domain.model import ChangeNumber, Mode, Preferences, ReadState
+from readstate.domain.model import FOREVER, ChangeNumber, LogPosition, Mode, Preferences, ReadState
 from readstate.domain.rooms import thread_room
 from readstate.domain.rules import has_seen, receipt_seq
 from readstate.ports import Activity, Durable, TapCursor
@@ -122,9 +128,9 @@ async def test_case_9_who_was_away_is_decided_once_and_told_again_when_the_messa
     assert [await durable.badge_count(user) for user in ("bob", "carol")] == [1, 0]
 
 
-async def test_whom_it_may_not_have_reached_is_told_until_the_next_batch_is_stored(durable: Durable) -> None:
-    """Whoever stores that has done the one before to its end: nobody is looked after again for what is older."""
-    one, two, three = (Delivery(say(f"m{offset}"), offset, part=0) for offset in range(3))
+async def test_whom_it_may_not_have_reached_is_told_until_it_is_called_complete(durable: Durable) -> None:
+    """The message writer stores a batch while the one before is incomplete."""
+    one, two, three, four = (Delivery(say(f"m{offset}"), offset, part=0) for offset in range(4))
     await durable.apply([one], only("bob"), "log")
     [again, new] = await durable.apply([one, two], only("carol"), "log")
     assert [[effect.receiver_id for effect in some.reached] for some in (again, new)] == [["bob"], ["carol"]]
@@ -133,8 +139,35 @@ async def test_whom_it_may_not_have_reached_is_told_until_the_next_batch_is_stor
     assert [effect.reached for effect in repeated] == [again.reached, new.reached]
     assert [effect.position for effect in repeated] == [again.position, new.position]
 
-    await durable.apply([three], nobody, "log")
-    assert [effect.reached for effect in await durable.apply([one, two, three], nobody, "log")] == [[], [], []]
+    await durable.apply([three], only("bob"), "log", {0: again.position})
+    told = [effect.reached for effect in await durable.apply([one, two, three], nobody, "log")]
+    assert told[:2] == [[], new.reached]
+    assert [effect.receiver_id for effect in told[2]] == ["bob"]
+
+    await durable.apply([four], nobody, "log", {0: LogPosition(new.position + 1)})
+    assert [effect.reached for effect in await durable.apply([one, two, three, four], nobody, "log")] == [
+        [],
+        [],
+        [],
+        [],
+    ]
+
+
+async def test_of_a_topic_made_anew_nothing_counts_as_complete(durable: Durable) -> None:
+    """Its offsets start over. Its log positions are above all earlier ones."""
+    [old] = await durable.apply([Delivery(say("m1"), 70, part=0)], nobody, "log")
+    complete = {0: old.position}
+    await durable.apply([Delivery(say("m2"), 0, part=0)], only("bob"), "another log", complete)
+    await durable.apply([Delivery(say("m3"), 1, part=0)], nobody, "another log", complete)
+    [again] = await durable.apply([Delivery(say("m2"), 0, part=0)], nobody, "another log", complete)
+    assert [one.receiver_id for one in again.reached] == ["bob"]
+
+
+async def test_what_is_known_of_offsets_that_are_reused_is_forgotten(durable: Durable) -> None:
+    await durable.apply([Delivery(say("m1"), 0, 0, 1), Delivery(say("m2"), 1, 0, 1)], only("bob"), "log")
+    await durable.apply([Delivery(say("m3"), 1, 0, 2)], nobody, "log")
+    [again] = await durable.apply([Delivery(say("m3"), 1, 0, 2)], nobody, "log")
+    assert again.reached == []
 
 
 async def test_each_part_of_a_log_knows_whom_its_own_last_batch_may_not_have_reached(durable: Durable) -> None:
@@ -275,7 +308,7 @@ async def test_a_tap_that_takes_too_long_changes_nothing(durable: Durable) -> No
 
 
 async def test_what_was_shown_and_is_old_is_removed(durable: Durable) -> None:
-    old, shown, new = say("m1"), say("m2"), say("m3", "carol")
+    old, shown, new = say("m1"), say("m2", "zoe"), say("m3", "carol")
     await apply(durable, old, shown, new)
     await durable.tap("bob", shown.created_at, 10)
 
@@ -296,8 +329,201 @@ async def test_what_was_shown_and_is_old_is_removed(durable: Durable) -> None:
     assert await left("bob") == ["m3", "m2"]
     assert await expire(next(times), next(times)) == 1
     assert await left("bob") == ["m3"]
-    assert await left("alice") == ["m3"]
+    assert await left("alice") == ["m3", "m2"]
     assert await durable.badge_count("bob") == 1
+
+
+async def shown(durable: Durable, user: str, since: int = 0) -> list[str]:
+    """What a tap of now would show, oldest first."""
+    found = await durable.tapped(user, since, next(times), TapCursor(next(times), 0, "", ""), 100)
+    return [message.id for _, message in reversed(found)]
+
+
+async def number(durable: SqlStore, statement: str) -> int:
+    """The answer to a statement, beside whatever the store has under way."""
+    if isinstance(durable._database, PostgresEngine):
+        async with durable._database._pool.acquire() as connection:
+            return int(await connection.fetchval(statement))
+    engine = cast(SqliteDatabase, durable._database)._engine
+    return int(await engine.read(lambda db: db.execute(statement).fetchone()[0]))
+
+
+async def until_it_waits(durable: SqlStore, task: asyncio.Task[Any]) -> None:
+    """Until the transaction of a task waits for another one, or is over because it does not."""
+    waiting = 0
+    while not waiting and not task.done():
+        waiting = await number(durable, "SELECT count(*) FROM pg_locks WHERE NOT granted")
+
+
+async def test_a_sender_has_one_row_for_each_receiver_and_channel_until_a_tap(durable: SqlStore) -> None:
+    everything = [say(f"{sender} {n}", sender) for n in range(10) for sender in ("alice", "carol")]
+    await apply(durable, *everything[:10])
+    await apply(durable, *everything[10:])
+    assert await number(durable, "SELECT count(*) FROM undelivered") == 4
+    assert await number(durable, "SELECT count(*) FROM away_sets") == 1
+    assert await shown(durable, "bob") == [one.id for one in everything]
+    await durable.tap("bob", next(times), 10)
+    await apply(durable, say("again"), say("and again"))
+    assert await number(durable, "SELECT count(*) FROM undelivered") == 5
+    assert await shown(durable, "bob", everything[-1].created_at) == ["again", "and again"]
+
+
+async def test_a_tap_shows_only_what_came_while_the_user_was_away(durable: Durable) -> None:
+    await apply(durable, say("m1"))
+    await apply(durable, say("m2"), online=["bob"])
+    await apply(durable, say("m3"), say("silent", silent=True), say("other", "carol"))
+    assert await shown(durable, "bob") == ["m1", "m3", "other"]
+    assert await shown(durable, "carol") == ["m1", "m2", "m3"]
+
+
+async def test_a_mention_in_a_muted_channel_shows_no_other_message_of_its_sender(durable: Durable) -> None:
+    await durable.save_preferences("bob", "c", Preferences(muted_until=FOREVER), 1)
+    await apply(durable, say("m1"), say("m2", mentions=("bob",)), say("m3"))
+    assert await shown(durable, "bob") == ["m2"]
+    assert await durable.badge_count("bob") == 1
+
+
+async def test_a_tap_shows_replies_in_followed_threads_and_no_others(durable: Durable) -> None:
+    await apply(durable, say("root", "bob"), say("r1", thread_id="root"), say("m1"), say("r2", thread_id="root"))
+    assert await shown(durable, "bob") == ["r1", "m1", "r2"]
+    assert await shown(durable, "carol") == ["root", "m1"]
+
+
+async def test_somebody_who_was_out_for_a_while_is_shown_what_came_before_and_after(durable: Durable) -> None:
+    await apply(durable, say("m1"), say("m2"), members(remove=("bob",)))
+    assert await shown(durable, "bob") == []
+    await apply(durable, say("m3"), members("bob"), say("m4"))
+    assert await shown(durable, "bob") == ["m1", "m2", "m4"]
+
+
+async def test_messages_in_one_batch_on_both_sides_of_a_tap(durable: Durable) -> None:
+    """Accepted before and after it, applied together after it: the later ones count."""
+    before, first, second = say("before"), say("first"), say("second")
+    await durable.tap("bob", before.created_at, 10)
+    await apply(durable, before, first, second)
+    assert await durable.badge_count("bob") == 1
+    tapped = await durable.tap("bob", first.created_at, 10)
+    assert [message.id for _, message in tapped.messages] == ["first"]
+    assert await durable.badge_count("bob") == 1
+    assert await shown(durable, "bob", first.created_at) == ["second"]
+
+
+async def test_a_tap_leaves_what_was_accepted_after_it_and_applied_before(durable: Durable) -> None:
+    """The message has no row of its own, because the tap had not ended the row of the first one."""
+    first, second = say("first"), say("second")
+    await apply(durable, first, second)
+    tapped = await durable.tap("bob", first.created_at, 10)
+    assert (tapped.senders, [message.id for _, message in tapped.messages]) == (1, ["first"])
+    assert await durable.badge_count("bob") == 1
+    tapped = await durable.tap("bob", second.created_at, 10)
+    assert (tapped.senders, [message.id for _, message in tapped.messages]) == (1, ["second"])
+    assert await durable.badge_count("bob") == 0
+
+
+async def test_a_message_that_is_older_than_the_first_one_is_counted_by_a_tap_between_them(durable: Durable) -> None:
+    older, newer = say("older"), say("newer")
+    await apply(durable, newer)
+    await apply(durable, older)
+    tapped = await durable.tap("bob", older.created_at, 10)
+    assert (tapped.senders, [message.id for _, message in tapped.messages]) == (1, ["older"])
+    assert await durable.badge_count("bob") == 1
+
+
+async def test_a_tap_waits_for_a_decision_that_relies_on_what_it_ends(
+    durable: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer has found the row of the first message, and stores nothing for the second. Then comes the tap."""
+    first, second = say("first"), say("second")
+    await apply(durable, first)
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    run = PostgresSession.run
+
+    async def slowly(self: PostgresSession, name: str, **values: object) -> int:
+        changed = await run(self, name, **values)
+        if name == "put_first_undelivered":
+            begun.set()
+            await go_on.wait()
+        return changed
+
+    async with asyncio.TaskGroup() as tasks:
+        if isinstance(durable, PostgresStore):
+            monkeypatch.setattr(PostgresSession, "run", slowly)
+            tasks.create_task(apply(durable, second))
+            await begun.wait()
+            tap = tasks.create_task(durable.tap("bob", first.created_at, 10))
+            await until_it_waits(durable, tap)
+            go_on.set()
+        else:  # one transaction after another
+            tasks.create_task(apply(durable, second))
+            tap = tasks.create_task(durable.tap("bob", first.created_at, 10))
+    assert [message.id for _, message in (await tap).messages] == ["first"]
+    assert await durable.badge_count("bob") == 1
+    assert await shown(durable, "bob", first.created_at) == ["second"]
+
+
+async def test_a_decision_waits_for_a_tap_that_ends_what_it_would_rely_on(
+    durable: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tap has looked for later messages, and found none. Then the second one is applied."""
+    first, second = say("first"), say("second")
+    await apply(durable, first)
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    run = PostgresSession.run
+
+    async def slowly(self: PostgresSession, name: str, **values: object) -> int:
+        changed = await run(self, name, **values)
+        if name == "renew_undelivered":
+            begun.set()
+            await go_on.wait()
+        return changed
+
+    async with asyncio.TaskGroup() as tasks:
+        if isinstance(durable, PostgresStore):
+            monkeypatch.setattr(PostgresSession, "run", slowly)
+            tasks.create_task(durable.tap("bob", first.created_at, 10))
+            await begun.wait()
+            await until_it_waits(durable, tasks.create_task(apply(durable, second)))
+            go_on.set()
+        else:
+            tasks.create_task(durable.tap("bob", first.created_at, 10))
+            tasks.create_task(apply(durable, second))
+    assert await durable.badge_count("bob") == 1
+    assert await shown(durable, "bob", first.created_at) == ["second"]
+
+
+async def test_an_erased_receiver_is_in_no_set_and_a_new_one_of_that_name_is_shown_only_new_messages(
+    durable: SqlStore,
+) -> None:
+    await apply(durable, say("m1"), say("m2"))
+    await durable.transfer.erase("bob", next(times))
+    assert await number(durable, "SELECT count(*) FROM away_sets WHERE CAST(receivers AS text) LIKE '%bob%'") == 0
+    await apply(durable, members("bob"), say("m3"), say("m4"))
+    assert await shown(durable, "bob") == ["m3", "m4"]
+    assert await shown(durable, "carol") == ["m1", "m2", "m3", "m4"]
+
+
+async def test_rows_of_somebody_who_never_taps_end_too(durable: SqlStore) -> None:
+    old, new = say("m1"), say("m2", "carol")
+    await apply(durable, old, new)
+    found = [await durable.expire_untapped(after, old.created_at, 10) for after in ("", "carol")]
+    assert found == [("carol", 2, ["bob", "carol"]), (None, 0, [])]
+    assert await durable.badge_count("bob") == 1
+    assert await durable.badge_count("carol") == 0
+    assert await shown(durable, "bob") == ["m2"]
+    await apply(durable, say("m3"))
+    assert await durable.badge_count("bob") == 2
+    assert await shown(durable, "bob") == ["m2", "m3"]
+    await durable.expire_untapped("zoe", next(times) + 2 * 24 * 3600 * 1000 + 1, 10)
+    assert await number(durable, "SELECT count(*) FROM away_sets") == 0
+
+
+async def test_a_store_without_badges_keeps_nothing_for_them(durable: SqlStore) -> None:
+    durable.keeps_badge = False
+    [effect] = await apply(durable, say("m1", mentions=("bob",)), online=["carol"])
+    assert (effect.undelivered, effect.reached) == ([], [])
+    assert await durable.badge_count("bob") == 0
+    assert await number(durable, "SELECT count(*) FROM undelivered") == 0
+    assert await number(durable, "SELECT count(*) FROM away_sets") == 0
 
 
 async def test_an_older_tap_takes_nothing_back(durable: Durable) -> None:

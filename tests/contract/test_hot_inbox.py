@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from readstate.domain.hot_updates import FanOut, Gone, Joined, Left
-from readstate.domain.model import START, Entry, Mode, Pointer, Position, Preferences
+from readstate.domain.model import START, Entry, Mode, Pointer, Position, Preferences, ReadState
 from readstate.domain.rooms import thread_room
 from readstate.ports import HotUsers, LedgerLoad, LoadedUserRoom, Moved, Read, Rewind
 
@@ -101,6 +101,71 @@ async def test_only_those_with_anything_unread(users: HotUsers) -> None:
     assert await names(users, only_unread=True) == ["a", "b"]
     await users.move([Read("bob", "a", Position(1, "m1", 40))])
     assert await names(users, only_unread=True) == ["b"]
+
+
+async def test_the_order_of_unread_channels_follows_every_change(users: HotUsers) -> None:
+    """It is asked for after each step: an adapter may keep the order that it gave before."""
+
+    async def unread(after: tuple[int, str] | None = None) -> Sequence[str]:
+        return await names(users, after, only_unread=True)
+
+    not_loaded = LoadedUserRoom("d", True, Mode.LEDGER, 1, False, Pointer(), Preferences(), 70, False)
+    await load(users, loaded_room("a", 10), loaded_room("b", 20), loaded_room("c", 30), not_loaded)
+    await users.apply([message("a", 1, 40), message("b", 1, 45)])
+    assert await unread() == ["b", "a"]
+    await users.apply([message("a", 2, 50)])
+    assert await unread() == ["a", "b"]
+    assert await unread((-50, "a")) == ["b"]
+    await users.apply([message("c", 1, 60)])
+    assert await unread() == ["c", "a", "b"]
+    await users.apply([FanOut("a", 3, ("bob",), remove=Position(2, "m2", 50), latest_at=40)])
+    assert await unread() == ["c", "b", "a"]
+    await users.move([Read("bob", "c", Position(1, "m1", 60))])
+    assert await unread() == ["b", "a"]
+    [rewound] = await users.move([Rewind("bob", "c", 1, START, ())])
+    assert isinstance(rewound, Moved)
+    assert await unread() == ["b", "a"]
+    loads = [LedgerLoad("bob", "c", rewound.pointer.state, 1, [Entry(1, "m1", 60, False)])]
+    assert await users.install_ledgers(loads) == [True]
+    assert await unread() == ["c", "b", "a"]
+    await users.install_ledgers([LedgerLoad("bob", "d", ReadState(), 1, [Entry(1, "m1", 70, False)])])
+    assert await unread() == ["d", "c", "b", "a"]
+    await users.apply([Left("b", 2, ("bob",))])
+    assert await unread() == ["d", "c", "a"]
+
+
+async def test_sums_follow_every_change_of_a_ledger(users: HotUsers) -> None:
+    async def sums() -> tuple[int, int, int, bool]:
+        summary = await users.unread_summary("bob")
+        assert summary is not None
+        return summary.plain
+
+    def named(seq: int, change: int, mention: bool, *, edit: bool = False) -> FanOut:
+        who = frozenset({"bob"}) if mention else frozenset[str]()
+        put = Entry(seq, f"m{seq}", 40 + seq, False)
+        return FanOut("a", change, ("bob",), put, sender="alice", latest_at=40 + seq, named=who, edit=edit)
+
+    await load(users, loaded_room("a", 10), loaded_room("b", 20))
+    await users.apply([named(1, 1, True), named(2, 2, True), named(3, 3, False)])
+    assert await sums() == (3, 2, 1, False)
+    await users.apply([named(3, 4, True, edit=True), message("b", 1, 50)])
+    assert await sums() == (4, 3, 2, False)
+    await users.apply([FanOut("a", 5, ("bob",), remove=Position(2, "m2", 42), latest_at=43)])
+    assert await sums() == (3, 2, 2, False)
+    await users.move([Read("bob", "a", Position(1, "m1", 41))])
+    assert await sums() == (2, 1, 2, False)
+    await users.move([Read("bob", "a", START, apart=(3,), ids=("m3",))])
+    assert await sums() == (1, 0, 1, False)
+    [rewound] = await users.move([Rewind("bob", "a", 1, START, ())])
+    assert isinstance(rewound, Moved)
+    assert await sums() == (1, 0, 1, False)
+    entries = [Entry(1, "m1", 41, True), Entry(3, "m3", 43, True)]
+    for _ in range(2):  # the second one replaces the first
+        loads = [LedgerLoad("bob", "a", rewound.pointer.state, 5, entries, floor=1)]
+        assert await users.install_ledgers(loads) == [True]
+    assert await sums() == (3, 2, 2, True)
+    await users.forget("bob", "a")
+    assert await sums() == (1, 0, 1, False)
 
 
 async def test_a_followed_thread_is_counted_and_is_in_no_inbox(users: HotUsers) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import atexit
 import functools
-import itertools
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -18,12 +17,12 @@ from readstate.adapters.valkey import (
     ValkeyClient,
 )
 from readstate.adapters.valkey.commands import ask
-from readstate.domain.model import Generation as GenerationNumber
 from readstate.ports import Clock
 from readstate.stack import Valkey, ValkeyCluster
 from readstate.timings import ValkeyTimings
 
 from ..folder import folder
+from ..slots import Slots
 
 PATIENCE = 20.0
 """Seconds in which a shared machine should answer."""
@@ -88,13 +87,8 @@ async def hot_store(
 ) -> AsyncIterator[HotStore]:
     """Connections to a server, with a prefix that no other test has, and a counter in place of the durable one."""
     url, prefix = server().url, f"{secrets.token_hex(6)}:" if prefix is None else prefix
-    numbers = itertools.count(1)
-
-    async def raise_number(above: int) -> GenerationNumber:
-        return GenerationNumber(max(above, next(numbers)) + 1)
-
     kind = SharedGeneration if shared else ExclusiveGeneration
-    generation = kind(url, prefix, DurableCounter(1, raise_number), PATIENT)
+    generation = kind(url, prefix, DurableCounter(1, Slots(1)), PATIENT)
     client, outsider = ValkeyClient(url, PATIENT, generation), ValkeyClient(url, PATIENT)
     try:
         yield HotStore(client, generation, prefix, outsider)

@@ -296,3 +296,13 @@ async def test_a_tap_from_a_clock_that_was_ahead_counts_as_now(tmp_path: Path, c
         assert ids_by_sender(tap) == {"alice": ["m2"]}
         assert tap["tapped_at"] <= clock.now + 60_000
         assert (await chat.tap("carol"))["tapped_at"] <= clock.now + 60_000
+
+
+async def test_without_a_badge_nobody_is_on_it_and_a_tap_shows_nothing(tmp_path: Path, clock: Clock) -> None:
+    async with in_process(tmp_path, clock=clock, badge_mode="off") as chat:
+        await chat.open_channel("alice", "bob", type="group")
+        await chat.send("alice", "m1")
+        assert await chat.badge("bob") == 0
+        assert ids_by_sender(await chat.tap("bob")) == {}
+    async with in_process(tmp_path, clock=clock) as chat:
+        assert await chat.badge("bob") == 0

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from readstate.domain.model import Undelivered
+from readstate.ports import Stale
+from readstate.services.freshness import AlwaysFresh
 from tests.conftest import GENERAL
 
 from .conftest import LiveService
@@ -48,6 +50,44 @@ async def test_a_read_does_not_come_back_to_where_it_was_done(either: LiveServic
     await phone.ask("mark_read", channel_id=GENERAL)
 
     assert await phone.heard() == []
+
+
+async def test_a_read_on_the_only_device_is_not_rendered_again(
+    either: LiveService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await either.chat.send("alice", "m1", "m2", "m3")
+    phone = await either.fresh("bob")
+    rendered: list[str] = []
+    real = either.rs.renderer.render
+
+    async def render(user: str, dirty: Any) -> Any:
+        rendered.append(user)
+        return await real(user, dirty)
+
+    monkeypatch.setattr(either.rs.renderer, "render", render)
+
+    ack = await phone.ask("mark_read", channel_id=GENERAL, up_to="m2")
+    assert (ack["unread"], await phone.heard(), rendered) == (1, [], [])
+
+    laptop = await either.fresh("bob", "laptop")
+    rendered.clear()
+    ack = await phone.ask("mark_read", channel_id=GENERAL)
+    assert [event["unread"] for event in await laptop.heard("read_pointer.updated")] == [ack["unread"]] == [0]
+    assert rendered == ["bob"]
+
+
+async def test_a_stale_answer_to_the_only_device_is_followed_by_exact_counts(
+    service: LiveService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await service.chat.send("alice", "m1", "m2")
+    phone = await service.fresh("bob")
+    with monkeypatch.context() as behind:
+        behind.setattr(AlwaysFresh, "stale", lambda *_: Stale(True, frozenset(), 1))
+        ack = await phone.ask("mark_read", channel_id=GENERAL, up_to="m1")
+        assert (ack["unread"], ack["exact"], ack["reason"]) == (1, False, "stale")
+
+    told = await phone.first("unread.updated", channel_id=GENERAL)
+    assert (told["unread"], told["exact"]) == (1, True)
 
 
 async def test_a_read_that_changes_nothing_is_not_told(either: LiveService) -> None:

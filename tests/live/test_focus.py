@@ -248,7 +248,7 @@ async def test_a_channel_that_could_not_be_read_is_not_open(
     bob = await either.fresh("bob")
     await bob.ask("channel.focus", channel_id=GENERAL)
     with monkeypatch.context() as full:
-        full.setattr(either.rs.reads, "mark_read", refused)
+        full.setattr(either.rs.reads, "read", refused)
         error = await bob.do("channel.focus", channel_id="other")
 
     assert (error["type"], error["code"]) == ("error", "storage_unavailable")
@@ -268,7 +268,7 @@ async def test_a_focus_that_cannot_be_taken_back_ends_with_its_connection(
     bob = await service.fresh("bob")
     focus = service.rs.presence.focus
     with monkeypatch.context() as full:
-        full.setattr(service.rs.reads, "mark_read", refused)
+        full.setattr(service.rs.reads, "read", refused)
         full.setattr(service.rs.presence, "focus", lambda *place: focus(*place) if place[-1] else refused())
         await bob.say("channel.focus", channel_id=GENERAL)
 

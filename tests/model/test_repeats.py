@@ -4,7 +4,7 @@ The judge is a store that got the same events once, in order, without any death.
 """
 
 import itertools
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -31,8 +31,8 @@ from readstate.domain.events import (
     ReadEvent,
 )
 from readstate.domain.facts import Effect
-from readstate.domain.model import NO_POSITION, Generation
-from readstate.ports import Hot, Online, Seen
+from readstate.domain.model import NO_POSITION, Generation, LogPosition
+from readstate.ports import NOTHING_COMPLETE, Hot, Online, Seen
 from readstate.profiles.consistency import Exclusive
 from readstate.profiles.wiring import Parts, Services
 from readstate.services.cursors import Cursors
@@ -69,8 +69,14 @@ class Mortal(SqlStore):
         self._random = random
         self.deaths = 0
 
-    async def apply(self, deliveries: Sequence[Delivery], online: Online, source: str = "") -> list[Effect]:
-        effects = await super().apply(deliveries, online, source)
+    async def apply(
+        self,
+        deliveries: Sequence[Delivery],
+        online: Online,
+        source: str = "",
+        complete: Mapping[int, LogPosition] = NOTHING_COMPLETE,
+    ) -> list[Effect]:
+        effects = await super().apply(deliveries, online, source, complete)
         if not self.deaths or self._random.random() < 0.4:
             self.deaths += 1
             raise Death
@@ -146,7 +152,7 @@ async def on_servers(directory: Path, clock: Callable[[], int]) -> AsyncIterator
         options = HotOptions(
             url=valkey.single().url, prefix=f"{servers.prefix}repeats:", unread_cap=50, ledger_ttl=10**6
         )
-        counter = DurableCounter(await store.store_id(), store.next_generation)
+        counter = DurableCounter(await store.store_id(), store)
         hot = ExclusiveHot(options, counter, clock, ValkeyTimings(), position=NO_POSITION)
         yield store, hot
         await hot.close()

@@ -1,6 +1,7 @@
 """Whether every read that is acknowledged is in the durable store."""
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
@@ -22,7 +23,9 @@ class Log:
         self.in_spools = 0
         self.looks = 0
         self.number = Generation(1)
-        self.noted_fresh = 1
+        self.numbers: dict[str, Generation] = {}
+        """Of users whose slots have lower ones."""
+        self.noted_fresh = Generation(1)
 
     async def ends(self) -> dict[int, int]:
         return {0: self.end, 1: 0}
@@ -31,17 +34,20 @@ class Log:
         self.looks += 1
         return {0: self.committed}
 
-    async def generation(self) -> Generation:
+    async def generation(self, users: Collection[str] | None = None) -> Generation:
         return self.number
+
+    def of_user(self, user: str) -> Generation:
+        return self.numbers.get(user, self.number)
 
     def seen(self) -> Generation:
         return self.number
 
-    async def fresh(self) -> int:
+    async def fresh(self) -> Generation:
         return self.noted_fresh
 
-    async def note_fresh(self, generation: int) -> None:
-        self.noted_fresh = generation
+    async def note_fresh(self, number: Generation) -> None:
+        self.noted_fresh = number
 
     async def spooled(self) -> bool:
         self.looks += 1
@@ -59,7 +65,7 @@ def trailing(log: Log) -> Trailing:
 
 
 def made(log: Log, timings: ServiceTimings = HASTY) -> Trailing:
-    return Trailing(log, ReadLogProgress(log.spooled, log.ends, log.done), timings, 5)
+    return Trailing(log, log, ReadLogProgress(log.spooled, log.ends, log.done), timings, 5)
 
 
 async def looked_again(log: Log) -> None:
@@ -168,22 +174,45 @@ async def test_who_comes_later_waits_for_a_later_end(log: Log, trailing: Trailin
 async def test_after_a_loss_an_empty_log_says_nothing_of_spools(log: Log) -> None:
     """An instance may note its spool later than others look at the log."""
     log.end = log.committed = 0
-    log.number, log.noted_fresh = Generation(2), 1
+    log.number, log.noted_fresh = Generation(2), Generation(1)
     trailing = made(log, replace(HASTY, settle=1.0))
     following = asyncio.create_task(trailing.run())
     await asyncio.sleep(0.05)
-    assert trailing.behind
+    assert trailing.behind(["bob"])
     log.in_spools = 1  # it is noted
     await asyncio.sleep(1.2)
-    assert trailing.behind
+    assert trailing.behind(["bob"])
     log.in_spools = 0
-    await asyncio.wait_for(trailing.caught_up(), 30)
+    await asyncio.wait_for(trailing.caught_up(["bob"]), 30)
     await cancel(following)
 
 
 async def test_before_the_first_read_nothing_is_waited_for(log: Log) -> None:
-    log.end = log.committed = log.noted_fresh = 0
+    log.end = log.committed = 0
+    log.noted_fresh = Generation(0)
     trailing = made(log, replace(HASTY, settle=3600))
     following = asyncio.create_task(trailing.run())
-    await asyncio.wait_for(trailing.caught_up(), 30)
+    await asyncio.wait_for(trailing.caught_up(["bob"]), 30)
+    await cancel(following)
+
+
+async def test_only_users_of_lost_slots_are_behind_and_are_merged(log: Log) -> None:
+    timings = replace(HASTY, late_reads=3600)
+    trailing = made(log, timings)
+    following = asyncio.create_task(trailing.run())
+    await asyncio.wait_for(trailing.caught_up(["bob", "carol"]), 30)
+    trailing._fresh_before.clear()  # the time after the start is over
+    log.numbers = {"carol": Generation(1)}
+    log.number, log.committed = Generation(2), 9
+    assert trailing.behind(["carol", "bob"])
+    assert not trailing.behind(["carol"])
+    assert (trailing.stale("bob").everything, trailing.stale("carol").everything) == (True, False)
+    await asyncio.wait_for(trailing.caught_up(["carol"]), 30)
+    assert await trailing.to_merge(["bob", "carol"]) == {"bob"}
+    log.committed = 10
+    await asyncio.wait_for(trailing.caught_up(["bob"]), 30)
+    assert log.noted_fresh == 2
+    assert await trailing.to_merge(["bob", "carol"]) == {"bob"}, "a read may have been in flight"
+    trailing._fresh_before.clear()
+    assert await trailing.to_merge(["bob", "carol"]) == set()
     await cancel(following)

@@ -2,6 +2,7 @@
 
 import pytest
 from msgspec import json
+from msgspec.structs import replace
 
 from readstate.adapters.kafka.client import kafka_options
 from readstate.adapters.kafka.topics import Topics
@@ -115,6 +116,8 @@ def test_a_packed_record_of_a_newer_version_is_read_as_far_as_it_is_known() -> N
     value = json.encode({"mood": "happy", "states": [{**FIRST, "v": 9, "new": 1}], "v": 9})
     assert decode_reads(value) == [ReadEvent("bob", "general", 1, 7, (), None, None, 80, NO_CHANGE, 90, 9)]
     assert decode_reads(b'{"v":2,"states":[]}') == []
+    never = {**json.decode(read_record(STATE, 4).value), "read_at": 0}
+    assert decode_reads(json.encode({"v": 2, "states": [never, never]})) == [replace(STATE, read_at=90)] * 2
     assert decode_reads(json.encode(FIRST)) == [decode_read(json.encode(FIRST))]
 
 

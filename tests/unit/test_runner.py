@@ -1,7 +1,7 @@
 """The loop of a worker, where its log fails in the middle of a batch, and where it is told to stop."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import pytest
@@ -198,8 +198,8 @@ async def test_a_batch_that_gets_on_is_finished_before_a_stop() -> None:
 NO_USERS: Any = None
 
 
-async def nothing_is_lost() -> bool:
-    return False
+async def nothing_is_lost(users: Collection[str]) -> Collection[str]:
+    return ()
 
 
 def persisting(rows: Any) -> ReceiptPersister:

@@ -1,12 +1,15 @@
-"""The database is told that reads wait in a spool, and is never waited for twice."""
+"""The database is told that reads wait in a spool, and is never waited for twice. The hot store gets what it lost."""
 
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from readstate.adapters.kafka.spool import Spool
-from readstate.adapters.kafka.spool_notes import SpoolNotes
-from readstate.domain.errors import StorageUnavailable
+from readstate.adapters.kafka.spool_notes import SpoolNotes, SpoolReport
+from readstate.domain.errors import HotStoreUnavailable, StorageUnavailable
 from readstate.domain.events import ReadEvent
 from readstate.domain.model import ChangeNumber
 from readstate.timings import KafkaTimings
@@ -111,3 +114,73 @@ async def test_a_spool_keeps_its_name(tmp_path: Path) -> None:
     assert len(names) == 1
     assert other.name not in names
     await other.close()
+
+
+# ---------------------------------------------------------------- a hot store that has lost a part
+
+
+class Hot:
+    """Knows the number of each user's slot, and what was merged."""
+
+    def __init__(self) -> None:
+        self.numbers = {"bob": 1, "carol": 1}
+        self.merged: list[str] = []
+        self.is_away = False
+
+    async def note_spool(self, instance: str, depth: int) -> None:
+        pass
+
+    def seen(self) -> int:
+        return max(self.numbers.values())
+
+    def of_user(self, user: str) -> int:
+        return self.numbers[user]
+
+    async def apply(self, changes: Sequence[Any]) -> None:
+        if self.is_away:
+            raise HotStoreUnavailable
+        self.merged += [change.user_id for change in changes]
+
+    def take_merged(self) -> list[str]:
+        merged, self.merged = self.merged, []
+        return merged
+
+
+@pytest.fixture
+async def hot() -> Hot:
+    return Hot()
+
+
+@pytest.fixture
+async def report(scene: Scene, hot: Hot) -> AsyncIterator[SpoolReport]:
+    """Reads of two users wait, and are in the hot store."""
+    users: Any = hot
+    report = SpoolReport(scene.spool, scene.notes, hot, users, "i1")
+    await scene.spool.append([READ, replace(READ, user_id="carol")])
+    await report.renew()
+    hot.take_merged()
+    yield report
+    await scene.spool.close()
+
+
+async def test_reads_in_a_spool_are_merged_for_users_of_lost_slots_only(hot: Hot, report: SpoolReport) -> None:
+    hot.numbers["bob"] = 2
+    await report.renew()
+    assert hot.take_merged() == ["bob"]
+    await report.renew()
+    assert hot.take_merged() == []
+    hot.numbers["carol"] = 3
+    await report.renew()
+    assert hot.take_merged() == ["carol"]
+    hot.numbers = {"bob": 4, "carol": 4}
+    await report.renew()
+    assert hot.take_merged() == ["bob", "carol"]
+
+
+async def test_a_merge_that_fails_is_made_again(hot: Hot, report: SpoolReport) -> None:
+    hot.numbers["bob"], hot.is_away = 2, True
+    with pytest.raises(HotStoreUnavailable):
+        await report.renew()
+    hot.numbers["carol"], hot.is_away = 3, False
+    await report.renew()
+    assert hot.take_merged() == ["bob", "carol"]

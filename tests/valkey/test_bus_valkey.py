@@ -13,8 +13,10 @@ import pytest
 from redis.asyncio import Redis
 from redis.crc import key_slot
 
+from readstate.adapters.valkey import ValkeyClient, slot_of
 from readstate.adapters.valkey.bus import sender as valkey_sender
 from readstate.adapters.valkey.bus.bus import Channels, ValkeyBus
+from readstate.adapters.valkey.bus.connections import BusConnection
 from readstate.adapters.valkey.bus.wire import encode
 from readstate.domain.announcements import (
     Announcement,
@@ -204,9 +206,124 @@ async def test_whoever_has_nobody_to_tell_passes_over_reads_and_misses_nothing(p
     await one.said(badge(1), read("ann", 2), badge(2))
     await two.heard(badge(2))
     two.is_idle = False
+    await two.bus.attend()
     await one.said(read("ann", 3))
     await two.heard(read("ann", 3))
     assert two.story == [badge(1), badge(2), read("ann", 3)]
+
+
+RESTLESS = replace(ATTENTIVE, bus_silent=0.3)
+"""Those who hold no device stop to listen to reads soon."""
+
+
+async def listeners(place: Place) -> int:
+    """How many listen to reads."""
+    client = ValkeyClient(place.url, ValkeyTimings())
+    try:
+        await client.refresh()
+        reads = place.channels.reads
+        question = "SHARDNUMSUB" if client.is_cluster else "NUMSUB"
+        return int((await client.owner(slot_of(reads)).execute_command("PUBSUB", question, reads))[1])  # type: ignore[no-untyped-call]
+    finally:
+        await client.close()
+
+
+async def until_listen(place: Place, number: int) -> None:
+    async def they_do() -> bool:
+        return await listeners(place) == number
+
+    await eventually(they_do, f"{number} listen to reads")
+
+
+async def test_reads_that_nobody_listens_to_are_not_published_and_take_no_number(place: Place) -> None:
+    place.timings = RESTLESS
+    one, two = await place.instance("one"), await place.instance("two")
+    await until_listen(place, 2)
+    one.is_idle = two.is_idle = True
+    await until_listen(place, 0)
+    published = counted("readstate_bus_published_total")
+
+    await one.said(read("ann", 1), read("ann", 2), badge(1), read("ann", 3))
+    await one.said(badge(2))
+    await two.heard(badge(2))
+
+    async def are_counted() -> bool:
+        return counted("readstate_bus_published_total") >= published + 2
+
+    await eventually(are_counted, "what the server has taken is counted")
+    assert counted("readstate_bus_published_total") == published + 2
+    assert two.story == [badge(1), badge(2)]
+
+
+async def test_a_device_waits_until_reads_are_heard_and_misses_none_from_then_on(place: Place) -> None:
+    place.timings = RESTLESS
+    one, two = await place.instance("one"), await place.instance("two")
+    for number in range(3):
+        one.is_idle = two.is_idle = True
+        await until_listen(place, 0)
+        two.is_idle = False
+        await asyncio.gather(*(two.bus.attend() for _ in range(3)))
+        await one.said(read("ann", number), badge(number))
+        await two.heard(badge(number))
+        assert two.story == [read("ann", number), badge(number)]
+        two.story.clear()
+
+
+async def test_a_device_does_not_look_before_the_server_has_confirmed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.timings = replace(RESTLESS, bus_answer=DEADLINE)
+    two = await place.instance("two")
+    two.is_idle = True
+    await until_listen(place, 0)
+    asks, may_ask, send = asyncio.Event(), asyncio.Event(), BusConnection.send
+
+    async def held_up(connection: BusConnection, *commands: Sequence[str | bytes]) -> None:
+        if str(commands[0][0]).endswith("SUBSCRIBE"):
+            asks.set()
+            await may_ask.wait()
+        await send(connection, *commands)
+
+    monkeypatch.setattr(BusConnection, "send", held_up)
+    two.is_idle = False
+    attending = asyncio.create_task(two.bus.attend())
+    await asks.wait()
+    assert await listeners(place) == 0
+    assert not attending.done()
+    may_ask.set()
+    await attending
+    assert await listeners(place) == 1
+
+
+async def test_a_device_that_did_not_wait_looks_again_once_reads_are_heard(place: Place) -> None:
+    place.timings = RESTLESS
+    one, two = await place.instance("one"), await place.instance("two")
+    one.is_idle = two.is_idle = True
+    await until_listen(place, 0)
+    came = time.monotonic()
+    two.is_idle = False
+    await one.said(read("ann", 1))
+    await two.until(lambda: MISSED in two.story, "it looks again")
+    assert two.deaf_since <= came
+    await one.said(read("ann", 2))
+    await two.heard(read("ann", 2))
+
+
+async def test_processes_that_listen_to_reads_no_more_are_no_silent_ones(place: Place) -> None:
+    """Reads are no sign of life to a process that does not listen to them: signs come besides."""
+    place.timings = replace(RESTLESS, bus_silent=1.0)
+    one, two, idle = [await place.instance(name) for name in ("one", "two", "idle")]
+    idle.is_idle = True
+    await until_listen(place, 2)
+    idle.story.clear()
+    end, seq = time.monotonic() + 3 * place.timings.bus_silent, 0
+    while time.monotonic() < end:
+        seq += 1
+        await one.said(read("ann", seq))
+        await two.heard(read("ann", seq))
+    await one.said(badge(1))
+    await idle.heard(badge(1))
+    assert idle.story == [badge(1)]
 
 
 async def test_instances_that_say_much_at_the_same_time_are_heard_whole(place: Place) -> None:

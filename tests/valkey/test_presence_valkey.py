@@ -16,8 +16,7 @@ from readstate.stack import Valkey, ValkeyCluster
 from readstate.tasks import cancel
 from tests.conftest import eventually
 from tests.contract.valkey import PATIENT, HotStore, cluster, hot_store, single
-
-from .test_generation import Counter
+from tests.slots import Slots
 
 NOW = 1_700_000_000_000
 LEASE_MS = 3_000
@@ -37,7 +36,7 @@ class Place:
         self._url = url
         self._store = store
         self._stack = stack
-        self._counter = Counter()
+        self._counter = Slots()
         self._count = 0
         self.now = NOW
 
@@ -265,7 +264,7 @@ async def test_a_departure_whose_answer_was_lost_leaves_what_is_unproven(place: 
     await comes(first)
     await first.reached([note("m1")])
     entry = [first._calls.entry(("phone", "k1"))]
-    await first._calls.decide(LEAVE, {"bob": entry}, await first._instances.settled())
+    await first._calls.decide(LEAVE, {"bob": entry}, await first._calls.settled(["bob"]))
     assert await first.disconnect("bob", "phone", "k1") == Departure("bob", 0, (note("m1"),))
 
 

@@ -13,7 +13,7 @@ from readstate.adapters.valkey.hot import HotOptions, SharedHot
 from readstate.adapters.valkey.users import MOVE, PREFER, ValkeyUsers
 from readstate.domain.errors import HotStoreUnavailable
 from readstate.domain.hot_updates import ChannelHotUpdate
-from readstate.domain.model import Generation, LogPosition, Preferences
+from readstate.domain.model import LogPosition, Preferences
 from readstate.ports import Read, Rewind
 from readstate.stack import Valkey, ValkeyCluster
 from readstate.timings import ValkeyTimings
@@ -21,9 +21,8 @@ from tests.conftest import eventually
 from tests.contract.test_hot_channels import channel
 from tests.contract.test_hot_users import fan_out, load, moved, place, user_room
 from tests.contract.valkey import HotStore, cluster, hot_store, single
+from tests.slots import Slots
 from tests.valkey_postgres.test_servers_late import Lane
-
-from .test_generation import Counter
 
 NOW = 1_700_000_000_000
 
@@ -38,7 +37,7 @@ def valkey(tmp_path: Path) -> Iterator[Valkey]:
 
 
 @asynccontextmanager
-async def processes(url: str, counter: Counter, count: int = 2) -> AsyncIterator[list[SharedGeneration]]:
+async def processes(url: str, counter: Slots, count: int = 2) -> AsyncIterator[list[SharedGeneration]]:
     """What so many processes hold of one hot store."""
     found = [SharedGeneration(url, "", DurableCounter(1, counter), ValkeyTimings()) for _ in range(count)]
     try:
@@ -57,7 +56,7 @@ async def agreed(generations: list[SharedGeneration]) -> int:
 
 
 async def test_a_process_that_starts_takes_the_number_that_it_finds(valkey: Valkey) -> None:
-    counter = Counter()
+    counter = Slots()
     async with processes(valkey.url, counter, 3) as (first, second, third):
         number = await first.check()
         assert [await second.check(), await third.check(), await first.check()] == [number] * 3
@@ -69,7 +68,7 @@ async def test_a_process_that_starts_takes_the_number_that_it_finds(valkey: Valk
 
 
 async def test_all_take_the_number_that_one_has_raised(valkey: Valkey) -> None:
-    counter = Counter()
+    counter = Slots()
     async with processes(valkey.url, counter) as (first, second):
         number = await first.check()
         assert await second.check() == number
@@ -80,7 +79,7 @@ async def test_all_take_the_number_that_one_has_raised(valkey: Valkey) -> None:
 
 
 async def test_after_a_loss_all_agree_on_a_new_number_although_all_raise_at_once() -> None:
-    counter = Counter()
+    counter = Slots()
     async with processes(cluster().url, counter, 5) as generations:
         number = await agreed(generations)
         for _ in range(5):
@@ -92,7 +91,7 @@ async def test_after_a_loss_all_agree_on_a_new_number_although_all_raise_at_once
 
 
 async def test_a_restart_is_seen_by_all_and_costs_one_number(tmp_path: Path) -> None:
-    counter = Counter()
+    counter = Slots()
     with Valkey(tmp_path / "kept", persistent=True) as valkey:
         async with processes(valkey.url, counter) as (first, second):
             number = await first.check()
@@ -105,7 +104,7 @@ async def test_a_restart_is_seen_by_all_and_costs_one_number(tmp_path: Path) -> 
 
 
 async def test_a_full_server_costs_no_numbers(valkey: Valkey) -> None:
-    counter = Counter()
+    counter = Slots()
     async with processes(valkey.url, counter, 1) as (generation,):
         await generation.check()
         valkey.ask("CONFIG", "SET", "maxmemory", "1")
@@ -123,7 +122,7 @@ async def test_a_full_server_costs_no_numbers(valkey: Valkey) -> None:
 
 
 @asynccontextmanager
-async def hots(store: HotStore, url: str, counter: Counter, count: int = 2) -> AsyncIterator[list[SharedHot]]:
+async def hots(store: HotStore, url: str, counter: Slots, count: int = 2) -> AsyncIterator[list[SharedHot]]:
     """The hot state as so many processes have it."""
     options = HotOptions(url=url, prefix=store.prefix, unread_cap=5, ledger_ttl=60)
     found = [
@@ -139,7 +138,7 @@ async def hots(store: HotStore, url: str, counter: Counter, count: int = 2) -> A
 @pytest.fixture(params=[single, cluster])
 async def two(request: pytest.FixtureRequest) -> AsyncIterator[tuple[SharedHot, SharedHot, HotStore]]:
     server: Callable[[], Valkey | ValkeyCluster] = request.param
-    async with hot_store(server) as store, hots(store, server().url, Counter()) as (first, second):
+    async with hot_store(server) as store, hots(store, server().url, Slots()) as (first, second):
         yield first, second, store
 
 
@@ -206,9 +205,6 @@ async def test_what_one_process_drops_is_not_put_back_by_the_older_load_of_anoth
 
 async def test_notes_are_those_of_all(two: Two) -> None:
     first, second, _ = two
-    number = await first.notes.generation()
-    await first.notes.note_fresh(Generation(number - 1))
-    assert await second.notes.fresh() == number - 1
     await first.notes.note_spool("i0", 3)
     await second.notes.note_spool("i1", 4)
     assert await second.notes.spooled() == 7
@@ -228,7 +224,7 @@ async def lane(valkey: Valkey) -> AsyncIterator[Lane]:
 @pytest.fixture
 async def shared_users(lane: Lane) -> AsyncIterator[ValkeyUsers]:
     timings = ValkeyTimings(answer=0.2, late=0.5, patience=10.0)
-    generation = SharedGeneration(lane.url, "", DurableCounter(1, Counter()), timings)
+    generation = SharedGeneration(lane.url, "", DurableCounter(1, Slots()), timings)
     client = ValkeyClient(lane.url, timings, generation)
     backend = Backend(
         client=client,
@@ -264,7 +260,7 @@ async def test_a_late_copy_of_a_read_does_not_undo_a_mark_unread(
 ) -> None:
     await load(shared_users)
     await shared_users.apply([fan_out(1), fan_out(2)])
-    number = await shared_users.generation()
+    number = await shared_users.generation(["bob"])
     lane.hold = MOVE.name.encode()
     await moved(shared_users, Read("bob", "c", place(2)))
     assert lane.is_holding
@@ -273,7 +269,7 @@ async def test_a_late_copy_of_a_read_does_not_undo_a_mark_unread(
     await arrived(lane, valkey)
 
     assert (await user_room(shared_users)).pointer.state == rewound.pointer.state
-    assert await shared_users.generation() == number, "nothing else was loaded again for it"
+    assert await shared_users.generation(["bob"]) == number, "nothing else was loaded again for it"
 
 
 async def test_a_late_copy_of_a_mark_unread_does_not_undo_a_read(

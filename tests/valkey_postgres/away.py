@@ -262,7 +262,7 @@ async def a_cluster(
             ledger_ttl=3600,
             replica_url=second().url if replica is None else replica,
         )
-        counter = DurableCounter(store_id, durable.next_generation)
+        counter = DurableCounter(store_id, durable)
         hots = [SharedHot(options, counter, clock, timings, f"instance {number}", partitions=1) for number in range(2)]
         for hot in hots:
             hot.presence = presence

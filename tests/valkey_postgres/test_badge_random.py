@@ -79,10 +79,14 @@ class Naive:
         self.taps.pop(user, None)
         self.erasing = None
 
+    def missed(self, user: str) -> list[int]:
+        """The numbers of the messages that came while the user was away, since the last tap."""
+        since = self.taps.get(user, 0)
+        return [n for n, one in enumerate(self.sent) if one.away and user in one.away and one.accepted_at > since]
+
     def badge(self, user: str) -> int:
         """How many different people wrote while the user was away, since the last tap."""
-        since = self.taps.get(user, 0)
-        return len({one.sender for one in self.sent if one.away and user in one.away and one.accepted_at > since})
+        return len({self.sent[number].sender for number in self.missed(user)})
 
 
 class Schedule:
@@ -128,7 +132,10 @@ class Schedule:
 
     async def tap(self) -> None:
         user = self.dice.choice(USERS)
+        wanted = self.naive.missed(user)
         tap = await self.cluster.tap(user, instance=self.dice.randrange(2))
+        shown = sorted(int(one.id[1:]) for sender in tap.by_sender for one in sender.messages)
+        assert shown == [n for n in wanted if self.naive.sent[n].accepted_at <= tap.tapped_at], self.story
         self.naive.taps[user] = max(tap.tapped_at, self.naive.taps.get(user, 0))
 
     async def mute(self) -> None:

@@ -86,7 +86,13 @@ class MarkRead(ClientFrame, frozen=True, kw_only=True, tag="mark_read"):
     @property
     def target(self) -> ReadTarget:
         """What is read."""
-        return ReadTarget(**{name: getattr(self, name) for name in ReadTarget.__struct_fields__})
+        return ReadTarget(
+            up_to=self.up_to,
+            up_to_seq=self.up_to_seq,
+            up_to_time=self.up_to_time,
+            messages=self.messages,
+            epoch=self.epoch,
+        )
 
 
 class MarkUnread(ClientFrame, frozen=True, kw_only=True, tag="mark_unread"):

@@ -99,7 +99,7 @@ async def serve(
                 _greet(settings, url)
 
         make_listener = partial(Listener, settings=settings, timings=timings.http, tls=tls)
-        server = _Server(server_config(service), started, make_listener)
+        server = _Server(server_config(service), started, service.begin_stop, make_listener)
         watching = asyncio.create_task(_stop_when_lost(service, server))
         try:
             async with contextlib.AsyncExitStack() as stack:
@@ -143,15 +143,23 @@ async def _stop_when_lost(service: Readstate, server: "_Server") -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn with our listener. Calls `started` when it listens; a stop by signal ends with exit code 0."""
+    """uvicorn with our listener. Calls `started` when it listens, and `stopping` when a stop begins.
+
+    A stop by signal ends with exit code 0.
+    """
 
     servers: list[Any]
 
     def __init__(
-        self, config: uvicorn.Config, started: Callable[[], None], make_listener: Callable[..., Listener]
+        self,
+        config: uvicorn.Config,
+        started: Callable[[], None],
+        stopping: Callable[[], None],
+        make_listener: Callable[..., Listener],
     ) -> None:
         super().__init__(config)
         self._on_started = started
+        self._on_stopping = stopping
         self._make_listener = make_listener
         self.loss: ReadstateError | None = None
 
@@ -182,6 +190,7 @@ class _Server(uvicorn.Server):
 
     def _begin_stop(self) -> None:
         log.info("stopping", action="stop")
+        self._on_stopping()
         if isinstance(self.config.app, Gateway):
             self.config.app.stop_waiting()
 

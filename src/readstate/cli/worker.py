@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import structlog
@@ -78,9 +79,15 @@ async def _work(settings: Settings, roles: list[str]) -> None:
 
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+    service = Readstate.open(settings=settings)
+
+    def stop() -> None:
+        stopping.set()
+        service.begin_stop()
+
     for sign in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(sign, stopping.set)
-    async with Readstate.open(settings=settings) as service:
+        loop.add_signal_handler(sign, stop)
+    async with service:
         supervisor = WorkerSupervisor(service, roles)
 
         async def states() -> dict[str, str]:
@@ -88,7 +95,7 @@ async def _work(settings: Settings, roles: list[str]) -> None:
 
         listener = listen(settings.host, settings.worker_port)
         url = url_of(settings.host, listener.getsockname()[1])
-        watching = asyncio.create_task(_stop_when_lost(service, stopping))
+        watching = asyncio.create_task(_stop_when_lost(service, stop))
         try:
             async with serving_beside(health_app(states), listener, settings, service.timings):
                 log.info("working", action="start", roles=roles, url=url)
@@ -100,7 +107,7 @@ async def _work(settings: Settings, roles: list[str]) -> None:
         raise watching.result()
 
 
-async def _stop_when_lost(service: "Readstate", stopping: asyncio.Event) -> ReadstateError:
+async def _stop_when_lost(service: "Readstate", stop: Callable[[], None]) -> ReadstateError:
     loss = await service.lost()
-    stopping.set()
+    stop()
     return loss

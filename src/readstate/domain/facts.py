@@ -8,7 +8,18 @@ from msgspec import Struct, field
 from .errors import ReadstateError
 from .events import ChannelEvent, DeleteEvent, Delivery, EditEvent, MembersEvent, MessageEvent
 from .hot_updates import ChannelHotUpdate, UserHotUpdate
-from .model import NO_POSITION, ChangeNumber, Channel, LogPosition, Member, Message, Pointer, Position, Undelivered
+from .model import (
+    NO_POSITION,
+    Away,
+    ChangeNumber,
+    Channel,
+    LogPosition,
+    Member,
+    Message,
+    Pointer,
+    Position,
+    Undelivered,
+)
 from .rooms import thread_room
 from .rules import EVERYONE, HERE
 
@@ -67,7 +78,8 @@ class Changes(Struct):
     messages: dict[Key, Message] = field(default_factory=dict)
     members: dict[Key, Member] = field(default_factory=dict)
     pointers: dict[Key, Pointer] = field(default_factory=dict)
-    undelivered: list[Undelivered] = field(default_factory=list)
+    away: dict[Key, Away] = field(default_factory=dict)
+    """Messages to receivers who were away."""
     once_named: list[tuple[str, str, str]] = field(default_factory=list)
     """(channel, message, user): an edit in a timeline channel has removed this mention."""
     purged: set[str] = field(default_factory=set)

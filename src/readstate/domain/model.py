@@ -222,6 +222,17 @@ class Undelivered(Struct, frozen=True, gc=False):
     message_id: str
 
 
+class Away(Struct, frozen=True, gc=False):
+    """A message, and who of its receivers had no device connected when it came."""
+
+    channel_id: str
+    message_id: str
+    sender_id: str
+    accepted_at: int
+    receivers: tuple[str, ...]
+    """In the order of ids. The sender may be among them, so that messages of several senders have the same ones."""
+
+
 class Entry(Struct, frozen=True, gc=False, array_like=True):
     """A message as counting sees it."""
 

@@ -38,9 +38,9 @@ MAX_AHEAD_MS = 60_000
 def merge(a: ReadState, b: ReadState) -> ReadState:
     """Combine two states of one user in one room. Commutative, associative, idempotent.
 
-    Stores have it in their own words: `merge_receipts` in `adapters/sql/*/queries.sql`, and `merged` in
-    `adapters/valkey/lua/user_apply.lua`; the moves below are in `user_move.lua` too. `tests/model` and `tests/contract`
-    compare them.
+    Stores have it in their own words: `merge_receipts` and `merge_pointers` in `adapters/sql/*/queries.sql`, and
+    `merged` in `adapters/valkey/lua/user_apply.lua`; the moves below are in `user_move.lua` too. `tests/model` and
+    `tests/contract` compare them.
     """
     if a.epoch != b.epoch:
         return a if a.epoch > b.epoch else b

@@ -16,7 +16,8 @@ Dirty marks (`sending.py`, `rendering.py`)
     Everything else that carries counts is only marked (`Dirty`). One task per user takes the marks and renders them
     from the hot store (`EventRenderer`). It renders again while the change numbers of the user or the rooms move, and
     queues the result without awaiting anything in between. Ten edits of a channel become one `unread.updated`. If a
-    store is unavailable, the marks stay and are rendered a second later.
+    store is unavailable, the marks stay and are rendered a second later. A read by the user's only connection is not
+    marked: its answer has the counts (`EventRenderer.unread`), exact at its position, and nobody else is to be told.
 
 Cursors (`cursors.py`)
     Every event carries a cursor (`resume`) which promises that everything up to it was sent before, to every device

@@ -1,6 +1,7 @@
 """Connects devices, and catches them up: when they connect, after a gap, and once stale counts are exact."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import structlog
@@ -32,6 +33,8 @@ class LiveDevices:
     _unmuting: Unmuting
     _sender: EventSender
     _timings: LiveTimings
+    _attend: Callable[[], Awaitable[None]]
+    """`Bus.attend`: a device looks for what it missed after that."""
     _repairs: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_CATCHING_UP), init=False)
 
     async def attach(self, user_id: str, device: DeviceSession, start: SyncCursor | None) -> bool:
@@ -42,6 +45,7 @@ class LiveDevices:
         """
         user = self._connected.add(user_id)
         user.catching_up[device.connection_id] = CatchingUp()
+        await self._attend()
         await self._connected.begin_lookup(user)
         missed = await self._catch_up.since(user_id, start)
         self._repair(user, self._join(user, device, missed))

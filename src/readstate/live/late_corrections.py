@@ -9,7 +9,7 @@ was acknowledged at that time. A device may get a receipt twice.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -77,9 +77,13 @@ class LateCorrections:
         rooms = {room for event in events if (room := _stale_room(event)) is not None}
         if sure and not rooms:
             return False
+        self.note_stale(user, rooms)
+        return True
+
+    def note_stale(self, user: str, rooms: Set[str]) -> None:
+        """A device of the user gets stale counts of these rooms."""
         self._counts.entries.setdefault(user, StaleCounts(self._cursors.announced_until())).rooms |= rooms
         self._counts.start()
-        return True
 
     def expect_receipts(self, user: str, since: int, events: Iterable[Event]) -> None:
         """A device of this user caught up from `since` (ms) on, and got these events."""
@@ -102,12 +106,11 @@ class LateCorrections:
 
     async def _correct_counts(self) -> None:
         try:
-            await self._freshness.caught_up()
+            await self._freshness.caught_up(list(self._counts.entries))
         except Unavailable:
             return
-        stale = self._freshness.stale()
         for user, counts in list(self._counts.entries.items()):
-            if not stale.any_of(counts.rooms):
+            if not self._freshness.stale(user).any_of(counts.rooms):
                 del self._counts.entries[user]
                 self._recount(user, counts)
 

@@ -26,7 +26,7 @@ from readstate.domain.rooms import channel_and_thread, is_thread
 from readstate.domain.rules import EVERYONE
 from readstate.ports import Hot
 from readstate.services.badge import OfflineBadge
-from readstate.services.changes import stable
+from readstate.services.changes import MAX_LOOKS, stable
 from readstate.services.counting import Counting
 from readstate.services.inbox import UserInbox
 from readstate.services.loading import Loader
@@ -120,9 +120,11 @@ class EventRenderer:
 
     async def unread(self, user: str, channel: str) -> Unread:
         """The unread counts of one channel, exact when this returns."""
-        return await stable(
-            lambda: self._change_numbers(user, [channel]), lambda: self._unread.of_channel(user, channel)
-        )
+        for _ in range(MAX_LOOKS):
+            found, numbers = await self._unread.of_channel_at(user, channel)
+            if await self._change_numbers(user, [channel]) == numbers:
+                break
+        return found
 
     async def _change_numbers(self, user: str, names: Sequence[str]) -> tuple[object, ...]:
         changes = await self._hot.users.changes([user])
@@ -165,11 +167,11 @@ class EventRenderer:
         return {room for room in rooms if is_thread(room) and channel_and_thread(room)[0] in channels}
 
     async def _of_threads(self, user: str, rooms: Sequence[str]) -> list[ThreadUpdated]:
-        before = self._counting.stale()
+        before = self._counting.stale(user)
         joined = set(await self._loader.member_of(user, frozenset(channel_and_thread(room)[0] for room in rooms)))
         user_rooms = (await self._loader.counted(user, rooms)).user_rooms
         channels = await self._loader.channels([user_room.channel_id for user_room in user_rooms])
-        stale = before.or_by(self._counting.stale())
+        stale = before.or_by(self._counting.stale(user))
         events = []
         for user_room, room in zip(user_rooms, channels, strict=True):
             view = self._threads.view(user_room, None if room is None else room.latest, stale)

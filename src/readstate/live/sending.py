@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import structlog
 from msgspec import json
 
+from readstate.api import Unread
 from readstate.api.frames import BadgeUpdated, Event
 from readstate.domain.errors import ReadstateError
 from readstate.ports.consistency import Consistency
@@ -132,10 +133,15 @@ class EventSender:
             await self._push_all([user])
         return True
 
-    def showed(self, user_id: str, channel: str, seq: int) -> None:
-        """A device got counts of a channel in an answer; they may include messages up to `seq`."""
-        if (user := self._connected.get(user_id)) is not None and channel in user.rooms:
-            self._consistency.note_rendered(user.rendered_seq, channel, seq)
+    def showed(self, user_id: str, counts: Unread) -> None:
+        """A device gets counts of a channel in an answer; they may include messages up to the latest one."""
+        channel = counts.channel_id
+        if (user := self._connected.get(user_id)) is None or channel not in user.rooms:
+            return
+        if counts.latest is not None:
+            self._consistency.note_rendered(user.rendered_seq, channel, counts.latest.seq)
+        if counts.reason == "stale":
+            self._corrections.note_stale(user_id, {channel})
 
     @staticmethod
     def _audience(user: UserSession, event: Event, to: To, dirty: Dirty) -> To:

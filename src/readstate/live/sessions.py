@@ -69,6 +69,10 @@ class UserSession:
     """Deliveries to report as sent when `out` is pushed."""
     _next_pass: asyncio.Future[None] | None = None
 
+    def has_only(self, connection: str) -> bool:
+        """Whether this is the user's only connection here, and it is not catching up."""
+        return len(self.devices) == 1 and connection in self.devices and not self.catching_up
+
     async def rendered_once(self) -> None:
         """Wait until what is dirty now was rendered and sent, or one attempt has failed.
 

@@ -170,12 +170,16 @@ class Live:
         self._receipts.add(moved)
 
     def _mark_pointer(self, user_id: str, room: str, instance_id: str, origin: str | None) -> None:
-        if (user := self._connected.get(user_id)) is not None:
-            if is_thread(room):
-                user.dirty.threads.add(room)
-            else:
-                user.dirty.pointer(room, instance_id, origin)
-            self._connected.touch([user])
+        user = self._connected.get(user_id)
+        if user is None:
+            return
+        if is_thread(room):
+            user.dirty.threads.add(room)
+        elif origin is not None and user.has_only(origin):
+            return  # it gets the counts with its answer
+        else:
+            user.dirty.pointer(room, instance_id, origin)
+        self._connected.touch([user])
 
     def _members(self, changed: MembersChanged) -> None:
         for user in self._connected.of(changed.left):

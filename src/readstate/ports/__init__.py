@@ -14,6 +14,7 @@ from readstate.domain.rooms import partition_of
 
 from .channels import AppliedOffsets, Count, CountQuery, HotChannels, TimelineLoad
 from .durable import (
+    NOTHING_COMPLETE,
     Activity,
     Breakdown,
     Durable,
@@ -113,15 +114,17 @@ class Stale(NamedTuple):
 class Freshness(Protocol):
     """Whether an answer may lack what only the log has: reads, after a loss of the hot store, or messages."""
 
-    @property
-    def behind(self) -> bool:
-        """Whether reads that only the log has may be missing. Then every count may be stale."""
+    def behind(self, users: Iterable[str]) -> bool:
+        """Whether any of these users may lack reads that only the log has: then all counts of that user are stale.
 
-    def stale(self) -> Stale:
-        """Which counts may be stale now. Makes no call to a server."""
+        Makes no call to a server, as `stale`.
+        """
 
-    async def caught_up(self) -> None:
-        """Return when no reads are missing. Raises Unavailable if that takes too long."""
+    def stale(self, user: str) -> Stale:
+        """Which counts of the user may be stale now."""
+
+    async def caught_up(self, users: Collection[str]) -> None:
+        """Return when none of these users lacks reads. Raises Unavailable if that takes too long."""
 
     async def passed(self) -> bool:
         """Return when every read acknowledged so far is in the durable store. False: that takes too long."""

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from math import inf
+from types import MappingProxyType
 from typing import Protocol
 
 from msgspec import Struct
@@ -27,6 +28,7 @@ from readstate.domain.model import (
     Seq,
     Undelivered,
 )
+from readstate.domain.slots import LostRange, SlotRange
 from readstate.transfer.records import ErasedRows, Numbered, Record, Taken
 
 from .channels import TimelineLoad
@@ -35,6 +37,8 @@ from .users import LedgerLoad, LoadedUserRoom, UnreadPage
 
 Online = Callable[[Collection[str]], Awaitable[Present]]
 """Tells which of these users are online."""
+
+NOTHING_COMPLETE: Mapping[int, LogPosition] = MappingProxyType({})
 
 
 class Activity(Struct, frozen=True, gc=False):
@@ -109,11 +113,20 @@ class ListedDeadLetter(Struct, frozen=True, gc=False, array_like=True):
 class DurableLog(Protocol):
     """Applies channel events. Atomic per call; events of one channel are applied in order, each once."""
 
-    async def apply(self, deliveries: Sequence[Delivery], online: Online, source: str = "") -> list[Effect]:
+    async def apply(
+        self,
+        deliveries: Sequence[Delivery],
+        online: Online,
+        source: str = "",
+        complete: Mapping[int, LogPosition] = NOTHING_COMPLETE,
+    ) -> list[Effect]:
         """Fold channel events in order, in one transaction. Receivers that are not `online` then are away.
 
         `source` names a log that other processes read too; the positions of `deliveries` are then its offsets. A replay
         changes nothing and returns the effects that the hot store has to take again.
+        `complete` tells, by partition, the log position up to which every event is also in the hot store and its
+        deliveries are tracked. A replay of a later event names the receivers (`reached`) who had a connection when it
+        was first stored.
         """
 
     async def cut(self, source: str, part: int, end: int, known: tuple[LogPosition, int]) -> bool:
@@ -287,6 +300,13 @@ class DurableUsers(Protocol):
         Takes receivers by id, from `after` on. Returns (where to continue, None at the end; how many were removed).
         """
 
+    async def expire_untapped(self, after: str, before: int, limit: int) -> tuple[str | None, int, list[str]]:
+        """Remove the rows accepted up to `before` of up to `limit` receivers, tapped or not.
+
+        Takes receivers by id, from `after` on. Returns (where to continue, None at the end; how many rows were
+        removed; whose badge may have changed).
+        """
+
 
 class DurableDeadLetters(Protocol):
     """Dead letters that could not be repaired, until an operator has handled them."""
@@ -362,6 +382,23 @@ class Durable(DurableLog, DurableQueries, DurableReads, DurableUsers, DurableDea
 
     async def next_generation(self, above: int = 0) -> Generation:
         """A generation that was never used and is larger than `above`. Hot state of older ones counts as lost."""
+
+    async def slots(self) -> list[SlotRange]:
+        """The generations of the hot store by slot, in the order of slots."""
+
+    async def renew_slots(
+        self, seen: Sequence[SlotRange], lost: Sequence[LostRange], above: int, now: int, every: int
+    ) -> list[SlotRange] | None:
+        """Give all lost slots one number from `next_generation`, in one write. Returns all slots after that.
+
+        None: the slots are no longer as `seen`, or the last number is younger than `every` ms. Look again.
+        """
+
+    async def fresh(self) -> Generation:
+        """The highest generation that was found fresh. It covers all lower ones."""
+
+    async def note_fresh(self, number: Generation) -> None:
+        """Note that this generation is fresh. A higher one stays."""
 
     async def ping(self) -> None:
         """Raise StorageUnavailable if the store cannot be written."""

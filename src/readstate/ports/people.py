@@ -141,5 +141,8 @@ class Bus(Protocol):
     def idle(self) -> bool:
         """Whether no device is connected: then reads need not be announced."""
 
+    async def attend(self) -> None:
+        """A device connects: return when reads that are announced from now on will be delivered. Never raises."""
+
     async def publish(self, announcements: Sequence[Announcement]) -> None:
         """Announce what is durable. Never raises."""

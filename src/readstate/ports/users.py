@@ -243,7 +243,8 @@ class HotUsers(Protocol):
     async def move(self, moves: Sequence[Move], generation: DropNumber | None = None) -> list[Moved | Absent]:
         """Apply moves of members in order; each sees the ones before it.
 
-        `generation`: a drop number from `generation()`. If everything was dropped since, all users count as not loaded.
+        `generation`: a drop number from `generation()`. Users whose part of the store was lost since count as not
+        loaded.
         """
 
     async def apply(self, updates: Sequence[UserHotUpdate]) -> list[Moved]:
@@ -310,8 +311,8 @@ class HotUsers(Protocol):
         None: the user is loaded, or this store knows the number only after a load.
         """
 
-    async def generation(self) -> DropNumber:
-        """The drop number, for `dropped` and `move`."""
+    async def generation(self, users: Collection[str]) -> DropNumber:
+        """The drop number, for `dropped` and `move` of these users. Calls the hot store, so a loss is noticed."""
 
     async def dropped(self, generation: DropNumber, users: Collection[str]) -> set[str]:
         """Those of these users who may have been dropped since: a reload may lack writes that were in flight then."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import traceback
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import structlog
@@ -15,6 +15,7 @@ from readstate.adapters.kafka.sender import Sender
 from readstate.adapters.kafka.spool import Spool
 from readstate.adapters.kafka.spool_directory import SpoolDirectory
 from readstate.adapters.kafka.spool_notes import SpoolReport
+from readstate.adapters.kafka.stopping import StopDeadline
 from readstate.adapters.kafka.topics import TopicCheck, Topics
 from readstate.adapters.kafka.waits import Waits
 from readstate.adapters.kafka.watcher import Watcher
@@ -60,8 +61,14 @@ class Cluster(Profile):
         """
         self.topics = Topics(self.settings.topic_prefix)
         self.options = kafka_options(self.settings)
-        self.topic_check = TopicCheck(self.options, self.topics, self.settings.partitions, self.timings.kafka)
+        self.stop_deadline = StopDeadline(self.timings.kafka)
+        self.topic_check = TopicCheck(
+            self.options, self.topics, self.settings.partitions, self.timings.kafka, self.stop_deadline
+        )
         self._aside_at = 0
+
+    def begin_stop(self) -> None:
+        self.stop_deadline.begin()
 
     def lags(self) -> dict[str, str]:
         return {"messages": self.backlog.state()}
@@ -72,6 +79,7 @@ class Cluster(Profile):
         self.durable = await PostgresStore.open(
             s.database_url, s.fanout_max_members, self.timings.sql, s.database_connections
         )
+        self.durable.keeps_badge = s.badge_mode != "off"
         self.stack.push_async_callback(self.durable.close)
         self.dependencies["database"] = self.durable.ping
         store_id = await self.durable.store_id()
@@ -87,7 +95,7 @@ class Cluster(Profile):
             committed=lambda: self.watcher.committed(self.topics.persister, self.topics.reads),
         )
         self.freshness = Trailing(
-            self.notes, progress, self.timings.services, s.wait_timeout, self.backlog.stale, s.partitions
+            self.notes, self.durable, progress, self.timings.services, s.wait_timeout, self.backlog.stale, s.partitions
         )
         parts = Parts(
             self.log,
@@ -146,7 +154,7 @@ class Cluster(Profile):
             ledger_ttl=s.ledger_ttl,
             replica_url=s.write_replica_url,
         )
-        counter, timings = DurableCounter(store_id, self.durable.next_generation), self.timings.valkey
+        counter, timings = DurableCounter(store_id, self.durable), self.timings.valkey
         self.hot = SharedHot(options, counter, self.clock, timings, self.instance_id, s.partitions)
         self.stack.push_async_callback(self.hot.close)
         self.dependencies["hot_store"] = self.hot.ping
@@ -158,9 +166,9 @@ class Cluster(Profile):
     async def _open_log(self) -> None:
         s, timings = self.settings, self.timings.kafka
         await self.topic_check.attempt()
-        producer = KafkaProducer(self.options, timings)
+        producer = KafkaProducer(self.options, timings, self.stop_deadline)
         self.stack.push_async_callback(producer.close)
-        self.watcher = Watcher(self.options, s.partitions, timings)
+        self.watcher = Watcher(self.options, s.partitions, timings, self.stop_deadline)
         self.stack.push_async_callback(self.watcher.close)
         self.backlog = self._make_backlog()
         traced = producer if self.tracing is None else self.tracing.producer(producer)
@@ -185,7 +193,7 @@ class Cluster(Profile):
     async def _open_spool(self) -> SpooledReads:
         s = self.settings
         merging = TopicPersister(self.durable)
-        persister = SharedPersister(merging, self.hot.users, _always, self.clock, s.persist_rate)
+        persister = SharedPersister(merging, self.hot.users, _everybody, self.clock, s.persist_rate)
         restorer = SpoolRestorer(persister, self.sender.send_reads, self.bus)
         self.spools = SpoolDirectory(
             Path(s.data_dir), s.spool_max, restorer.restore, self.durable, self.clock, self.timings.kafka
@@ -238,5 +246,5 @@ class Cluster(Profile):
             await asyncio.sleep(self.timings.kafka.heartbeat)
 
 
-async def _always() -> bool:
-    return True
+async def _everybody(users: Collection[str]) -> Collection[str]:
+    return users

@@ -53,7 +53,8 @@ class Embedded(Profile):
             await services.focus.read(seen)
 
         async def note_away(effects: Sequence[Effect]) -> None:
-            await hot.badges.add([one for effect in effects for one in effect.undelivered])
+            if self.settings.badge_mode == "precomputed":
+                await hot.badges.add([one for effect in effects for one in effect.undelivered])
 
         late_badges = LateBadges(durable, hot.badges, bus)
         writer = MessageWriter(
@@ -117,6 +118,7 @@ class Embedded(Profile):
             self.lost = lease.lost
             self.stack.push_async_callback(durable.close)
             self.stack.push_async_callback(lease.release)
+        durable.keeps_badge = s.badge_mode != "off"
         self.dependencies["database"] = durable.ping
         return durable
 
@@ -128,7 +130,7 @@ class Embedded(Profile):
             from readstate.adapters.valkey import DurableCounter  # noqa: PLC0415 - an extra
             from readstate.adapters.valkey.hot import ExclusiveHot, HotOptions  # noqa: PLC0415 - an extra
         options = HotOptions(url=s.hot_url, prefix=s.key_prefix, unread_cap=s.unread_cap, ledger_ttl=s.ledger_ttl)
-        counter = DurableCounter(store_id, durable.next_generation)
+        counter = DurableCounter(store_id, durable)
         hot = ExclusiveHot(options, counter, self.clock, self.timings.valkey, position)
         self.stack.push_async_callback(hot.close)
         await hot.clear()  # state of an earlier process may be behind the durable store

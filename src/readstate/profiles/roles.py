@@ -21,6 +21,7 @@ from readstate.workers.focused_reads import FocusedReads
 from readstate.workers.gathering import GatherAhead
 from readstate.workers.message_writer import MessageWriter
 from readstate.workers.on_failure import RetryBatch
+from readstate.workers.overlap import OverlappingRunner
 from readstate.workers.periodic import PeriodicJobs
 from readstate.workers.receipt_persister import SharedPersister, TopicPersister
 from readstate.workers.reconciler import reconciler
@@ -118,10 +119,22 @@ class WorkerSupervisor:
         async def dead_letter(record: Consumed, reason: str, tries: int) -> None:
             """Also passes its offset, so that no request waits for it any longer."""
             await self._failed.to_topic(record, reason, tries)
-            await positions.passed([record])
+            await positions.skipped(record)
 
         gather = Gather(self._service.settings.write_batch, self._timings.workers.gather_messages)
-        self._start(MESSAGE_WRITER, consumer, channel_events(self._service, positions).handle, gather, dead_letter)
+        events, timings = channel_events(self._service, positions), self._timings.workers
+        self._running.append(
+            OverlappingRunner(
+                MESSAGE_WRITER,
+                consumer,
+                events.handle,
+                dead_letter,
+                gather,
+                timings,
+                self._service.tracing,
+                begin=events.begin,
+            )
+        )
 
     def _start_receipt_persister(self) -> None:
         service, topics, timings = self._service, self._cluster.topics, self._timings.workers
@@ -133,7 +146,7 @@ class WorkerSupervisor:
         persister = SharedPersister(
             TopicPersister(service.durable),
             service.hot.users,
-            self._cluster.freshness.must_merge,
+            self._cluster.freshness.to_merge,
             service.clock,
             service.settings.persist_rate,
             runner.rest,
@@ -167,7 +180,10 @@ class WorkerSupervisor:
             options |= {"fetch.min.bytes": FETCHED_BYTES, "fetch.wait.max.ms": FETCHED_MS}
         # Longer than a rebalance waits for a dead member.
         timings = replace(self._timings.kafka, stuck=2 * hangs / 1000)
-        return KafkaConsumer({**self._cluster.options, **options}, group, topics, timings, self._cluster.watcher)
+        cluster = self._cluster
+        return KafkaConsumer(
+            {**cluster.options, **options}, group, topics, timings, cluster.watcher, cluster.stop_deadline
+        )
 
     def _start(
         self,
@@ -219,7 +235,7 @@ def channel_events(service: Readstate, positions: LogPositions) -> ChannelEvents
     cluster, hot = service.cluster, service.hot
 
     async def note_away(effects: Sequence[Effect]) -> None:
-        if events := unsent_events(effects, service.clock()):
+        if service.settings.badge_mode == "precomputed" and (events := unsent_events(effects, service.clock())):
             await cluster.sender.unsent(events)
 
     writer = MessageWriter(
@@ -232,4 +248,4 @@ def channel_events(service: Readstate, positions: LogPositions) -> ChannelEvents
         UnannouncedWrites(),
         service.instance_id,
     )
-    return ChannelEvents(positions, writer.handle, cluster.notes, cluster.freshness)
+    return ChannelEvents(positions, writer.store, writer.spread, cluster.notes, cluster.freshness)

@@ -83,9 +83,14 @@ class Readstate(Services):
 
     async def close(self) -> None:
         """Finish what was accepted, then stop."""
+        self.begin_stop()
         if self._pinging is not None:
             await cancel(self._pinging)
         await self._stack.aclose()
+
+    def begin_stop(self) -> None:
+        """Announce a `close`: from now on requests and workers do not wait long for a log that does not answer."""
+        self._profile.begin_stop()
 
     async def ready(self) -> dict[str, str]:
         """Each dependency, with "ok" or its fault. Pings at most once a second, because a ping writes.

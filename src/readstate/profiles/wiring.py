@@ -167,7 +167,9 @@ class Services:
         sender = EventSender(connected, self.renderer, cursors, corrections, self.pending_writes, consistency, timings)
         receipts = LiveReceipts(connected, self.receipts, cursors, sender, clock, timings)
         unmuting = Unmuting(connected, loader, sender, clock, timings)
-        devices = LiveDevices(connected, self.catch_up, cursors, corrections, unmuting, sender, timings)
+        devices = LiveDevices(
+            connected, self.catch_up, cursors, corrections, unmuting, sender, timings, parts.bus.attend
+        )
         self.live = Live(connected, hot.users, devices, receipts, unmuting, corrections, sender)
 
     async def finish(self) -> None:
@@ -207,6 +209,9 @@ class Profile:
     def lags(self) -> dict[str, str]:
         """Empty where the log is applied at once."""
         return {}
+
+    def begin_stop(self) -> None:
+        """From now on nothing waits long for a server that does not answer."""
 
     async def without_hot_store(self) -> Services | None:
         """The services over the durable store alone; None: not in this profile."""

@@ -58,6 +58,8 @@ class OfflineBadge:
         return Badge(senders, self._counting.label(senders), since or None)
 
     async def count(self, user: str) -> int:
+        if self._settings.badge_mode == "off":
+            return 0
         if self._settings.badge_mode == "on_the_fly":
             return await self._durable.badge_count(user) or await self._none(user)
         for _ in range(MAX_TRIES):
@@ -74,6 +76,8 @@ class OfflineBadge:
     async def tap(self, user: str, cursor: str | None = None) -> Tap:
         """Return the messages behind the badge and reset it to 0; marks nothing read. With a cursor: the next page."""
         check_user_id(user, "user")
+        if self._settings.badge_mode == "off":
+            return Tap(0, self._acceptance.now(), [], None)
         if cursor is not None:
             return await self._next_page(user, self._cursors.decode(cursor, TapAfter, user))
         # The task outlives a caller that gives up, so that no badge stays held.
@@ -84,7 +88,7 @@ class OfflineBadge:
         return self._page(user, tapped.since, tapped.at, tapped.senders, tapped.messages)
 
     async def expire(self) -> int:
-        """Remove messages that a tap has shown and whose retention is over, in small batches; return their number."""
+        """Remove what a tap has shown and whose retention is over, and what is too old; return the number of rows."""
         now = self._acceptance.now()
         after: str | None = ""
         removed = 0
@@ -93,6 +97,18 @@ class OfflineBadge:
                 after, now - self._settings.badge_retention * 1000, now - PAGES_MS, EXPIRE_AT_ONCE
             )
             removed += some
+        return removed + await self._expire_untapped(now - self._settings.badge_max_age * 1000)
+
+    async def _expire_untapped(self, before: int) -> int:
+        """Rows of users who do not tap end too. Their badges are reloaded."""
+        after: str | None = ""
+        removed = 0
+        while after is not None:
+            after, some, receivers = await self._durable.expire_untapped(after, before, EXPIRE_AT_ONCE)
+            removed += some
+            for user in receivers:
+                await self._badges.forget(user)
+            await self._bus.publish([BadgeChanged(user) for user in receivers])
         return removed
 
     async def _bounded(self, user: str, tap: int) -> int:

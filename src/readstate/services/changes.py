@@ -48,7 +48,7 @@ class Changes:
         positions = await self._channels.positions()
         await self._pending_writes.settled(user)
         change = (await self._loader.view(user, [])).change
-        return SyncCursor(change, positions, self._clock(), self.store_id, sure=not self._freshness.behind)
+        return SyncCursor(change, positions, self._clock(), self.store_id, sure=not self._freshness.behind([user]))
 
     async def cursor_before_load(self, user: str) -> SyncCursor | None:
         """As `cursor`, for what the durable store shows after it of a user who is not loaded; None: load first."""
@@ -57,14 +57,14 @@ class Changes:
             return None
         positions = await self._channels.positions()
         await self._pending_writes.settled(user)
-        return SyncCursor(change, positions, self._clock(), self.store_id, sure=not self._freshness.behind)
+        return SyncCursor(change, positions, self._clock(), self.store_id, sure=not self._freshness.behind([user]))
 
     async def encoded_cursor(self, user: str) -> str:
         return self._cursors.encode(await self.cursor(user), user)
 
     def encoded(self, user: str, now: Now) -> str:
         """The cursor of this moment. Before it, the user's pending writes must be settled."""
-        sure = not self._freshness.behind
+        sure = not self._freshness.behind([user])
         return self._cursors.encode(SyncCursor(*now, self._clock(), self.store_id, sure=sure), user)
 
     async def now(self, user: str) -> Now:

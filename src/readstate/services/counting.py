@@ -56,12 +56,12 @@ class Counting:
     _clock: Clock
     _display_cap: int
 
-    def stale(self) -> Stale:
-        """Which counts may be old, because a server is down or a consumer lags.
+    def stale(self, user: str) -> Stale:
+        """Which counts of the user may be old, because a server is down or a consumer lags.
 
         Callers ask before and after they read the hot state: a count called exact is exact at both times.
         """
-        return self._freshness.stale()
+        return self._freshness.stale(user)
 
     def label(self, count: int) -> str:
         return label(count, self._display_cap)
@@ -103,7 +103,7 @@ class Counting:
 
     async def rows(self, user: str, names: Sequence[str]) -> list[tuple[UserRoom, Channel, Unread]]:
         """Those of these rooms that the user is in, each with what callers see of its count."""
-        before = self.stale()
+        before = self.stale(user)
         user_rooms, channels = await self._loader.member_rooms(user, names)
         return list(zip(user_rooms, channels, await self.unread(user, user_rooms, channels, before), strict=True))
 
@@ -111,14 +111,19 @@ class Counting:
         self, user: str, user_rooms: Sequence[UserRoom], channels: Sequence[Channel], before: Stale
     ) -> list[Unread]:
         """`before`: what was stale before the user rooms were looked up."""
-        return await self.shown(user_rooms, channels, await self.counts(user, user_rooms, channels), before)
+        return await self.shown(user, user_rooms, channels, await self.counts(user, user_rooms, channels), before)
 
     async def shown(
-        self, user_rooms: Sequence[UserRoom], channels: Sequence[Channel], counts: Sequence[Count], before: Stale
+        self,
+        user: str,
+        user_rooms: Sequence[UserRoom],
+        channels: Sequence[Channel],
+        counts: Sequence[Count],
+        before: Stale,
     ) -> list[Unread]:
         """As `unread`, with counts that are at hand."""
         firsts = await self._first_unread(user_rooms, counts)
-        stale, now = before.or_by(self.stale()), self._clock()
+        stale, now = before.or_by(self.stale(user)), self._clock()
         some_stale = stale.everything or bool(stale.partitions)
         return [
             self._unread(room, channel, count, first, now, some_stale and stale.has(room.channel_id))

@@ -37,7 +37,7 @@ class EventChecks:
                 'or send with "outside": true (service keys only)',
                 field="sender_id",
             )
-        return replace(event, epoch=user_rooms[0].pointer.epoch, in_doubt=self._freshness.behind)
+        return replace(event, epoch=user_rooms[0].pointer.epoch, in_doubt=self._freshness.behind([user]))
 
     async def root(self, event: MessageEvent, beside: set[tuple[str, str]]) -> MessageEvent:
         """Raises if the event is a reply without a valid root. `beside`: messages of the same request."""
@@ -61,4 +61,4 @@ class EventChecks:
         for user in await self._durable.once_members(event.channel_id, event.add):
             for user_room in (await self._loader.view(user, [event.channel_id])).user_rooms:
                 epochs[user] = user_room.pointer.epoch
-        return replace(event, epochs=epochs, in_doubt=bool(epochs) and self._freshness.behind)
+        return replace(event, epochs=epochs, in_doubt=bool(epochs) and self._freshness.behind(epochs))

@@ -39,7 +39,7 @@ class Explain:
         check_user_room(user, channel)
         stored = await self._stored(user, channel) if keys else UNSET
         seen = set()
-        before = self._counting.stale()
+        before = self._counting.stale(user)
         for attempt in range(MAX_ATTEMPTS):
             await asyncio.sleep(0.01 * attempt)
             user_room = await self._loader.user_room(user, channel)
@@ -52,7 +52,7 @@ class Explain:
             seen.add((found.change, info.change, found.unread, count.count, user_room.pointer))
         else:
             quiet = len(seen) == 1  # the change numbers differ, but no attempt saw a change
-        why = reason(before.or_by(self._counting.stale()).has(channel), count.capped)
+        why = reason(before.or_by(self._counting.stale(user)).has(channel), count.capped)
         return Explanation(
             channel_id=channel,
             user_id=user,

@@ -41,7 +41,7 @@ class FocusReads:
         reads: list[Move] = [Read(one.user_id, one.channel_id, one.position, epoch=one.epoch) for one in seen]
         with ExitStack() as pending:
             pending.enter_context(self._pending_writes.of({read.user_id for read in reads}))
-            generation = await self._users.generation()
+            generation = await self._users.generation({read.user_id for read in reads})
             results = await self._users.move(reads)
             self._unwritten.append(_Unwritten(reads, results, generation, pending.pop_all()))
         if self._writing is None:
@@ -63,7 +63,7 @@ class FocusReads:
         reads = [read for one in unwritten for read in one.reads]
         results = [result for one in unwritten for result in one.results]
         try:
-            if self._freshness.behind:
+            if self._freshness.behind({read.user_id for read in reads}):
                 _, results = await self._moves.apply(reads)
             await self._moves.finish(reads, results, unwritten[0].generation)
         except ReadstateError as error:  # if the log refused them, the counts are announced as changed

@@ -1,24 +1,26 @@
 """Freshness: whether state loaded from the durable store may lack reads that only the log has.
 
-A read is acknowledged when the log has it, and reaches the durable store later. When the hot store has lost its state,
-the state loaded instead may be older than what callers have already seen. So each new generation starts *behind*. It is
-fresh once the persister has passed the end that the log had at that time, and no instance has reads in its spool.
+A read is acknowledged when the log has it, and reaches the durable store later. When a part of the hot store has lost
+its state, the state loaded instead may be older than what callers have already seen. So the users of that part are
+*behind*: the generation of their slot is above the highest one that is fresh. A generation is fresh, and all lower ones
+with it, once the persister has passed the end that the log had when the generation was known, and no instance has reads
+in its spool.
 
-Until then the persister also merges the reads that it writes into the hot store, so that users who are already loaded
-get them too. The first process that finds a generation fresh notes that in the hot store, and the others skip the
-check.
+Until then the persister also merges the reads of these users that it writes into the hot store, so that those who are
+already loaded get them too. The first process that finds a generation fresh notes that in the durable store, and the
+others skip the check.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import structlog
 
 from readstate.domain.errors import HotStoreUnavailable, ReadstateError, Unavailable
-from readstate.domain.model import Generation
+from readstate.domain.model import NO_GENERATION, Generation
 from readstate.ports import Stale
 from readstate.tasks import cancel
 from readstate.timings import ServiceTimings
@@ -30,48 +32,58 @@ FIRST_GENERATION = Generation(1)
 
 
 class _Unchanging:
-    behind: bool
+    is_behind: bool
 
-    def stale(self) -> Stale:
-        return Stale(self.behind, frozenset(), 1)
+    def behind(self, users: Iterable[str]) -> bool:
+        return self.is_behind
 
-    async def caught_up(self) -> None:
-        if self.behind:
+    def stale(self, user: str) -> Stale:
+        return Stale(self.is_behind, frozenset(), 1)
+
+    async def caught_up(self, users: Collection[str]) -> None:
+        if self.is_behind:
             raise HotStoreUnavailable
 
     async def passed(self) -> bool:
-        return not self.behind
+        return not self.is_behind
 
     async def stored_soon(self) -> bool:
-        return not self.behind
+        return not self.is_behind
 
 
 class AlwaysFresh(_Unchanging):
     """For a process that has its stores to itself: its log is applied at once."""
 
-    behind = False
+    is_behind = False
 
 
 class NeverFresh(_Unchanging):
     """For answers from the durable store alone, while the hot store is down."""
 
-    behind = True
+    is_behind = True
 
 
 class Notes(Protocol):
-    """Notes about generations, kept in the hot store and lost with it."""
+    """The generations of the hot store. A slot that is lost gets a number above all others."""
 
-    async def generation(self) -> Generation:
-        """The current generation. Calls the hot store, so a loss is noticed."""
+    async def generation(self, users: Collection[str] | None = None) -> Generation:
+        """The highest generation. Calls the hot store, so a loss in the slots of these users is noticed; None: any."""
 
     def seen(self) -> Generation:
-        """The generation of the last call, without a call."""
+        """The highest generation of the last call, without a call."""
 
-    async def fresh(self) -> int:
-        """The newest generation that was found fresh."""
+    def of_user(self, user: str) -> Generation:
+        """The generation of the user's slot, without a call."""
 
-    async def note_fresh(self, generation: Generation) -> None:
-        """Note that this generation is fresh."""
+
+class FreshNote(Protocol):
+    """The durable note of which generation is fresh: see `Durable`."""
+
+    async def fresh(self) -> Generation:
+        """The highest generation that was found fresh. It covers all lower ones."""
+
+    async def note_fresh(self, number: Generation) -> None:
+        """Note that this generation is fresh. A higher one stays."""
 
 
 Lagging = Callable[[], frozenset[int]]
@@ -98,6 +110,7 @@ class Trailing:
     """
 
     _notes: Notes
+    _note: FreshNote
     _progress: ReadLogProgress
     _timings: ServiceTimings
     _patience: float
@@ -105,22 +118,24 @@ class Trailing:
     _partitions: int = 1
 
     def __post_init__(self) -> None:
-        self._fresh = 0
-        self._fresh_at = 0.0
+        self._fresh = NO_GENERATION
+        self._fresh_before: list[tuple[float, Generation]] = []
+        """When a generation became fresh here, and which one was fresh until then."""
         self._became_fresh = asyncio.Condition()
         self._persister = _Persister(self._progress, self._timings.freshness_poll)
 
-    @property
-    def behind(self) -> bool:
-        return self._notes.seen() != self._fresh
+    def behind(self, users: Iterable[str]) -> bool:
+        if (seen := self._notes.seen()) and seen <= self._fresh:
+            return False
+        return not seen or any(self._notes.of_user(user) > self._fresh for user in users)
 
-    def stale(self) -> Stale:
-        return Stale(self.behind, self._lagging(), self._partitions)
+    def stale(self, user: str) -> Stale:
+        return Stale(self.behind([user]), self._lagging(), self._partitions)
 
-    async def caught_up(self) -> None:
+    async def caught_up(self, users: Collection[str]) -> None:
         try:
             async with asyncio.timeout(self._patience), self._became_fresh:
-                await self._became_fresh.wait_for(lambda: not self.behind)
+                await self._became_fresh.wait_for(lambda: not self.behind(users))
         except TimeoutError:
             raise Unavailable(
                 "the hot store was lost, and the database does not have all reads of the log yet; try again"
@@ -142,25 +157,27 @@ class Trailing:
             return False
         return True
 
-    async def must_merge(self) -> bool:
-        """Whether users in the hot store may have been loaded without what is in the database now."""
-        number = await self._notes.generation()
+    async def to_merge(self, users: Collection[str]) -> set[str]:
+        """Those of these users who may be in the hot store without what is in the database now."""
+        number = await self._notes.generation(users)
         now = asyncio.get_running_loop().time()
-        return number != self._fresh or now < self._fresh_at + self._timings.late_reads
+        self._fresh_before = [one for one in self._fresh_before if now < one[0] + self._timings.late_reads]
+        sure = min([self._fresh, *(fresh for _, fresh in self._fresh_before)])
+        return {user for user in users if self._notes.of_user(user) > sure} if number > sure else set()
 
     async def run(self) -> None:
         while True:
             try:
                 number = await self._notes.generation()
-                if number != self._fresh:
+                if number > self._fresh:
                     await self._follow(number)
             except ReadstateError as error:
                 log.debug("the freshness check failed", action="freshness", reason=error.explained)
             await asyncio.sleep(self._timings.freshness_poll)
 
     async def _follow(self, number: Generation) -> None:
-        """Returns when the generation is fresh, or another one has begun."""
-        if await self._notes.fresh() < number:
+        """Returns when the generation is fresh, or a higher one has begun."""
+        if await self._note.fresh() < number:
             passed = asyncio.create_task(self._passed(await self._settle(number), patience=None))
             try:
                 while not passed.done():
@@ -169,9 +186,10 @@ class Trailing:
                         return
             finally:
                 await cancel(passed)
-            await self._notes.note_fresh(number)
+            await self._note.note_fresh(number)
         async with self._became_fresh:
-            self._fresh, self._fresh_at = number, asyncio.get_running_loop().time()
+            self._fresh_before.append((asyncio.get_running_loop().time(), self._fresh))
+            self._fresh = number
             self._became_fresh.notify_all()
 
     async def _settle(self, number: Generation) -> float:

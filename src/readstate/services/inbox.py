@@ -79,7 +79,7 @@ class UserInbox:
         start = None if cursor is None else self._cursors.decode(cursor, InboxAfter, user)
         if start is not None and (start.order, start.filter) != (order, filter):
             raise Invalid("the cursor was made for another order or filter", field="cursor")
-        before = self._counting.stale()
+        before = self._counting.stale(user)
         sync = await self._changes.encoded_cursor(user) if start is None else start.sync
         after = None if start is None else (start.pinned, start.read, start.at, start.channel_id)
         keys = await self._keys(user, after, limit + 1, order, filter)
@@ -87,7 +87,7 @@ class UserInbox:
         more = None
         if len(keys) > limit:
             more = self._cursors.encode(InboxAfter(order, filter, sync, *keys[limit - 1]), user)
-        why = reason(before.or_by(self._counting.stale()).everything, False)
+        why = reason(before.or_by(self._counting.stale(user)).everything, False)
         return Inbox(rows, more, sync, UNSET if why is UNSET else False, why)
 
     async def _keys(self, user: str, after: Key | None, limit: int, order: Order, filter_: Filter) -> list[Key]:

@@ -152,9 +152,13 @@ class Loader:
 
     async def user_room(self, user: str, channel: str) -> UserRoom:
         """A member's user room, with its ledger. Raises NotAMember or ChannelNotFound."""
+        return (await self.user_room_at(user, channel))[0]
+
+    async def user_room_at(self, user: str, channel: str) -> tuple[UserRoom, ChangeNumber]:
+        """As `user_room`, with the user's change number then."""
         view = await self.counted(user, [channel])
         if view.user_rooms and view.user_rooms[0].member:
-            return view.user_rooms[0]
+            return view.user_rooms[0], view.change
         raise await self.no_user_room(user, channel)
 
     async def member_of(self, user: str, wanted: frozenset[str] | None) -> list[str]:

@@ -22,7 +22,9 @@ from readstate.telemetry import RECEIPTS
 from .loading import MAX_TRIES, Loader
 from .pending_writes import PendingWrites
 
-MAX_MOVES = 5_000
+MAX_MOVES = 2_000
+"""In a batch, unless one caller has more. Two batches are under way, so that the stores work on one of them while this
+process prepares the other; if one batch took all that waits, all callers would wait for the same commit."""
 Results = list[Moved | Absent]
 
 
@@ -72,17 +74,26 @@ class Moves:
     _batchers: Batchers
 
     def __post_init__(self) -> None:
-        self._batcher: Batcher[Move, Moved | Absent] = self._batchers(
+        self._batcher: Batcher[Move, Moved | Absent | None] = self._batchers(
             self._make_durable, max_items=MAX_MOVES, concurrency=2, name="moves"
         )
 
     async def submit(self, moves: Sequence[Move]) -> Sequence[Moved | Absent]:
-        """Apply moves and return when their states are durable. Moves that arrive together share a batch."""
-        return await self._batcher.submit(moves)
+        """Apply moves and return when their states are durable. Moves that arrive together share a batch.
+
+        Moves of users who are behind wait outside of a batch: they hold up no others.
+        """
+        results = list(await self._batcher.submit(moves))
+        while held := [index for index, result in enumerate(results) if result is None]:
+            again = [moves[index] for index in held]
+            await self._freshness.caught_up({move.user_id for move in again})
+            for index, result in zip(held, await self._batcher.submit(again), strict=True):
+                results[index] = result
+        return [result for result in results if result is not None]
 
     async def one(self, move: Move) -> Moved:
         """`submit` for one move. Raises if the user is not a member."""
-        result = (await self._batcher.submit([move]))[0]
+        result = (await self.submit([move]))[0]
         if result is Absent.NOT_A_MEMBER:
             raise await self._loader.no_user_room(move.user_id, move.channel_id)
         if isinstance(result, Moved):
@@ -92,10 +103,27 @@ class Moves:
     async def close(self) -> None:
         await self._batcher.close()
 
-    async def _make_durable(self, moves: Sequence[Move]) -> Results:
-        """Moves that changed nothing are written too: the state that they found may not be durable yet."""
-        generation, results = await self.apply(moves)
-        return await self.finish(moves, results, generation)
+    async def _make_durable(self, moves: Sequence[Move]) -> list[Moved | Absent | None]:
+        """Moves that changed nothing are written too: the state that they found may not be durable yet.
+
+        None: the user is behind, and nothing was done.
+        """
+        users = {move.user_id for move in moves}
+        generation = await self._users.generation(users)  # calls the hot store, so that a new generation is noticed
+        if not self._freshness.behind(users):
+            return [*await self._move_in(generation, moves)]
+        held = {user for user in users if self._freshness.behind([user])}
+        ready = [index for index, move in enumerate(moves) if move.user_id not in held]
+        results: list[Moved | Absent | None] = [None] * len(moves)
+        if ready:
+            moved = await self._move_in(generation, [moves[index] for index in ready])
+            for index, result in zip(ready, moved, strict=True):
+                results[index] = result
+        return results
+
+    async def _move_in(self, generation: DropNumber, moves: Sequence[Move]) -> Results:
+        found = await self._users.move(moves, self._consistency.generation_to_move_in(generation))
+        return await self.finish(moves, found, generation)
 
     async def apply(self, moves: Sequence[Move]) -> tuple[DropNumber, Results]:
         """Move pointers in the hot store. Return the generation from before, and the results.
@@ -103,10 +131,11 @@ class Moves:
         Waits until no reads are missing: meanwhile the hot state may be in an old epoch, and a read made in it would be
         lost.
         """
-        generation = await self._users.generation()  # calls the hot store, so that a new generation is noticed
-        while self._freshness.behind:
-            await self._freshness.caught_up()
-            generation = await self._users.generation()
+        users = {move.user_id for move in moves}
+        generation = await self._users.generation(users)  # calls the hot store, so that a new generation is noticed
+        while self._freshness.behind(users):
+            await self._freshness.caught_up(users)
+            generation = await self._users.generation(users)
         return generation, await self._users.move(moves, self._consistency.generation_to_move_in(generation))
 
     async def finish(self, moves: Sequence[Move], results: Results, generation: DropNumber) -> Results:

@@ -60,7 +60,7 @@ class ChannelPreferences:
 
     async def _save(self, user: str, channel: str, known: Preferences, wanted: Preferences) -> bool:
         """Replace `known` in the hot state, then in the durable store. False: newer preferences are set."""
-        generation = await self._users.generation()
+        generation = await self._users.generation([user])
         change = await self._users.prefer(user, channel, wanted, known.change)
         if change is None:
             return False

@@ -55,9 +55,9 @@ class ReadTargets:
                 checked.append(error)
         return checked
 
-    async def find(self, user: str, channel: str, target: ReadTarget) -> Read:
+    async def find(self, user: str, channel: str, target: ReadTarget, origin: str | None = None) -> Read:
         info = await self._lookups.channel(channel)
-        return await self._read(user, info, target, *await self._named_positions([(info, target)]))
+        return await self._read(user, info, target, *await self._named_positions([(info, target)]), origin)
 
     async def find_each(self, reads: Sequence[Named | ReadstateError]) -> list[Read | ReadstateError]:
         """The position that each read leads to, or its error."""
@@ -117,7 +117,15 @@ class ReadTargets:
             await self._positions.by_seq(by_seq) if by_seq else {},
         )
 
-    async def _read(self, user: str, channel: Channel | str, target: ReadTarget, ids: _ById, seqs: _BySeq) -> Read:
+    async def _read(
+        self,
+        user: str,
+        channel: Channel | str,
+        target: ReadTarget,
+        ids: _ById,
+        seqs: _BySeq,
+        origin: str | None = None,
+    ) -> Read:
         if isinstance(channel, str):  # it was not among those looked up together: this raises, or finds a new one
             channel = await self._lookups.channel(channel)
         name = channel.channel_id
@@ -134,8 +142,10 @@ class ReadTargets:
             to = await self.at_time(channel, parse_time(target.up_to_time, "up_to_time"))
         else:
             to = channel.end
+        if not apart:
+            return Read(user, name, to, (), target.epoch, origin)
         known = tuple(one.id or "" for one in apart)
-        return Read(user, name, to, tuple(one.seq for one in apart), target.epoch, ids=known)
+        return Read(user, name, to, tuple(one.seq for one in apart), target.epoch, origin, known)
 
 
 def _position(ids: _ById, channel: str, id_: str, field: str) -> Position:

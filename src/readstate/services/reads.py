@@ -48,12 +48,19 @@ class Reads:
 
     async def mark_read(self, user: str, channel: str, target: ReadTarget, origin: str | None = None) -> ReadResult:
         """Read everything, up to a position, or exactly these messages."""
+        return await self._answer(await self.read(user, channel, target, origin))
+
+    async def read(self, user: str, channel: str, target: ReadTarget, origin: str | None = None) -> Moved:
+        """As `mark_read`, without the counts."""
         named = self._targets.check(user, channel, target, "user", "channel")
-        read = replace(await self._targets.find(*named), origin=origin)
-        return await self._answer(await self._moves.one(read))
+        return await self._moves.one(await self._targets.find(*named, origin))
 
     async def mark_unread(self, user: str, channel: str, request: MarkUnread, origin: str | None = None) -> ReadResult:
         """Make a message and every later one by other users unread, as a new epoch."""
+        return await self._answer(await self.unread(user, channel, request, origin))
+
+    async def unread(self, user: str, channel: str, request: MarkUnread, origin: str | None = None) -> Moved:
+        """As `mark_unread`, without the counts."""
         check_user_room(user, channel)
         check_id(request.from_, "from")
         user_room = await self._loader.user_room(user, channel)
@@ -66,7 +73,7 @@ class Reads:
         if moved.changed:
             await self._presence.blur(user, channel)
             moved = await self._read_own(moved, origin)
-        return await self._answer(moved)
+        return moved
 
     async def _read_own(self, rewound: Moved, origin: str | None) -> Moved:
         """Read the user's own messages that were stored during the rewind: they stay read."""

@@ -68,14 +68,14 @@ class ReadReceipts:
 
     async def _readings(self, channel: str) -> tuple[list[Reading], bool]:
         """How far members have read, and whether that includes every read acknowledged before the call."""
-        stale = self._freshness.behind
         members = [
             member.user_id for member in await self._durable.members(channel, "", 2 * self._receipts_max_members)
         ]
+        stale = self._freshness.behind(members)
         pointers = dict(zip(members, await self._users.pointers_in(channel, members), strict=True))
         if None in pointers.values():
-            await self._users.generation()  # calls the hot store: everything may have been lost
-            stale = stale or self._freshness.behind
+            await self._users.generation(members)  # calls the hot store: they may have been lost
+            stale = stale or self._freshness.behind(members)
         now = self._clock()
         readings = []
         for one in await self._durable.readers(channel):
@@ -85,7 +85,7 @@ class ReadReceipts:
                 readings.append(replace(one, pointer=merged_pointer(one.pointer, ahead)))
             else:
                 readings.append(one)
-        return readings, not (stale or self._freshness.behind)
+        return readings, not (stale or self._freshness.behind(members))
 
     async def visible(self, moved: Sequence[PointerMoved]) -> list[SeenPosition]:
         """How far these users have read, as other members may see it: not in large channels, not if private."""

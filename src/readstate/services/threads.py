@@ -75,10 +75,10 @@ class ThreadPanel:
         if channel is not None:
             await self._loader.user_room(user, check_id(channel, "channel"))
         after = None if cursor is None else self._cursors.decode(cursor, ThreadsAfter, user)
-        before = self._counting.stale()
+        before = self._counting.stale(user)
         user_rooms = await self._followed_rooms(user)
         rooms = await self._loader.channels([user_room.channel_id for user_room in user_rooms])
-        stale = before.or_by(self._counting.stale())
+        stale = before.or_by(self._counting.stale(user))
         rows = []
         for user_room, room in zip(user_rooms, rooms, strict=True):
             if room is None or (channel is not None and channel_and_thread(user_room.channel_id)[0] != channel):

@@ -8,7 +8,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from readstate.api import Sync, ThreadTotals, Totals, Unread, UserTotals
-from readstate.domain.model import Channel, Mode
+from readstate.domain.model import ChangeNumber, Channel, Mode
 from readstate.domain.rules import check_id, check_size, check_user_id, check_user_room
 from readstate.ports import Count, Durable, Stale, UnreadOverview, UserRoom
 from readstate.settings import Settings
@@ -54,10 +54,15 @@ class UnreadCounts:
     _settings: Settings
 
     async def of_channel(self, user: str, channel: str) -> Unread:
+        return (await self.of_channel_at(user, channel))[0]
+
+    async def of_channel_at(self, user: str, channel: str) -> tuple[Unread, tuple[ChangeNumber, int]]:
+        """With the change numbers of the user and the channel that the counts were taken at."""
         check_user_room(user, channel)
-        before = self._counting.stale()
-        user_room = await self._loader.user_room(user, channel)
-        return (await self._counting.unread(user, [user_room], [await self._loader.channel(channel)], before))[0]
+        before = self._counting.stale(user)
+        user_room, change = await self._loader.user_room_at(user, channel)
+        info = await self._loader.channel(channel)
+        return (await self._counting.unread(user, [user_room], [info], before))[0], (change, info.change)
 
     async def totals(self, users: Sequence[str]) -> dict[str, UserTotals]:
         """Totals of many users, for push notifications."""
@@ -67,7 +72,7 @@ class UnreadCounts:
         return {user: await self._totals(user) for user in users}
 
     async def _totals(self, user: str) -> UserTotals:
-        before = self._counting.stale()
+        before = self._counting.stale(user)
         summary = await self._loader.unread_summary(user)
         totals, capped = await self._rooms.totals(user, summary)
         threads = await self._rooms.thread_totals(user, summary)
@@ -116,14 +121,14 @@ class UnreadCounts:
 
     async def _before_load(self, user: str, start: SyncCursor, limit: int) -> Sync:
         """The first page of a user who is not loaded, as the durable store has it. The user is loaded behind it."""
-        before = self._counting.stale()
+        before = self._counting.stale(user)
         page = await self._durable.unread_page(user, limit + 1, self._settings.unread_cap)
         self._loader.load_behind(user)
         user_rooms, channels = [room for room, _ in page.rooms], [channel for _, channel in page.rooms]
         rows = await self._counting.unread(user, user_rooms, channels, before)
         special = [(wanted, Count(some, named, None, more)) for wanted, some, named, more in page.special]
         totals, capped = self._rooms.sums(page.plain, special)
-        after = before.or_by(self._counting.stale())
+        after = before.or_by(self._counting.stale(user))
         stale = after.everything or bool(after.partitions)
         sync = self._cursors.encode(replace(start, sure=False) if stale else start, user)
         question = _Question(user, sync, None, None, None, limit, True, None)
@@ -145,7 +150,7 @@ class UnreadCounts:
         after = None if page is None else (-page.at, page.channel_id)
         sync = "" if page is None else page.sync
         for _ in range(MAX_LOOKS):
-            before = self._counting.stale()
+            before = self._counting.stale(user)
             await self._changes.settled(user)
             overview, positions = await asyncio.gather(
                 self._loader.unread_overview(user, after, limit + 1), self._changes.positions()
@@ -173,7 +178,7 @@ class UnreadCounts:
         if timelines:  # the others are in order, and after the page before
             unread = sorted((room for room in unread if q.after is None or _place(room) > q.after[1:]), key=_place)
         chosen = unread[: q.limit + 1]
-        rows = await self._counting.shown(*_columns(chosen), before)
+        rows = await self._counting.shown(q.user, *_columns(chosen), before)
         everything = q.after is None and len(rows) <= q.limit
         totals = (
             _totals(rows) if everything else self._rooms.sums_with(overview.summary, overview.preferences, timelines)
@@ -182,7 +187,7 @@ class UnreadCounts:
         return await self._made(q, totals, sums_of_threads(overview.summary, members), rows, [], before)
 
     async def _answer(self, q: _Question) -> Sync:
-        before = self._counting.stale()
+        before = self._counting.stale(q.user)
         summary = await self._loader.unread_summary(q.user)
         removed: list[str] = []
         if q.start is not None:
@@ -209,7 +214,9 @@ class UnreadCounts:
     ) -> Sync:
         totals, capped = sums
         stale_channels, stale_threads = await self._rooms.stale_totals(q.user, before)
-        stale = before.everything or self._counting.stale().everything or any(row.reason == "stale" for row in rows)
+        stale = (
+            before.everything or self._counting.stale(q.user).everything or any(row.reason == "stale" for row in rows)
+        )
         return Sync(
             totals=flagged(totals, reason(stale_channels, capped)),
             threads=flagged(threads, reason(stale_threads, False)),

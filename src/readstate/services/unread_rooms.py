@@ -82,7 +82,7 @@ class UnreadRooms:
 
     async def stale_totals(self, user: str, before: Stale) -> tuple[bool, bool]:
         """Whether the sums over channels are stale, and whether those over threads are."""
-        stale = before.or_by(self._counting.stale())
+        stale = before.or_by(self._counting.stale(user))
         if stale.everything or not stale.partitions:
             return stale.everything, stale.everything
         rooms = await self._loader.rooms(user)

@@ -129,6 +129,12 @@ class Settings:
     badge_retention: int = _setting(
         604_800, "Seconds that undelivered messages are kept after a tap on the badge", 0, 3_153_600_000
     )
+    badge_max_age: int = _setting(
+        7_776_000,
+        "Seconds after which a sender leaves the badge of a user who does not tap, until the sender writes again",
+        86_400,
+        3_153_600_000,
+    )
     service_keys: tuple[str, ...] = _setting(
         (),
         "Keys of chat backends, comma separated; none: one is generated in the data directory",
@@ -154,7 +160,9 @@ class Settings:
     )
     fanout_max_members: int = _setting(100, "Channels with more members are counted from one timeline", 0, 100_000)
     receipts_max_members: int = _setting(100, "Larger channels show only how many have seen a message", 0, 100_000)
-    badge_mode: Literal["precomputed", "on_the_fly"] = _setting("precomputed", "How the offline badge is counted")
+    badge_mode: Literal["precomputed", "on_the_fly", "off"] = _setting(
+        "precomputed", "How the offline badge is counted; off: it is 0, a tap shows nothing, and nothing is kept for it"
+    )
     instance_id: str = _setting("", "Name of this process in logs and events; empty: random", check=checks.instance_id)
     log_level: Literal["debug", "info", "warning", "error"] = _setting("info", "Lowest level that is logged")
     traces: bool = _setting(

@@ -1,6 +1,6 @@
 """Turns the effect of an event into announcements for the members and followers it concerns."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from readstate.domain.announcements import (
     Announcement,
@@ -42,7 +42,12 @@ def announcements(event: AnyChannelEvent, effect: Effect, instance_id: str) -> I
             yield MembersChanged(update.channel_id, left=update.users)
             if isinstance(update, Gone):  # its messages no longer count for badges
                 yield from map(BadgeChanged, update.users)
-    yield from (BadgeChanged(one.receiver_id) for one in effect.undelivered)
+
+
+def badges_changed(effects: Iterable[Effect]) -> Iterator[BadgeChanged]:
+    """One for each receiver who was away: a badge is only marked, and counted when it is sent."""
+    users = dict.fromkeys(one.receiver_id for effect in effects for one in effect.undelivered)
+    return map(BadgeChanged, users)
 
 
 def outcome(ref: str, effect: Effect) -> Outcome:

@@ -2,7 +2,7 @@
 
 import asyncio
 import traceback
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -66,7 +66,8 @@ class SharedPersister:
 
     _persister: ReceiptPersister
     _users: HotUsers
-    _must_merge: Callable[[], Awaitable[bool]]
+    _to_merge: Callable[[Collection[str]], Awaitable[Collection[str]]]
+    """Those of these users who may be in the hot store without their reads."""
     _clock: Clock
     _rate: int
     _rest: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -84,8 +85,9 @@ class SharedPersister:
     async def _store(self, events: Sequence[ReadEvent]) -> None:
         """First the durable store. The merge into the hot store is for users who were loaded before that."""
         states = await self._persister.persist(events)
-        if await self._must_merge():
-            await self._users.apply([Merged(one.channel_id, one.user_id, one.pointer) for one in states])
+        if lost := await self._to_merge({one.user_id for one in states}):
+            late = [Merged(one.channel_id, one.user_id, one.pointer) for one in states if one.user_id in lost]
+            await self._users.apply(late)
         if self._rate:
             now = asyncio.get_running_loop().time()
             self._free_at = max(now, self._free_at) + len(states) / self._rate

@@ -78,6 +78,9 @@ class Runner:
     _retries: int = 0
     _dead_lettered: int = 0
     _trouble: str = ""
+    """Of a batch."""
+    _unread: str = ""
+    """Why the log can't be read."""
 
     def __post_init__(self) -> None:
         self._turned_at = time.monotonic()
@@ -85,10 +88,13 @@ class Runner:
     @property
     def state(self) -> str:
         """`ok`, or why the consumer makes no progress."""
-        if self._trouble:
-            return self._trouble
-        late = time.monotonic() - self._turned_at
+        if self._trouble or self._unread:
+            return self._trouble or self._unread
+        late = time.monotonic() - self._progressed_at()
         return "ok" if late < self._timings.stuck else f"has made no progress for {late:.0f} s"
+
+    def _progressed_at(self) -> float:
+        return self._turned_at
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Run until `stopping` is set: finish the batch in flight, then leave the group.
@@ -102,22 +108,22 @@ class Runner:
             while not stopping.is_set():
                 await self.turn()
         finally:
-            lag.cancel()
-            await asyncio.wait([lag])
-            await self._consumer.close()
+            try:
+                await self._settle()
+            finally:
+                lag.cancel()
+                await asyncio.wait([lag])
+                await self._consumer.close()
 
     async def turn(self) -> None:
         try:
             records = await self._consumer.batch(self._gather.most, self._gather.seconds)
-            if records and self._tracing is not None:
-                await self._finish_traced(self._tracing, records)
-            elif records:
-                await self._finish(records)
-            self._trouble = ""
+            self._unread = ""
+            await self._take(records)
         except Stopping:
             log.info("a batch is left to the worker that takes over", action=self.name, reason=self._trouble)
         except Unavailable as error:
-            self._trouble = error.detail
+            self._unread = error.detail
             log.warning("the log can't be read", action=self.name, reason=error.explained)
             await self._stopping_within(self._timings.longest_back_off)
         self._turned_at = time.monotonic()
@@ -136,17 +142,27 @@ class Runner:
             await asyncio.wait_for(self._stopping.wait(), seconds)
         return self._stopping.is_set()
 
-    async def _finish(self, records: Sequence[Consumed]) -> None:
-        async with self._with_heartbeats():
-            await self._work(records)
-            await self._until_up(lambda: self._consumer.commit(records))
+    async def _take(self, records: Sequence[Consumed]) -> None:
+        if records:
+            async with self._with_heartbeats():
+                await self._traced(records, self._finish(records))
 
-    async def _finish_traced(self, tracing: "Tracing", records: Sequence[Consumed]) -> None:
+    async def _settle(self) -> None:
+        """Finish or abandon everything that is under way."""
+
+    async def _finish(self, records: Sequence[Consumed]) -> None:
+        await self._work(records)
+        await self._until_up(lambda: self._consumer.commit(records))
+
+    async def _traced(self, records: Sequence[Consumed], work: Awaitable[None]) -> None:
+        if (tracing := self._tracing) is None:
+            await work
+            return
         retries, dead_lettered = self._retries, self._dead_lettered
         partitions = {(record.topic, record.partition) for record in records}
         with tracing.worker_batch(self.name, len(records), len(partitions)) as span:
             try:
-                await self._finish(records)
+                await work
             finally:
                 tracing.outcome(span, retries=self._retries - retries, put_aside=self._dead_lettered - dead_lettered)
 

@@ -5,12 +5,12 @@ turns offsets into log positions that never fall.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import structlog
 
-from readstate.domain.events import Consumed, Delivery
+from readstate.domain.events import AnyChannelEvent, Consumed, Delivery, MembersEvent, MessageEvent
 from readstate.domain.facts import Effect
 from readstate.domain.model import LogPosition
 from readstate.ports import AppliedOffsets, DurableLog, Freshness
@@ -22,7 +22,9 @@ from .wire import decode_channel_event
 
 ACTION = "message-writer"
 
-Write = Callable[[Sequence[Delivery], str], Awaitable[Sequence[Effect]]]
+Store = Callable[[Sequence[Delivery], str], Awaitable[Sequence[Effect]]]
+Finish = Callable[[], Awaitable[None]]
+Spread = Callable[[Sequence[Delivery], Sequence[Effect]], Awaitable[None]]
 
 log = structlog.get_logger()
 
@@ -41,7 +43,7 @@ class LogPositions:
     _notes: Notes
     _interval: float
     _next: dict[int, int] = field(default_factory=dict)
-    """The next offset of each partition, as far as this process has applied it."""
+    """The next offset of each partition, as far as this process has stored it."""
     _bases: dict[int, int] = field(default_factory=dict)
 
     async def check_topic(self, records: Sequence[Consumed]) -> None:
@@ -54,13 +56,22 @@ class LogPositions:
             await self._was_recreated()
 
     def learn(self, deliveries: Sequence[Delivery], effects: Sequence[Effect]) -> None:
-        """Take the bases that the durable store used."""
+        """These are stored. Take the bases that the durable store used."""
         both = zip(deliveries, effects, strict=True)
         self._bases |= {one.part: effect.position - one.position - 1 for one, effect in both}
+        self._next |= {one.part: one.position + 1 for one in deliveries}
 
-    async def passed(self, records: Sequence[Consumed]) -> None:
-        """Publish that these records are done."""
-        ends = {one.partition: one.offset + 1 for one in records}
+    async def passed(self, deliveries: Sequence[Delivery], effects: Sequence[Effect]) -> None:
+        """Publish that these events are done.
+
+        Under the positions that they were stored with: the topic may have been recreated since, with another base.
+        """
+        both = zip(deliveries, effects, strict=True)
+        await self._applied.passed({one.part: (effect.position, one.position + 1) for one, effect in both})
+
+    async def skipped(self, record: Consumed) -> None:
+        """Publish that this record is done, although it was not stored."""
+        ends = {record.partition: record.offset + 1}
         await self._publish(ends)
         self._next |= ends
 
@@ -131,22 +142,45 @@ class LogPositions:
 class ChannelEvents:
     """Hands records of the topic to the message writer."""
 
-    def __init__(self, positions: LogPositions, write: Write, notes: Notes, freshness: Freshness) -> None:
+    def __init__(
+        self, positions: LogPositions, store: Store, spread: Spread, notes: Notes, freshness: Freshness
+    ) -> None:
         self._positions = positions
-        self._write = write
+        self._store = store
+        self._spread = spread
         self._notes = notes
         self._freshness = freshness
 
     async def handle(self, records: Sequence[Consumed]) -> None:
-        """Apply a batch, then publish its log positions.
+        finish = await self.begin(records)
+        await finish()
+
+    async def begin(self, records: Sequence[Consumed]) -> Finish:
+        """Store a batch. What is returned spreads it, then publishes its log positions.
 
         Events with epochs that may be too low (`in_doubt`) wait until the hot store is fresh.
         """
         events = [Delivery(decode_channel_event(one.value), one.offset, one.partition, one.epoch) for one in records]
-        if any(one.event.in_doubt for one in events):
-            await self._notes.generation()
-            await self._freshness.caught_up()
+        if doubted := {user for one in events if one.event.in_doubt for user in _epochs_of(one.event)}:
+            await self._notes.generation(doubted)
+            await self._freshness.caught_up(doubted)
         await self._positions.check_topic(records)
-        effects = await self._write(events, self._positions.topic_id)
+        effects = await self._store(events, self._positions.topic_id)
         self._positions.learn(events, effects)
-        await self._positions.passed(records)
+
+        async def finish() -> None:
+            await self._spread(events, effects)
+            await self._positions.passed(events, effects)
+
+        return finish
+
+
+def _epochs_of(event: AnyChannelEvent) -> Collection[str]:
+    """The users whose epochs an event carries."""
+    match event:
+        case MessageEvent():
+            return (event.sender_id,)
+        case MembersEvent():
+            return event.epochs
+        case _:
+            return ()

@@ -7,7 +7,6 @@ partition that has lost its tail (records that the group had already consumed).
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import structlog
@@ -18,6 +17,7 @@ from readstate.domain.events import Consumed
 from readstate.timings import KafkaTimings
 
 from .client import Faults, Options, client
+from .stopping import DaemonThread, StopDeadline
 from .watcher import TopicPart, Watcher
 
 MAX_KEPT = 100
@@ -41,11 +41,13 @@ class KafkaConsumer:
         topics: Sequence[str],
         timings: KafkaTimings,
         watcher: Watcher | None = None,
+        stop: StopDeadline | None = None,
     ) -> None:
         self._options, self._group, self._topics = options, group, list(topics)
         self._timings = timings
+        self._stop = stop or StopDeadline(timings)
         self._faults = Faults()
-        self._watcher = watcher or Watcher(options, 0, timings)
+        self._watcher = watcher or Watcher(options, 0, timings, self._stop)
         self._closes_watcher = watcher is None
         self._rewound: dict[TopicPart, int] = {}
         """The committed offset at which a partition was found to have lost its tail, so that it is rewound once."""
@@ -80,7 +82,7 @@ class KafkaConsumer:
             self._faults,
         )
         # librdkafka wants one thread at a time, and a consumer that waits must not occupy a shared one.
-        self._thread = ThreadPoolExecutor(1, f"kafka-{self._group}")
+        self._thread = DaemonThread(f"kafka-{self._group}")
         self._consumer.subscribe(
             self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
         )
@@ -92,9 +94,12 @@ class KafkaConsumer:
         """
         if self._stuck:
             await self._rejoin()
-        self._coming = self._coming or self._run(lambda: self._consume(most, seconds))
+        self._coming = self._coming or self._thread.run(lambda: self._consume(most, seconds))
         try:
-            found = await asyncio.shield(self._coming)
+            async with self._stop.timeout():
+                found = await asyncio.shield(self._coming)
+        except TimeoutError:
+            raise LogUnavailable("Kafka cannot be read", reason="timed out") from None
         except KafkaException as error:
             self._coming = None
             raise self._faults.unavailable("Kafka cannot be read", error) from error
@@ -160,9 +165,10 @@ class KafkaConsumer:
     # ------------------------------------------------------------ membership
 
     async def _leave(self) -> None:
-        closing = self._run(self._consumer.close)
-        done, _ = await asyncio.wait([closing], timeout=self._timings.answer)
-        self._thread.shutdown(wait=False)
+        """A member that can't leave is removed from the group when its session times out."""
+        closing = self._thread.run(self._consumer.close)
+        self._thread.stop()
+        done, _ = await asyncio.wait([closing], timeout=self._stop.left(self._timings.answer))
         if not done:
             log.warning("a consumer could not leave its group in time", action="kafka")
 
@@ -186,12 +192,13 @@ class KafkaConsumer:
 
     # ------------------------------------------------------------ in the thread
 
-    def _run(self, work: Callable[[], T]) -> "asyncio.Future[T]":
-        return asyncio.get_running_loop().run_in_executor(self._thread, work)
-
     async def _ask(self, work: Callable[[], T], detail: str) -> T:
+        """librdkafka goes on with a call that has timed out."""
         try:
-            return await self._run(work)
+            async with self._stop.timeout(self._timings.answer):
+                return await self._thread.run(work)
+        except TimeoutError:
+            raise LogUnavailable(detail, reason="timed out") from None
         except KafkaException as error:
             raise self._faults.unavailable(detail, error) from error
 

@@ -18,6 +18,7 @@ from readstate.tasks import cancel
 from readstate.timings import KafkaTimings
 
 from .client import Faults, Options, client
+from .stopping import StopDeadline, in_daemon_thread
 from .topics import MOST_BYTES_OF_ALL
 
 log = structlog.get_logger()
@@ -64,8 +65,9 @@ class _Batch:
 class KafkaProducer:
     """Writes records. Acknowledged means on all in-sync replicas, once and in order. Needs a running event loop."""
 
-    def __init__(self, options: Options, timings: KafkaTimings) -> None:
+    def __init__(self, options: Options, timings: KafkaTimings, stop: StopDeadline | None = None) -> None:
         self._timings = timings
+        self._stop = stop or StopDeadline(timings)
         self._options: Options = {
             "acks": "all",
             "enable.idempotence": True,
@@ -107,11 +109,12 @@ class KafkaProducer:
         self._expect(len(records))
         try:
             while (refusal := self._put(topic, records, batch)) is not None:
-                await self._recover(refusal, uncertain=batch.taken > 0, in_time=time.monotonic() < end)
+                in_time = time.monotonic() < end and not self._stop.begun
+                await self._recover(refusal, uncertain=batch.taken > 0, in_time=in_time)
         finally:
             self._expect(batch.taken - len(records))
         try:
-            async with asyncio.timeout(self._timings.answer):
+            async with self._stop.timeout(self._timings.answer):
                 error = await asyncio.shield(batch.done)  # a cancelled caller has still sent the batch
         except TimeoutError:  # a producer with a fatal error may never answer for some records
             raise self._error(KafkaError(KafkaError._MSG_TIMED_OUT), uncertain=True) from None
@@ -123,14 +126,15 @@ class KafkaProducer:
         """Wait for records in flight, then stop. Records not acknowledged by then fail."""
         if self._producer is None:
             return
-        await self._until_answered(self._timings.close)
+        await self._until_answered(self._stop.left(self._timings.close))
         if self._in_flight:
             await asyncio.to_thread(self._producer.purge)
             await self._until_answered(self._timings.attempt)
         await cancel(self._polling)
         last = [self._producer, *self._spent]
         self._producer, self._spent = None, []
-        await asyncio.to_thread(last.clear)  # the destructor joins threads
+        dropped = in_daemon_thread(last.clear)  # the destructor joins threads
+        await asyncio.wait([dropped], timeout=self._stop.left(self._timings.close))
 
     async def _until_answered(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

@@ -77,12 +77,15 @@ class HotNotes(Protocol):
         """Note that this many reads wait in the instance's spool."""
 
     def seen(self) -> int:
-        """The generation of the last call, without a call."""
+        """The highest generation of the last call, without a call."""
+
+    def of_user(self, user: str) -> int:
+        """The generation of the user's slot, without a call."""
 
 
 @dataclass(eq=False, repr=False)
 class SpoolReport:
-    """Renews the notes about one spool, and merges the spool into a hot store that lost its state."""
+    """Renews the notes about one spool, and merges the spool's reads of users whose slots the hot store has lost."""
 
     _spool: Spool
     _durable_notes: SpoolNotes
@@ -99,11 +102,12 @@ class SpoolReport:
             await self._hot_notes.note_spool(self._instance_id, depth)
             self._noted = depth
         if self._generation != (generation := self._hot_notes.seen()):
-            self._generation = generation
             if depth:
-                await self._merge()
+                await self._merge(self._generation)
+            self._generation = generation
 
-    async def _merge(self) -> None:
-        """No other store has these reads."""
+    async def _merge(self, before: int) -> None:
+        """No other store has these reads. `before`: the highest generation in which they were merged."""
         async for events in self._spool.pending():
-            await self._users.apply([Merged(event.channel_id, event.user_id, event.pointer) for event in events])
+            lost = [event for event in events if self._hot_notes.of_user(event.user_id) > before]
+            await self._users.apply([Merged(event.channel_id, event.user_id, event.pointer) for event in lost])

@@ -14,6 +14,7 @@ from readstate.domain.errors import ConfigurationError, LogUnavailable
 from readstate.timings import KafkaTimings
 
 from .client import Faults, Options, client
+from .stopping import StopDeadline, in_daemon_thread
 
 READS, MESSAGES, UNSENT = "read-receipts", "messages", "ON_MSG_UNSENT"
 DEAD = "-dlt"
@@ -56,8 +57,11 @@ class TopicCheck:
     With another number of partitions, events would go to wrong partitions and channels would lose their order.
     """
 
-    def __init__(self, options: Options, topics: Topics, partitions: int, timings: KafkaTimings) -> None:
+    def __init__(
+        self, options: Options, topics: Topics, partitions: int, timings: KafkaTimings, stop: StopDeadline
+    ) -> None:
         self._options = options
+        self._stop = stop
         self._topics = topics
         self._partitions = partitions
         self._timings = timings
@@ -65,8 +69,12 @@ class TopicCheck:
 
     async def attempt(self) -> None:
         """Leaves `done` unset if Kafka is unavailable. Raises ConfigurationError if it does not match the settings."""
+        names, partitions = self._topics.all, self._partitions
         try:
-            await asyncio.to_thread(make_topics, self._options, self._topics.all, self._partitions, self._timings)
+            async with self._stop.timeout():
+                await in_daemon_thread(lambda: make_topics(self._options, names, partitions, self._timings))
+        except TimeoutError:
+            log.warning("the topics are not checked yet", action="kafka", reason="the process stops")
         except LogUnavailable as error:
             log.warning("the topics are not checked yet", action="kafka", reason=error.explained)
         else:

@@ -20,6 +20,7 @@ from readstate.domain.errors import LogUnavailable
 from readstate.timings import KafkaTimings
 
 from .client import Faults, Options, client
+from .stopping import StopDeadline, in_daemon_thread
 
 T = TypeVar("T")
 TopicPart = tuple[str, int]
@@ -46,10 +47,13 @@ _OUTDATED = frozenset({KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER
 class Watcher:
     """Asks with one request per broker. After a failure it makes a new client: the old one's metadata may be stale."""
 
-    def __init__(self, options: Options, partitions: int, timings: KafkaTimings) -> None:
+    def __init__(
+        self, options: Options, partitions: int, timings: KafkaTimings, stop: StopDeadline | None = None
+    ) -> None:
         self._options = options
         self._partitions = partitions
         self._timings = timings
+        self._stop = stop or StopDeadline(timings)
         self._faults = Faults()
         """Of all its clients; cleared with each new admin client."""
         self._admin: AdminClient | None = None
@@ -59,6 +63,8 @@ class Watcher:
         self._group_readers: dict[str, Consumer] = {}
         """By group: consumers that never join it and only read its committed offsets."""
         self._reading_groups = asyncio.Lock()
+        self._reading: asyncio.Future[list[TopicPartition]] | None = None
+        """The last question to a group reader."""
 
     async def ends(self, topic: str) -> dict[int, int]:
         """The next offset of each partition."""
@@ -102,14 +108,18 @@ class Watcher:
         async with self._opening:
             await self._drop()
         async with self._reading_groups:
+            if self._reading is not None:
+                await asyncio.wait([self._reading], timeout=self._stop.left(self._timings.answer))
+                if not self._reading.done():  # a reader in use can't be closed; it ends with the process
+                    return
             for reader in self._group_readers.values():
-                await asyncio.to_thread(reader.close)
+                await asyncio.wait([in_daemon_thread(reader.close)], timeout=self._stop.left(self._timings.answer))
             self._group_readers.clear()
 
     async def _ask(self, question: Callable[[AdminClient], Awaitable[T]]) -> T:
         admin = await self._open()
         try:
-            async with asyncio.timeout(self._timings.answer):
+            async with self._stop.timeout(self._timings.answer):
                 while True:
                     try:
                         return await question(admin)
@@ -134,7 +144,7 @@ class Watcher:
                 await self._drop()
             if self._admin is None:
                 self._faults.last = None
-                self._admin = await asyncio.to_thread(self._connected)
+                self._admin = await in_daemon_thread(self._connected)
             return self._admin
 
     def _connected(self) -> AdminClient:
@@ -153,7 +163,8 @@ class Watcher:
     async def _drop(self) -> None:
         if self._admin is not None:
             last, self._admin, self._cancelled = [self._admin], None, None
-            await asyncio.to_thread(last.clear)  # the destructor joins threads
+            dropped = in_daemon_thread(last.clear)  # the destructor joins threads
+            await asyncio.wait([dropped], timeout=self._stop.left(self._timings.answer))
 
     def _parts(self, topic: str) -> list[TopicPartition]:
         return [TopicPartition(topic, partition) for partition in range(self._partitions)]
@@ -165,7 +176,10 @@ class Watcher:
     async def _committed(self, admin: AdminClient, group: str, topic: str) -> dict[int, int]:
         oldest = await self._offsets(admin, topic, _OLDEST)
         async with self._reading_groups:
-            found = await asyncio.to_thread(self._of_group, group, self._parts(topic))
+            if self._reading is not None:  # its caller was cancelled
+                await asyncio.wait([self._reading])
+            self._reading = in_daemon_thread(lambda: self._of_group(group, self._parts(topic)))
+            found = await asyncio.shield(self._reading)
         ends = await self._offsets(admin, topic, _NEXT)  # asked last: an intact log ends at or after every commit
         for part in found:
             if part.error is not None:

@@ -8,6 +8,7 @@ or one message and all receivers who were away.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 from zlib import crc32
 
@@ -59,6 +60,12 @@ class _Packed(Struct, frozen=True, gc=False):
     """`states` is None in a record that is not packed."""
 
     states: list[_ReadOnWire] | None = None
+
+
+class _PackedWhole(Struct, frozen=True, gc=False):
+    """The same, without threads, and with all fields of today."""
+
+    states: list[ReadEvent] | None = None
 
 
 class _PackedBytes(Struct, frozen=True, gc=False):
@@ -199,6 +206,7 @@ decode_unsent: Callable[[bytes], UnsentEvent] = _decoder(UnsentEvent)
 decode_dead_letter: Callable[[bytes], DeadLetter] = _decoder(DeadLetter)
 _decode_read: Callable[[bytes], _ReadOnWire] = _decoder(_ReadOnWire)
 _decode_packed: Callable[[bytes], _Packed] = _decoder(_Packed)
+_decode_packed_whole: Callable[[bytes], _PackedWhole] = _decoder(_PackedWhole)
 _decode_packed_bytes: Callable[[bytes], _PackedBytes] = _decoder(_PackedBytes)
 _decode_whose: Callable[[bytes], _Whose] = _decoder(_Whose)
 _decode_receivers: Callable[[bytes], _Unsent] = _decoder(_Unsent)
@@ -211,6 +219,11 @@ def decode_read(value: bytes) -> ReadEvent:
 
 def decode_reads(value: bytes) -> list[ReadEvent]:
     """The states of a record, packed or not."""
+    if b'"thread_id"' not in value:  # which would be ignored
+        with suppress(NotAnEvent):  # an older record lacks fields
+            found = _decode_packed_whole(value).states
+            if found is not None and 0 not in [one.read_at for one in found]:
+                return found
     states = _decode_packed(value).states
     return [decode_read(value)] if states is None else list(map(_read_event, states))
 

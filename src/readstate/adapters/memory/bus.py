@@ -26,6 +26,9 @@ class LocalBus:
     def idle(self) -> bool:
         return self._is_idle()
 
+    async def attend(self) -> None:
+        """Every read is delivered."""
+
     async def publish(self, announcements: Sequence[Announcement]) -> None:
         if self._on_announcements is None or self._missed is None or not announcements:
             return

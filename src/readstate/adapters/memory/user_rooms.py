@@ -1,5 +1,7 @@
 """The memory layout of a user: each user room is one packed bytes object, and ledgers are kept by kind."""
 
+from bisect import bisect_left
+from collections.abc import Callable
 from struct import Struct as Packing
 from sys import intern
 
@@ -15,6 +17,8 @@ HEAD = PACKING.size
 U64 = Packing("<Q")
 SEQ_AT, NUMBER_AT, LATEST_AT = 8, 32, 40
 MEMBER, TIMELINE, THREAD, ARCHIVED = 1, 2, 4, 8
+MANY_MOVED = 200
+"""If an order lacks this many channels, it is cheaper to sort anew."""
 
 
 class Row(Struct, gc=False):
@@ -69,34 +73,81 @@ def flags_of(channel: str, member: bool, mode: Mode, archived: bool) -> int:
 
 
 class Shelf(dict[str, Ledger]):
-    """Ledgers that are not empty. A channel neither in here nor in `missing` is known to be empty."""
+    """Ledgers that are not empty, and their sums. A channel neither in here nor in `missing` is known to be empty.
 
-    __slots__ = ("missing",)
+    A ledger is changed between `take` and `put`, so that the sums follow.
+    """
+
+    __slots__ = ("capped", "mentions", "missing", "moved", "recent", "unread")
 
     def __init__(self) -> None:
         super().__init__()
         self.missing: set[str] = set()
         """Channels whose ledger must be loaded first."""
+        self.unread = 0
+        self.mentions = 0
+        self.capped = 0
+        """How many of the ledgers are."""
+        self.recent: list[tuple[int, str]] | None = None
+        """Sorted (minus the time of the latest message, channel); made on first use. Entries whose channel is read by
+        now, or has a later message, are out of date and skipped."""
+        self.moved: set[str] | None = None
+        """Channels that may lack their entry in `recent`; None as long as that is."""
 
-    def unload(self, channel: str) -> None:
-        """Mark the ledger as not loaded."""
-        self.pop(channel, None)
-        self.missing.add(intern(channel))
+    def take(self, channel: str) -> Ledger | None:
+        """The ledger, which is not in the sums until the caller puts it back."""
+        ledger = self.get(channel)
+        if ledger is not None:
+            self.unread -= len(ledger.seqs)
+            self.mentions -= len(ledger.named)
+            self.capped -= ledger.floor > 0
+        return ledger
 
     def put(self, channel: str, ledger: Ledger) -> None:
         """Keep a ledger that is not empty. An empty one that has evicted messages must be loaded again."""
-        if ledger:
+        if ledger.seqs:
             self._found(channel)
-            self[intern(channel)] = ledger
-        elif ledger.floor:
-            self.unload(channel)
+            if self.get(channel) is not ledger:
+                self[intern(channel)] = ledger
+                self.note_moved(channel)
+            self.unread += len(ledger.seqs)
+            self.mentions += len(ledger.named)
+            self.capped += ledger.floor > 0
+            return
+        self.pop(channel, None)
+        if ledger.floor:
+            self.missing.add(intern(channel))
         else:
-            self.drop(channel)
+            self._found(channel)
+
+    def unload(self, channel: str) -> None:
+        """Mark the ledger as not loaded."""
+        self.take(channel)
+        self.pop(channel, None)
+        self.missing.add(intern(channel))
 
     def drop(self, channel: str) -> None:
         """Mark the ledger as known to be empty."""
+        self.take(channel)
         self.pop(channel, None)
         self._found(channel)
+
+    def note_moved(self, channel: str) -> None:
+        """The channel is unread, or its latest message is another one."""
+        if self.moved is not None:
+            self.moved.add(intern(channel))
+
+    def by_activity(self, latest: Callable[[str], int]) -> list[tuple[int, str]]:
+        """`recent`, up to date. `latest`: the time of a channel's latest message."""
+        if self.recent is None or self.moved is None or len(self.recent) + len(self.moved) > 2 * len(self) + MANY_MOVED:
+            self.recent = sorted((-latest(name), name) for name in self)
+        else:
+            for key in [(-latest(name), name) for name in self.moved if name in self]:
+                index = bisect_left(self.recent, key)
+                if index == len(self.recent) or self.recent[index] != key:
+                    self.recent.insert(index, key)
+        self.moved = set()
+        return self.recent
 
     def _found(self, channel: str) -> None:
         if self.missing:

@@ -95,10 +95,9 @@ class MemoryUsers(UserViews):
             number = user.change = next(self._numbers)
             packed = PACKING.pack(epoch, to.seq, to.at or 0, change, filled, number, latest, flags)
             user.user_rooms[intern(channel)] = packed + to.id.encode() if to.id else packed
-            if (ledger := shelf.get(channel)) is not None:
+            if (ledger := shelf.take(channel)) is not None:
                 ledger.read(to.seq)
-                if not ledger.seqs:
-                    shelf.put(channel, ledger)
+                shelf.put(channel, ledger)
             pointer = Pointer(epoch, to.seq, apart, to.id, to.at, now, number)
         return Moved(
             move.user_id,
@@ -142,7 +141,7 @@ class MemoryUsers(UserViews):
             pass  # a user who has left has no ledger
         elif after.epoch != before.epoch:
             shelf.unload(channel)
-        elif (ledger := shelf.get(channel)) is not None:
+        elif (ledger := shelf.take(channel)) is not None:
             ledger.read(after.seq)
             for seq in after.apart - before.apart:
                 ledger.remove(seq)
@@ -189,11 +188,13 @@ class MemoryUsers(UserViews):
                     self._fan_out_put(
                         user, flags, fan_out, fan_out.put, fan_out.named is None or user_id in fan_out.named, now
                     )
-            elif fan_out.remove and (ledger := user.shelf(flags).get(channel)) is not None:
+            elif fan_out.remove and (ledger := user.shelf(flags).take(channel)) is not None:
                 ledger.remove(fan_out.remove.seq)
                 user.shelf(flags).put(channel, ledger)
-        if user.inbox is not None and not flags & TIMELINE:
-            _reorder(user, channel, latest, fan_out.latest_at)
+        if not flags & TIMELINE:
+            user.shelf(flags).note_moved(channel)
+            if user.inbox is not None:
+                _reorder(user, channel, latest, fan_out.latest_at)
         if fan_out.archived != bool(flags & ARCHIVED):
             flags ^= ARCHIVED
             if not flags & TIMELINE:
@@ -206,7 +207,7 @@ class MemoryUsers(UserViews):
         channel, shelf = fan_out.channel_id, user.shelf(flags)
         if channel in shelf.missing:
             return
-        ledger = shelf.get(channel)
+        ledger = shelf.take(channel)
         only_mentions = bool(flags & TIMELINE)
         if fan_out.edit and not only_mentions:
             if ledger is not None and entry.seq in ledger:
@@ -215,9 +216,9 @@ class MemoryUsers(UserViews):
             ledger = ledger or Ledger(self._cap)
             ledger.put(entry, mention)
             ledger.touched = now
-            shelf.put(channel, ledger)
         elif ledger is not None:
             ledger.remove(entry.seq)
+        if ledger is not None:
             shelf.put(channel, ledger)
 
     def _given(self, update: OwnRead | Merged) -> Iterator[Moved]:
@@ -388,7 +389,9 @@ class MemoryUsers(UserViews):
         row.filled = load.change
         channel = intern(load.channel_id)
         user.user_rooms[channel] = row.pack()
-        user.shelf(row.flags).put(channel, ledger)
+        shelf = user.shelf(row.flags)
+        shelf.take(channel)
+        shelf.put(channel, ledger)
         return True
 
     async def forget(self, user: str, channel: str | None = None) -> None:
@@ -409,10 +412,10 @@ class MemoryUsers(UserViews):
         """The approximate memory of all users."""
         user_rooms = sum(len(user.user_rooms) for user in self._users.values())
         shelves = (shelf for user in self._users.values() for shelf in (user.live, user.named, user.threads))
-        entries = sum(len(ledger.seqs) for shelf in shelves for ledger in shelf.values())
+        entries = sum(shelf.unread for shelf in shelves)
         return len(self._users) * USER_BYTES + user_rooms * USER_ROOM_BYTES + entries * ENTRY_BYTES
 
-    async def generation(self) -> DropNumber:
+    async def generation(self, users: Collection[str]) -> DropNumber:
         return self._drops.count
 
     async def dropped(self, generation: DropNumber, users: Collection[str]) -> set[str]:

@@ -2,11 +2,10 @@
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from heapq import nsmallest
 from itertools import islice
 
 from readstate.adapters.words import numbers, pointer_facts, preferences_facts, time_of, yes_or_no
-from readstate.domain.model import NO_PREFERENCES, ChangeNumber, Pointer, Position
+from readstate.domain.model import NO_PREFERENCES, ChangeNumber, Mode, Pointer, Position
 from readstate.ports import (
     Clock,
     CountDelta,
@@ -19,8 +18,21 @@ from readstate.ports import (
     Which,
 )
 
-from .ledger import Ledger
-from .user_rooms import ARCHIVED, HEAD, LATEST_AT, MEMBER, NUMBER_AT, SEQ_AT, TIMELINE, U64, Row, Shelf, User, unpack
+from .user_rooms import (
+    ARCHIVED,
+    HEAD,
+    LATEST_AT,
+    MEMBER,
+    NUMBER_AT,
+    PACKING,
+    SEQ_AT,
+    TIMELINE,
+    U64,
+    Row,
+    Shelf,
+    User,
+    unpack,
+)
 
 _NOTHING: frozenset[int] = frozenset()
 _EMPTY = LedgerView()
@@ -51,7 +63,7 @@ class UserViews:
         return UserView(
             change=known.change,
             complete_since=known.since,
-            user_rooms=[self._user_room(known, channel) for channel in channels],
+            user_rooms=[self._user_room(known, channel, known.used) for channel in channels],
             unloaded=[*known.live.missing, *known.threads.missing],
             timelines=known.timelines.copy(),  # a later join must not change the view
             preferences=known.preferences,
@@ -85,37 +97,29 @@ class UserViews:
             "change of the channel": str(row.change),
         }
 
-    def _user_room(self, user: User, channel: str) -> UserRoom:
-        row = unpack(user.user_rooms[channel])
+    def _user_room(self, user: User, channel: str, now: int) -> UserRoom:
+        raw = user.user_rooms[channel]
+        epoch, seq, at, _, _, number, _, flags = PACKING.unpack_from(raw)
         return UserRoom(
-            channel_id=channel,
-            member=bool(row.flags & MEMBER),
-            mode=row.mode,
-            pointer=self._pointer(user, channel, row),
-            preferences=user.preferences.get(channel, NO_PREFERENCES),
-            ledger=self._ledger_view(user, channel, row),
+            channel,
+            bool(flags & MEMBER),
+            Mode.TIMELINE if flags & TIMELINE else Mode.LEDGER,
+            Pointer(epoch, seq, user.apart.get(channel, _NOTHING), raw[HEAD:].decode() or None, at or None, 0, number),
+            user.preferences.get(channel, NO_PREFERENCES),
+            self._ledger_view(user.shelf(flags), channel, bool(flags & TIMELINE), now),
         )
 
-    def _ledger_view(self, user: User, channel: str, row: Row) -> LedgerView | None:
-        shelf = user.shelf(row.flags)
-        ledger = self._fresh(shelf, channel)
-        if ledger is None:
-            return None if channel in shelf.missing else _EMPTY
-        named = tuple(ledger.named) if row.flags & TIMELINE else ()
-        first = ledger.position(0) if ledger else None
-        return LedgerView(len(ledger), len(ledger.named), first, ledger.floor > 0, named)
-
-    def _fresh(self, shelf: Shelf, channel: str) -> Ledger | None:
-        """The ledger, unless it is empty, not loaded, or expired. Touches it, so that it expires later."""
+    def _ledger_view(self, shelf: Shelf, channel: str, only_mentions: bool, now: int) -> LedgerView | None:
+        """None: the ledger is not loaded, or has expired. Touches it, so that it expires later."""
         ledger = shelf.get(channel)
         if ledger is None:
-            return None
-        now = self._clock()
+            return None if channel in shelf.missing else _EMPTY
         if ledger.touched and now - ledger.touched > self._ttl:
             shelf.unload(channel)
             return None
         ledger.touched = now
-        return ledger
+        named = tuple(ledger.named) if only_mentions else ()
+        return LedgerView(len(ledger.seqs), len(ledger.named), ledger.position(0), ledger.floor > 0, named)
 
     async def unread_overview(self, user: str, after: tuple[int, str] | None, limit: int) -> UnreadOverview | None:
         summary = await self.unread_summary(user)
@@ -132,13 +136,7 @@ class UserViews:
             return None
         known.used = self._clock()
         live, threads = known.live, known.threads
-        unread = mentions = floors = 0
-        for ledger in live.values():  # one pass: fetching each ledger from memory is the main cost
-            unread += len(ledger.seqs)
-            if ledger.named:
-                mentions += len(ledger.named)
-            if ledger.floor:
-                floors += 1
+        unread, mentions, floors = live.unread, live.mentions, live.capped
         channels, special = len(live), []
         for name in known.preferences.keys() | known.set_aside:
             if name in live:
@@ -174,7 +172,7 @@ class UserViews:
     @staticmethod
     def _pointer(user: User, channel: str, row: Row) -> Pointer:
         apart = user.apart.get(channel, _NOTHING)
-        return Pointer(row.epoch, row.seq, apart, row.position.id, row.position.at, 0, row.number)
+        return Pointer(row.epoch, row.seq, apart, row.id.decode() or None, row.at or None, 0, row.number)
 
     async def count_delta(
         self, channel: str, position: Position, named: frozenset[str] | None, users: Sequence[str]
@@ -222,15 +220,24 @@ class UserViews:
         if known is None:
             return None
         known.used = self._clock()
-        live, latest = known.live, U64.unpack_from
-        if only_unread and 8 * len(live) < len(known.user_rooms):
-            user_rooms = known.user_rooms
-            keys = [(-latest(user_rooms[name], LATEST_AT)[0], name) for name in live]
-            return nsmallest(limit, keys if after is None else [key for key in keys if key > after])
+        if only_unread:
+            return self._unread(known, after, limit)
         if known.inbox is None:
+            latest = U64.unpack_from
             rows = ((name, raw) for name, raw in known.user_rooms.items() if raw[HEAD - 1] & ~ARCHIVED == MEMBER)
             known.inbox = sorted((-latest(raw, LATEST_AT)[0], name) for name, raw in rows)
         start = 0 if after is None else bisect_right(known.inbox, after)
-        if not only_unread:
-            return known.inbox[start : start + limit]
-        return list(islice((key for key in islice(known.inbox, start, None) if key[1] in live), limit))
+        return known.inbox[start : start + limit]
+
+    @staticmethod
+    def _unread(user: User, after: tuple[int, str] | None, limit: int) -> list[tuple[int, str]]:
+        live, user_rooms, unpack = user.live, user.user_rooms, U64.unpack_from
+
+        def latest(channel: str) -> int:
+            time: int = unpack(user_rooms[channel], LATEST_AT)[0]
+            return time
+
+        keys = live.by_activity(latest)
+        start = 0 if after is None else bisect_right(keys, after)
+        current = (key for key in islice(keys, start, None) if key[1] in live and latest(key[1]) == -key[0])
+        return list(islice(current, limit))

@@ -12,7 +12,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import structlog
-from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from readstate.domain.events import Delivery, EditEvent, MembersEvent, MessageEvent
@@ -21,14 +20,12 @@ from readstate.domain.folding.messages import fold
 from readstate.domain.folding.replays import facts_needed_by_replays, is_delete, repeat
 from readstate.domain.hot_updates import OwnRead
 from readstate.domain.model import LogPosition, Mode, Undelivered
-from readstate.ports import Online, Present
+from readstate.ports import NOTHING_COMPLETE, Online, Present
 
 from . import rows
 from .gathering import gather, store
 from .session import Session, SqlTopic, as_json, ask
 from .users import erased_at
-
-_undelivered = Decoder(list[Undelivered])
 
 log = structlog.get_logger()
 
@@ -77,10 +74,19 @@ def ends_of(text: str) -> dict[int, End]:
 
 
 class SqlLog(SqlTopic):
-    async def apply(self, deliveries: Sequence[Delivery], online: Online, source: str = "") -> list[Effect]:
+    keeps_badge = True
+    """Whether the store decides and keeps who was away when a message came."""
+
+    async def apply(
+        self,
+        deliveries: Sequence[Delivery],
+        online: Online,
+        source: str = "",
+        complete: Mapping[int, LogPosition] = NOTHING_COMPLETE,
+    ) -> list[Effect]:
         async def work(session: Session) -> list[Effect]:
-            applying = _Applying(session, self._fanout_max_members, online)
-            return await (applying.apply_shared(deliveries, source) if source else applying.apply(deliveries))
+            applying = _Applying(session, self._fanout_max_members, online, self.keeps_badge)
+            return await (applying.apply_shared(deliveries, source, complete) if source else applying.apply(deliveries))
 
         return await self._database.write(work)
 
@@ -106,8 +112,9 @@ class SqlLog(SqlTopic):
 
 
 class _Applying:
-    def __init__(self, session: Session, limit: int, online: Online) -> None:
+    def __init__(self, session: Session, limit: int, online: Online, keeps_badge: bool) -> None:
         self._session = session
+        self._keeps_badge = keeps_badge
         self._limit = limit
         self._online = online
         self._connected: list[list[str]] = []
@@ -122,14 +129,16 @@ class _Applying:
             facts = await self._facts(run, needed)
             users = audience(run, facts)
             online = await self._online(users) if users else None
-            changes, outcome = fold(run, facts, self._limit, () if online is None else online)
+            changes, outcome = fold(run, facts, self._limit, () if online is None else online, self._keeps_badge)
             await store(self._session, changes)
             if run[0].part >= 0:
                 self._connected += [_connected(effect, online) for effect in outcome]
             effects += outcome
         return effects
 
-    async def apply_shared(self, deliveries: Sequence[Delivery], source: str) -> list[Effect]:
+    async def apply_shared(
+        self, deliveries: Sequence[Delivery], source: str, complete: Mapping[int, LogPosition]
+    ) -> list[Effect]:
         """Apply events of a log that other processes read too: some may be replays."""
         before = await self._ends(source, {one.part for one in deliveries})
         ends, positions, is_new = _positioned(deliveries, before)
@@ -142,12 +151,16 @@ class _Applying:
         for effect, position in zip(effects, positions, strict=True):
             effect.position = position
         if moved := sorted({one.part for one, _ in new}):
-            for (one, _), users in zip(new, self._connected, strict=True):
-                reached[one.part, one.position] += users
-            kept: dict[int, list[tuple[int, str]]] = defaultdict(list)
+            connected: dict[int, list[tuple[int, str]]] = defaultdict(list)
             for (part, offset), users in reached.items():
-                kept[part] += [(offset, user) for user in users]
-            applied_to = [(part, *ends[part], kept[part]) for part in moved]
+                if before[part].base != ends[part].base:
+                    connected[part] += [(offset, user) for user in users]
+            for (one, _), users in zip(new, self._connected, strict=True):
+                connected[one.part] += [(one.position, user) for user in users]
+            applied_to = [
+                (part, *ends[part], connected[part], _kept_from(before[part], ends[part], complete.get(part)))
+                for part in moved
+            ]
             await self._session.run("move_log_positions", source=source, positions=as_json(applied_to))
         return effects
 
@@ -176,8 +189,8 @@ class _Applying:
         """The users who had a connection when these replays were first stored: tracking of deliveries to them may be
         missing.
 
-        Only the last batch is kept: a process completes a batch before it begins the next one, so no earlier one is
-        incomplete.
+        They are kept until the message writer calls the batch complete (`complete` of `apply`), so of two batches at
+        most: a writer stores a batch while the one before is incomplete, and no other.
         """
         reached: defaultdict[Offset, list[str]] = defaultdict(list)
         if not deliveries:
@@ -202,7 +215,7 @@ class _Applying:
         facts.gone = dict(await ask(self._session, rows.anything, "gone", deleted))
         facts.audience |= await self._outgrown(deliveries, facts)
         await gather(self._session, facts_needed_by_replays(deliveries, facts), facts)
-        return repeat(deliveries, facts, await self._away(deliveries), reached)
+        return repeat(deliveries, facts, await self._away(deliveries, reached), reached)
 
     async def _once_named(self, deliveries: Sequence[Delivery]) -> dict[Key, set[str]]:
         keys = [(one.event.channel_id, one.event.id) for one in deliveries if isinstance(one.event, EditEvent)]
@@ -211,11 +224,27 @@ class _Applying:
             named.setdefault((channel, message), set()).add(user)
         return named
 
-    async def _away(self, deliveries: Sequence[Delivery]) -> dict[Key, list[Undelivered]]:
-        keys = [(one.event.channel_id, one.event.id) for one in deliveries if isinstance(one.event, MessageEvent)]
+    async def _away(
+        self, deliveries: Sequence[Delivery], reached: Mapping[Offset, Sequence[str]]
+    ) -> dict[Key, list[Undelivered]]:
+        """By message: the receivers who were away, and those of `reached` whom it did not reach after all."""
+        keys, late = [], []
+        for one in deliveries:
+            if isinstance(event := one.event, MessageEvent):
+                key = event.channel_id, event.id
+                keys.append(key)
+                users = reached.get((one.part, one.position), ())
+                late += [(user, event.created_at, event.sender_id, *key) for user in users]
         away: dict[Key, list[Undelivered]] = {}
-        for one in await ask(self._session, _undelivered, "undelivered_of", keys):
-            away.setdefault((one.channel_id, one.message_id), []).append(one)
+        for channel, message, sender, accepted_at, receivers in await ask(
+            self._session, rows.anything, "away_of", keys
+        ):
+            away[channel, message] = [
+                Undelivered(user, accepted_at, sender, channel, message) for user in receivers if user != sender
+            ]
+        for row in await ask(self._session, rows.anything, "undelivered_of", late):
+            noted = Undelivered(*row)
+            away.setdefault((noted.channel_id, noted.message_id), []).append(noted)
         return away
 
     async def _outgrown(self, deliveries: Sequence[Delivery], facts: Facts) -> dict[str, tuple[str, ...]]:
@@ -284,6 +313,16 @@ def _positioned(
         if is_new[-1]:
             now[one.part] = end.moved(one)
     return now, positions, is_new
+
+
+def _kept_from(before: End, after: End, complete: LogPosition | None) -> int:
+    """The offset from which on the receivers of earlier batches are kept.
+
+    What was noted under another base is dropped: its offsets are those of other events now.
+    """
+    if before.base != after.base:
+        return after.offset
+    return 0 if complete is None else max(0, complete - before.base)
 
 
 def _named(deliveries: Sequence[Delivery]) -> set[str]:

@@ -43,7 +43,7 @@ async def _erase(session: Session, user: str) -> ErasedRows:
     position: LogPosition = await session.value("next_position")
     counts = {
         part: await session.run(f"erase_{part}", user=user)
-        for part in ("members", "receipts", "undo", "undelivered", "activity", "once_named")
+        for part in ("away_sets", "members", "receipts", "undo", "undelivered", "activity", "once_named")
     }
     await erase_dead_letters(session, user)
     names = {room for room, active in user_rooms if active}

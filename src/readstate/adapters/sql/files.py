@@ -10,7 +10,7 @@ from readstate.domain.errors import ConfigurationError
 from .preferences import expand
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
-_ROW = re.compile(r"\(\?(?:, \?)*\)")
+_ROW = re.compile(r"\(\?(?:, (?:\?|'[^']*'))*\)")
 _VALUE = re.compile(r"(?<![:\w]):([a-z_]+)")
 _MIGRATION = re.compile(r"(\d{4})_\w+\.sql")
 

@@ -1,13 +1,16 @@
 """Reads the facts that a fold needs, and writes the changes that it decided."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from msgspec.structs import astuple
 
 from readstate.domain.facts import Changes, Facts, FactsNeeded, Key
 from readstate.domain.model import START, Message, Pointer, Position
 from readstate.domain.rooms import SEPARATOR, channel_and_thread, is_thread
 
 from . import rows
+from .away import Decided, put_firsts, put_sets
 from .session import Session, as_json, ask, write_rows
 
 MAX_OWN = 10_000
@@ -56,19 +59,33 @@ async def newest_but(session: Session, room: str, id_: str) -> Message | None:
     return found[0] if found else None
 
 
+class _MessageRow(Message, frozen=True, gc=False, kw_only=True):
+    accepted_at: int
+    away_set: int
+
+
+def _row(message: Message, away: Mapping[Key, Decided]) -> Message:
+    decided = away.get((message.channel_id, message.id))
+    if decided is None:
+        return message
+    return _MessageRow(*astuple(message), accepted_at=decided.away.accepted_at, away_set=decided.set_id)
+
+
 async def store(session: Session, changes: Changes) -> None:
     for channel in sorted(changes.purged):
         await session.run("note_gone", channel=channel, change=changes.channels[channel].change)
-        for part in ("messages", "undelivered", "once_named"):
+        for part in ("undelivered", "away_sets", "messages", "once_named"):
             await session.run(f"purge_{part}", channel=channel)
         for part in ("members", "receipts", "threads"):
             await session.run(f"purge_{part}", **_with_threads(channel))
     await write_rows(session, "put_channels", changes.channels.values())
-    await write_rows(session, "put_messages", changes.messages.values())
+    away = await put_sets(session, changes.away.values()) if changes.away else {}
+    await write_rows(session, "put_messages", [_row(one, away) for one in changes.messages.values()])
     await write_rows(session, "put_members", changes.members.values())
-    await write_rows(session, "put_undelivered", changes.undelivered)
+    await put_firsts(session, away.values())
     await write_rows(session, "put_once_named", changes.once_named)
-    await session.put("merge_receipts", sorted(_receipt(key, pointer) for key, pointer in changes.pointers.items()))
+    receipts = sorted(_receipt(key, pointer) for key, pointer in changes.pointers.items())
+    await session.put("merge_receipts", list(zip(*receipts, strict=True)))
 
 
 def _with_threads(channel: str) -> dict[str, str]:

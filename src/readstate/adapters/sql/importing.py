@@ -93,7 +93,7 @@ def _concerned(records: Sequence[Numbered]) -> tuple[set[str], set[Key]]:
 async def _store(session: Session, rows: Rows, known: Known, position: LogPosition) -> None:
     if rows.deleted:
         await session.run("delete_messages", keys=as_json(rows.deleted))
-    await session.put("add_messages", [_message_row(message) for message in rows.messages])
+    await session.put("add_messages", list(zip(*map(_message_row, rows.messages), strict=True)))
     await write_rows(session, "put_user_rooms", [(one.member, one.preferences) for one in rows.user_rooms.values()])
     await write_rows(session, "put_pointers", [_pointer_row(key, pointer) for key, pointer in rows.pointers.items()])
     users = [(user.user_id, user.last_tap, user.last_seen, user.receipts) for user in rows.users.values()]

@@ -163,14 +163,28 @@ async def _unread_threads(
 async def _merge(session: Session, events: Sequence[ReadEvent]) -> Sequence[ReadEvent]:
     """Folds them after the erased ones are left out: folded with one of those, a later state would go with it."""
     states = fold_reads(events)
-    await session.put("merge_receipts", sorted(map(_receipt, states)))
+    states.sort(key=lambda one: f"{one.user_id}\0{one.channel_id}")  # the order of (user, channel), found faster
+    columns = _columns(states)
+    if any(state.apart for state in states):  # all rows in one statement: two would lock rows out of order
+        columns.insert(4, [as_json(one.apart) if one.apart else "[]" for one in states])
+        await session.put("merge_receipts", columns)
+    else:
+        await session.put("merge_pointers", columns)
     return states
 
 
-def _receipt(e: ReadEvent) -> tuple[Any, ...]:
-    apart = as_json(e.apart) if e.apart else "[]"
-    place = (e.last_read_id, e.last_read_at)
-    return (e.user_id, e.channel_id, e.epoch, e.last_read_seq, apart, *place, e.read_at, e.change)
+def _columns(states: Sequence[ReadEvent]) -> list[Sequence[Any]]:
+    """Of `merge_pointers`. By column, so that no row becomes an object."""
+    return [
+        [one.user_id for one in states],
+        [one.channel_id for one in states],
+        [one.epoch for one in states],
+        [one.last_read_seq for one in states],
+        [one.last_read_id for one in states],
+        [one.last_read_at for one in states],
+        [one.read_at for one in states],
+        [one.change for one in states],
+    ]
 
 
 def _cut(load: LedgerLoad, cap: int) -> LedgerLoad:

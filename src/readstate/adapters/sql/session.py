@@ -29,11 +29,17 @@ class Session(Protocol):
     async def run(self, name: str, **values: object) -> int:
         """Run a statement; returns the number of rows it changed."""
 
-    async def put(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Run a statement over many rows; a list within a row is passed as JSON."""
+    async def put(self, name: str, columns: Sequence[Sequence[Any]]) -> None:
+        """Run a statement over many rows, given by column; a list within a row is passed as JSON."""
 
     async def lock(self, channels: Iterable[str], user_rooms: Iterable[Key] = ()) -> None:
         """No other transaction changes these channels, their threads, or these (room, user), until this one ends."""
+
+    async def lock_taps(self, user: str | None = None) -> None:
+        """Before a tap of this user, or (None) before a decision that a receiver has a row since the last tap already.
+
+        No transaction does the other until this one ends. Locked after channels and after the user's activity.
+        """
 
 
 Work = Callable[[Session], Coroutine[Any, Any, T]]

@@ -1,8 +1,12 @@
 """The durable store on any SQL database (see `session`). Rules are not here: see `domain/folding`."""
 
+from collections.abc import Sequence
 from secrets import token_bytes
 
+from msgspec.json import Decoder
+
 from readstate.domain.model import Generation
+from readstate.domain.slots import LostRange, SlotRange, renewed
 from readstate.timings import SqlTimings
 
 from .applying import SqlLog
@@ -11,11 +15,13 @@ from .export import SqlExport
 from .importing import SqlImport
 from .queries import SqlQueries
 from .reads import SqlReads
-from .session import Database, Session
+from .session import Database, Session, write_rows
 from .upkeep import SqlDeadLetters, SqlUpkeep
 from .users import SqlUsers
 
 CURSOR_KEY = "cursors"
+
+_ranges = Decoder(list[SlotRange])
 
 
 class SqlTransfer(SqlExport, SqlImport, SqlErase):
@@ -44,6 +50,33 @@ class SqlStore(SqlLog, SqlQueries, SqlReads, SqlUsers, SqlDeadLetters, SqlUpkeep
 
     async def next_generation(self, above: int = 0) -> Generation:
         return Generation(await self._database.write(lambda session: session.value("next_generation", above=above)))
+
+    async def slots(self) -> list[SlotRange]:
+        """As a write: a read waits for earlier writes, and `apply`, which asks who is online, may wait for this."""
+        return _ranges.decode(await self._database.write(lambda session: session.value("slots")))
+
+    async def renew_slots(
+        self, seen: Sequence[SlotRange], lost: Sequence[LostRange], above: int, now: int, every: int
+    ) -> list[SlotRange] | None:
+        async def work(session: Session) -> list[SlotRange] | None:
+            await session.value("hold_slots")
+            known = _ranges.decode(await session.value("slots"))
+            turn = {"turn": "turn:generation", "now": now, "over": now - every}
+            if known != list(seen) or await session.value("claim_turn", **turn) is None:
+                return None
+            number = Generation(await session.value("next_generation", above=above))
+            after = renewed(known, lost, number)
+            await session.run("drop_slots")
+            await write_rows(session, "put_slots", after)
+            return after
+
+        return await self._database.write(work)
+
+    async def fresh(self) -> Generation:
+        return Generation(await self._number("fresh"))
+
+    async def note_fresh(self, number: Generation) -> None:
+        await self._run("note_fresh", number=number)
 
 
 async def _make_cursor_key(session: Session) -> bytes:

@@ -15,6 +15,7 @@ from readstate.domain.rules import MAX_AHEAD_MS
 from readstate.ports import Activity, TapCursor, Tapped
 
 from . import rows
+from .away import DAY_MS
 from .session import Session, SqlTopic, as_json, ask, write_rows
 
 
@@ -70,7 +71,7 @@ class SqlUsers(SqlTopic):
         return await self._database.write(work)
 
     async def receivers_of_gone(self, undelivered: Sequence[Undelivered]) -> set[str]:
-        keys = [(one.receiver_id, one.accepted_at, one.sender_id) for one in undelivered]
+        keys = [(one.receiver_id, one.accepted_at, one.sender_id, one.channel_id) for one in undelivered]
         return set(await self._find(rows.names, "receivers_of_gone", keys=as_json(keys)))
 
     async def tap(self, user: str, at: int, limit: int, until: float = inf) -> Tapped:
@@ -81,6 +82,8 @@ class SqlUsers(SqlTopic):
                 since = at
             count = await session.value("tapped_count", user=user, since=since, until=at)
             messages = await _tapped(session, user, since, at, _NEWEST, limit)
+            await session.lock_taps(user)
+            await session.run("renew_undelivered", user=user, since=since, at=at)
             await session.run("save_tap", user=user, at=at)
             if monotonic() > until:
                 raise StorageUnavailable("the tap took too long; nothing was changed")
@@ -103,6 +106,15 @@ class SqlUsers(SqlTopic):
         keys = as_json(receivers)
         removed = await self._run("expire_undelivered", keys=keys, before=before, tapped=tapped, limit=limit)
         return (after if removed == limit else receivers[-1]), removed
+
+    async def expire_untapped(self, after: str, before: int, limit: int) -> tuple[str | None, int, list[str]]:
+        receivers = await self._find(rows.names, "receivers_after", after=after, limit=limit)
+        if not receivers:  # a set is used up to a day after the last time that is noted for it
+            await self._run("expire_away_sets", before=before - 2 * DAY_MS)
+            return None, 0, []
+        old = await self._find(rows.names, "receivers_before", keys=as_json(receivers), before=before)
+        removed = await self._run("expire_untapped", keys=as_json(old), before=before) if old else 0
+        return receivers[-1], removed, old
 
 
 async def _living(session: Session, undelivered: Sequence[Undelivered]) -> list[Undelivered]:

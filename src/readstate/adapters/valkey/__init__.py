@@ -4,19 +4,19 @@ The package exports the client, which finds the server of a key and retries call
 """
 
 from .backend import Backend
-from .client import Call, Overtaken, ServerChanged, ValkeyClient
+from .client import OVERTAKEN, Call, ServerChanged, ValkeyClient
 from .functions import Function
 from .generation import DurableCounter, ExclusiveGeneration, Generation, SharedGeneration
 from .keys import slot_of, tag_of
 
 __all__ = [
+    "OVERTAKEN",
     "Backend",
     "Call",
     "DurableCounter",
     "ExclusiveGeneration",
     "Function",
     "Generation",
-    "Overtaken",
     "ServerChanged",
     "SharedGeneration",
     "ValkeyClient",

@@ -232,7 +232,8 @@ class ValkeyChannels(ABC):
             number = await self.generation()
             if generation not in {None, number}:
                 return False
-            if all(int(witness.split()[0]) >= number // DROPS_PER_GENERATION for witness in witnesses.values()):
+            known = {shard: self._generation.of(self._keys.latest(shard)[0]) for shard in shards}
+            if all(int(witness.split()[0]) >= known[shard] for shard, witness in witnesses.items()):
                 break
         things = []
         for shard, loaded in shards.items():

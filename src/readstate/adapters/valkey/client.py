@@ -32,13 +32,13 @@ from redis.exceptions import TimeoutError as NoAnswer
 from readstate.domain.errors import ConfigurationError, HotStoreUnavailable
 from readstate.domain.model import NO_GENERATION
 from readstate.domain.model import Generation as GenerationNumber
+from readstate.domain.slots import SLOTS, SlotGenerations
 from readstate.tasks import cancel, retrieve_exception
 from readstate.timings import ValkeyTimings
 
 from .address import Address, server_name
 from .commands import Word, ask, closed_is_lost
 from .functions import Function, is_lacking, load
-from .keys import SLOTS
 from .pool import NO_CONNECTION, FairPool
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ class ServerChanged(LostConnection):
     """A new connection leads to a server that was not confirmed."""
 
 
-class Overtaken(Exception):
-    """The generation that a call was meant for is over."""
+OVERTAKEN = object()
+"""The answer to a call whose slot was lost since the generation that the call was meant for."""
 
 
 class Call(NamedTuple):
@@ -74,7 +74,7 @@ class _Batch(NamedTuple):
     function: Function
     calls: Sequence[Call]
     generation: GenerationNumber | None
-    """The calls do nothing in any other generation; None: they run in the one that is current when they are sent."""
+    """Calls for slots with a higher number are not sent; None: all are, with the number of that time."""
 
 
 class Answers(NamedTuple):
@@ -101,8 +101,10 @@ class ValkeyClient:
         self.database = int(options[0].get("db", 0))
         """The number of the database, the same on every server."""
         self._nodes: dict[str, Redis] = {}
-        self._owners: list[str] = []
-        self._first_slots: dict[str, int] = {}
+        self.owners: Sequence[str] = ()
+        """The address of each slot's owner: as of the last refresh, or as the guard has confirmed it."""
+        self.first_slots: dict[str, int] = {}
+        """By address, the first slot that each master owns."""
         if not self.is_cluster:
             self._set_owners(self._address.seeds * SLOTS)
         self._refreshing: asyncio.Task[None] | None = None
@@ -112,7 +114,7 @@ class ValkeyClient:
             await cancel(self._refreshing)
         nodes, self._nodes = self._nodes, {}
         for node in nodes.values():
-            await node.aclose(close_connection_pool=True)
+            await _retire(node)
 
     async def disconnect(self) -> None:
         """Close idle connections: the next ones are new."""
@@ -121,7 +123,7 @@ class ValkeyClient:
 
     # ------------------------------------------------------------ servers
 
-    def _node(self, address: str) -> Redis:
+    def node(self, address: str) -> Redis:
         node = self._nodes.get(address)
         if node is None:
             pool = FairPool.from_url(
@@ -138,18 +140,21 @@ class ValkeyClient:
         return node
 
     def owner(self, slot: int) -> Redis:
-        """As of the last refresh of the slot map."""
-        return self._node(self._owners[slot])
+        return self.node(self.owners[slot])
 
     async def masters(self) -> dict[int, Redis]:
         """All masters, by the first slot that each owns."""
-        if not self._owners:
+        if self._guard is not None:
+            if not self._guard.owners:
+                await self._guard.confirm()
+            await self._take(self._guard.owners)
+        elif not self.owners:
             await self.refresh()
-        return {slot: self._node(address) for address, slot in self._first_slots.items()}
+        return {slot: self.node(address) for address, slot in self.first_slots.items()}
 
-    def _set_owners(self, owners: list[str]) -> None:
-        self._owners = owners
-        self._first_slots = {address: owners.index(address) for address in dict.fromkeys(owners)}
+    def _set_owners(self, owners: Sequence[str]) -> None:
+        self.owners = owners
+        self.first_slots = {address: owners.index(address) for address in dict.fromkeys(owners)}
 
     async def refresh(self) -> None:
         """Fetch the slot map. Concurrent callers share one request."""
@@ -165,12 +170,12 @@ class ValkeyClient:
         retrieve_exception(task)
 
     async def _ask_for_slots(self) -> None:
-        known = list(dict.fromkeys([*self._first_slots, *self._address.seeds]))
+        known = list(dict.fromkeys([*self.first_slots, *self._address.seeds]))
         random.shuffle(known)
         failure: Exception | None = None
         for address in known:
             try:
-                ranges = await ask(self._node(address), "CLUSTER", "SLOTS")
+                ranges = await ask(self.node(address), "CLUSTER", "SLOTS")
             except (RedisError, OSError) as error:
                 failure = error
                 continue
@@ -178,13 +183,23 @@ class ValkeyClient:
             for start, end, (host, port, *_), *_ in ranges:
                 owners[start : end + 1] = [server_name((host or b"").decode(), port, address)] * (end + 1 - start)
             if "" not in owners:
-                self._set_owners(owners)
-                for unused in self._nodes.keys() - self._first_slots.keys():
-                    # If a server returns, it must be checked again.
-                    await self._nodes.pop(unused).aclose(close_connection_pool=True)
+                await self._learn(owners)
                 return
             failure = ClusterDownError("not every slot has a server")
         raise failure or ClusterDownError("no server of the Cluster is known")
+
+    async def _learn(self, owners: list[str]) -> None:
+        """Take a slot map. If there is a guard, it looks first whether slots that have moved were lost."""
+        if self._guard is None:
+            await self._take(owners)
+        elif owners != self._guard.owners:
+            self._guard.suspect()
+
+    async def _take(self, owners: Sequence[str]) -> None:
+        self._set_owners(owners)
+        for unused in self._nodes.keys() - self.first_slots.keys():
+            # If a server returns, it must be checked again.
+            await _retire(self._nodes.pop(unused))
 
     # ------------------------------------------------------------ calls
 
@@ -193,15 +208,15 @@ class ValkeyClient:
     ) -> Answers:
         """Run a function for each call, in one round trip per server; retry calls after transient faults.
 
-        With `generation`, the calls do nothing in any other generation. Raises Overtaken if there is another one; some
-        of the calls may have run by then.
+        With `generation`, the highest number of some time: the answer to calls for slots that were lost since is
+        OVERTAKEN. They may have run before the loss.
         """
         batch = _Batch(function, calls, generation)
         answers: list[Any] = [None] * len(calls)
         todo = list(range(len(calls)))
         end = monotonic() + self._timings.patience
         wait, repeated, tries = self._timings.first_retry, False, 0
-        number = 0 if self._guard is None else self._guard.number
+        slots = None if self._guard is None else self._guard.slots
         while todo:
             began = monotonic()
             errors = await self._try(batch, todo, answers)
@@ -214,32 +229,52 @@ class ValkeyClient:
             if monotonic() + wait > end:
                 raise HotStoreUnavailable("the hot store does not answer", reason=str(faults[0])) from faults[0]
             if self._guard is not None and any(map(_is_outdated, faults)):
-                await self._guard.confirm()
+                await self._guard.confirm({calls[index].slot for index in todo})
             at_once = all(isinstance(fault, MovedError) or is_lacking(fault) or _is_outdated(fault) for fault in faults)
             if tries or not at_once:
                 await asyncio.sleep(wait * (0.5 + random.random() / 2))
                 wait = min(2 * wait, self._timings.longest_retry)
             tries += 1
-        if repeated and self._deadline(function) and self._guard is not None and self._guard.number == number:
+        if repeated and self._deadline(function) and not self._are_all_lost(calls, slots):
             await asyncio.sleep(began + 1.05 * self._timings.late - monotonic())  # until then a copy may still run
         return Answers(answers, repeated)
+
+    def _are_all_lost(self, calls: Sequence[Call], before: SlotGenerations | None) -> bool:
+        """Whether all slots of these calls got new numbers: a late copy with an old one does nothing."""
+        now = None if self._guard is None else self._guard.slots
+        if before is None or now is None or now is before:
+            return False
+        return all(before.of(one.slot) != now.of(one.slot) for one in calls)
 
     def _deadline(self, function: Function) -> int:
         """The deadline of a call that is sent now; 0: none."""
         return self._guard.deadline(self._timings.late) if function.expires and self._guard is not None else 0
 
+    async def _guarded(self, batch: _Batch, todo: Sequence[int], answers: list[Any]) -> Sequence[int]:
+        """Returns the calls to send: only to servers that are confirmed, and only for slots that were not lost."""
+        guard = self._guard
+        if guard is None:
+            return todo
+        if not guard.trusted:
+            await guard.confirm({batch.calls[index].slot for index in todo})
+        if self.owners is not guard.owners:
+            await self._take(guard.owners)
+        if batch.generation is None or guard.number <= batch.generation:
+            return todo
+        overtaken = {index for index in todo if guard.of(batch.calls[index].slot) > batch.generation}
+        for index in overtaken:
+            answers[index] = OVERTAKEN
+        return [index for index in todo if index not in overtaken]
+
     async def _try(self, batch: _Batch, todo: Sequence[int], answers: list[Any]) -> dict[int, Exception]:
         """Run these calls once. Returns the errors of those that failed."""
-        if self._guard is not None and not self._guard.trusted:
-            await self._guard.confirm()
-        if self._guard is not None and batch.generation not in {None, self._guard.number}:
-            raise Overtaken
+        todo = await self._guarded(batch, todo, answers)
         try:
-            if not self._owners:
+            if not self.owners:
                 await self.refresh()
             groups: dict[str, list[int]] = {}
             for index in todo:
-                groups.setdefault(self._owners[batch.calls[index].slot], []).append(index)
+                groups.setdefault(self.owners[batch.calls[index].slot], []).append(index)
         except (RedisError, OSError) as error:
             return dict.fromkeys(todo, error)
         if len(groups) == 1:
@@ -259,15 +294,14 @@ class ValkeyClient:
         return errors
 
     def _command(self, batch: _Batch, index: int) -> tuple[Word, ...]:
-        function, call, generation = batch.function, batch.calls[index], batch.generation
-        if generation is None:
-            generation = NO_GENERATION if self._guard is None else self._guard.number
+        function, call = batch.function, batch.calls[index]
+        generation = NO_GENERATION if self._guard is None else self._guard.of(call.slot)
         deadline = [self._deadline(function)] if function.expires else []
         return ("FCALL", function.name, len(call.keys), *call.keys, generation, *call.arguments, *deadline)
 
     async def _send(self, address: str, batch: _Batch, part: Sequence[int], asking: bool = False) -> list[Any]:
         """One round trip to one server."""
-        node = self._node(address)
+        node = self.node(address)
         try:
             if len(part) == 1 and not asking:
                 return [await ask(node, *self._command(batch, part[0]))]
@@ -294,7 +328,7 @@ class ValkeyClient:
         """Retry at the new server of a slot that is migrating; refresh the slot map if a slot has moved."""
         for index, error in list(errors.items()):
             if isinstance(error, AskError) and not isinstance(error, MovedError):
-                address = server_name(error.host, error.port, self._owners[batch.calls[index].slot])
+                address = server_name(error.host, error.port, self.owners[batch.calls[index].slot])
                 [value] = await self._send(address, batch, [index], asking=True)
                 if isinstance(value, Exception):
                     errors[index] = value
@@ -304,6 +338,11 @@ class ValkeyClient:
         if any(isinstance(error, _MOVES) for error in errors.values()):
             with suppress(RedisError, OSError):  # the next attempt refreshes again
                 await self.refresh()
+
+
+async def _retire(node: Redis) -> None:
+    pool: FairPool = node.connection_pool  # type: ignore[assignment]
+    await pool.retire()
 
 
 def _may_have_been_sent(fault: Exception) -> bool:

@@ -21,8 +21,11 @@ async def ask(node: Redis, *command: Word) -> Any:
 
 @contextmanager
 def closed_is_lost() -> Iterator[None]:
-    """uvloop raises RuntimeError if the connection was closed just before a send: treat it as lost."""
+    """Treat a connection that another task closed just before a send as lost.
+
+    uvloop raises RuntimeError then, and the library AttributeError if the connection was being made.
+    """
     try:
         yield
-    except RuntimeError as error:
+    except (RuntimeError, AttributeError) as error:
         raise LostConnection(str(error)) from error

@@ -15,12 +15,12 @@ from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermission
 from redis.exceptions import ConnectionError as LostConnection
 from redis.exceptions import TimeoutError as NoAnswer
 
+from readstate.domain.slots import SLOTS
 from readstate.findings import MIB, PATIENCE, PINGS, Finding, State, clock, encryption, latency, merged
 from readstate.settings import without_password
 
 from .address import Address, member_name, server_name
 from .commands import ask
-from .keys import SLOTS
 
 LEAST_VALKEY, LEAST_REDIS = (8, 0), (7, 0)
 ANSWER_SECONDS = 2.0

@@ -6,7 +6,6 @@ from zlib import crc32
 
 from redis.crc import key_slot
 
-SLOTS = 16_384
 SHARDS: Final = 1024
 """Hashes that hold the state of all channels."""
 

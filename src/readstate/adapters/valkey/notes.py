@@ -1,34 +1,33 @@
-"""Notes that processes share in the hot store: which generation is fresh, and how many reads wait in spools."""
+"""Notes that processes share in the hot store: how many reads wait in spools."""
+
+from collections.abc import Collection
 
 from readstate.domain.model import Generation
 
-from . import Backend, Function
+from . import Backend, Function, slot_of, tag_of
 
-FRESH, NOTE_FRESH = Function("notes_fresh"), Function("notes_note_fresh")
 SPOOLED, NOTE_SPOOL = Function("notes_spooled"), Function("notes_note_spool")
 
 
 class ValkeyNotes:
-    """One small hash, lost with the rest of the hot store."""
+    """One small hash, lost with its slot; and the generations of users."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._key = f"{backend.prefix}notes"
 
-    async def generation(self) -> Generation:
-        """Reads the markers first."""
-        return await self._backend.generation.check()
+    async def generation(self, users: Collection[str] | None = None) -> Generation:
+        """The highest of all slots. Reads the markers of these users' slots first; None: of all slots."""
+        slots = None if users is None else {_slot_of_user(user) for user in users}
+        return await self._backend.generation.check(slots)
 
     def seen(self) -> Generation:
-        """The generation as of the last check, without a call."""
+        """The highest generation as of the last check, without a call."""
         return self._backend.generation.number
 
-    async def fresh(self) -> int:
-        """The newest generation that was found fresh."""
-        return await self._run(FRESH)
-
-    async def note_fresh(self, generation: Generation) -> None:
-        await self._run(NOTE_FRESH, generation)
+    def of_user(self, user: str) -> Generation:
+        """The generation of the user's slot as of the last check, without a call."""
+        return self._backend.generation.of(_slot_of_user(user))
 
     async def spooled(self) -> int:
         return await self._run(SPOOLED, self._backend.clock())
@@ -38,3 +37,7 @@ class ValkeyNotes:
 
     async def _run(self, function: Function, *arguments: str | int) -> int:
         return int(await self._backend.one(function, [self._key], *arguments))
+
+
+def _slot_of_user(user: str) -> int:
+    return slot_of(tag_of(user))

@@ -33,12 +33,21 @@ class FairPool(ConnectionPool):
         self._patience = patience
         self._free = asyncio.Semaphore(max_connections)
         self._given: set[AbstractConnection] = set()
+        self._retired = False
+
+    async def retire(self) -> None:
+        """Close all connections for good. One that is being made now is closed as soon as it is there."""
+        self._retired = True
+        await self.disconnect()
 
     async def get_connection(self, command_name: Any = None, *keys: Any, **options: Any) -> AbstractConnection:
         """Raises the library's ConnectionError if no connection is free in time."""
         await self._take_place()
         try:
             connection: AbstractConnection = await super().get_connection()  # type: ignore[no-untyped-call]
+            if self._retired:
+                await connection.disconnect()
+                raise LostConnection("the server is no longer used")
         except BaseException:
             self._free.release()
             raise

@@ -43,7 +43,7 @@ class StoredKeys:
     async def of_user(self, keys: UserKeys, user: str, room: str) -> list[StoredKey]:
         names = dict(zip(FAMILIES, keys.of(user)[1], strict=True))
         names["unread"] = keys.ledger(user, room)
-        generation = await self._backend.generation.check()
+        generation = await self._generation(keys.of(user)[0])
         facts: Mapping[str, Callable[[bytes], Any]] = {
             "read-pointer": lambda key: self._pointer(key, room, generation),
             "read-apart": lambda key: self._field(key, room, lambda raw: {"read one by one": numbers(seqs_of(raw))}),
@@ -58,8 +58,8 @@ class StoredKeys:
         return [stored for family, tell in facts.items() if (stored := await self._key(names[family], tell))]
 
     async def of_channel(self, keys: ChannelKeys, channel: str) -> list[StoredKey]:
-        _, latest = keys.latest(shard_of(channel))
-        generation = await self._backend.generation.check()
+        slot, latest = keys.latest(shard_of(channel))
+        generation = await self._generation(slot)
         timeline, everyone, state = keys.timeline(channel)
         facts: Mapping[str, Callable[[bytes], Any]] = {
             latest: lambda key: self._channel(key, channel, generation),
@@ -68,6 +68,10 @@ class StoredKeys:
             everyone: lambda key: self._sorted_set(key, "messages that mention everyone"),
         }
         return [stored for name, tell in facts.items() if (stored := await self._key(name.encode(), tell))]
+
+    async def _generation(self, slot: int) -> int:
+        await self._backend.generation.check([slot])
+        return self._backend.generation.of(slot)
 
     # ------------------------------------------------------------ commands
 

@@ -12,7 +12,7 @@ from readstate.domain.model import ChangeNumber, DropNumber, Generation, Mode, P
 from readstate.domain.rooms import is_thread
 from readstate.ports import Absent, LedgerLoad, LoadedUserRoom, Move, Moved, Read, Restore, Rewind, StoredKey
 
-from . import Overtaken
+from . import OVERTAKEN
 from .calls import Packet, UserCalls
 from .commands import Word, encode
 from .functions import Function
@@ -69,12 +69,11 @@ class ValkeyUsers(ValkeyViews):
             packet.add(index, _move(move, *packet.numbers(move.user_id, move.channel_id)))
         answers: list[Moved | Absent] = [Absent.NOT_LOADED] * len(moves)
         number = None if generation is None else Generation(generation >> 32)
-        try:
-            found, repeated = await once_or_reload(self._generation, self._calls.many(MOVE, packets, number))
-        except Overtaken:  # moves that were applied are lost with the generation
-            return answers
+        found, repeated = await once_or_reload(self._generation, self._calls.many(MOVE, packets, number))
         now = self._clock()
         for packet, values in found:
+            if values is OVERTAKEN:  # moves that were applied are lost with the slot
+                continue
             for index, value in zip(packet.indexes, values, strict=True):
                 answers[index] = _moved(moves[index], value, now, repeated)
         return answers
@@ -117,14 +116,19 @@ class ValkeyUsers(ValkeyViews):
 
     # ------------------------------------------------------------ loading
 
-    async def generation(self) -> DropNumber:
-        """The generation of the hot store, and in the lower 32 bits this process's drop number."""
-        return DropNumber((await self._generation.check() << 32) + self._drops.count)
+    async def generation(self, users: Collection[str]) -> DropNumber:
+        """The highest generation of all slots, and in the lower 32 bits this process's drop number."""
+        return DropNumber((await self._check(users) << 32) + self._drops.count)
 
     async def dropped(self, generation: DropNumber, users: Collection[str]) -> set[str]:
-        if await self._generation.check() != generation >> 32:
-            return set(users)
-        return self._drops.since(generation & 0xFFFFFFFF, users)
+        lost: set[str] = set()
+        if await self._check(users) > (known := generation >> 32):
+            lost = {user for user in users if self._generation.of(self._calls.keys.of(user)[0]) > known}
+        return lost | self._drops.since(generation & 0xFFFFFFFF, users)
+
+    async def _check(self, users: Collection[str]) -> Generation:
+        is_cluster = self._calls.backend.client.is_cluster
+        return await self._generation.check({self._calls.keys.of(user)[0] for user in users} if is_cluster else None)
 
     async def begin(self, user: str) -> int:
         """A change for the user before `install` makes the install fail; messages are kept for it instead.
@@ -132,10 +136,12 @@ class ValkeyUsers(ValkeyViews):
         The ticket is written first, then the markers are checked: a server that was emptied before the check has no
         marker, one that is emptied later has no ticket.
         """
+        slot = self._calls.keys.of(user)[0]
         for _ in range(3):
-            number = self._generation.number
+            number = self._generation.of(slot)
             ticket = int(await self._calls.one(BEGIN, user, random.getrandbits(53), self._load_ms))
-            if await self._generation.check() == number:
+            await self._generation.check([slot])
+            if self._generation.of(slot) == number:
                 break
         return ticket
 

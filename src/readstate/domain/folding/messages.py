@@ -15,7 +15,7 @@ from readstate.domain.errors import ChannelNotFound, MessageDeleted, MessageNotF
 from readstate.domain.events import ChannelEvent, DeleteEvent, Delivery, EditEvent, MembersEvent, MessageEvent
 from readstate.domain.facts import Changes, Effect, Facts, named_by_id
 from readstate.domain.hot_updates import ChannelHotUpdate, FanOut, OwnRead
-from readstate.domain.model import Channel, Entry, LogPosition, Message, Mode, Pointer, Undelivered
+from readstate.domain.model import Away, Channel, Entry, LogPosition, Message, Mode, Pointer, Undelivered
 from readstate.domain.rooms import is_thread, thread_room
 from readstate.domain.rules import EVERYONE, HERE
 
@@ -25,10 +25,10 @@ from .threads import ThreadFolding, is_tombstone
 
 
 def fold(
-    run: Sequence[Delivery], facts: Facts, fanout_max_members: int, online: Container[str]
+    run: Sequence[Delivery], facts: Facts, fanout_max_members: int, online: Container[str], keeps_badge: bool = True
 ) -> tuple[Changes, list[Effect]]:
-    """Apply a run to the facts. Who is away is decided here, once."""
-    folding = _Folding(facts, fanout_max_members, online)
+    """Apply a run to the facts. Who is away is decided here, once; not at all if no badge is kept."""
+    folding = _Folding(facts, fanout_max_members, online, keeps_badge)
     return folding.changes, [folding.apply(delivery) for delivery in run]
 
 
@@ -149,7 +149,7 @@ class _Folding(ThreadFolding, ChannelFolding):
 
     def _decide_away(self, effect: Effect, message: Message, channel: Channel, event: MessageEvent) -> None:
         """Split the receivers into those who are online (`reached`) and those who are away (`undelivered`)."""
-        if message.silent:
+        if message.silent or not self.keeps_badge:
             return
         name = channel.channel_id
         receivers = {user for user in named_by_id(event.mentions) if self._is_active(name, user)}
@@ -160,10 +160,17 @@ class _Folding(ThreadFolding, ChannelFolding):
         if message.thread_id is not None and message.thread_seq is not None:
             followers = self.facts.followers.get(thread_room(name, message.thread_id), {})
             receivers.update(user for user, member in followers.items() if member)
-        for user in sorted(receivers - {message.sender_id}):
-            noted = Undelivered(user, event.created_at, message.sender_id, name, message.id)
-            (effect.reached if user in self.online else effect.undelivered).append(noted)
-        self.changes.undelivered += effect.undelivered
+        away: list[str] = []
+        for user in sorted(receivers):
+            is_online = user in self.online
+            if not is_online:
+                away.append(user)
+            if user != message.sender_id:
+                noted = Undelivered(user, event.created_at, message.sender_id, name, message.id)
+                (effect.reached if is_online else effect.undelivered).append(noted)
+        if effect.undelivered:
+            decided = Away(name, message.id, message.sender_id, event.created_at, tuple(away))
+            self.changes.away[name, message.id] = decided
 
     # ------------------------------------------------------------ edits and deletes
 

@@ -19,12 +19,15 @@ def fold_reads(events: Sequence[ReadEvent]) -> list[ReadEvent]:
 
 
 def _merge_events(a: ReadEvent, b: ReadEvent) -> ReadEvent:
-    further, other = (a, b) if (a.epoch, a.last_read_seq) >= (b.epoch, b.last_read_seq) else (b, a)
-    state = merge(further.pointer, other.pointer)
-    same = (a.epoch, a.last_read_seq) == (b.epoch, b.last_read_seq)
-    return replace(
-        further,
-        apart=tuple(sorted(state.apart)),
-        read_at=max(a.read_at, b.read_at) if same else further.read_at,
-        change=max(a.change, b.change),
-    )
+    """Usually the further one as it is: only what differs from it is worth a new object."""
+    at_a, at_b = (a.epoch, a.last_read_seq), (b.epoch, b.last_read_seq)
+    further, other = (a, b) if at_a >= at_b else (b, a)
+    apart, read_at = further.apart, further.read_at
+    if a.epoch == b.epoch and (a.apart or b.apart):
+        apart = tuple(sorted(merge(further.pointer, other.pointer).apart))
+    if at_a == at_b:
+        read_at = max(read_at, other.read_at)
+    change = max(a.change, b.change)
+    if (apart, read_at, change) == (further.apart, further.read_at, further.change):
+        return further
+    return replace(further, apart=apart, read_at=read_at, change=change)

@@ -10,8 +10,9 @@ from readstate.domain.rules import advance, pointer_at
 
 
 class Folding:
-    def __init__(self, facts: Facts, fanout_max_members: int, online: Container[str]) -> None:
+    def __init__(self, facts: Facts, fanout_max_members: int, online: Container[str], keeps_badge: bool = True) -> None:
         self.facts = facts
+        self.keeps_badge = keeps_badge
         self.limit = fanout_max_members
         self.online = online
         self.changes = Changes()

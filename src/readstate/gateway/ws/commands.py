@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, structs
 
-from readstate.api import MarkUnread, ReadTarget, ThreadRead, frames
+from readstate.api import MarkUnread, ReadTarget, ThreadRead, Unread, frames
 from readstate.domain.errors import Forbidden, Invalid, ReadstateError
 from readstate.domain.rules import check_id
 
@@ -50,7 +50,7 @@ class Commands:
         await self._set_focus(channel)
         try:
             if frame.read:
-                await self._rs.reads.mark_read(self._user, channel, ReadTarget(), self._connection.connection_id)
+                await self._rs.reads.read(self._user, channel, ReadTarget(), self._connection.connection_id)
             after = await self._figures(channel)
         except ReadstateError:
             await self._take_back_focus(opened_before)
@@ -76,8 +76,8 @@ class Commands:
     async def _on_read(self, frame: frames.MarkRead) -> None:
         channel = check_id(frame.channel_id, "channel_id")
         if frame.thread_id is None:
-            result = await self._rs.reads.mark_read(self._user, channel, frame.target, self._connection.connection_id)
-            await self._ack_read(frame, channel, result.changed)
+            moved = await self._rs.reads.read(self._user, channel, frame.target, self._connection.connection_id)
+            await self._ack_read(frame, channel, moved.changed)
             return
         if (frame.up_to_seq, frame.up_to_time, frame.messages, frame.epoch) != (None, None, None, None):
             raise Invalid("a thread is read whole, or up_to a reply", field="thread_id")
@@ -89,20 +89,19 @@ class Commands:
     async def _on_unread(self, frame: frames.MarkUnread) -> None:
         channel = check_id(frame.channel_id, "channel_id")
         request = MarkUnread(from_=frame.from_, epoch=frame.epoch)
-        result = await self._rs.reads.mark_unread(self._user, channel, request, self._connection.connection_id)
-        if result.changed and self._focus == channel:
+        moved = await self._rs.reads.unread(self._user, channel, request, self._connection.connection_id)
+        if moved.changed and self._focus == channel:
             self._focus = None
-        await self._ack_read(frame, channel, result.changed)
+        await self._ack_read(frame, channel, moved.changed)
 
     async def _ack_read(self, frame: frames.ClientFrame, channel: str, changed: bool) -> None:
         """Acknowledge with the counts as of this position among the frames."""
-        self._connection.ack(frame, {**await self._figures(channel), "changed": changed})
+        self._connection.ack_read(frame, await self._figures(channel), changed)
 
-    async def _figures(self, channel: str) -> dict[str, Any]:
+    async def _figures(self, channel: str) -> Unread:
         now = await self._rs.renderer.unread(self._user, channel)
-        if now.latest is not None:
-            self._rs.live.showed(self._user, channel, now.latest.seq)
-        return {name: value for name, value in structs.asdict(now).items() if value is not UNSET}
+        self._rs.live.showed(self._user, now)
+        return now
 
     async def _on_auth(self, frame: frames.Auth) -> None:
         principal = await self._connection.verify(b"Bearer " + frame.token.encode())

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 import structlog
 from msgspec import UNSET, DecodeError, json
 
-from readstate.api import frames
+from readstate.api import Unread, frames
 from readstate.domain.errors import (
     ChannelNotFound,
     Forbidden,
@@ -325,6 +325,12 @@ class Connection:
         ref = {} if frame.ref is None else {"ref": frame.ref}
         given = {name: value for name, value in answer.items() if value is not UNSET}
         self.send({"type": "ack", **ref, **given})
+
+    def ack_read(self, frame: frames.ClientFrame, figures: Unread, changed: bool) -> None:
+        """An `ack` with the figures of a channel. Devices send little else, so it is put together from one encoding."""
+        ref = b"" if frame.ref is None else b'"ref":%b,' % _encode(frame.ref)
+        told = b"true" if changed else b"false"
+        self.push(b'{"type":"ack",%b%b,"changed":%b}' % (ref, _encode(figures)[1:-1], told))
 
     def _refuse(self, ref: frames.Ref | None, error: ReadstateError) -> None:
         self.send(frames.Error(code=error.code, detail=error.detail, retry=error.retry, ref=ref, field=error.field))

@@ -57,7 +57,8 @@ CREATE TABLE members (
 CREATE INDEX members_by_channel ON members (channel_id, active, user_id);
 
 -- A deleted message keeps its row and its seq. A delete of an unknown id leaves a row without a sender.
--- Everything that is asked of messages names a channel, so it is answered by one partition.
+-- Everything that is asked of messages names a channel, so it is answered by one partition. `away_set`: who was away when
+-- a message came, and `accepted_at`: when that was; both NULL if nobody was.
 CREATE TABLE messages (
     channel_id text COLLATE "C" NOT NULL,
     id text COLLATE "C" NOT NULL,
@@ -75,6 +76,8 @@ CREATE TABLE messages (
     backfill boolean NOT NULL,
     change bigint NOT NULL,
     position bigint NOT NULL,
+    accepted_at bigint,
+    away_set bigint,
     PRIMARY KEY (channel_id, id)
 ) PARTITION BY HASH (channel_id);
 
@@ -118,7 +121,19 @@ CREATE TABLE undo (
 CREATE INDEX undo_by_expiry ON undo (expires_at);
 CREATE INDEX undo_by_user ON undo (user_id);
 
--- Who wrote to whom while away. The key begins with what a badge counts, so it answers "how many different people
+-- The receivers of messages who were away, kept once for all messages of a channel that have the same ones. `key`: made
+-- from the ids. `used_at`: when a message last had it, to within a day.
+CREATE TABLE away_sets (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    channel_id text COLLATE "C" NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    receivers text[] COLLATE "C" NOT NULL,
+    used_at bigint NOT NULL,
+    UNIQUE (channel_id, key)
+);
+
+-- Who wrote to whom while away: the first message of each receiver, sender and channel since the receiver's last tap, and
+-- those that did not reach a receiver who was online. The key begins with what a badge counts, so it answers "how many different people
 -- since" by itself; and a note that comes again is the same one. An index answers alone only where pages are
 -- known to hold nothing but visible rows, so they are looked over early.
 CREATE TABLE undelivered (
@@ -130,8 +145,7 @@ CREATE TABLE undelivered (
     PRIMARY KEY (receiver_id, accepted_at, sender_id, channel_id, message_id)
 ) WITH (autovacuum_vacuum_insert_scale_factor = 0.02, autovacuum_vacuum_scale_factor = 0.05);
 
-CREATE INDEX undelivered_by_message ON undelivered (channel_id, message_id);
-CREATE INDEX undelivered_by_sender ON undelivered (sender_id);
+CREATE INDEX undelivered_by_pair ON undelivered (sender_id, channel_id, receiver_id, accepted_at);
 
 CREATE TABLE user_activity (
     user_id text COLLATE "C" PRIMARY KEY,
@@ -140,6 +154,8 @@ CREATE TABLE user_activity (
     receipts text NOT NULL DEFAULT 'public',
     user_change bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 80);
+
+CREATE INDEX user_activity_by_tap ON user_activity (last_tap);
 
 -- Which process writes, where only one may: its name, a number that grows with every change of hands, and until when
 -- nobody else may take over (in ms by the clock of the database).
@@ -164,8 +180,8 @@ END
 $$;
 
 -- Up to where the partitions of a log are applied. `base`: what is added to an offset to make it a place that no event
--- of an earlier log has. `reached`: [offset, user] for each receiver of the last batch who had a connection then: a
--- replay tracks its deliveries again. `epoch`: the leader epoch of the last event, if `epoch_position` is its position;
+-- of an earlier log has. `reached`: [offset, user] for each receiver of an event that may be incomplete who had a
+-- connection then: a replay tracks its deliveries again. `epoch`: the leader epoch of the last event, if `epoch_position` is its position;
 -- a process of an older version moves on without it.
 CREATE TABLE log_places (
     log text COLLATE "C" NOT NULL,
@@ -215,4 +231,13 @@ CREATE TABLE gone (
 CREATE TABLE secrets (
     name text COLLATE "C" PRIMARY KEY,
     value bytea NOT NULL
+);
+
+-- Generations of the hot store by slot: the number under which the state in these slots counts as loaded, and the run id
+-- of the server that owned them when they got it. A slot whose owner is another one has lost its state.
+CREATE TABLE slots (
+    first integer PRIMARY KEY,
+    last integer NOT NULL,
+    number bigint NOT NULL,
+    run text COLLATE "C" NOT NULL
 );

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from zlib import crc32
 
 from readstate.adapters.sql import rows
 from readstate.adapters.sql.files import numbered, queries
@@ -19,6 +20,12 @@ SQL = {
 }
 NEW_CHANNELS = 0x6368616E
 """The advisory lock space for channels that don't exist yet."""
+TAPS = 0x74617073
+"""The advisory lock space for taps."""
+TAP_BUCKETS = 16
+"""A tap locks the bucket of its user alone, a writer of messages shares all: taps in different buckets run together."""
+_ESCAPED = re.compile(r"\\(?:u00(..)|(.))")
+_CONTROLS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _NUL_IN_JSON = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 
 
@@ -40,10 +47,10 @@ class PostgresSession:
         status: str = await self._connection.execute(*self._call(name, values))
         return int(status.rpartition(" ")[2])
 
-    async def put(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Passes each column as an array."""
-        if rows:
-            await self._connection.execute(SQL[name][0], *zip(*rows, strict=True))
+    async def put(self, name: str, columns: Sequence[Sequence[Any]]) -> None:
+        """Passes each column as the text of an array."""
+        if columns and columns[0]:
+            await self._connection.execute(SQL[name][0], *map(as_array, columns))
 
     async def lock(self, channels: Iterable[str], user_rooms: Iterable[Key] = ()) -> None:
         """Locks channels, then members, then pointers, each in sorted order, so that two calls cannot deadlock."""
@@ -55,6 +62,12 @@ class PostgresSession:
         if keys := sorted(user_rooms):
             await self.value("lock_members", keys=as_json(keys))
             await self.value("lock_pointers", keys=as_json(keys))
+
+    async def lock_taps(self, user: str | None = None) -> None:
+        if user is None:
+            await self.value("lock_taps", space=TAPS, buckets=TAP_BUCKETS)
+        else:
+            await self.value("lock_tap", space=TAPS, bucket=crc32(user.encode()) % TAP_BUCKETS)
 
     def _call(self, name: str, values: Mapping[str, object]) -> list[object]:
         """A statement and its parameters."""
@@ -76,6 +89,20 @@ class PostgresSnapshot:
 
     def close(self) -> None:
         self._connection.terminate()
+
+
+def as_array(column: Sequence[str | int | bool | None]) -> str:
+    """An array as PostgreSQL writes it: a tenth of the driver's work, which looks at each item several times.
+
+    It differs from JSON in its brackets, and in control characters, which stand for themselves.
+    """
+    text = f"{{{as_json(column)[1:-1]}}}"
+    return _ESCAPED.sub(_unescaped, text) if "\\" in text else text
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    code, letter = escape.groups()
+    return chr(int(code, 16)) if code else _CONTROLS.get(letter, escape[0])
 
 
 def _findable(name: str, value: object) -> object:

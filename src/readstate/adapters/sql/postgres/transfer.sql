@@ -133,13 +133,15 @@ SELECT coalesce(max(position), 0) + 1 FROM channels;
 
 -- name: add_messages
 -- New messages, many in one statement.
-INSERT INTO messages
+INSERT INTO messages (channel_id, id, seq, sender_id, at, sent_at, text, preview, thread_id, thread_seq, mentions, silent,
+    deleted, backfill, change, position)
 SELECT channel_id, id, seq, sender_id, at, sent_at, text, preview, thread_id, thread_seq,
     ARRAY(SELECT jsonb_array_elements_text(mentions::jsonb)), silent, deleted, backfill, change, position
-FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::bigint[], $6::bigint[], $7::text[], $8::text[],
-    $9::text[], $10::bigint[], $11::text[], $12::boolean[], $13::boolean[], $14::boolean[], $15::bigint[],
-    $16::bigint[]) AS n (channel_id, id, seq, sender_id, at, sent_at, text, preview, thread_id, thread_seq, mentions,
-    silent, deleted, backfill, change, position);
+FROM unnest($1::text::text[], $2::text::text[], $3::text::bigint[], $4::text::text[], $5::text::bigint[],
+    $6::text::bigint[], $7::text::text[], $8::text::text[], $9::text::text[], $10::text::bigint[], $11::text::text[],
+    $12::text::boolean[], $13::text::boolean[], $14::text::boolean[], $15::text::bigint[], $16::text::bigint[])
+    AS n (channel_id, id, seq, sender_id, at, sent_at, text, preview, thread_id, thread_seq, mentions, silent, deleted,
+    backfill, change, position);
 
 -- name: put_user_rooms
 -- Memberships with preferences: (member, preferences).
@@ -286,6 +288,12 @@ DELETE FROM undo WHERE user_id = :user;
 -- name: erase_undelivered
 -- Who wrote to a user while away, and to whom the user wrote.
 DELETE FROM undelivered WHERE receiver_id = :user OR sender_id = :user;
+
+-- name: erase_away_sets
+-- A user in the sets of receivers of the user's channels. The key is made from what a set no longer is: it goes.
+UPDATE away_sets SET key = 'erased ' || id, receivers = array_remove(receivers, :user::text)
+WHERE channel_id IN (SELECT m.channel_id FROM members AS m WHERE m.user_id = :user)
+    AND :user = ANY (receivers);
 
 -- name: erase_activity
 -- When a user was last seen, and what the user wants.

@@ -109,7 +109,7 @@ INSERT INTO messages
 SELECT value ->> 'channel_id', value ->> 'id', value ->> 'seq', value ->> 'sender_id', value ->> 'at',
     value ->> 'sent_at', value ->> 'text', value ->> 'preview', value ->> 'thread_id', value ->> 'thread_seq',
     value -> 'mentions', value ->> 'silent', value ->> 'deleted', value ->> 'backfill', value ->> 'change',
-    value ->> 'position'
+    value ->> 'position', value ->> 'accepted_at', value ->> 'away_set'
 FROM json_each(:rows) WHERE true
 ON CONFLICT (channel_id, id) DO UPDATE SET
     text = excluded.text, preview = excluded.preview, mentions = excluded.mentions, deleted = excluded.deleted;
@@ -123,6 +123,44 @@ FROM json_each(:rows) WHERE true
 ON CONFLICT (user_id, channel_id) DO UPDATE SET
     active = excluded.active, joined_seq = excluded.joined_seq, joined_at = excluded.joined_at,
     skipped = excluded.skipped, joined_position = excluded.joined_position;
+
+-- name: away_sets
+-- Of sets of receivers by (channel, key), those that are there: (channel, key, id, last used).
+SELECT json_group_array(json_array(s.channel_id, s.key, s.id, s.used_at))
+FROM json_each(:keys) AS k
+CROSS JOIN away_sets AS s ON s.channel_id = k.value ->> 0 AND s.key = k.value ->> 1;
+
+-- name: put_away_sets
+-- Sets of receivers (channel, key, receivers, last used).
+INSERT INTO away_sets (channel_id, key, receivers, used_at)
+SELECT value ->> 0, value ->> 1, value -> 2, value ->> 3 FROM json_each(:rows) WHERE true
+ON CONFLICT (channel_id, key) DO UPDATE SET used_at = max(used_at, excluded.used_at);
+
+-- name: put_first_undelivered
+-- Messages (channel, sender, accepted at, id, set): a row for each receiver who has none from the sender in the channel
+-- since the last tap that is as old or older.
+INSERT INTO undelivered
+SELECT r.value, n.value ->> 2, n.value ->> 1, n.value ->> 0, n.value ->> 3
+FROM json_each(:rows) AS n
+CROSS JOIN away_sets AS s ON s.id = n.value ->> 4
+CROSS JOIN json_each(s.receivers) AS r
+WHERE r.value <> n.value ->> 1 AND NOT EXISTS (
+    SELECT 1 FROM undelivered AS u
+    WHERE u.sender_id = n.value ->> 1 AND u.channel_id = n.value ->> 0 AND u.receiver_id = r.value
+        AND u.accepted_at <= n.value ->> 2
+        AND u.accepted_at > coalesce((SELECT a.last_tap FROM user_activity AS a WHERE a.user_id = r.value), 0))
+ON CONFLICT DO NOTHING;
+
+-- name: put_undelivered_since
+-- Messages (channel, sender, accepted at, id, set, the first one's time): a row for each receiver who has tapped since.
+INSERT INTO undelivered
+SELECT a.user_id, n.value ->> 2, n.value ->> 1, n.value ->> 0, n.value ->> 3
+FROM user_activity AS a
+CROSS JOIN json_each(:rows) AS n
+CROSS JOIN away_sets AS s ON s.id = n.value ->> 4
+WHERE a.last_tap >= :since AND a.last_tap >= n.value ->> 5 AND a.user_id <> n.value ->> 1
+    AND EXISTS (SELECT 1 FROM json_each(s.receivers) AS r WHERE r.value = a.user_id)
+ON CONFLICT DO NOTHING;
 
 -- name: put_undelivered
 -- Who wrote to whom while away.
@@ -166,6 +204,22 @@ ON CONFLICT (user_id, channel_id) DO UPDATE SET
     user_change = max(user_change, excluded.user_change)
 WHERE excluded.epoch > epoch
     OR (excluded.epoch = epoch AND (excluded.last_read_seq > last_read_seq OR excluded.apart <> '[]'));
+
+-- name: merge_pointers
+-- The same for rows without `apart`.
+INSERT INTO read_receipts VALUES (?, ?, ?, ?, '[]', ?, ?, ?, ?)
+ON CONFLICT (user_id, channel_id) DO UPDATE SET
+    apart = CASE WHEN apart = '[]' OR excluded.epoch > epoch THEN '[]'
+        ELSE (SELECT json_group_array(value)
+              FROM (SELECT value FROM json_each(read_receipts.apart) ORDER BY value)
+              WHERE value > excluded.last_read_seq) END,
+    last_read_id = excluded.last_read_id,
+    last_read_at = excluded.last_read_at,
+    read_at = excluded.read_at,
+    last_read_seq = excluded.last_read_seq,
+    epoch = excluded.epoch,
+    user_change = max(user_change, excluded.user_change)
+WHERE excluded.epoch > epoch OR (excluded.epoch = epoch AND excluded.last_read_seq > last_read_seq);
 
 -- name: put_preferences
 -- What a member wants of a channel. A late write that a newer one has overtaken does nothing.
@@ -420,6 +474,32 @@ INSERT INTO secrets (name, value) VALUES (:secret, :bytes) ON CONFLICT (name) DO
 -- Counts the times that the hot state began empty.
 UPDATE meta SET value = max(value, :above) + 1 WHERE key = 'generation' RETURNING value;
 
+-- name: slots
+-- The generations of the hot store by slot.
+SELECT json_group_array(json_array(first, last, number, run)) FROM (SELECT * FROM slots ORDER BY first);
+
+-- name: hold_slots
+-- No other process renews slots until the transaction ends.
+UPDATE meta SET value = value WHERE key = 'generation' RETURNING 1;
+
+-- name: drop_slots
+-- Before all of them are written again.
+DELETE FROM slots;
+
+-- name: put_slots
+-- The generations of the hot store by slot, in place of those before.
+INSERT INTO slots (first, last, number, run)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(:rows);
+
+-- name: fresh
+-- The highest generation that is fresh.
+SELECT coalesce(max(value), 0) FROM meta WHERE key = 'fresh';
+
+-- name: note_fresh
+-- A higher one stays.
+INSERT INTO meta (key, value) VALUES ('fresh', :number)
+ON CONFLICT (key) DO UPDATE SET value = max(value, excluded.value);
+
 -- name: note_spool
 -- Reads wait in a spool; that counts until a time.
 INSERT INTO meta (key, value) VALUES ('spool:' || :spool, :until)
@@ -573,11 +653,12 @@ WHERE receiver_id = :user
     AND accepted_at > coalesce((SELECT last_tap FROM user_activity WHERE user_id = :user), 0);
 
 -- name: receivers_of_gone
--- Of notes (receiver, accepted at, sender), the receivers of those that are there no more.
+-- Of notes (receiver, accepted at, sender, channel), the receivers of those for whom no row stands any more.
 SELECT json_group_array(DISTINCT k.value ->> 0) FROM json_each(:keys) AS k
 WHERE NOT EXISTS (
     SELECT 1 FROM undelivered AS u
-    WHERE u.receiver_id = k.value ->> 0 AND u.accepted_at = k.value ->> 1 AND u.sender_id = k.value ->> 2);
+    WHERE u.sender_id = k.value ->> 2 AND u.channel_id = k.value ->> 3 AND u.receiver_id = k.value ->> 0
+        AND u.accepted_at <= k.value ->> 1);
 
 -- name: tapped_count
 -- How many different people wrote between two taps.
@@ -585,18 +666,62 @@ SELECT count(DISTINCT sender_id) FROM undelivered
 WHERE receiver_id = :user AND accepted_at > :since AND accepted_at <= :until;
 
 -- name: tapped_messages
--- What they wrote in channels that the user is in now, newest first, from a place on.
+-- What they wrote in channels that the user is in now, newest first, from a place on: the messages that have a row, and
+-- those of the same sender in the same channel, from the first of these on, in whose set of receivers the user is.
+WITH here AS MATERIALIZED (
+    SELECT u.sender_id, u.channel_id, u.message_id AS id, u.accepted_at, coalesce(x.seq, 0) AS seq
+    FROM undelivered AS u
+    LEFT JOIN messages AS x ON x.channel_id = u.channel_id AND x.id = u.message_id
+    WHERE u.receiver_id = :user AND u.accepted_at > :since AND u.accepted_at <= :until
+        AND (SELECT r.active FROM members AS r WHERE r.user_id = :user AND r.channel_id = u.channel_id)),
+pairs AS MATERIALIZED (
+    SELECT sender_id, channel_id, min(accepted_at) AS accepted_at, min(seq) AS seq
+    FROM here GROUP BY sender_id, channel_id),
+sets AS MATERIALIZED (
+    SELECT s.id FROM away_sets AS s
+    WHERE s.channel_id IN (SELECT channel_id FROM pairs)
+        AND EXISTS (SELECT 1 FROM json_each(s.receivers) AS r WHERE r.value = :user)),
+shown AS (
+    SELECT channel_id, id, accepted_at FROM here
+    UNION
+    SELECT x.channel_id, x.id, x.accepted_at FROM pairs AS p
+    CROSS JOIN messages AS x ON x.channel_id = p.channel_id AND x.sender_id = p.sender_id AND x.seq >= p.seq
+    WHERE x.accepted_at >= p.accepted_at AND x.accepted_at <= :until AND x.away_set IN (SELECT id FROM sets)
+    UNION
+    SELECT x.channel_id, x.id, x.accepted_at FROM pairs AS p
+    CROSS JOIN messages AS x ON x.channel_id = p.channel_id AND x.sender_id = p.sender_id AND x.seq IS NULL
+    WHERE x.accepted_at >= p.accepted_at AND x.accepted_at <= :until AND x.away_set IN (SELECT id FROM sets))
 SELECT json_group_array(json_object(
     'channel_id', m.channel_id, 'id', m.id, 'seq', m.seq, 'sender_id', m.sender_id, 'at', m.at,
     'sent_at', m.sent_at, 'text', m.text, 'preview', m.preview, 'thread_id', m.thread_id,
     'thread_seq', m.thread_seq, 'mentions', json(m.mentions), 'silent', m.silent, 'deleted', m.deleted,
-    'backfill', m.backfill, 'change', m.change, 'accepted_at', m.accepted_at))
-FROM (SELECT x.*, u.accepted_at FROM undelivered AS u
-      JOIN messages AS x ON x.channel_id = u.channel_id AND x.id = u.message_id
-      WHERE u.receiver_id = :user AND u.accepted_at > :since AND u.accepted_at <= :until
-          AND (SELECT r.active FROM members AS r WHERE r.user_id = :user AND r.channel_id = u.channel_id)
-          AND (u.accepted_at, x.at, x.channel_id, x.id) < (:accepted_at, :at, :channel_id, :message_id)
-      ORDER BY u.accepted_at DESC, x.at DESC, x.channel_id DESC, x.id DESC LIMIT :limit) AS m;
+    'backfill', m.backfill, 'change', m.change, 'accepted_at', m.shown_at))
+FROM (SELECT x.*, n.accepted_at AS shown_at FROM shown AS n
+      CROSS JOIN messages AS x ON x.channel_id = n.channel_id AND x.id = n.id
+      WHERE (n.accepted_at, x.at, x.channel_id, x.id) < (:accepted_at, :at, :channel_id, :message_id)
+      ORDER BY n.accepted_at DESC, x.at DESC, x.channel_id DESC, x.id DESC LIMIT :limit) AS m;
+
+-- name: renew_undelivered
+-- A tap ends the rows up to it. What came after it, and had no row because of one of these, gets its own.
+WITH pairs AS MATERIALIZED (
+    SELECT u.sender_id, u.channel_id, min(coalesce(x.seq, 0)) AS seq
+    FROM undelivered AS u
+    LEFT JOIN messages AS x ON x.channel_id = u.channel_id AND x.id = u.message_id
+    WHERE u.receiver_id = :user AND u.accepted_at > :since AND u.accepted_at <= :at
+    GROUP BY u.sender_id, u.channel_id),
+sets AS MATERIALIZED (
+    SELECT s.id FROM away_sets AS s
+    WHERE s.channel_id IN (SELECT channel_id FROM pairs)
+        AND EXISTS (SELECT 1 FROM json_each(s.receivers) AS r WHERE r.value = :user))
+INSERT INTO undelivered
+SELECT :user, x.accepted_at, x.sender_id, x.channel_id, x.id FROM pairs AS p
+CROSS JOIN messages AS x ON x.channel_id = p.channel_id AND x.sender_id = p.sender_id AND x.seq >= p.seq
+WHERE x.accepted_at > :at AND x.away_set IN (SELECT id FROM sets)
+UNION
+SELECT :user, x.accepted_at, x.sender_id, x.channel_id, x.id FROM pairs AS p
+CROSS JOIN messages AS x ON x.channel_id = p.channel_id AND x.sender_id = p.sender_id AND x.seq IS NULL
+WHERE x.accepted_at > :at AND x.away_set IN (SELECT id FROM sets)
+ON CONFLICT DO NOTHING;
 
 -- name: receivers_after
 -- The next of those who have anything undelivered, each found by one look at the index.
@@ -609,11 +734,24 @@ SELECT json_group_array(receiver_id) FROM found WHERE receiver_id IS NOT NULL;
 
 -- name: expire_undelivered
 -- What was shown by a tap and is older than it need be, of these receivers.
-DELETE FROM undelivered WHERE rowid IN (
-    SELECT u.rowid FROM json_each(:keys) AS k
+DELETE FROM undelivered WHERE (receiver_id, accepted_at, sender_id, channel_id, message_id) IN (
+    SELECT u.receiver_id, u.accepted_at, u.sender_id, u.channel_id, u.message_id FROM json_each(:keys) AS k
     CROSS JOIN user_activity AS a ON a.user_id = k.value AND a.last_tap <= :tapped
     CROSS JOIN undelivered AS u ON u.receiver_id = a.user_id AND u.accepted_at <= min(a.last_tap, :before)
     LIMIT :limit);
+
+-- name: receivers_before
+-- Of these receivers, those who have anything that is as old.
+SELECT json_group_array(k.value) FROM json_each(:keys) AS k
+WHERE EXISTS (SELECT 1 FROM undelivered AS u WHERE u.receiver_id = k.value AND u.accepted_at <= :before);
+
+-- name: expire_untapped
+-- What is as old, of these receivers.
+DELETE FROM undelivered WHERE receiver_id IN (SELECT value FROM json_each(:keys)) AND accepted_at <= :before;
+
+-- name: expire_away_sets
+-- Sets of receivers that no message has had since then.
+DELETE FROM away_sets WHERE used_at < :before;
 
 -- name: purge_messages
 -- All messages of a deleted channel.
@@ -621,7 +759,12 @@ DELETE FROM messages WHERE channel_id = :channel;
 
 -- name: purge_undelivered
 -- Nobody is told of messages in a deleted channel.
-DELETE FROM undelivered WHERE channel_id = :channel;
+DELETE FROM undelivered
+WHERE sender_id IN (SELECT DISTINCT sender_id FROM messages WHERE channel_id = :channel) AND channel_id = :channel;
+
+-- name: purge_away_sets
+-- Of a deleted channel.
+DELETE FROM away_sets WHERE channel_id = :channel;
 
 -- name: purge_members
 -- Nobody is in a deleted channel or its threads; that somebody was is kept, so that devices are told.
@@ -663,9 +806,13 @@ WHERE true
 ON CONFLICT DO NOTHING;
 
 -- name: move_log_positions
--- Everything up to these log positions is applied: (part, base, position, leader epoch, who had a connection meanwhile).
+-- Everything up to these log positions is applied: (part, base, position, leader epoch, who had a connection meanwhile,
+-- and from which offset on what was known of that before is kept).
 UPDATE log_places SET base = k.value ->> 1, position = k.value ->> 2, epoch = k.value ->> 3,
-    epoch_position = k.value ->> 2, reached = k.value -> 4
+    epoch_position = k.value ->> 2,
+    reached = (SELECT json_group_array(json(r.value)) FROM
+               (SELECT value FROM json_each(log_places.reached) WHERE value ->> 0 >= k.value ->> 5
+                UNION ALL SELECT value FROM json_each(k.value -> 4)) AS r)
 FROM json_each(:positions) AS k WHERE log = :source AND part = k.value ->> 0;
 
 -- name: log_positions
@@ -678,15 +825,23 @@ SELECT json_group_array(json_array(part, base, position, -1)) FROM log_places WH
 UPDATE log_places SET base = position - :offset, reached = '[]'
 WHERE log = :source AND part = :part AND base = :base AND position - base > :offset;
 
--- name: undelivered_of
--- To whom messages (channel, id) were undelivered.
-SELECT json_group_array(json_object('receiver_id', u.receiver_id, 'accepted_at', u.accepted_at,
-    'sender_id', u.sender_id, 'channel_id', u.channel_id, 'message_id', u.message_id))
+-- name: away_of
+-- Of messages (channel, id), those that came while receivers were away: (channel, id, sender, accepted at, receivers).
+SELECT json_group_array(json_array(m.channel_id, m.id, m.sender_id, m.accepted_at, json(s.receivers)))
 FROM json_each(:keys) AS k
-CROSS JOIN undelivered AS u ON u.channel_id = k.value ->> 0 AND u.message_id = k.value ->> 1;
+CROSS JOIN messages AS m ON m.channel_id = k.value ->> 0 AND m.id = k.value ->> 1
+CROSS JOIN away_sets AS s ON s.id = m.away_set;
+
+-- name: undelivered_of
+-- Of rows (receiver, accepted at, sender, channel, message), those that are there.
+SELECT json_group_array(json(k.value)) FROM json_each(:keys) AS k
+WHERE EXISTS (
+    SELECT 1 FROM undelivered AS u
+    WHERE u.receiver_id = k.value ->> 0 AND u.accepted_at = k.value ->> 1 AND u.sender_id = k.value ->> 2
+        AND u.channel_id = k.value ->> 3 AND u.message_id = k.value ->> 4);
 
 -- name: reached_in
--- Who had a connection when the last batch of these parts of a log was stored: (part, offset, user).
+-- Who had a connection when the last batches of these parts of a log were stored: (part, offset, user).
 SELECT json_group_array(json_array(p.part, r.value ->> 0, r.value ->> 1))
 FROM log_places AS p, json_each(p.reached) AS r
 WHERE p.log = :source AND p.part IN (SELECT value FROM json_each(:parts));

@@ -53,7 +53,8 @@ CREATE TABLE members (
 
 CREATE INDEX members_by_channel ON members (channel_id, active, user_id);
 
--- A deleted message keeps its row and its seq. A delete of an unknown id leaves a row without a sender.
+-- A deleted message keeps its row and its seq. A delete of an unknown id leaves a row without a sender. `away_set`: who
+-- was away when it came, and `accepted_at`: when that was; both NULL if nobody was.
 CREATE TABLE messages (
     channel_id TEXT NOT NULL,
     id TEXT NOT NULL,
@@ -70,7 +71,9 @@ CREATE TABLE messages (
     deleted INTEGER NOT NULL,
     backfill INTEGER NOT NULL,
     change INTEGER NOT NULL,
-    position INTEGER NOT NULL
+    position INTEGER NOT NULL,
+    accepted_at INTEGER,
+    away_set INTEGER
 ) STRICT;
 
 CREATE UNIQUE INDEX messages_by_id ON messages (channel_id, id);
@@ -104,17 +107,29 @@ CREATE TABLE undo (
 
 CREATE INDEX undo_by_expiry ON undo (expires_at);
 
--- Who wrote to whom while away. The index answers "how many different people since" by itself.
+-- The receivers of messages who were away, kept once for all messages of a channel that have the same ones. `key`: made
+-- from the ids. `used_at`: when a message last had it, to within a day.
+CREATE TABLE away_sets (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    channel_id TEXT NOT NULL,
+    key TEXT NOT NULL,
+    receivers TEXT NOT NULL,
+    used_at INTEGER NOT NULL,
+    UNIQUE (channel_id, key)
+) STRICT;
+
+-- Who wrote to whom while away: the first message of each receiver, sender and channel since the receiver's last tap. The
+-- key answers "how many different people since" by itself.
 CREATE TABLE undelivered (
     receiver_id TEXT NOT NULL,
     accepted_at INTEGER NOT NULL,
     sender_id TEXT NOT NULL,
     channel_id TEXT NOT NULL,
-    message_id TEXT NOT NULL
-) STRICT;
+    message_id TEXT NOT NULL,
+    PRIMARY KEY (receiver_id, accepted_at, sender_id, channel_id, message_id)
+) STRICT, WITHOUT ROWID;
 
-CREATE INDEX undelivered_by_receiver ON undelivered (receiver_id, accepted_at, sender_id);
-CREATE UNIQUE INDEX undelivered_by_message ON undelivered (channel_id, message_id, receiver_id);
+CREATE INDEX undelivered_by_pair ON undelivered (sender_id, channel_id, receiver_id, accepted_at);
 
 CREATE TABLE user_activity (
     user_id TEXT PRIMARY KEY,
@@ -124,9 +139,11 @@ CREATE TABLE user_activity (
     user_change INTEGER NOT NULL DEFAULT 0
 ) STRICT, WITHOUT ROWID;
 
+CREATE INDEX user_activity_by_tap ON user_activity (last_tap);
+
 -- Up to where the partitions of a log are applied. `base`: what is added to an offset to make it a place that no event
--- of an earlier log has. `reached`: [offset, user] for each receiver of the last batch who had a connection then: a
--- replay tracks its deliveries again. `epoch`: the leader epoch of the last event, if `epoch_position` is its position;
+-- of an earlier log has. `reached`: [offset, user] for each receiver of an event that may be incomplete who had a
+-- connection then: a replay tracks its deliveries again. `epoch`: the leader epoch of the last event, if `epoch_position` is its position;
 -- a process of an older version moves on without it.
 CREATE TABLE log_places (
     log TEXT NOT NULL,
@@ -177,4 +194,13 @@ CREATE TABLE gone (
 CREATE TABLE secrets (
     name TEXT PRIMARY KEY,
     value BLOB NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Generations of the hot store by slot: the number under which the state in these slots counts as loaded, and the run id
+-- of the server that owned them when they got it. A slot whose owner is another one has lost its state.
+CREATE TABLE slots (
+    first INTEGER PRIMARY KEY,
+    last INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    run TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;

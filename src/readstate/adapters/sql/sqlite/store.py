@@ -22,6 +22,7 @@ T = TypeVar("T")
 SQL = queries("sqlite") | queries("sqlite", "transfer.sql") | queries("sqlite", "upkeep.sql")
 _MANY = {
     "merge_receipts": for_rows(SQL["merge_receipts"], (500, 100, 20, 5, 1)),
+    "merge_pointers": for_rows(SQL["merge_pointers"], (500, 100, 20, 5, 1)),
     "add_messages": for_rows(SQL["add_messages"], (500, 50, 5, 1)),
 }
 """Variants of a statement by number of rows."""
@@ -99,11 +100,14 @@ class SqliteSession:
     async def run(self, name: str, **values: object) -> int:
         return self._db.execute(SQL[name], values).rowcount
 
-    async def put(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        execute_rows(self._db, _MANY[name], rows)
+    async def put(self, name: str, columns: Sequence[Sequence[Any]]) -> None:
+        execute_rows(self._db, _MANY[name], list(zip(*columns, strict=True)))
 
     async def lock(self, channels: Iterable[str], user_rooms: Iterable[Key] = ()) -> None:
         """A file has one writer: everything is locked already."""
+
+    async def lock_taps(self, user: str | None = None) -> None:
+        """As `lock`."""
 
 
 class SqliteSnapshot:

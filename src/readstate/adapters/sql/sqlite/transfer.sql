@@ -129,7 +129,9 @@ SELECT coalesce(max(position), 0) + 1 FROM channels;
 
 -- name: add_messages
 -- New messages, many in one statement.
-INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO messages (channel_id, id, seq, sender_id, at, sent_at, text, preview, thread_id, thread_seq, mentions, silent,
+    deleted, backfill, change, position)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: put_user_rooms
 -- Memberships with preferences: (member, preferences).
@@ -263,6 +265,13 @@ DELETE FROM undo WHERE user_id = :user;
 -- name: erase_undelivered
 -- Who wrote to a user while away, and to whom the user wrote.
 DELETE FROM undelivered WHERE receiver_id = :user OR sender_id = :user;
+
+-- name: erase_away_sets
+-- A user in the sets of receivers of the user's channels. The key is made from what a set no longer is: it goes.
+UPDATE away_sets SET key = 'erased ' || id, receivers = (
+    SELECT json_group_array(r.value) FROM json_each(away_sets.receivers) AS r WHERE r.value <> :user)
+WHERE channel_id IN (SELECT m.channel_id FROM members AS m WHERE m.user_id = :user)
+    AND EXISTS (SELECT 1 FROM json_each(away_sets.receivers) AS r WHERE r.value = :user);
 
 -- name: erase_activity
 -- When a user was last seen, and what the user wants.

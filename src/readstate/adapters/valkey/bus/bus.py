@@ -61,15 +61,19 @@ class ValkeyBus:
         """Deliver announcements from now on, and call `missed` when some may have been lost.
 
         `missed` is also called at the start, because something may have happened while the connection was made. While
-        this process holds no devices (`is_idle`), as in a worker, the reads of others are not decoded.
+        this process holds no devices (`is_idle`), as in a worker, it does not listen to the reads of others.
         """
         self._listener = Listener(self._servers, self.channels, self._sender, on_announcements, missed, is_idle)
         self._listening = asyncio.create_task(self._listener.run())
 
     @property
     def idle(self) -> bool:
-        """Always False: other instances may hold devices, and outside subscribers listen."""
+        """Always False: other instances may hold devices, and outside subscribers listen. The sender asks for both."""
         return False
+
+    async def attend(self) -> None:
+        if self._listener is not None:
+            await self._listener.attend()
 
     @property
     def connected(self) -> bool:

@@ -31,13 +31,14 @@ class BusConnection:
     def __init__(self, connection: AbstractConnection) -> None:
         self._connection = connection
 
-    async def ask(self, *commands: Sequence[str | bytes]) -> None:
+    async def ask(self, *commands: Sequence[str | bytes]) -> list[Any]:
         """Send commands together and read all answers; then raise the first refusal, if any."""
         await self.send(*commands)
         answers = [await self._answer() for _ in commands]
         for answer in answers:
             if isinstance(answer, ResponseError):
                 raise answer
+        return answers
 
     async def subscribe(self, command: str, channels: Sequence[str]) -> None:
         """Return once all channels are subscribed. One command: no message arrives between its confirmations."""

@@ -2,8 +2,12 @@
 
 An instance also receives its own batches, as a probe: heartbeats that the server accepted must come back. This detects
 a connection that still answers but leads to a node that no longer owns the channels.
+
+A process listens to reads only while it holds devices. The first device waits until the server has confirmed that, and
+looks for what it missed afterwards. Meanwhile gaps in the numbers mean nothing: the numbers of reads are lacking.
 """
 
+import asyncio
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -13,6 +17,7 @@ import structlog
 
 from readstate.domain.announcements import Announcement, OnAnnouncements, OnGap
 from readstate.domain.errors import ReadstateError
+from readstate.tasks import retrieve_exception
 from readstate.telemetry import BUS_GAPS, BUS_SKIPPED
 
 from .connections import BusConnection, BusServers, Reconnecting
@@ -49,6 +54,28 @@ class Listener(Reconnecting):
         self._answer_at = self._batch_at = self._echo_at = self._checked_at = time.monotonic()
         """When the server last sent anything, any batch, a batch of this instance; when silence was last checked."""
         self._listened = False
+        self._connection: BusConnection | None = None
+        self._asked = False
+        """Whether reads are subscribed, or will be when the server confirms it."""
+        self._hearing = asyncio.Event()
+        """Set while reads are subscribed."""
+        self._late = False
+        """A device did not wait for the confirmation: it must look again after it."""
+        self._idle_at = self._busy_at = 0.0
+        """When this process last held no device, and when it last held one."""
+        self._leaving = 0
+        """Subscriptions that this process has ended, and that the server has not confirmed yet."""
+
+    async def attend(self) -> None:
+        """Return when reads are subscribed. If that takes too long, devices look again later."""
+        if self._hearing.is_set() or not self.connected:  # a new connection is a gap, after which devices look
+            return
+        self._ask_for_reads()
+        try:
+            async with asyncio.timeout(self._timings.bus_answer):
+                await self._hearing.wait()
+        except TimeoutError:
+            self._late = True
 
     async def deliver(self, announcements: Sequence[Announcement]) -> None:
         """Deliver announcements of any instance. Never fails: what cannot be delivered counts as missed."""
@@ -76,13 +103,17 @@ class Listener(Reconnecting):
             else:
                 self._answer_at = now
                 await self._take(message, now)
+            await self._follow_devices(connection, now)
             if now - self._checked_at > self._timings.bus_check:
                 self._checked_at, self._failures = now, 0
                 if (since := self._numbers.silent(now)) is not None:
                     await self._report_gap("silence", now - since)
 
     async def _subscribe(self, connection: BusConnection) -> None:
-        await connection.subscribe("SSUBSCRIBE" if self._servers.is_cluster else "SUBSCRIBE", self._channels)
+        self._connection, self._asked, self._late, self._leaving = connection, not self._is_idle(), False, 0
+        self._idle_at = self._busy_at = time.monotonic()
+        self._hearing.clear()
+        await connection.subscribe(self._command("SUBSCRIBE"), self._channels if self._asked else self._channels[1:])
         now = time.monotonic()
         self._numbers.listen(now)
         if self._listened:
@@ -92,6 +123,34 @@ class Listener(Reconnecting):
         self._listened = True
         self._answer_at = self._batch_at = self._echo_at = self._checked_at = now
         self.connected = True
+        if self._asked:
+            self._hearing.set()
+
+    def _command(self, name: str) -> str:
+        return f"S{name}" if self._servers.is_cluster else name
+
+    def _ask_for_reads(self) -> None:
+        """In a task of its own: a device that leaves meanwhile must not break the connection."""
+        if self._asked or self._connection is None:
+            return
+        self._asked = True
+        self._asking = asyncio.create_task(self._connection.send((self._command("SUBSCRIBE"), self._channels[0])))
+        self._asking.add_done_callback(retrieve_exception)  # a connection that breaks is noticed by its reader
+
+    async def _follow_devices(self, connection: BusConnection, now: float) -> None:
+        """Stop to listen to reads when this process has held no device for a while."""
+        if not self._is_idle():
+            self._busy_at = now
+            if not self._asked:  # a device came while the connection was made
+                self._late = True
+                self._ask_for_reads()
+            return
+        self._idle_at = now
+        if self._hearing.is_set() and now - self._busy_at > self._timings.bus_silent:
+            self._asked = False
+            self._hearing.clear()
+            self._leaving += 1
+            await connection.send((self._command("UNSUBSCRIBE"), self._channels[0]))
 
     async def _check(self, connection: BusConnection, now: float) -> None:
         """Nothing arrived: check that the server answers and that this instance receives its own batches."""
@@ -104,7 +163,11 @@ class Listener(Reconnecting):
     async def _take(self, message: Any, now: float) -> None:
         kind = message[0]
         if kind in {b"unsubscribe", b"sunsubscribe"}:
-            raise ConnectionError("the channel has moved")
+            if message[1] != self._reads or not self._leaving:
+                raise ConnectionError("the channel has moved")
+            self._leaving -= 1
+        if kind in {b"subscribe", b"ssubscribe"}:
+            await self._heard_reads(now)
         if kind not in {b"message", b"smessage"}:
             return
         self._batch_at = now
@@ -120,10 +183,18 @@ class Listener(Reconnecting):
             return
         BUS_SKIPPED.labels("unknown").inc(received.skipped)
         fresh, since = self._numbers.take(received, now)
-        if since is not None:
+        if since is not None and self._hearing.is_set():
             await self._report_gap("number", now - since)
         if fresh and received.announcements:
             await self.deliver(received.announcements)
+
+    async def _heard_reads(self, now: float) -> None:
+        """The server has confirmed the subscription to reads."""
+        self._numbers.listen(now)
+        self._hearing.set()
+        if self._late:
+            self._late = False
+            await self._catch_up(now - self._idle_at)
 
     async def _report_gap(self, sign: str, seconds: float) -> None:
         BUS_GAPS.labels(sign).inc()

@@ -3,6 +3,9 @@
 Announcements wait in a bounded queue and are sent in packs. A pack whose answer is missing is sent again with the same
 numbers, so that subscribers skip what they have. Announcements that are given up leave a gap in the numbers, and
 subscribers that notice the gap look up what has happened.
+
+Reads that nobody listens to are not published. The server is asked after they were queued, and so after they were done:
+a process that subscribes later looks later, and finds them.
 """
 
 import asyncio
@@ -10,10 +13,12 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 
 from msgspec import Struct
+from redis.exceptions import ResponseError
 
-from readstate.domain.announcements import Announcement
+from readstate.domain.announcements import Announcement, PointerMoved
 from readstate.telemetry import BUS_LOST, BUS_PUBLISHED
 
 from .connections import BusConnection, BusServers, Reconnecting
@@ -44,6 +49,9 @@ class Sender(Reconnecting):
         super().__init__(servers, reads, NAME)
         self.publisher = publisher
         self._command = "SPUBLISH" if servers.is_cluster else "PUBLISH"
+        self._count_listeners: list[tuple[str, ...]] = [("PUBSUB", "NUMSUB", reads), ("PUBSUB", "NUMPAT")]
+        if servers.is_cluster:
+            self._count_listeners = [("PUBSUB", "SHARDNUMSUB", reads)]
         self._reads, self._others = reads, others
         self._queue: deque[Announcement] = deque()
         self._queued = asyncio.Event()
@@ -52,6 +60,8 @@ class Sender(Reconnecting):
         self._handed_over = 0
         """Batches up to this number have reached the server, or subscribers can see that they did not."""
         self._pack = _Pack()
+        self._signed_at = 0.0
+        """When a pack was last made that everyone receives, also processes that do not listen to reads (monotonic)."""
         self.answered_at = 0.0
         """When the server last accepted a pack (monotonic)."""
 
@@ -75,7 +85,10 @@ class Sender(Reconnecting):
             if not self._pack.commands:
                 if self.connected:
                     await self._wait()
-                self._pack = self._fill()
+                size = min(len(self._queue), MAX_PACK)
+                self._pack = self._fill(size, await self._are_reads_heard(connection, size))
+                if not self._pack.commands:
+                    continue
             self._pack.tries += 1
             await connection.ask(*self._pack.commands)
             self.connected, self._failures, self.answered_at = True, 0, time.monotonic()
@@ -92,17 +105,32 @@ class Sender(Reconnecting):
                 async with asyncio.timeout(self._timings.bus_heartbeat):
                     await self._queued.wait()
 
-    def _fill(self) -> "_Pack":
-        """What is queued, or a heartbeat."""
-        some = [self._queue.popleft() for _ in range(min(len(self._queue), MAX_PACK))]
-        commands = []
+    async def _are_reads_heard(self, connection: BusConnection, size: int) -> bool:
+        """Whether the first `size` queued announcements include reads, and a process listens to those."""
+        if not any(isinstance(one, PointerMoved) for one in islice(self._queue, size)):
+            return False
+        try:
+            counts = await connection.ask(*self._count_listeners)
+        except ResponseError:  # an ACL may not allow the question
+            return True
+        return any(count[-1] if isinstance(count, list) else count for count in counts)
+
+    def _fill(self, size: int, reads_are_heard: bool) -> "_Pack":
+        """Take `size` announcements from the queue; leave out reads without listeners; add a heartbeat if it is due."""
+        some = [self._queue.popleft() for _ in range(size)]
+        commands, published, now = [], 0, time.monotonic()
         for reads, announcements in runs(some):
+            if reads and not reads_are_heard:
+                continue
             self._number += 1
+            published += len(announcements)
             commands.append(self._publish(self._reads if reads else self._others, announcements))
+            self._signed_at = self._signed_at if reads else now
         is_last = self._closing and not self._queue
-        if is_last or not some:
+        if is_last or not self.connected or now - self._signed_at >= self._timings.bus_heartbeat:
             commands.append(self._publish(self._others, bye=is_last))
-        return _Pack(commands, len(some), self._number, is_last)
+            self._signed_at = now
+        return _Pack(commands, published, self._number, is_last)
 
     def _publish(
         self, channel: str, announcements: Sequence[Announcement] = (), bye: bool = False

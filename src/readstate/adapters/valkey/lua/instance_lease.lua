@@ -1,8 +1,11 @@
 -- The leases of processes. `instances` is a hash: '' -> generation and when it began; instance -> when its lease ends
 -- (both by the server's clock).
--- KEYS  1 instances
+-- `generations-began` is a hash: number -> when a process first named it. It is lost with the leases.
+-- KEYS  1 instances   2 generations-began
 -- ARGV  1 generation   2 the caller, '' for none   3 length of its lease (ms)   4 1: take a lease, else renew it
--- Returns the age of the generation (ms), whether the caller has a lease, who lives, whose lease is over
+--       5.. the numbers of all slots, as far as the caller knows them
+-- Returns the age of the leases' generation (ms), whether the caller has a lease, who lives, whose lease is over, and
+-- for each of the caller's numbers how long it is known (ms)
 return function()
   local instances, me = KEYS[1], ARGV[2]
   local time = call('TIME')
@@ -10,7 +13,7 @@ return function()
 
   local number, began = string.match(call('HGET', instances, '') or '', '^(%d+) (%d+)$')
   if not number or not is_current(number, ARGV[1]) then
-    call('UNLINK', instances)
+    call('UNLINK', instances, KEYS[2])
     call('HSET', instances, '', ARGV[1] .. ' ' .. text(now))
     began = now
   end
@@ -31,5 +34,15 @@ return function()
       list[#list + 1] = flat[at]
     end
   end
-  return {now - tonumber(began), is_mine, live, gone}
+
+  local ages = {}
+  for at = 5, #ARGV do
+    local first = call('HGET', KEYS[2], ARGV[at])
+    if not first then
+      first = now
+      call('HSET', KEYS[2], ARGV[at], text(now))
+    end
+    ages[#ages + 1] = now - tonumber(first)
+  end
+  return {now - tonumber(began), is_mine, live, gone, ages}
 end

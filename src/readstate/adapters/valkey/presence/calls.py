@@ -1,6 +1,6 @@
 """Function calls about the presence of many users at once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -11,6 +11,7 @@ from readstate.adapters.valkey.commands import encode
 from readstate.adapters.valkey.functions import COMMAND
 from readstate.adapters.valkey.groups import Packed, chunks, run_grouped
 from readstate.domain.model import NO_GENERATION, Generation
+from readstate.domain.slots import SlotGenerations
 
 from .instances import MAX_USERS, Instances
 
@@ -43,24 +44,42 @@ class PresenceCalls:
         found: dict[str, Any] = {}
         todo = dict(items)
         while todo:
-            number = await self.instances.settled()
-            found |= await self.decide(function, todo, number, *more)
+            known = await self.settled(todo)
+            found |= await self.decide(function, todo, known, *more)
             todo = {user: item for user, item in todo.items() if not found[user]}
-            if todo and await self.backend.generation.check() == number:
-                break
+            if todo:
+                stands = await self.stands(known, todo)
+                todo = {user: item for user, item in todo.items() if user not in stands}
         return found
 
+    async def settled(self, users: Iterable[str]) -> SlotGenerations:
+        """The generations in which it may be decided that these users are away."""
+        return await self.instances.settled({self.keys_of(user)[0] for user in users})
+
+    async def stands(self, known: SlotGenerations, users: Collection[str]) -> set[str]:
+        """Those of these users whose slots, and the leases, were not lost since."""
+        slots = {user: self.keys_of(user)[0] for user in users}
+        leases = self.instances.slot
+        generation = self.backend.generation
+        await generation.check({*slots.values(), leases})
+        if generation.of(leases) != known.of(leases):
+            return set()
+        return {user for user, slot in slots.items() if generation.of(slot) == known.of(slot)}
+
+    def generation_of(self, user: str, known: SlotGenerations | None = None) -> Generation:
+        return (known or self.backend.generation.slots).of(self.keys_of(user)[0])
+
     async def decide(
-        self, function: Function, items: Mapping[str, Any], number: Generation, *more: int
+        self, function: Function, items: Mapping[str, Any], known: SlotGenerations | None, *more: int
     ) -> dict[str, Any]:
         """Run a function until it answers for every user: it needs to know of each instance involved whether it lives.
 
-        In a generation other than `number` (0: any), the function answers that nothing is known.
+        In a generation other than the one in `known` (None: any), the function answers that nothing is known.
         """
         found: dict[str, Any] = {}
         todo = dict(items)
         while todo:
-            parts = await self.run(function, todo, number, *more)
+            parts = await self.run(function, todo, known, *more)
             unknown = {name.decode() for _, (_, names) in parts for name in names}
             for users, (answers, _) in parts:
                 found |= {user: answer for user, answer in zip(users, answers, strict=True) if answer is not None}
@@ -70,7 +89,7 @@ class PresenceCalls:
         return found
 
     async def run(
-        self, function: Function, items: Mapping[str, Any], number: Generation = NO_GENERATION, *more: int
+        self, function: Function, items: Mapping[str, Any], known: SlotGenerations | None = None, *more: int
     ) -> list[tuple[list[str], Any]]:
         """Run a function for many users. Returns the users of each call, and its answer."""
         head = (self.backend.clock(), encode(list(self.instances.live)), encode(list(self.instances.gone)))
@@ -78,6 +97,7 @@ class PresenceCalls:
 
         def pack(users: list[str]) -> Packed:
             keys = [key for user in users for key in self.keys_of(user)[1][:width]]
+            number = NO_GENERATION if known is None else self.generation_of(users[0], known)
             return keys, [*head, number, encode([items[user] for user in users]), *more]
 
         things = ((self.keys_of(user)[0], 1, user) for user in items)

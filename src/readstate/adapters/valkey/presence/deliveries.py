@@ -7,7 +7,7 @@ import msgspec
 from readstate.adapters.valkey import Call
 from readstate.adapters.valkey.functions import Function
 from readstate.adapters.valkey.groups import chunks
-from readstate.domain.model import NO_GENERATION, Undelivered
+from readstate.domain.model import Undelivered
 from readstate.ports import MAX_UNPROVEN, Departure
 
 from .calls import PresenceCalls, encode_text
@@ -93,9 +93,7 @@ class Deliveries:
 
     async def write_all(self) -> None:
         """Write again what was sent: the hot store has lost it."""
-        await self._calls.decide(
-            REACHED, {user: _pack(sent) for user, sent in self._sent.items()}, NO_GENERATION, MAX_UNPROVEN
-        )
+        await self._calls.decide(REACHED, {user: _pack(sent) for user, sent in self._sent.items()}, None, MAX_UNPROVEN)
 
     async def flush(self) -> None:
         """Remove proven messages from the hot store."""

@@ -89,13 +89,14 @@ class Departures:
 
     async def _report(self, ended: _Ended) -> Departure | None:
         while True:
-            number = await self._calls.instances.settled()
+            known = await self._calls.settled([ended.user])
+            number = self._calls.generation_of(ended.user, known)
             item = [self._calls.entry(ended.key), *map(pack, ended.proven)]
-            [answer] = (await self._calls.decide(LEAVE, {ended.user: item}, number)).values()
+            [answer] = (await self._calls.decide(LEAVE, {ended.user: item}, known)).values()
             if answer[0] != b"lost":
                 sent = () if ended.generation == number and not ended.was_lost else ended.sent
                 return self._departure(ended.user, answer, sent)
-            if await self._backend.generation.check() == number:
+            if await self._calls.stands(known, [ended.user]):
                 # The hot store knows no device of the user in this generation. If this connection was written in an
                 # earlier one, that was lost, and it was the last one. Otherwise the departure was already handed to a
                 # caller, or the answer to this process was lost.
@@ -143,8 +144,8 @@ class Departures:
 
     async def _leave(self, users: Iterable[str]) -> list[Departure]:
         """Drop entries of these users that are overdue or belong to instances that are gone."""
-        number = await self._calls.instances.settled()
-        answers = await self._calls.decide(LEAVE, {user: [""] for user in users}, number)
+        items = {user: [""] for user in users}
+        answers = await self._calls.decide(LEAVE, items, await self._calls.settled(items))
         return [gone for user, answer in answers.items() if (gone := self._departure(user, answer)) is not None]
 
     def _departure(self, user: str, answer: list[bytes], sent: Iterable[Undelivered] = ()) -> Departure | None:

@@ -144,8 +144,8 @@ class Devices:
         for user, key, one in devices:
             items.setdefault(user, []).append((self._calls.entry(key), one.until, one.reported, one.focus))
         await self._calls.run(PUT, items)
-        for _, _, one in devices:
-            one.generation = self._backend.generation.number
+        for user, _, one in devices:
+            one.generation = self._calls.generation_of(user)
 
     async def open(self, devices: Sequence[Written]) -> None:
         """Add users to the lists of the channels that they have open. Runs before `write`: no list lacks a user."""

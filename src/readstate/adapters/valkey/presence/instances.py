@@ -12,10 +12,11 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from time import monotonic
 from typing import Any, NamedTuple
 
-from readstate.adapters.valkey import Backend, tag_of
+from readstate.adapters.valkey import Backend, slot_of, tag_of
 from readstate.adapters.valkey.functions import Function
 from readstate.adapters.valkey.groups import chunks
 from readstate.domain.model import NO_GENERATION, Generation
+from readstate.domain.slots import SlotGenerations
 
 MAX_GONE = 1_000
 """How many names of gone processes are cached."""
@@ -30,7 +31,9 @@ LEASE = Function("instance_lease")
 
 class _Lease(NamedTuple):
     age: int
-    """Of the generation, in ms."""
+    """Of the leases, in ms: since their slot was lost."""
+    ages: dict[Generation, int]
+    """How long each generation is known, in ms."""
     is_mine: bool
     live: set[str]
     gone: set[str]
@@ -41,8 +44,14 @@ class Instances:
         self._backend = backend
         self._timings = backend.timings
         self._key = f"{backend.prefix}instances"
+        self._began = f"{backend.prefix}generations-began:{{{self._key}}}"
+        self.slot = slot_of(self._key)
+        """Of the leases."""
         self._id = instance_id
-        self._settled = NO_GENERATION
+        self._settled: set[Generation] = set()
+        """Generations in which every process had the time to write its connected users."""
+        self._settled_in = NO_GENERATION
+        """The generation of the leases then."""
         self._read_at = 0.0
         self._unpacked_at = monotonic()
         """When a process may last have been there that does not read packed records."""
@@ -52,21 +61,33 @@ class Instances:
         self.live: Collection[str] = ()
         self.gone: dict[str, None] = {}
 
-    async def settled(self) -> Generation:
-        """Returns the generation once every process had the time to write its connected users in it."""
+    async def settled(self, slots: Collection[int]) -> SlotGenerations:
+        """Returns the generations once every process had the time to write its connected users in those of `slots`.
+
+        If the leases themselves were lost, nothing is settled until all processes have leases again.
+        """
         generation = self._backend.generation
-        while self._settled != generation.number or not self._settled:
-            number = await generation.check()
-            missing = self._timings.settle_ms - (await self._read()).age
-            if generation.number != number:
+        while True:
+            known = generation.slots
+            numbers = {known.of(slot) for slot in slots} - self._settled
+            if known.of(self.slot) != self._settled_in or not self._settled_in:
+                numbers |= {known.of(self.slot)}
+            if not numbers:
+                break
+            await generation.check({*slots, self.slot})
+            lease = await self._read()
+            if generation.slots is not known:
                 continue
+            missing = self._timings.settle_ms - min(lease.age, *(lease.ages.get(number, 0) for number in numbers))
             if missing <= 0:
-                self._settled = number
+                if known.of(self.slot) != self._settled_in:
+                    self._settled, self._settled_in = set(), known.of(self.slot)
+                self._settled |= numbers
             else:
                 await asyncio.sleep(missing / 1000)
         if monotonic() > self._read_at + self._timings.lease_cache:
             await self._read()
-        return self._settled
+        return known
 
     @property
     def all_read_packed(self) -> bool:
@@ -77,7 +98,11 @@ class Instances:
 
     async def learn(self, names: Iterable[str]) -> None:
         """Find out which of these are gone. A lease is written before anything under its name."""
-        await self._read()
+        while True:
+            missing = self._timings.settle_ms - (await self._read()).age
+            if missing <= 0:
+                break
+            await asyncio.sleep(missing / 1000)  # the leases were lost: those who live take new ones
         self._cache_gone(set(names).difference(self.live))
 
     async def over(self) -> set[str]:
@@ -110,8 +135,11 @@ class Instances:
         await self._backend.command(self._key, "HDEL", name)
 
     async def _read(self, me: str = "", lease: int = 0, *, take: bool = False) -> _Lease:
-        age, mine, live, gone = await self._backend.one(LEASE, [self._key], me, lease, int(take))
-        found = _Lease(age, bool(mine), {one.decode() for one in live}, {one.decode() for one in gone})
+        numbers = sorted(self._backend.generation.slots.numbers())
+        keys = [self._key, self._began]
+        age, mine, live, gone, ages = await self._backend.one(LEASE, keys, me, lease, int(take), *numbers)
+        live, gone = ({one.decode() for one in some} for some in (live, gone))
+        found = _Lease(age, dict(zip(numbers, ages, strict=True)), bool(mine), live, gone)
         self.live, self._read_at = found.live, monotonic()
         if not all(name.endswith(READS_PACKED) for name in found.live):
             self._unpacked_at = self._read_at

@@ -9,6 +9,7 @@ import structlog
 
 from readstate.adapters.valkey import Backend, Call
 from readstate.domain.errors import ReadstateError
+from readstate.domain.model import NO_GENERATION
 from readstate.tasks import cancel
 
 from .calls import PresenceCalls
@@ -27,6 +28,8 @@ class ValkeyPresence:
         self._generation = backend.generation
         self._timings = backend.timings
         self._task: asyncio.Task[None] | None = None
+        self._written_in = NO_GENERATION
+        """The highest generation in which everything of this process was written again."""
         self._instances = Instances(backend, instance_id)
         self._users = ListedUsers(backend, self._instances)
         self._calls = PresenceCalls(backend, self._instances)
@@ -70,6 +73,7 @@ class ValkeyPresence:
         """Take a lease before anything is written under its name, and start the background task."""
         await self._instances.join()
         if self._task is None:
+            self._written_in = self._generation.number  # nothing was written before
             self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
@@ -97,15 +101,16 @@ class ValkeyPresence:
                 await asyncio.sleep(self._timings.heartbeat)
 
     async def _renew(self) -> None:
-        """Renew the lease. If it was lost, write everything again."""
-        await self._generation.check()
-        if not await self._instances.renew():
+        """Renew the lease. If it, or any slot, was lost, write everything again."""
+        number = await self._generation.check([self._instances.slot])
+        if not await self._instances.renew() or number != self._written_in:
             self._own.are_lost = True
         if self._own.are_lost:
             self._users.begin_anew([*(one.user for one in self._own), *self._deliveries.unstored])
             await self._write(list(self._own))
             await self._deliveries.write_all()
             self._own.are_lost = False
+            self._written_in = number
         await self._users.renew()
 
     async def _flush(self) -> None:
