@@ -105,8 +105,9 @@ class KafkaConsumer:
             raise self._faults.unavailable("Kafka cannot be read", error) from error
         # Not in a finally: a cancelled caller leaves the batch to the next call.
         self._coming = None
-        self._idle_since = None if found else self._idle_since or time.monotonic()
-        return self._records(found)
+        records = self._records(found)
+        self._idle_since = None if records else self._idle_since or time.monotonic()
+        return records
 
     async def heartbeat(self) -> None:
         """Stay a member while a batch takes long. Fetches nothing new; records that still arrive wait for `batch`."""
@@ -318,7 +319,7 @@ class KafkaConsumer:
         for message in found:
             error = message.error()
             if error is not None:
-                if not error.retriable() and error.code() != KafkaError._PARTITION_EOF:
+                if not error.retriable() and error.code() not in _PASSING:
                     failure = failure or error
                 continue
             topic, partition, offset = message.topic(), message.partition(), message.offset()
@@ -332,6 +333,16 @@ class KafkaConsumer:
             raise LogUnavailable("Kafka cannot be read", reason=self._faults.explain(failure))
         return records
 
+
+_PASSING = frozenset(
+    {
+        KafkaError._PARTITION_EOF,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+    }
+)
+"""librdkafka reports these, looks for the group's coordinator and goes on by itself. It marks none as retriable."""
 
 _REBALANCING = frozenset(
     {
