@@ -12,10 +12,11 @@ from readstate.adapters.sql.postgres.store import PostgresStore
 from readstate.adapters.sql.sqlite.store import SqliteDatabase
 from readstate.adapters.sql.store import SqlStore
 from readstate.domain.errors import StorageUnavailable
+from readstate.domain.events import ChannelEvent
 from readstate.domain.model import FOREVER, Preferences
 from readstate.ports import Activity, Durable, TapCursor
 
-from .people import a_channel_with_three, apply, members, say, times
+from .people import NOW, a_channel_with_three, apply, members, say, times
 
 
 @pytest.fixture(autouse=True)
@@ -274,6 +275,48 @@ async def test_a_decision_waits_for_a_tap_that_ends_what_it_would_rely_on(
             tasks.create_task(apply(durable, second))
     assert await durable.badge_count("bob") == 1
     assert await shown(durable, "bob", first.created_at) == ["second"]
+
+
+@pytest.mark.parametrize("gone", ["c", "alice", "bob"])
+@pytest.mark.parametrize("first", ["tap", "end"])
+async def test_a_tap_writes_no_row_of_a_channel_or_a_person_that_ends_meanwhile(
+    durable: SqlStore, monkeypatch: pytest.MonkeyPatch, gone: str, first: str
+) -> None:
+    """It renews the row of a later message, whose rows another transaction removes at that moment."""
+    tapped, later = say("first"), say("second")
+    await apply(durable, tapped, later)
+
+    async def end() -> None:
+        if gone == "c":
+            await apply(durable, ChannelEvent(channel_id="c", created_at=NOW, action="delete"))
+        else:
+            await durable.transfer.erase(gone, next(times))
+
+    works = {"tap": lambda: durable.tap("bob", tapped.created_at, 10), "end": end}
+    second = "end" if first == "tap" else "tap"
+    after = {"tap": "renew_undelivered", "end": "purge_undelivered" if gone == "c" else "erase_undelivered"}
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    run = PostgresSession.run
+
+    async def slowly(self: PostgresSession, name: str, **values: object) -> int:
+        changed = await run(self, name, **values)
+        if name == after[first]:
+            begun.set()
+            await go_on.wait()
+        return changed
+
+    async with asyncio.TaskGroup() as tasks:
+        if isinstance(durable, PostgresStore):
+            monkeypatch.setattr(PostgresSession, "run", slowly)
+            tasks.create_task(works[first]())
+            await begun.wait()
+            await until_it_waits(durable, tasks.create_task(works[second]()))
+            go_on.set()
+        else:
+            tasks.create_task(works[first]())
+            tasks.create_task(works[second]())
+    assert await durable.badge_count("bob") == 0
+    assert await number(durable, "SELECT count(*) FROM undelivered WHERE receiver_id = 'bob'") == 0
 
 
 async def test_an_erased_receiver_is_in_no_set_and_a_new_one_of_that_name_is_shown_only_new_messages(

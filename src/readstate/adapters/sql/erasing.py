@@ -41,9 +41,11 @@ async def _erase(session: Session, user: str) -> ErasedRows:
     user_rooms = _flags.decode(await session.value("rooms_of", user=user))
     receivers = rows.names.decode(await session.value("badges_with", user=user))
     position: LogPosition = await session.value("next_position")
+    await session.run("erase_activity", user=user)  # first: a tap locks it before `lock_taps` too
+    await session.lock_taps()
     counts = {
         part: await session.run(f"erase_{part}", user=user)
-        for part in ("away_sets", "members", "receipts", "undo", "undelivered", "activity", "once_named")
+        for part in ("away_sets", "members", "receipts", "undo", "undelivered", "once_named")
     }
     await erase_dead_letters(session, user)
     names = {room for room, active in user_rooms if active}

@@ -72,6 +72,8 @@ def _row(message: Message, away: Mapping[Key, Decided]) -> Message:
 
 
 async def store(session: Session, changes: Changes) -> None:
+    if changes.purged:
+        await session.lock_taps()
     for channel in sorted(changes.purged):
         await session.run("note_gone", channel=channel, change=changes.channels[channel].change)
         for part in ("undelivered", "away_sets", "messages", "once_named"):

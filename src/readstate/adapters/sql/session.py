@@ -36,7 +36,8 @@ class Session(Protocol):
         """No other transaction changes these channels, their threads, or these (room, user), until this one ends."""
 
     async def lock_taps(self, user: str | None = None) -> None:
-        """Before a tap of this user, or (None) before a decision that a receiver has a row since the last tap already.
+        """Before a tap of this user; or (None) before a decision that a receiver has a row since the last tap already,
+        and before rows are removed with their channel, sender or receiver.
 
         No transaction does the other until this one ends. Locked after channels and after the user's activity.
         """
