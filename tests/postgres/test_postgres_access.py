@@ -40,7 +40,7 @@ def open_folder() -> Iterator[Path]:
 
 
 @contextlib.asynccontextmanager
-async def opened(url: str, **how: int) -> AsyncIterator[PostgresStore]:
+async def opened(url: str, **how: Any) -> AsyncIterator[PostgresStore]:
     store = await PostgresStore.open(url, 100, SqlTimings(), **how)
     try:
         yield store

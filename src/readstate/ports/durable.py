@@ -380,8 +380,8 @@ class Durable(DurableLog, DurableQueries, DurableReads, DurableUsers, DurableDea
     async def cursor_key(self) -> bytes:
         """The key that signs cursors. Random, made once, shared by all processes, never exported."""
 
-    async def next_generation(self, above: int = 0) -> Generation:
-        """A generation that was never used and is larger than `above`. Hot state of older ones counts as lost."""
+    async def next_generation(self) -> Generation:
+        """A generation that was never used. Hot state of older ones counts as lost."""
 
     async def slots(self) -> list[SlotRange]:
         """The generations of the hot store by slot, in the order of slots."""
@@ -389,7 +389,9 @@ class Durable(DurableLog, DurableQueries, DurableReads, DurableUsers, DurableDea
     async def renew_slots(
         self, seen: Sequence[SlotRange], lost: Sequence[LostRange], above: int, now: int, every: int
     ) -> list[SlotRange] | None:
-        """Give all lost slots one number from `next_generation`, in one write. Returns all slots after that.
+        """Give all lost slots one number that was never used and is above `above`, in one write.
+
+        Returns all slots after that.
 
         None: the slots are no longer as `seen`, or the last number is younger than `every` ms. Look again.
         """

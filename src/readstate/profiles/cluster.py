@@ -77,9 +77,12 @@ class Cluster(Profile):
         s = self.settings
         await asyncio.to_thread(Path(s.data_dir).mkdir, parents=True, exist_ok=True)
         self.durable = await PostgresStore.open(
-            s.database_url, s.fanout_max_members, self.timings.sql, s.database_connections
+            s.database_url,
+            s.fanout_max_members,
+            self.timings.sql,
+            s.database_connections,
+            keeps_badge=s.badge_mode != "off",
         )
-        self.durable.keeps_badge = s.badge_mode != "off"
         self.stack.push_async_callback(self.durable.close)
         self.dependencies["database"] = self.durable.ping
         store_id = await self.durable.store_id()

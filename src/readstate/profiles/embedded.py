@@ -104,21 +104,26 @@ class Embedded(Profile):
         """The store, locked or leased so that only this process writes to it."""
         s = self.settings
         durable: SqlStore
+        keeps_badge = s.badge_mode != "off"
         if s.in_sqlite:
             durable = await SqliteStore.open(
-                s.database_path, s.fanout_max_members, self.timings.sql, s.accept_data_loss
+                s.database_path, s.fanout_max_members, self.timings.sql, s.accept_data_loss, keeps_badge=keeps_badge
             )
             self.stack.push_async_callback(durable.close)
         else:
             with extra("asyncpg", "PostgreSQL"):
                 from readstate.adapters.sql.postgres.lease import open_leased  # noqa: PLC0415 - an extra
             durable, lease = await open_leased(
-                s.database_url, s.fanout_max_members, self.timings.sql, s.database_connections, self.instance_id
+                s.database_url,
+                s.fanout_max_members,
+                self.timings.sql,
+                s.database_connections,
+                self.instance_id,
+                keeps_badge=keeps_badge,
             )
             self.lost = lease.lost
             self.stack.push_async_callback(durable.close)
             self.stack.push_async_callback(lease.release)
-        durable.keeps_badge = s.badge_mode != "off"
         self.dependencies["database"] = durable.ping
         return durable
 

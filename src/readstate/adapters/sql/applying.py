@@ -74,7 +74,7 @@ def ends_of(text: str) -> dict[int, End]:
 
 
 class SqlLog(SqlTopic):
-    keeps_badge = True
+    keeps_badge: bool
     """Whether the store decides and keeps who was away when a message came."""
 
     async def apply(

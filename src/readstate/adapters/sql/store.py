@@ -31,8 +31,11 @@ class SqlTransfer(SqlExport, SqlImport, SqlErase):
 class SqlStore(SqlLog, SqlQueries, SqlReads, SqlUsers, SqlDeadLetters, SqlUpkeep):
     """Every topic of the durable store over one database."""
 
-    def __init__(self, database: Database, fanout_max_members: int, timings: SqlTimings) -> None:
+    def __init__(
+        self, database: Database, fanout_max_members: int, timings: SqlTimings, *, keeps_badge: bool = True
+    ) -> None:
         super().__init__(database, fanout_max_members, timings)
+        self.keeps_badge = keeps_badge
         self.transfer = SqlTransfer(database, fanout_max_members, timings)
 
     async def close(self) -> None:
@@ -48,8 +51,8 @@ class SqlStore(SqlLog, SqlQueries, SqlReads, SqlUsers, SqlDeadLetters, SqlUpkeep
         known: bytes | None = await self._database.value("secret", secret=CURSOR_KEY)
         return await self._database.write(_make_cursor_key) if known is None else known
 
-    async def next_generation(self, above: int = 0) -> Generation:
-        return Generation(await self._database.write(lambda session: session.value("next_generation", above=above)))
+    async def next_generation(self) -> Generation:
+        return Generation(await self._database.write(lambda session: session.value("next_generation", above=0)))
 
     async def slots(self) -> list[SlotRange]:
         """As a write: a read waits for earlier writes, and `apply`, which asks who is online, may wait for this."""

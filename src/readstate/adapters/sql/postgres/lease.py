@@ -43,7 +43,13 @@ class Holder(NamedTuple):
 
 
 async def open_leased(
-    url: str, fanout_max_members: int, timings: SqlTimings, max_connections: int, instance_id: str
+    url: str,
+    fanout_max_members: int,
+    timings: SqlTimings,
+    max_connections: int,
+    instance_id: str,
+    *,
+    keeps_badge: bool = True,
 ) -> "tuple[PostgresStore, Lease]":
     """A store that only this process writes to, for as long as it holds the lease."""
     engine = await PostgresEngine.open(url, max_connections, timings)
@@ -53,7 +59,7 @@ async def open_leased(
     except BaseException:
         await engine.close()
         raise
-    return PostgresStore(engine, fanout_max_members, timings), lease
+    return PostgresStore(engine, fanout_max_members, timings, keeps_badge=keeps_badge), lease
 
 
 class Lease:

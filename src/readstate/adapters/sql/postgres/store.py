@@ -18,10 +18,17 @@ class PostgresStore(SqlStore):
 
     @classmethod
     async def open(
-        cls, url: str, fanout_max_members: int, timings: SqlTimings, max_connections: int = MAX_CONNECTIONS
+        cls,
+        url: str,
+        fanout_max_members: int,
+        timings: SqlTimings,
+        max_connections: int = MAX_CONNECTIONS,
+        *,
+        keeps_badge: bool = True,
     ) -> "PostgresStore":
         """Connect, creating and migrating tables as needed."""
-        return cls(await PostgresEngine.open(url, max_connections, timings), fanout_max_members, timings)
+        engine = await PostgresEngine.open(url, max_connections, timings)
+        return cls(engine, fanout_max_members, timings, keeps_badge=keeps_badge)
 
     async def ping(self) -> None:
         """Also writes a temporary file: on a full disk an update may find room in its table, a new file does not."""

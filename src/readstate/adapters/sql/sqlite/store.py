@@ -33,12 +33,18 @@ class SqliteStore(SqlStore):
 
     @classmethod
     async def open(
-        cls, path: Path, fanout_max_members: int, timings: SqlTimings, accept_data_loss: bool = False
+        cls,
+        path: Path,
+        fanout_max_members: int,
+        timings: SqlTimings,
+        accept_data_loss: bool = False,
+        *,
+        keeps_badge: bool = True,
     ) -> "SqliteStore":
         """Open the file, creating and migrating it as needed. Raises StorageUnavailable if a part of it is gone."""
         with opened(path, timings, accept_data_loss):
             database = SqliteDatabase(path, timings)
-        return cls(database, fanout_max_members, timings)
+        return cls(database, fanout_max_members, timings, keeps_badge=keeps_badge)
 
 
 class SqliteDatabase:
