@@ -227,3 +227,19 @@ async def test_only_cursors_of_users_of_the_lost_master_are_in_doubt(
         delta = await two.chat.sync(user, since=cursors[user])
         changed = {row["channel_id"]: row["unread"] for row in delta["channels"]}
         assert changed == ({SMALL: 4, BIG: 4} if user == LOSER else {})
+
+
+async def test_a_cursor_is_in_doubt_if_the_loss_comes_while_its_page_is_made(
+    cluster: LocalCluster, one: Instance
+) -> None:
+    """The rows are of the time after the loss: a read that only the log has is not among them."""
+    await one.chat.unread(LOSER, SMALL)
+    waits = Held(one.rs.inbox, "rows", only_first=True)
+    asking = asyncio.create_task(one.chat.inbox(LOSER))
+    await waits.reached()
+    cluster.lose_hot_store()
+    await one.knows_of_the_loss()
+    waits.let_go()
+    page = await asking
+    assert page["reason"] == "stale"
+    assert not one.rs.cursors.decode(page["sync"], SyncCursor, LOSER).sure
