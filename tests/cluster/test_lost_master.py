@@ -159,6 +159,25 @@ async def test_only_users_of_the_lost_master_are_stale_wait_and_are_loaded_again
     assert [loads.users[user] for user in KEEPERS] == [0, 0]
 
 
+async def test_reads_of_users_of_other_masters_do_not_wait_for_one_that_is_down(
+    cluster: LocalCluster, valkeys: ValkeyCluster, one: Instance
+) -> None:
+    """Reads of all of them arrive together, and share batches."""
+    for user in EVERYONE:
+        await one.chat.unread(user, SMALL)
+    await asyncio.to_thread(valkeys.nodes[LOST].stop)
+    try:
+        lost = []
+        for message in ("m3", "m4", "m5"):
+            lost += [asyncio.create_task(one.chat.read(LOSER, SMALL, messages=[message])) for _ in range(3)]
+            await asyncio.gather(*(one.chat.read(user, SMALL, messages=[message]) for user in KEEPERS))
+        await asyncio.gather(*lost, return_exceptions=True)
+        for user in KEEPERS:
+            assert await one.chat.count(user, SMALL) == 1
+    finally:
+        await asyncio.to_thread(valkeys.start)
+
+
 # ---------------------------------------------------------------- one answer about several users
 
 

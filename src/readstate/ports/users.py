@@ -314,6 +314,11 @@ class HotUsers(Protocol):
     async def generation(self, users: Collection[str]) -> DropNumber:
         """The drop number, for `dropped` and `move` of these users. Calls the hot store, so a loss is noticed."""
 
+    async def answering(self, users: Collection[str]) -> tuple[DropNumber, Collection[str]]:
+        """As `generation`, but waits for no part of the hot store that does not answer. Also returns the users of those
+        parts that do.
+        """
+
     async def dropped(self, generation: DropNumber, users: Collection[str]) -> set[str]:
         """Those of these users who may have been dropped since: a reload may lack writes that were in flight then."""
 

@@ -81,12 +81,15 @@ class Moves:
     async def submit(self, moves: Sequence[Move]) -> Sequence[Moved | Absent]:
         """Apply moves and return when their states are durable. Moves that arrive together share a batch.
 
-        Moves of users who are behind wait outside of a batch: they hold up no others.
+        Moves of users who are behind, or whose part of the hot store does not answer, wait outside of a batch, and hold
+        up no others.
         """
         results = list(await self._batcher.submit(moves))
         while held := [index for index, result in enumerate(results) if result is None]:
             again = [moves[index] for index in held]
-            await self._freshness.caught_up({move.user_id for move in again})
+            users = {move.user_id for move in again}
+            await self._users.generation(users)
+            await self._freshness.caught_up(users)
             for index, result in zip(held, await self._batcher.submit(again), strict=True):
                 results[index] = result
         return [result for result in results if result is not None]
@@ -106,13 +109,13 @@ class Moves:
     async def _make_durable(self, moves: Sequence[Move]) -> list[Moved | Absent | None]:
         """Moves that changed nothing are written too: the state that they found may not be durable yet.
 
-        None: the user is behind, and nothing was done.
+        None: the user is behind or does not answer, and nothing was done.
         """
         users = {move.user_id for move in moves}
-        generation = await self._users.generation(users)  # calls the hot store, so that a new generation is noticed
-        if not self._freshness.behind(users):
+        generation, there = await self._users.answering(users)  # calls the hot store, so that a loss is noticed
+        if len(there) == len(users) and not self._freshness.behind(users):
             return [*await self._move_in(generation, moves)]
-        held = {user for user in users if self._freshness.behind([user])}
+        held = {user for user in users if user not in there or self._freshness.behind([user])}
         ready = [index for index, move in enumerate(moves) if move.user_id not in held]
         results: list[Moved | Absent | None] = [None] * len(moves)
         if ready:

@@ -418,6 +418,9 @@ class MemoryUsers(UserViews):
     async def generation(self, users: Collection[str]) -> DropNumber:
         return self._drops.count
 
+    async def answering(self, users: Collection[str]) -> tuple[DropNumber, Collection[str]]:
+        return self._drops.count, users
+
     async def dropped(self, generation: DropNumber, users: Collection[str]) -> set[str]:
         return self._drops.since(generation, users)
 

@@ -15,6 +15,7 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
@@ -159,6 +160,19 @@ class Generation(ABC):
                 break
             await self.confirm(slots)
         return self.number
+
+    async def answering(self, slots: Collection[int]) -> set[int]:
+        """As `check`, but waits for no master that does not answer. Returns those of these slots whose masters do."""
+        there = self._answering(slots)
+        if not (self.trusted and await self._is_marked(there)):
+            with suppress(RedisError, OSError):  # a reason to wait for is found once more by `check`
+                await self._look_together()
+            there = self._answering(slots)
+            await self.check(there)
+        return there
+
+    def _answering(self, slots: Collection[int]) -> set[int]:
+        return {slot for slot in slots if not self.owners or self.owners[slot] in self._masters}
 
     async def _is_marked(self, slots: Collection[int] | None) -> bool:
         addresses = self._owning(slots)

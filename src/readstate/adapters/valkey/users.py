@@ -120,6 +120,14 @@ class ValkeyUsers(ValkeyViews):
         """The highest generation of all slots, and in the lower 32 bits this process's drop number."""
         return DropNumber((await self._check(users) << 32) + self._drops.count)
 
+    async def answering(self, users: Collection[str]) -> tuple[DropNumber, Collection[str]]:
+        if not self._calls.backend.client.is_cluster:
+            return await self.generation(users), users
+        slots = {user: self._calls.keys.of(user)[0] for user in users}
+        there = await self._generation.answering(set(slots.values()))
+        number = DropNumber((self._generation.number << 32) + self._drops.count)
+        return number, users if len(there) == len({*slots.values()}) else {u for u in users if slots[u] in there}
+
     async def dropped(self, generation: DropNumber, users: Collection[str]) -> set[str]:
         lost: set[str] = set()
         if await self._check(users) > (known := generation >> 32):
