@@ -1,6 +1,7 @@
 """Generations by slot: a lost master concerns the users and channels of its slots, and nobody else."""
 
 import asyncio
+import itertools
 import secrets
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -10,10 +11,13 @@ import pytest
 
 from readstate.adapters.valkey import Backend, DurableCounter, SharedGeneration, ValkeyClient, slot_of, tag_of
 from readstate.adapters.valkey.calls import UserCalls
+from readstate.adapters.valkey.channels import SharedChannels
 from readstate.adapters.valkey.functions import call
 from readstate.adapters.valkey.generation import MARK
+from readstate.adapters.valkey.keys import ChannelKeys
 from readstate.adapters.valkey.users import ValkeyUsers
 from readstate.domain.errors import HotStoreUnavailable
+from readstate.domain.model import Channel
 from readstate.domain.rules import EPOCHS_PER_GENERATION
 from readstate.domain.slots import SLOTS, LostRange, SlotRange, ranges_of, renewed
 from readstate.ports import Absent, Moved, Read, Rewind
@@ -21,7 +25,7 @@ from readstate.stack import ValkeyCluster
 from readstate.timings import ValkeyTimings
 from tests.contract.test_hot_users import load, place
 from tests.contract.valkey import cluster
-from tests.slots import MASTERS, Slots, user_in
+from tests.slots import MASTERS, Slots, room_in, user_in
 
 NOW = 1_700_000_000_000
 
@@ -38,19 +42,17 @@ class Process:
         timings = ValkeyTimings(patience=patience)
         self.generation = SharedGeneration(url, prefix, DurableCounter(1, slots), timings)
         self.client = ValkeyClient(url, timings, self.generation)
-        self.users = ValkeyUsers(
-            UserCalls(
-                Backend(
-                    client=self.client,
-                    generation=self.generation,
-                    clock=lambda: NOW,
-                    timings=timings,
-                    prefix=prefix,
-                    unread_cap=5,
-                    ttl_ms=60_000,
-                )
-            )
+        backend = Backend(
+            client=self.client,
+            generation=self.generation,
+            clock=lambda: NOW,
+            timings=timings,
+            prefix=prefix,
+            unread_cap=5,
+            ttl_ms=60_000,
         )
+        self.users = ValkeyUsers(UserCalls(backend))
+        self.channels = SharedChannels(backend, 1)
 
     def numbers(self) -> list[int]:
         """Of one slot of each master."""
@@ -65,7 +67,8 @@ class Process:
 async def processes(
     slots: Slots, count: int = 2, url: str = "", patience: float = 20.0
 ) -> AsyncIterator[list[Process]]:
-    prefix = f"{secrets.token_hex(6)}:"
+    prefixes = (f"{secrets.token_hex(6)}:" for _ in itertools.count())
+    prefix = next(one for one in prefixes if slot_of(ChannelKeys(one).drops) * MASTERS // SLOTS == 0)
     found = [Process(url or cluster().url, slots, prefix, patience) for _ in range(count)]
     try:
         for one in found:
@@ -222,6 +225,18 @@ async def test_a_master_that_does_not_answer_holds_up_its_own_slots_only(own: Va
         with pytest.raises(HotStoreUnavailable):
             await process.users.generation([there])
         assert await process.users.dropped(number, [here]) == set()
+        assert (await process.users.answering([here, there]))[1] == {here}
+
+
+async def test_channels_of_other_masters_are_loaded_while_one_does_not_answer(own: ValkeyCluster) -> None:
+    """Drops of channels are counted on the first master."""
+    here, there = (Channel(room_in(master), "group") for master in (2, 1))
+    async with processes(Slots(), 1, own.url, patience=1.0) as (process,):
+        own.nodes[1].stop()
+        assert await process.channels.install([here], await process.channels.generation())
+        assert await process.channels.channels([here.channel_id]) == [here]
+        with pytest.raises(HotStoreUnavailable):
+            await process.channels.install([there], await process.channels.generation())
 
 
 # ---------------------------------------------------------------- calls and epochs

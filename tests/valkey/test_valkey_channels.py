@@ -1,7 +1,7 @@
 """Channels and badges in real Valkey servers: what is lost is loaded again, and nobody ever sees anything older."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -203,8 +203,8 @@ async def test_a_store_that_is_emptied_while_a_load_is_installed_takes_nothing_o
     neighbour = "c503"
     assert shard_of(neighbour) == shard_of("c")
 
-    async def look_and_lose() -> int:
-        number = await look()
+    async def look_and_lose(slots: Collection[int]) -> int:
+        number = await look(slots)
         await channels.apply([step(6)])
         await store.empty()
         await channels.apply([step(1, neighbour)])

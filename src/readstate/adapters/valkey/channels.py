@@ -7,7 +7,7 @@ at any time, without notice, loses state but never receives older state.
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -17,7 +17,7 @@ from readstate.domain.hot_updates import ChannelHotUpdate
 from readstate.domain.model import NO_POSITION, Channel, DropNumber, Entry, LogPosition, Mode, Position
 from readstate.ports import Count, CountQuery, StoredKey, TimelineLoad
 
-from . import Backend, Call
+from . import Backend, Call, slot_of
 from .channel_values import decode_channel, encode_channel
 from .commands import encode
 from .functions import Function
@@ -220,7 +220,13 @@ class ValkeyChannels(ABC):
     # ------------------------------------------------------------ loading
 
     async def generation(self) -> DropNumber:
-        return DropNumber(await self._generation.check() * DROPS_PER_GENERATION + await self._drops())
+        """A loss of channels that is not known yet raises the number no later than in `install`, which looks for it."""
+        return await self._number(())
+
+    async def _number(self, slots: Collection[int]) -> DropNumber:
+        """The drop number, after a look at the masters of these slots. Others may be down."""
+        number = await self._generation.check({*slots, slot_of(self._keys.drops)})
+        return DropNumber(number * DROPS_PER_GENERATION + await self._drops())
 
     async def install(self, channels: Sequence[Channel], generation: DropNumber | None = None) -> bool:
         """Reads the witnesses of the shards first, then the generation: a shard that is emptied later is noticed."""
@@ -229,7 +235,7 @@ class ValkeyChannels(ABC):
             shards.setdefault(shard_of(channel.channel_id), []).append(channel)
         while True:
             witnesses = await self._announce(shards)
-            number = await self.generation()
+            number = await self._number({self._keys.latest(shard)[0] for shard in shards})
             if generation not in {None, number}:
                 return False
             known = {shard: self._generation.of(self._keys.latest(shard)[0]) for shard in shards}
