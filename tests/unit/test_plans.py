@@ -23,6 +23,7 @@ VALUES |= {
     "message_id": "",
     "after": "",
     "rows": "[]",
+    "later": "[]",
 }
 ALIASES = {"p", "n"}
 """Of what inner queries of a tap give."""
@@ -61,6 +62,7 @@ def test_whether_somebody_is_rightly_on_a_badge_is_one_look_at_its_index(db: sql
         "badge_senders",
         "tapped_count",
         "tapped_messages",
+        "later_than_tap",
         "renew_undelivered",
         "put_first_undelivered",
         "put_undelivered_since",

@@ -12,8 +12,10 @@ need not be stored in that order.
 
 A tap ends rows, so it could end one just as another transaction relies on it. Hence `Session.lock_taps`. If the tap
 is first, the other transaction sees it. If the other transaction is first, the tap sees the message, and writes the
-row that the message now needs (`renew_undelivered`). Decisions about one channel are serialized by its lock. What
-removes rows with their channel, sender or receiver takes the same lock, so that no tap writes such a row afterwards.
+row that the message now needs (`renew_undelivered`). It looks for such messages before it locks, and then only for
+those that came meanwhile, so that writers do not wait for a tap after a long absence. Decisions about one channel are
+serialized by its lock. What removes rows with their channel, sender or receiver takes the same lock, so that no tap
+writes such a row afterwards.
 
 Messages that did not reach a receiver who was online always have rows of their own.
 """

@@ -82,8 +82,10 @@ class SqlUsers(SqlTopic):
                 since = at
             count = await session.value("tapped_count", user=user, since=since, until=at)
             messages = await _tapped(session, user, since, at, _NEWEST, limit)
-            await session.lock_taps(user)
-            await session.run("renew_undelivered", user=user, since=since, at=at)
+            ended = {"user": user, "since": since, "at": at}
+            seen, later = rows.anything.decode(await session.value("later_than_tap", **ended))
+            await session.lock_taps(user)  # after everything that may take long: writers of messages wait
+            await session.run("renew_undelivered", **ended, seen=as_json(seen), later=as_json(later))
             await session.run("save_tap", user=user, at=at)
             if monotonic() > until:
                 raise StorageUnavailable("the tap took too long; nothing was changed")

@@ -735,8 +735,9 @@ SELECT pg_advisory_xact_lock(:space::int, :bucket::int);
 -- No user taps until the end of the transaction.
 SELECT count(pg_advisory_xact_lock_shared(:space::int, bucket)) FROM generate_series(0, :buckets::int - 1) AS bucket;
 
--- name: renew_undelivered
--- A tap ends the rows up to it. What came after it, and had no row because of one of these, gets its own.
+-- name: later_than_tap
+-- What was accepted after a tap and has no row because of one that the tap ends: (channel, id). Before that, of the
+-- channels concerned, up to where this has looked: (channel, seq, position).
 WITH pairs AS MATERIALIZED (
     SELECT u.sender_id, u.channel_id, min(coalesce(x.seq, 0)) AS seq
     FROM undelivered AS u
@@ -748,18 +749,57 @@ sets AS MATERIALIZED (
     SELECT s.id FROM (SELECT DISTINCT channel_id FROM pairs) AS p
     CROSS JOIN LATERAL (
         SELECT w.id FROM away_sets AS w WHERE w.channel_id = p.channel_id AND :user = ANY (w.receivers) OFFSET 0) AS s)
-INSERT INTO undelivered
-SELECT :user, x.accepted_at, x.sender_id, x.channel_id, x.id
-FROM pairs AS p
-CROSS JOIN LATERAL (
-    (SELECT * FROM messages AS m
-     WHERE m.channel_id = p.channel_id AND m.sender_id = p.sender_id AND m.seq >= p.seq AND m.accepted_at > :at
-     OFFSET 0)
+SELECT json_build_array(
+    (SELECT coalesce(json_agg(json_build_array(c.channel_id, c.last_seq, c.position)), '[]')
+     FROM (SELECT DISTINCT channel_id FROM pairs) AS p
+     CROSS JOIN LATERAL (SELECT * FROM channels AS y WHERE y.channel_id = p.channel_id LIMIT 1) AS c),
+    (SELECT coalesce(json_agg(json_build_array(x.channel_id, x.id)), '[]')
+     FROM pairs AS p
+     CROSS JOIN LATERAL (
+         (SELECT * FROM messages AS m
+          WHERE m.channel_id = p.channel_id AND m.sender_id = p.sender_id AND m.seq >= p.seq AND m.accepted_at > :at
+          OFFSET 0)
+         UNION ALL
+         (SELECT * FROM messages AS m
+          WHERE m.channel_id = p.channel_id AND m.sender_id = p.sender_id AND m.seq IS NULL AND m.accepted_at > :at
+          OFFSET 0)) AS x
+     WHERE x.away_set IN (SELECT id FROM sets)));
+
+-- name: renew_undelivered
+-- Rows for what `later_than_tap` has found, as far as it and the row that the tap ends are still there, and for what
+-- came since: no more is looked for, because writers of messages wait.
+WITH seen AS MATERIALIZED (
+    SELECT k ->> 0 AS channel_id, (k ->> 1)::bigint AS seq, (k ->> 2)::bigint AS position
+    FROM jsonb_array_elements(:seen::jsonb) AS k),
+pairs AS MATERIALIZED (
+    SELECT u.sender_id, u.channel_id, min(coalesce(s.seq + 1, x.seq, 0)) AS seq, coalesce(s.position, 0) AS position
+    FROM undelivered AS u
+    LEFT JOIN seen AS s ON s.channel_id = u.channel_id
+    LEFT JOIN LATERAL (
+        SELECT m.seq FROM messages AS m
+        WHERE s.channel_id IS NULL AND m.channel_id = u.channel_id AND m.id = u.message_id LIMIT 1) AS x ON true
+    WHERE u.receiver_id = :user AND u.accepted_at > :since AND u.accepted_at <= :at
+    GROUP BY u.sender_id, u.channel_id, s.position),
+found AS MATERIALIZED (
+    SELECT x.* FROM jsonb_array_elements(:later::jsonb) AS k
+    CROSS JOIN LATERAL (
+        SELECT * FROM messages AS m WHERE m.channel_id = k ->> 0 AND m.id = k ->> 1 LIMIT 1) AS x
+    JOIN pairs AS p ON p.channel_id = x.channel_id AND p.sender_id = x.sender_id
     UNION ALL
-    (SELECT * FROM messages AS m
-     WHERE m.channel_id = p.channel_id AND m.sender_id = p.sender_id AND m.seq IS NULL AND m.accepted_at > :at
-     OFFSET 0)) AS x
-WHERE x.away_set IN (SELECT id FROM sets)
+    SELECT x.* FROM pairs AS p
+    CROSS JOIN LATERAL (
+        (SELECT * FROM messages AS m
+         WHERE m.channel_id = p.channel_id AND m.sender_id = p.sender_id AND m.seq >= p.seq AND m.accepted_at > :at
+         OFFSET 0)
+        UNION ALL
+        (SELECT * FROM messages AS m
+         WHERE m.channel_id = p.channel_id AND m.seq IS NULL AND m.position > p.position
+             AND m.sender_id = p.sender_id AND m.accepted_at > :at
+         OFFSET 0)) AS x)
+INSERT INTO undelivered
+SELECT :user, f.accepted_at, f.sender_id, f.channel_id, f.id
+FROM found AS f
+WHERE (SELECT :user = ANY (w.receivers) FROM away_sets AS w WHERE w.id = f.away_set)
 ON CONFLICT DO NOTHING;
 
 -- name: receivers_after

@@ -701,8 +701,8 @@ FROM (SELECT x.*, n.accepted_at AS shown_at FROM shown AS n
       WHERE (n.accepted_at, x.at, x.channel_id, x.id) < (:accepted_at, :at, :channel_id, :message_id)
       ORDER BY n.accepted_at DESC, x.at DESC, x.channel_id DESC, x.id DESC LIMIT :limit) AS m;
 
--- name: renew_undelivered
--- A tap ends the rows up to it. What came after it, and had no row because of one of these, gets its own.
+-- name: later_than_tap
+-- What was accepted after a tap and has no row because of one that the tap ends: (channel, id). Nothing comes meanwhile.
 WITH pairs AS MATERIALIZED (
     SELECT u.sender_id, u.channel_id, min(coalesce(x.seq, 0)) AS seq
     FROM undelivered AS u
@@ -713,14 +713,21 @@ sets AS MATERIALIZED (
     SELECT s.id FROM away_sets AS s
     WHERE s.channel_id IN (SELECT channel_id FROM pairs)
         AND EXISTS (SELECT 1 FROM json_each(s.receivers) AS r WHERE r.value = :user))
+SELECT json_array(json_array(), json_group_array(json_array(channel_id, id)))
+FROM (SELECT x.channel_id, x.id FROM pairs AS p
+      CROSS JOIN messages AS x ON x.channel_id = p.channel_id AND x.sender_id = p.sender_id AND x.seq >= p.seq
+      WHERE x.accepted_at > :at AND x.away_set IN (SELECT id FROM sets)
+      UNION
+      SELECT x.channel_id, x.id FROM pairs AS p
+      CROSS JOIN messages AS x ON x.channel_id = p.channel_id AND x.sender_id = p.sender_id AND x.seq IS NULL
+      WHERE x.accepted_at > :at AND x.away_set IN (SELECT id FROM sets));
+
+-- name: renew_undelivered
+-- Rows for what `later_than_tap` has found.
 INSERT INTO undelivered
-SELECT :user, x.accepted_at, x.sender_id, x.channel_id, x.id FROM pairs AS p
-CROSS JOIN messages AS x ON x.channel_id = p.channel_id AND x.sender_id = p.sender_id AND x.seq >= p.seq
-WHERE x.accepted_at > :at AND x.away_set IN (SELECT id FROM sets)
-UNION
-SELECT :user, x.accepted_at, x.sender_id, x.channel_id, x.id FROM pairs AS p
-CROSS JOIN messages AS x ON x.channel_id = p.channel_id AND x.sender_id = p.sender_id AND x.seq IS NULL
-WHERE x.accepted_at > :at AND x.away_set IN (SELECT id FROM sets)
+SELECT :user, x.accepted_at, x.sender_id, x.channel_id, x.id FROM json_each(:later) AS k
+CROSS JOIN messages AS x ON x.channel_id = k.value ->> 0 AND x.id = k.value ->> 1
+WHERE true
 ON CONFLICT DO NOTHING;
 
 -- name: receivers_after
