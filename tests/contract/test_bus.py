@@ -6,7 +6,8 @@ from contextlib import AbstractAsyncContextManager
 
 import pytest
 
-from readstate.domain.announcements import Announcement, BadgeChanged, OnAnnouncements, UserRoomChanged
+from readstate.domain.announcements import Announcement, BadgeChanged, OnAnnouncements, PointerMoved, UserRoomChanged
+from readstate.domain.model import Pointer
 from readstate.ports.people import Bus
 
 from .buses import local_bus, valkey_bus, valkey_cluster_bus
@@ -77,5 +78,7 @@ async def test_nobody_need_listen(factory: Factory) -> None:
         await bus.publish([BadgeChanged("bob")])
 
 
-async def test_with_somebody_there_it_is_not_idle(bus: Bus) -> None:
-    assert not bus.idle
+async def test_reads_reach_somebody_who_is_there(bus: Bus, ear: Ear) -> None:
+    read = PointerMoved("bob", "general", Pointer(), Pointer(0, 1), "i1")
+    await bus.publish_reads(1, lambda: [read])
+    assert ear.heard == [read]

@@ -126,6 +126,37 @@ async def test_reads_that_nobody_listens_to_are_not_published_and_take_no_number
     assert two.story == [badge(1), badge(2)]
 
 
+async def test_reads_are_made_only_if_somebody_listens_and_keep_their_order(place: Place) -> None:
+    place.timings = RESTLESS
+    one, two = await place.instance("one"), await place.instance("two")
+    made: list[int] = []
+
+    def reads(*seqs: int) -> Callable[[], list[PointerMoved]]:
+        def make() -> list[PointerMoved]:
+            made.append(len(seqs))
+            return [read("ann", seq) for seq in seqs]
+
+        return make
+
+    one.is_idle = two.is_idle = True
+    await until_listen(place, 0)
+    await one.bus.publish_reads(1, reads(1))
+    await one.said(badge(1))
+    await two.heard(badge(1))
+    assert made == []
+    assert two.story == [badge(1)]
+
+    two.is_idle = False
+    await two.bus.attend()
+    many = range(2, valkey_sender.MAX_PACK + 4)
+    await one.bus.publish_reads(len(many), reads(*many))
+    await one.said(badge(2))
+    await one.bus.publish_reads(2, reads(1_000))  # fewer than were counted: one has changed nothing
+    await two.heard(read("ann", 1_000))
+    assert made == [len(many), 1]
+    assert two.story == [badge(1), *(read("ann", seq) for seq in many), badge(2), read("ann", 1_000)]
+
+
 async def test_a_device_waits_until_reads_are_heard_and_misses_none_from_then_on(place: Place) -> None:
     place.timings = RESTLESS
     one, two = await place.instance("one"), await place.instance("two")

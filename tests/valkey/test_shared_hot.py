@@ -10,6 +10,7 @@ import pytest
 from readstate.adapters.valkey import Backend, DurableCounter, SharedGeneration, ValkeyClient
 from readstate.adapters.valkey.calls import UserCalls
 from readstate.adapters.valkey.hot import HotOptions, SharedHot
+from readstate.adapters.valkey.short_way import READ
 from readstate.adapters.valkey.users import MOVE, PREFER, ValkeyUsers
 from readstate.domain.errors import HotStoreUnavailable
 from readstate.domain.hot_updates import ChannelHotUpdate
@@ -261,7 +262,7 @@ async def test_a_late_copy_of_a_read_does_not_undo_a_mark_unread(
     await load(shared_users)
     await shared_users.apply([fan_out(1), fan_out(2)])
     number = await shared_users.generation(["bob"])
-    lane.hold = MOVE.name.encode()
+    lane.hold = READ.name.encode()
     await moved(shared_users, Read("bob", "c", place(2)))
     assert lane.is_holding
     rewound = await moved(shared_users, Rewind("bob", "c", 1, place(0), ()))

@@ -9,6 +9,7 @@ import pytest
 
 from readstate import Readstate
 from readstate.adapters.valkey import Function
+from readstate.adapters.valkey.short_way import READ
 from readstate.adapters.valkey.users import APPLY, INSTALL, LEDGERS, MOVE, PREFER
 from readstate.api import MarkUnread, PutPreferences, ReadTarget
 from readstate.domain.errors import HotStoreUnavailable
@@ -118,7 +119,7 @@ async def arrived(rs: Readstate, lane: Lane, own_valkey: Valkey) -> None:
 async def test_a_read_that_arrives_late_does_not_undo_a_mark_unread(
     late: Readstate, lane: Lane, own_valkey: Valkey
 ) -> None:
-    lane.hold = MOVE.name.encode()
+    lane.hold = READ.name.encode()
     await late.reads.mark_read("bob", SMALL, ReadTarget(up_to="m3"))
     assert lane.is_holding
     await late.reads.mark_unread("bob", SMALL, MarkUnread(from_="m1"))
@@ -150,7 +151,7 @@ async def test_a_read_that_was_refused_and_arrives_late_does_not_undo_a_mark_unr
 ) -> None:
     client = hot(late)._client
     monkeypatch.setattr(client, "_timings", replace(client._timings, patience=0.0))
-    lane.hold = MOVE.name.encode()
+    lane.hold = READ.name.encode()
     with pytest.raises(HotStoreUnavailable):
         await late.reads.mark_read("bob", SMALL, ReadTarget(up_to="m3"))
     monkeypatch.undo()

@@ -1,11 +1,11 @@
 """The ports for badges and presence, and the bus that reaches devices."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
 
-from readstate.domain.announcements import Announcement
+from readstate.domain.announcements import Announcement, PointerMoved
 from readstate.domain.model import Undelivered
 
 
@@ -137,12 +137,11 @@ class Deliveries(Protocol):
 class Bus(Protocol):
     """Reaches the instances that hold users' devices, in order. Best effort: devices resume to get what they missed."""
 
-    @property
-    def idle(self) -> bool:
-        """Whether no device is connected: then reads need not be announced."""
-
     async def attend(self) -> None:
         """A device connects: return when reads that are announced from now on will be delivered. Never raises."""
 
     async def publish(self, announcements: Sequence[Announcement]) -> None:
         """Announce what is durable. Never raises."""
+
+    async def publish_reads(self, count: int, reads: Callable[[], Sequence[PointerMoved]]) -> None:
+        """As `publish`, for `count` reads or fewer, which are made only if somebody may listen to them."""

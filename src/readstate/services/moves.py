@@ -53,15 +53,15 @@ class ReadStateLog:
             await self._bus.publish([UserRoomChanged(moved.user_id, moved.channel_id) for _, moved in done])
             raise
         RECEIPTS.inc(len(done))
-        if not self._bus.idle:
-            await self._bus.publish(
-                [
-                    PointerMoved(m.user_id, m.channel_id, m.before, m.pointer, self._instance_id, move.origin)
-                    for move, m in done
-                    if m.changed
-                ]
-            )
+        await self._bus.publish_reads(len(done), lambda: self._announcements(done))
         return dropped
+
+    def _announcements(self, done: Sequence[tuple[Move, Moved]]) -> list[PointerMoved]:
+        return [
+            PointerMoved(m.user_id, m.channel_id, m.before, m.pointer, self._instance_id, move.origin)
+            for move, m in done
+            if m.changed
+        ]
 
 
 @dataclass(eq=False, repr=False)

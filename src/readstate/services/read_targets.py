@@ -57,7 +57,8 @@ class ReadTargets:
 
     async def find(self, user: str, channel: str, target: ReadTarget, origin: str | None = None) -> Read:
         info = await self._lookups.channel(channel)
-        return await self._read(user, info, target, *await self._named_positions([(info, target)]), origin)
+        found = await self._named_positions([(info, target)])
+        return self._at_once(user, info, target, *found, origin) or await self._at_time(user, info, target, origin)
 
     async def find_each(self, reads: Sequence[Named | ReadstateError]) -> list[Read | ReadstateError]:
         """The position that each read leads to, or its error."""
@@ -72,7 +73,18 @@ class ReadTargets:
                 resolved.append(read)
                 continue
             user, name, target = read
-            resolved.append(await or_refusal(self._read(user, channels[name] or name, target, *found)))
+            channel = channels[name]
+            try:
+                direct = None if channel is None else self._at_once(user, channel, target, *found)
+            except ReadstateError as error:
+                resolved.append(error)
+                continue
+            if direct is not None:
+                resolved.append(direct)
+            elif channel is not None:
+                resolved.append(await or_refusal(self._at_time(user, channel, target)))
+            else:  # it was not among those looked up together: this raises, or finds a new one
+                resolved.append(await or_refusal(self.find(user, name, target)))
         return resolved
 
     async def at_time(self, channel: Channel, time: int) -> Position:
@@ -117,35 +129,29 @@ class ReadTargets:
             await self._positions.by_seq(by_seq) if by_seq else {},
         )
 
-    async def _read(
-        self,
-        user: str,
-        channel: Channel | str,
-        target: ReadTarget,
-        ids: _ById,
-        seqs: _BySeq,
-        origin: str | None = None,
-    ) -> Read:
-        if isinstance(channel, str):  # it was not among those looked up together: this raises, or finds a new one
-            channel = await self._lookups.channel(channel)
-        name = channel.channel_id
-        up_to, seq, messages = target.up_to, target.up_to_seq, target.messages
-        apart: tuple[Position, ...] = ()
+    def _at_once(
+        self, user: str, channel: Channel, target: ReadTarget, ids: _ById, seqs: _BySeq, origin: str | None = None
+    ) -> Read | None:
+        """None: its position must be looked up by time."""
+        name, up_to, seq, messages = channel.channel_id, target.up_to, target.up_to_seq, target.messages
         if seq is not None:
             to = channel.end if seq >= channel.last_seq else seqs[name, seq] if seq else START
         elif up_to is not None:
             to = _position(ids, name, str(up_to), "up_to")
-        elif messages is not None:
-            to = START
+        elif messages:
             apart = tuple(_position(ids, name, str(id_), "messages") for id_ in messages)
+            known = tuple(one.id or "" for one in apart)
+            return Read(user, name, START, tuple(one.seq for one in apart), target.epoch, origin, known)
         elif target.up_to_time is not None:
-            to = await self.at_time(channel, parse_time(target.up_to_time, "up_to_time"))
+            return None
         else:
-            to = channel.end
-        if not apart:
-            return Read(user, name, to, (), target.epoch, origin)
-        known = tuple(one.id or "" for one in apart)
-        return Read(user, name, to, tuple(one.seq for one in apart), target.epoch, origin, known)
+            to = START if messages is not None else channel.end
+        return Read(user, name, to, (), target.epoch, origin)
+
+    async def _at_time(self, user: str, channel: Channel, target: ReadTarget, origin: str | None = None) -> Read:
+        assert target.up_to_time is not None
+        time = parse_time(target.up_to_time, "up_to_time")
+        return Read(user, channel.channel_id, await self.at_time(channel, time), (), target.epoch, origin)
 
 
 def _position(ids: _ById, channel: str, id_: str, field: str) -> Position:

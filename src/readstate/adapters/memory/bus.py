@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from readstate.domain.announcements import Announcement, OnAnnouncements, OnGap
+from readstate.domain.announcements import Announcement, OnAnnouncements, OnGap, PointerMoved
 
 log = structlog.get_logger()
 
@@ -22,10 +22,6 @@ class LocalBus:
         """Set the subscriber: handlers for announcements and for gaps, and whether it has no connected devices."""
         self._on_announcements, self._missed, self._is_idle = on_announcements, missed, is_idle
 
-    @property
-    def idle(self) -> bool:
-        return self._is_idle()
-
     async def attend(self) -> None:
         """Every read is delivered."""
 
@@ -41,3 +37,7 @@ class LocalBus:
                 traceback=traceback.format_exc(),
             )
             await self._missed(0.0)
+
+    async def publish_reads(self, count: int, reads: Callable[[], Sequence[PointerMoved]]) -> None:
+        if not self._is_idle():
+            await self.publish(reads())

@@ -1,11 +1,11 @@
 """Function calls for many users at once: one call per server, or per slot in a Cluster."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from readstate.domain.model import Generation
 
-from . import Backend, Call
+from . import Backend, Call, Function
 from .commands import Word, encode
 from .groups import Packed, run_grouped
 from .user_rooms import UserFunction, UserKeys
@@ -73,7 +73,11 @@ class UserCalls:
         return (await self._client.run(function, calls)).values
 
     async def many(
-        self, function: UserFunction, packets: "Packets", generation: Generation | None = None
+        self,
+        function: Function,
+        packets: "Packets",
+        pack: Callable[[Packet], Packed],
+        generation: Generation | None = None,
     ) -> tuple[list[tuple[Packet, Any]], bool]:
         """Returns what each packet answered, and whether any call was sent more than once.
 
@@ -85,15 +89,20 @@ class UserCalls:
         answers: list[tuple[Packet, Any]] = []
         repeated = False
         for wave in packets.waves():
-            calls = [self._call(function, packet) for packet in wave]
+            calls = [Call(packet.slot, *pack(packet)) for packet in wave]
             values, again = await self._client.run(function, calls, generation)
             answers += zip(wave, values, strict=True)
             repeated = repeated or again
         return answers, repeated
 
-    def _call(self, function: UserFunction, packet: Packet) -> Call:
-        updates = [encode([one for _, one in packet.updates.values()])] if packet.updates else []
-        return Call(packet.slot, *self._packed(function, packet.users, packet.ledgers, *updates, encode(packet.items)))
+    def packing(self, function: UserFunction) -> Callable[[Packet], Packed]:
+        """Packs the items, and the hot updates if there are any, as MessagePack."""
+
+        def pack(packet: Packet) -> Packed:
+            updates = [encode([one for _, one in packet.updates.values()])] if packet.updates else []
+            return self._packed(function, packet.users, packet.ledgers, *updates, encode(packet.items))
+
+        return pack
 
     async def each(
         self, function: UserFunction, users: Sequence[str], ledger: str | None, *arguments: str | int
@@ -118,7 +127,11 @@ class UserCalls:
     ) -> Packed:
         keys = [key for user in users for key in function.keys(self.keys.of(user)[1])]
         keys += [self.keys.ledger(user, room) for user, room in ledgers]
-        return keys, [*self.backend.time(), self.backend.unread_cap, len(users), *arguments]
+        return keys, self.arguments(len(users), *arguments)
+
+    def arguments(self, users: int, *more: Word) -> list[Word]:
+        """What every function of users receives after the generation: now, expiry, cap, how many users."""
+        return [*self.backend.time(), self.backend.unread_cap, users, *more]
 
 
 class Packets:
@@ -137,7 +150,7 @@ class Packets:
         for user, weight, item in items:
             by_user.setdefault(user, []).append((weight, item))
         for user, own in by_user.items():
-            packet = self._first(user, sum(weight for weight, _ in own))
+            packet = self.first(user, sum(weight for weight, _ in own))
             wave = 0
             for weight, item in own:
                 if packet.weight and packet.weight + weight > MAX_ITEMS:
@@ -146,7 +159,7 @@ class Packets:
                 packet.weight += weight
                 yield packet, item
 
-    def _first(self, user: str, weight: int) -> Packet:
+    def first(self, user: str, weight: int) -> Packet:
         """The packet for a user's first item. Has room for all of them, unless no packet has."""
         slot = self._keys.of(user)[0] if self._by_slot else 0
         packet = self._open.get(slot)

@@ -14,7 +14,7 @@ number wins.
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from contextlib import suppress
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
@@ -108,6 +108,7 @@ class Generation(ABC):
         self.slots = SlotGenerations()
         self.owners: Sequence[str] = ()
         """The address of each slot's owner, as of the last look. Calls go there."""
+        self._all_owning: Set[str] = set()
 
     @property
     def number(self) -> GenerationNumber:
@@ -186,8 +187,10 @@ class Generation(ABC):
             return False  # the server is down, or the slot has moved
         return found == [one.marker for one in masters.values()]
 
-    def _owning(self, slots: Collection[int] | None) -> set[str]:
-        return {self.owners[slot] for slot in slots} if slots is not None and self.owners else set(self.owners)
+    def _owning(self, slots: Collection[int] | None) -> Set[str]:
+        if slots is None or not self.owners:
+            return self._all_owning
+        return {self.owners[slot] for slot in slots}
 
     async def confirm(self, slots: Collection[int] | None = None) -> None:
         """Look at all masters, until those that own these slots (None: all slots) have the numbers of the table.
@@ -228,7 +231,7 @@ class Generation(ABC):
         same = self._client.owners == self.owners and masters.items() <= self._masters.items()
         if not same or self._confirmed != distrusts:
             masters = await self._agree(distrusts)
-        self._masters, self.owners = masters, self._client.owners
+        self._masters, self.owners, self._all_owning = masters, self._client.owners, set(self._client.owners)
         runs = {one.run for one in masters.values()}
         self._ahead = {run: ahead for run, ahead in self._ahead.items() if run in runs}
         self._confirmed, self._looked = distrusts, suspicions

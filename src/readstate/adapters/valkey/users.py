@@ -17,6 +17,7 @@ from .calls import Packet, UserCalls
 from .commands import Word, encode
 from .functions import Function
 from .groups import all_or_reload, chunks, once_or_reload
+from .short_way import ABSENT, ShortWay
 from .stored import StoredKeys
 from .user_rooms import (
     Flag,
@@ -37,7 +38,6 @@ ENTRIES_PER_ITEM = 10
 """This many messages of a loaded ledger weigh as much as a hot update."""
 
 _KINDS = {Left: 4, Switched: 5, Gone: 6}
-_ABSENT = (Absent.NOT_LOADED, Absent.NOT_A_MEMBER)
 
 MOVE, LEDGERS = UserFunction("move", width=5, timed=True, expires=True), UserFunction("ledgers", width=5)
 APPLY, INSTALL = UserFunction("apply"), UserFunction("install")
@@ -56,6 +56,7 @@ class ValkeyUsers(ValkeyViews):
         self._generation = calls.backend.generation
         self._load_ms = calls.backend.timings.load_ms
         self._drops = Drops()
+        self._short_way = ShortWay(calls, self._clock)
 
     async def stored(self, user: str, room: str) -> list[StoredKey]:
         return await StoredKeys(self._calls.backend).of_user(self._calls.keys, user, room)
@@ -63,20 +64,35 @@ class ValkeyUsers(ValkeyViews):
     # ------------------------------------------------------------ reads
 
     async def move(self, moves: Sequence[Move], generation: DropNumber | None = None) -> list[Moved | Absent]:
+        """Reads take the short way, as far as they can. All moves of a user keep their order."""
+        number = None if generation is None else Generation(generation >> 32)
+        answers: list[Moved | Absent] = [Absent.NOT_LOADED] * len(moves)
+        plain, others = self._short_way.sort(moves)
+        left, repeated = await self._short_way.read(moves, plain, answers, number) if plain else ([], False)
+        if others or left:
+            await self._long_way(moves, sorted([*others, *left]), answers, number, repeated)
+        return answers
+
+    async def _long_way(
+        self,
+        moves: Sequence[Move],
+        indexes: Sequence[int],
+        answers: list[Moved | Absent],
+        generation: Generation | None,
+        repeated: bool,
+    ) -> None:
         packets = self._calls.packets()
-        for packet, index in packets.place((move.user_id, 1, index) for index, move in enumerate(moves)):
+        for packet, index in packets.place((moves[index].user_id, 1, index) for index in indexes):
             move = moves[index]
             packet.add(index, _move(move, *packet.numbers(move.user_id, move.channel_id)))
-        answers: list[Moved | Absent] = [Absent.NOT_LOADED] * len(moves)
-        number = None if generation is None else Generation(generation >> 32)
-        found, repeated = await once_or_reload(self._generation, self._calls.many(MOVE, packets, number))
+        call = self._calls.many(MOVE, packets, self._calls.packing(MOVE), generation)
+        found, again = await once_or_reload(self._generation, call)
         now = self._clock()
         for packet, values in found:
             if values is OVERTAKEN:  # moves that were applied are lost with the slot
                 continue
             for index, value in zip(packet.indexes, values, strict=True):
-                answers[index] = _moved(moves[index], value, now, repeated)
-        return answers
+                answers[index] = _moved(moves[index], value, now, repeated or again)
 
     # ------------------------------------------------------------ hot updates
 
@@ -88,7 +104,7 @@ class ValkeyUsers(ValkeyViews):
             update = packet.number_of_update(index, packed[index])
             packet.add(index, [update, *packet.numbers(user, updates[index].channel_id), *item])
         with all_or_reload(self._generation):
-            found, _ = await self._calls.many(APPLY, packets)
+            found, _ = await self._calls.many(APPLY, packets, self._calls.packing(APPLY))
         now = self._clock()
         return [self._moved_by(packet, value, updates, now) for packet, values in found for value in values]
 
@@ -188,7 +204,7 @@ class ValkeyUsers(ValkeyViews):
             entries = [(entry.seq, entry.at, entry.id, entry.mention) for entry in load.entries]
             loaded = (state.epoch, load.change, load.floor, entries, state.seq, sorted(state.apart))
             packet.add(index, (*packet.numbers(load.user_id, room), room, *loaded))
-        found, _ = await self._calls.many(LEDGERS, packets)
+        found, _ = await self._calls.many(LEDGERS, packets, self._calls.packing(LEDGERS))
         for packet, values in found:
             for index, value in zip(packet.indexes, values, strict=True):
                 answers[index] = bool(value)
@@ -242,7 +258,7 @@ def _epoch(epoch: int | None) -> int:
 
 def _moved(move: Move, value: Any, now: int, repeated: bool) -> Moved | Absent:
     if isinstance(value, int):
-        return _ABSENT[value]
+        return ABSENT[value]
     packed, was_apart, apart, preferences = (value, b"", b"", b"") if isinstance(value, bytes) else value
     unread, length = _HEAD.unpack_from(packed)
     was, raw = packed[_HEAD.size : _HEAD.size + length], packed[_HEAD.size + length :]

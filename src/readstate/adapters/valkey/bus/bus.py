@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from redis.crc import key_slot
 
-from readstate.domain.announcements import Announcement, OnAnnouncements, OnGap
+from readstate.domain.announcements import Announcement, OnAnnouncements, OnGap, PointerMoved
 from readstate.domain.errors import ConfigurationError
 from readstate.tasks import cancel
 from readstate.timings import ValkeyTimings
@@ -66,11 +66,6 @@ class ValkeyBus:
         self._listener = Listener(self._servers, self.channels, self._sender, on_announcements, missed, is_idle)
         self._listening = asyncio.create_task(self._listener.run())
 
-    @property
-    def idle(self) -> bool:
-        """Always False: other instances may hold devices, and outside subscribers listen. The sender asks for both."""
-        return False
-
     async def attend(self) -> None:
         if self._listener is not None:
             await self._listener.attend()
@@ -86,6 +81,13 @@ class ValkeyBus:
         self._sender.put(announcements)
         if self._listener is not None:
             await self._listener.deliver(announcements)
+
+    async def publish_reads(self, count: int, reads: Callable[[], Sequence[PointerMoved]]) -> None:
+        """Other instances may hold devices, and outside subscribers listen: the sender asks for both."""
+        if self._listener is not None and not self._listener.is_idle():
+            await self.publish(reads())
+        else:
+            self._sender.put_reads(count, reads)
 
     async def close(self) -> None:
         """Publish what is queued and a closing batch, within `bus_close`."""

@@ -49,7 +49,7 @@ class Listener(Reconnecting):
         """Of this instance."""
         self._on_announcements = on_announcements
         self._missed = missed
-        self._is_idle = is_idle
+        self.is_idle = is_idle
         self._numbers = Numbers(self._timings.bus_silent)
         self._answer_at = self._batch_at = self._echo_at = self._checked_at = time.monotonic()
         """When the server last sent anything, any batch, a batch of this instance; when silence was last checked."""
@@ -110,7 +110,7 @@ class Listener(Reconnecting):
                     await self._report_gap("silence", now - since)
 
     async def _subscribe(self, connection: BusConnection) -> None:
-        self._connection, self._asked, self._late, self._leaving = connection, not self._is_idle(), False, 0
+        self._connection, self._asked, self._late, self._leaving = connection, not self.is_idle(), False, 0
         self._idle_at = self._busy_at = time.monotonic()
         self._hearing.clear()
         await connection.subscribe(self._command("SUBSCRIBE"), self._channels if self._asked else self._channels[1:])
@@ -139,7 +139,7 @@ class Listener(Reconnecting):
 
     async def _follow_devices(self, connection: BusConnection, now: float) -> None:
         """Stop to listen to reads when this process has held no device for a while."""
-        if not self._is_idle():
+        if not self.is_idle():
             self._busy_at = now
             if not self._asked:  # a device came while the connection was made
                 self._late = True
@@ -176,7 +176,7 @@ class Listener(Reconnecting):
         if received is not None and received.head.publisher == self._sender.publisher:
             self._echo_at = now
             return
-        if received is None or not self._is_idle() or channel != self._reads:  # reads concern devices only
+        if received is None or not self.is_idle() or channel != self._reads:  # reads concern devices only
             received = decode(data)
         if received is None:
             BUS_SKIPPED.labels("malformed").inc()

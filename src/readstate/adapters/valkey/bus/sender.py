@@ -12,8 +12,9 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 from msgspec import Struct
 from redis.exceptions import ResponseError
@@ -42,6 +43,13 @@ class _Pack(Struct):
     tries: int = 0
 
 
+class _Reads(NamedTuple):
+    """Reads that are made into announcements only if a process listens to them."""
+
+    count: int
+    make: Callable[[], Sequence[PointerMoved]]
+
+
 class Sender(Reconnecting):
     """The numbers, the queue and the connection of one publisher. Publishes until `finish`."""
 
@@ -53,7 +61,9 @@ class Sender(Reconnecting):
         if servers.is_cluster:
             self._count_listeners = [("PUBSUB", "SHARDNUMSUB", reads)]
         self._reads, self._others = reads, others
-        self._queue: deque[Announcement] = deque()
+        self._queue: deque[Announcement | _Reads] = deque()
+        self._size = 0
+        """How many announcements are queued."""
         self._queued = asyncio.Event()
         self._closing = False
         self._number = 0
@@ -67,11 +77,18 @@ class Sender(Reconnecting):
 
     def put(self, announcements: Sequence[Announcement]) -> None:
         """Queue announcements. A full queue drops them and skips a number, so that subscribers notice."""
-        if len(self._queue) + len(announcements) > MAX_QUEUED:
+        self._put(list(map(without_text, announcements)), len(announcements))
+
+    def put_reads(self, count: int, make: Callable[[], Sequence[PointerMoved]]) -> None:
+        self._put([_Reads(count, make)], count)
+
+    def _put(self, entries: Sequence[Announcement | _Reads], count: int) -> None:
+        if self._size + count > MAX_QUEUED:
             self._number += 1
-            BUS_LOST.labels("overflow").inc(len(announcements))
+            BUS_LOST.labels("overflow").inc(count)
         else:
-            self._queue.extend(map(without_text, announcements))
+            self._queue.extend(entries)
+            self._size += count
         self._queued.set()
 
     def finish(self) -> None:
@@ -85,7 +102,7 @@ class Sender(Reconnecting):
             if not self._pack.commands:
                 if self.connected:
                     await self._wait()
-                size = min(len(self._queue), MAX_PACK)
+                size = self._next_size()
                 self._pack = self._fill(size, await self._are_reads_heard(connection, size))
                 if not self._pack.commands:
                     continue
@@ -105,9 +122,18 @@ class Sender(Reconnecting):
                 async with asyncio.timeout(self._timings.bus_heartbeat):
                     await self._queued.wait()
 
+    def _next_size(self) -> int:
+        """How many entries of the queue the next pack takes."""
+        size = count = 0
+        for entry in self._queue:
+            if count >= MAX_PACK:
+                break
+            size, count = size + 1, count + _count(entry)
+        return size
+
     async def _are_reads_heard(self, connection: BusConnection, size: int) -> bool:
-        """Whether the first `size` queued announcements include reads, and a process listens to those."""
-        if not any(isinstance(one, PointerMoved) for one in islice(self._queue, size)):
+        """Whether the first `size` entries of the queue include reads, and a process listens to those."""
+        if not any(isinstance(one, PointerMoved | _Reads) for one in islice(self._queue, size)):
             return False
         try:
             counts = await connection.ask(*self._count_listeners)
@@ -116,15 +142,23 @@ class Sender(Reconnecting):
         return any(count[-1] if isinstance(count, list) else count for count in counts)
 
     def _fill(self, size: int, reads_are_heard: bool) -> "_Pack":
-        """Take `size` announcements from the queue; leave out reads without listeners; add a heartbeat if it is due."""
-        some = [self._queue.popleft() for _ in range(size)]
+        """Take `size` entries from the queue; leave out reads without listeners; add a heartbeat if it is due."""
+        some: list[Announcement] = []
+        for entry in [self._queue.popleft() for _ in range(size)]:
+            self._size -= _count(entry)
+            if not isinstance(entry, _Reads):
+                some.append(entry)
+            elif reads_are_heard:
+                some += entry.make()
         commands, published, now = [], 0, time.monotonic()
         for reads, announcements in runs(some):
             if reads and not reads_are_heard:
                 continue
-            self._number += 1
             published += len(announcements)
-            commands.append(self._publish(self._reads if reads else self._others, announcements))
+            for start in range(0, len(announcements), MAX_PACK):
+                self._number += 1
+                part = announcements[start : start + MAX_PACK]
+                commands.append(self._publish(self._reads if reads else self._others, part))
             self._signed_at = self._signed_at if reads else now
         is_last = self._closing and not self._queue
         if is_last or not self.connected or now - self._signed_at >= self._timings.bus_heartbeat:
@@ -143,3 +177,8 @@ class Sender(Reconnecting):
             return
         BUS_LOST.labels("failed").inc(self._pack.announcements)
         self._pack = _Pack()
+
+
+def _count(entry: Announcement | _Reads) -> int:
+    """How many announcements it stands for."""
+    return entry.count if isinstance(entry, _Reads) else 1

@@ -1,4 +1,4 @@
--- Applies reads of members, in order.
+-- Applies reads of members, in order; `user_read` does most of them in a shorter way.
 -- ARGV[6]: moves (MessagePack), each {kind, user, ledger, room, ...}:
 --   {1, ..., seq, at, id, epoch or -1, apart (sorted) and ids, or neither}   read up to a position, and apart seqs
 --   {2, ..., seq, at, id of the position before it, epoch or -1, own (sorted)}   mark unread from seq on
@@ -58,65 +58,12 @@ local function apply(move)
   return {head .. is, apart, now_apart, preferences}
 end
 
--- ------------------------------------------------------------ the fast path
-
--- Cuts a ledger at a position. Returns how many messages are left; nil: `apply` must handle the read.
-local function cut(user, room, ledger, change, seq, at)
-  local counts = key_of(user, COUNTS)
-  local raw = call('HGET', counts, room)
-  if not raw then return nil end
-  local flags, count, touched, filled, low, low_at, latest, _, _, length = unpacked(COUNT, raw)
-  if band(flags, MISSING + TIMELINE) ~= 0 or filled > change then return nil end
-  if at == 0 or latest == 0 or at < low_at or seq < low then return nil end
-  if at >= latest then
-    call('DEL', ledger)
-    call('HDEL', counts, room)
-    return 0
-  end
-  if low > 0 or low_at > 0 or #raw > COUNT_HEAD + length then return nil end
-  local first = call('ZRANGEBYSCORE', ledger, '(' .. text(at), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-  if not first[1] then return nil end
-  local gone = call('ZREMRANGEBYSCORE', ledger, '-inf', at)
-  if gone == 0 then return count end
-  if gone >= count then -- the ledger was changed by something else
-    unload(user, room, user_room_of(user, room))
-    return nil
-  end
-  call('HSET', counts, room, pack(COUNT, flags, count - gone, touched, filled, 0, 0, latest, 0, tonumber(first[2]),
-    #first[1]) .. first[1])
-  return count - gone
-end
-
--- By far the most reads: up to a position, by a member with nothing apart, no mentions and no preferences in the room.
--- Returns nil for any other read.
-local function plain_read(move)
-  local user, room = move[2], move[4]
-  if not open(user, room) then return 0 end
-  local raw = read_user_room(user, room)
-  if not raw then return 1 end
-  local flags, epoch, seq, at, change = unpacked(USER_ROOM, raw)
-  if band(flags, MEMBER + APART + PREFERS) ~= MEMBER then return nil end
-  local forward, left = move[5] > seq and (move[8] < 0 or move[8] == epoch), 0
-  if band(flags, COUNTED) ~= 0 then
-    left = forward and cut(user, room, ledger_key(move[3]), change, move[5], move[6])
-    if not left then return nil end
-    if left == 0 then flags = flags - COUNTED end
-  end
-  local head = pack('>i4B', left, #raw)
-  if not forward then return head .. raw end
-  local changed = number[user] + 1
-  local new = pack(USER_ROOM, flags, epoch, move[5], move[6], change, changed) .. move[7]
-  number[user], dirty[user], cached_user_room[user], unsaved[user] = changed, true, new, true
-  note_move(user, room, epoch, move[5])
-  return head .. raw .. new
-end
-
 return function()
   check_deadline()
   begin(5)
   local answers = {}
   for index, move in ipairs(cmsgpack.unpack(ARGV[6])) do
-    answers[index] = move[1] == 1 and not move[9] and plain_read(move) or apply(move)
+    answers[index] = apply(move)
   end
   close()
   return answers
