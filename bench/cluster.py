@@ -220,6 +220,7 @@ def settings_of(hot_url: str, kafka: Kafka, postgres: Postgres) -> dict[str, str
         "database_url": postgres.url,
         "partitions": str(PARTITIONS),
         "wait_timeout": "60",  # of the requests that set the scene
+        "packed_records": "on",  # as `auto` is after the first minute, which says nothing of the rest
         "produce_timeout": "5000",  # on a machine that is busy by design, reads would wait in the spool
     }
 

@@ -37,7 +37,7 @@ from readstate.domain.errors import (
     TooLarge,
     Unavailable,
 )
-from readstate.domain.events import AnyChannelEvent, Consumed, DeadLetter, MessageEvent, ReadEvent, UnsentEvent
+from readstate.domain.events import AnyChannelEvent, Consumed, DeadLetter, MessageEvent, ReadEvent, UnsentMessage
 from readstate.domain.facts import Effect
 from readstate.domain.model import ChangeNumber
 from readstate.domain.rooms import partition_of, thread_room
@@ -253,7 +253,7 @@ async def test_what_waited_in_the_spool_shares_records_too(cluster: Cluster) -> 
 
 
 async def test_events_of_workers_come_back_as_they_were(cluster: Cluster) -> None:
-    unsent = UnsentEvent("ann", "bob", "m1", "c", NOW, NOW, NOW)
+    unsent = UnsentMessage("ann", "m1", "c", NOW, NOW, NOW, ("bob",))
     topics = cluster.topics
     poison = (
         b'{"kind":"message","id":"m1","channel_id":"c","created_at":1,"sender_id":"ann","at":1,"from":"a newer one"}'
@@ -265,7 +265,7 @@ async def test_events_of_workers_come_back_as_they_were(cluster: Cluster) -> Non
         await cluster.sender.again(topics.messages, [letter.event.encode()])
         with pytest.raises(NotAnEvent, match="kind"):
             await cluster.sender.again(topics.messages, [poison, b"{}"])
-    assert decode_unsent((await cluster.read(topics.unsent, 1))[0].value) == unsent
+    assert decode_unsent((await cluster.read(topics.unsent, 1))[0].value) == unsent.event("bob")
     [put_aside] = await cluster.read(topics.dead(topics.messages), 1)
     assert decode_dead_letter(put_aside.value) == letter
     assert put_aside.partition == 2

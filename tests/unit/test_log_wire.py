@@ -23,7 +23,7 @@ from readstate.adapters.kafka.wire import (
     unsent_record,
     unsent_records,
 )
-from readstate.domain.events import ChannelEvent, Consumed, MessageEvent, ReadEvent, UnsentEvent
+from readstate.domain.events import ChannelEvent, Consumed, MessageEvent, ReadEvent, UnsentEvent, UnsentMessage
 from readstate.domain.model import NO_CHANGE, ChangeNumber
 from readstate.domain.rooms import thread_room
 from readstate.settings import Settings
@@ -149,9 +149,14 @@ def unsent(receiver: str, message: str = "m1") -> UnsentEvent:
     return UnsentEvent("ann", receiver, message, "general", 70, 80, 90)
 
 
+def unsent_message(*receivers: str, message: str = "m1") -> UnsentMessage:
+    return UnsentMessage("ann", message, "general", 70, 80, 90, receivers)
+
+
 def test_receivers_of_one_message_and_partition_share_a_record() -> None:
-    events = [unsent(f"user {number}", message) for message in ("m1", "m2") for number in range(40)]
-    records = unsent_records(events, 4, packed=True)
+    users = [f"user {number}" for number in range(40)]
+    events = [unsent(user, message) for message in ("m1", "m2") for user in users]
+    records = unsent_records([unsent_message(*users, message=message) for message in ("m1", "m2")], 4, packed=True)
     assert sorted((record.key, record.partition) for record in records) == [(b"", part // 2) for part in range(8)]
     for record in records:
         value = json.decode(record.value)
@@ -164,17 +169,18 @@ def test_receivers_of_one_message_and_partition_share_a_record() -> None:
 
 
 def test_a_receiver_who_is_alone_has_a_record_of_its_own_and_a_packed_one_has_a_limit() -> None:
-    assert unsent_records([unsent("bob")], 4, packed=True) == [unsent_record(unsent("bob"), 4)]
-    events = [unsent(f"{number:0200}") for number in range(3_000)]
-    assert unsent_records(events, 4, packed=False) == [unsent_record(one, 4) for one in events]
-    records = unsent_records(events, 1, packed=True)
+    assert unsent_records([unsent_message("bob")], 4, packed=True) == [unsent_record(unsent("bob"), 4)]
+    users = [f"{number:0200}" for number in range(3_000)]
+    events = list(map(unsent, users))
+    assert unsent_records([unsent_message(*users)], 4, packed=False) == [unsent_record(one, 4) for one in events]
+    records = unsent_records([unsent_message(*users)], 1, packed=True)
     assert all(len(record.value) <= MOST_PACKED_BYTES for record in records)
     assert [one for record in records for one in decode_unsents(record.value)] == events
     assert decode_unsents(unsent_record(unsent("bob"), 4).value) == [unsent("bob")]
 
 
 def test_the_receivers_of_a_packed_record_are_told_apart_also_if_one_is_nobody() -> None:
-    [packed] = unsent_records([unsent("bob"), unsent("eve")], 1, packed=True)
+    [packed] = unsent_records([unsent_message("bob", "eve")], 1, packed=True)
     record = Consumed("t", 3, 7, b"", packed.value.replace(b'"bob"', b"5"))
     with pytest.raises(NotAnEvent, match="receivers"):
         decode_unsents(record.value)

@@ -149,6 +149,22 @@ class UnsentEvent(Struct, frozen=True, gc=False):
     v: int = VERSION
 
 
+class UnsentMessage(Struct, frozen=True, gc=False):
+    """A message, and all receivers who were away: an `UnsentEvent` for each."""
+
+    sender_id: str
+    message_id: str
+    channel_id: str
+    at: int
+    accepted_at: int
+    created_at: int
+    receivers: tuple[str, ...]
+
+    def event(self, receiver: str) -> UnsentEvent:
+        message = (self.message_id, self.channel_id, self.at, self.accepted_at, self.created_at)
+        return UnsentEvent(self.sender_id, receiver, *message)
+
+
 class DeadLetter(Struct, frozen=True, gc=False):
     """An event that failed three times, with the reason."""
 

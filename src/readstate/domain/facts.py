@@ -97,8 +97,8 @@ class Effect(Struct):
     removed: int = 0
     channel_updates: list[ChannelHotUpdate] = field(default_factory=list)
     user_updates: list[UserHotUpdate] = field(default_factory=list)
-    undelivered: list[Undelivered] = field(default_factory=list)
-    """To receivers who were away."""
+    away: Away | None = None
+    """The message, with its receivers who were away."""
     reached: list[Undelivered] = field(default_factory=list)
     """To receivers who were online. Counts as undelivered if delivery is not proven."""
     read_before: bool = False
@@ -107,6 +107,15 @@ class Effect(Struct):
     """The log position in a shared log; it only grows."""
     repeated: bool = False
     """A replay: nothing changes in the durable store, but the hot store may have missed the event."""
+
+    @property
+    def undelivered(self) -> list[Undelivered]:
+        """One for each receiver who was away; where there are many, `away` is enough."""
+        away = self.away
+        if away is None:
+            return []
+        message = (away.accepted_at, away.sender_id, away.channel_id, away.message_id)
+        return [Undelivered(user, *message) for user in away.others]
 
 
 def runs(deliveries: Sequence[Delivery]) -> Iterator[Sequence[Delivery]]:
@@ -164,11 +173,11 @@ def has_no_replies(room: Channel | None) -> bool:
 def audience(run: Sequence[Delivery], facts: Facts) -> set[str]:
     """The users of whom a run must know whether they are online."""
     users: set[str] = set()
+    channels = {one.event.channel_id for one in run if isinstance(one.event, MessageEvent | EditEvent)}
+    for channel in channels:
+        users.update(facts.audience.get(channel, ()))
     for delivery in run:
         event = delivery.event
-        if not isinstance(event, MessageEvent | EditEvent):
-            continue
-        users.update(facts.audience.get(event.channel_id, ()))
         if isinstance(event, MessageEvent):
             users.update(named_by_id(event.mentions))
             if event.thread_id is not None:

@@ -232,6 +232,13 @@ class Away(Struct, frozen=True, gc=False):
     receivers: tuple[str, ...]
     """In the order of ids. The sender may be among them, so that messages of several senders have the same ones."""
 
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The receivers without the sender."""
+        if self.sender_id not in self.receivers:
+            return self.receivers
+        return tuple(user for user in self.receivers if user != self.sender_id)
+
 
 class Entry(Struct, frozen=True, gc=False, array_like=True):
     """A message as counting sees it."""

@@ -74,6 +74,10 @@ class Present(Protocol):
 class Presence(Protocol):
     """Which users have a device connected, on any instance."""
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the answers come from this process, so that nobody waits for another server."""
+
     async def online(self, users: Collection[str]) -> Present:
         """Those of these users who are online now. A loss of the hot store never makes a user count as away."""
 

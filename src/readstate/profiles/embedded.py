@@ -25,6 +25,7 @@ from readstate.workers.focused_reads import FocusedReads
 from readstate.workers.message_writer import MessageWriter
 from readstate.workers.on_failure import DropHotState
 from readstate.workers.receipt_persister import ReceiptPersister
+from readstate.workers.status_update import newest_undelivered
 
 from .consistency import Exclusive
 from .lock import store_held
@@ -54,7 +55,7 @@ class Embedded(Profile):
 
         async def note_away(effects: Sequence[Effect]) -> None:
             if self.settings.badge_mode == "precomputed":
-                await hot.badges.add([one for effect in effects for one in effect.undelivered])
+                await hot.badges.add(newest_undelivered(effects))
 
         late_badges = LateBadges(durable, hot.badges, bus)
         writer = MessageWriter(

@@ -26,7 +26,7 @@ from readstate.workers.periodic import PeriodicJobs
 from readstate.workers.receipt_persister import SharedPersister, TopicPersister
 from readstate.workers.reconciler import reconciler
 from readstate.workers.runner import Consumer, Gather, Runner
-from readstate.workers.status_update import StatusUpdate, unsent_events
+from readstate.workers.status_update import StatusUpdate, unsent_messages
 
 from .service import Readstate
 
@@ -235,8 +235,8 @@ def channel_events(service: Readstate, positions: LogPositions) -> ChannelEvents
     cluster, hot = service.cluster, service.hot
 
     async def note_away(effects: Sequence[Effect]) -> None:
-        if service.settings.badge_mode == "precomputed" and (events := unsent_events(effects, service.clock())):
-            await cluster.sender.unsent(events)
+        if service.settings.badge_mode == "precomputed" and (messages := unsent_messages(effects, service.clock())):
+            await cluster.sender.unsent(messages)
 
     writer = MessageWriter(
         service.durable,

@@ -1,16 +1,16 @@
 """Messages: send, edit, delete."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec import UNSET, UnsetType, convert
 
 from readstate.api import MessageEdit, MessageView, NewMessage, SendResult
-from readstate.domain.errors import ChannelArchived, Invalid, MessageNotFound, ReadstateError
+from readstate.domain.errors import ChannelArchived, ChannelNotFound, Invalid, MessageNotFound, ReadstateError
 from readstate.domain.events import DeleteEvent, EditEvent, MessageEvent
 from readstate.domain.facts import Effect
 from readstate.domain.ids import ulid
-from readstate.domain.model import Message
+from readstate.domain.model import Channel, Message
 from readstate.domain.rules import MessageRules, check_id, check_size, check_user_id, parse_time
 from readstate.ports import DurableQueries, Log
 from readstate.telemetry import MESSAGES
@@ -47,7 +47,15 @@ class Messages:
         check_size(messages, self._max_batch, "messages")
         now = self._acceptance.now()
         roots = {(str(one.channel_id), str(one.id)) for one in messages}
-        checked = [await or_refusal(self._check(message, now, roots)) for message in messages]
+        made = [self._event_or_refusal(message, now) for message in messages]
+        names = list(dict.fromkeys(one.channel_id for one in made if isinstance(one, MessageEvent)))
+        channels = dict(zip(names, await self._loader.channels(names), strict=True)) if names else {}
+        checked = [
+            await or_refusal(self._check(one, message.outside, channels, roots))
+            if isinstance(one, MessageEvent)
+            else one
+            for message, one in zip(messages, made, strict=True)
+        ]
         events = [event for event in checked if isinstance(event, MessageEvent)]
         effects = iter(await self._log.channel_events(events, wait))
         results = []
@@ -102,11 +110,23 @@ class Messages:
 
     # ------------------------------------------------------------ checks
 
-    async def _check(self, message: NewMessage, now: int, beside: set[tuple[str, str]]) -> MessageEvent:
-        event = await self._event(message, now)
-        return await self._checks.root(event if message.outside else await self._checks.sender(event), beside)
+    async def _check(
+        self, event: MessageEvent, outside: bool, channels: Mapping[str, Channel | None], beside: set[tuple[str, str]]
+    ) -> MessageEvent:
+        channel = channels[event.channel_id]
+        if channel is None:
+            raise ChannelNotFound(f"there is no channel {event.channel_id!r}", field="channel_id")
+        if channel.archived:
+            raise ChannelArchived(f"channel {event.channel_id!r} is archived and takes no messages", field="channel_id")
+        return await self._checks.root(event if outside else await self._checks.sender(event), beside)
 
-    async def _event(self, message: NewMessage, now: int) -> MessageEvent:
+    def _event_or_refusal(self, message: NewMessage, now: int) -> MessageEvent | ReadstateError:
+        try:
+            return self._event(message, now)
+        except ReadstateError as error:
+            return error
+
+    def _event(self, message: NewMessage, now: int) -> MessageEvent:
         channel_id = check_id(message.channel_id, "channel_id")
         sender = check_user_id(message.sender_id, "sender_id")
         self._rules.check_text(message.text, "text")
@@ -115,7 +135,7 @@ class Messages:
             raise Invalid("also_to_channel goes with thread_id", field="also_to_channel")
         sent_at = None if message.at is None else parse_time(message.at, "at")
         text, preview = self._rules.kept(message.text, message.preview)
-        event = MessageEvent(
+        return MessageEvent(
             channel_id=channel_id,
             created_at=now,
             id=f"msg_{ulid(now)}" if message.id is None else check_id(message.id, "id"),
@@ -130,10 +150,6 @@ class Messages:
             silent=message.silent,
             backfill=message.backfill,
         )
-        channel = await self._loader.channel(channel_id)
-        if channel.archived:
-            raise ChannelArchived(f"channel {channel_id!r} is archived and takes no messages", field="channel_id")
-        return event
 
     def _result(self, event: MessageEvent, effect: Effect | None) -> SendResult:
         if effect is None:

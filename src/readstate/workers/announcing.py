@@ -46,8 +46,8 @@ def announcements(event: AnyChannelEvent, effect: Effect, instance_id: str) -> I
 
 def badges_changed(effects: Iterable[Effect]) -> Iterator[BadgeChanged]:
     """One for each receiver who was away: a badge is only marked, and counted when it is sent."""
-    users = dict.fromkeys(one.receiver_id for effect in effects for one in effect.undelivered)
-    return map(BadgeChanged, users)
+    groups = dict.fromkeys(effect.away.others for effect in effects if effect.away is not None)
+    return map(BadgeChanged, dict.fromkeys(user for users in groups for user in users))
 
 
 def outcome(ref: str, effect: Effect) -> Outcome:

@@ -5,7 +5,7 @@ numbers that it has passed, and devices ignore repeated seqs.
 
 The work has two halves: `store` is the transaction, `spread` everything after its commit. In a cluster the transaction
 of a batch runs while the batch before is still being spread (`overlap.py`). What a transaction decides does not depend
-on that: it reads the durable store, and asks presence who is online.
+on that: it reads the durable store, and who is online was asked before (`online_before.py`).
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -22,6 +22,7 @@ from readstate.services.pending_writes import UnannouncedWrites
 from .announcing import announcements, badges_changed, outcome
 from .focused_reads import FocusedReads
 from .on_failure import OnFailure
+from .online_before import OnlineBefore
 
 NoteAway = Callable[[Sequence[Effect]], Awaitable[None]]
 """Records messages for receivers who were away. Idempotent."""
@@ -42,6 +43,9 @@ class MessageWriter:
     _complete: dict[int, LogPosition] = field(default_factory=dict)
     """By partition: the log position up to which this process has finished delivery tracking."""
 
+    def __post_init__(self) -> None:
+        self._online = OnlineBefore(self._hot.presence)
+
     async def handle(self, deliveries: Sequence[Delivery], source: str = "") -> list[Effect]:
         effects = await self.store(deliveries, source)
         await self.spread(deliveries, effects)
@@ -49,7 +53,11 @@ class MessageWriter:
 
     async def store(self, deliveries: Sequence[Delivery], source: str = "") -> list[Effect]:
         try:
-            return await self._durable.apply(deliveries, self._hot.presence.online, source, self._complete)
+            effects = await self._online.during(
+                deliveries, lambda online: self._durable.apply(deliveries, online, source, self._complete)
+            )
+            self._online.learn(effects)
+            return effects
         except StorageUnavailable as error:
             if error.uncertain:
                 await self._on_failure.commit_uncertain()

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from readstate.domain.announcements import BadgeChanged
-from readstate.domain.events import UnsentEvent
+from readstate.domain.events import UnsentEvent, UnsentMessage
 from readstate.domain.facts import Effect
 from readstate.domain.model import Undelivered
 from readstate.ports import Bus, DurableUsers, HotBadges
@@ -23,21 +23,32 @@ class StatusUpdate:
         await self._bus.publish([BadgeChanged(user) for user in sorted(changed)])
 
 
-def unsent_events(effects: Iterable[Effect], now: int) -> list[UnsentEvent]:
-    """One event for each receiver who was away."""
+def unsent_messages(effects: Iterable[Effect], now: int) -> list[UnsentMessage]:
+    """The messages of which receivers were away."""
     return [
-        UnsentEvent(
-            one.sender_id,
-            one.receiver_id,
-            one.message_id,
-            one.channel_id,
-            effect.message.at if effect.message is not None else one.accepted_at,
-            one.accepted_at,
+        UnsentMessage(
+            away.sender_id,
+            away.message_id,
+            away.channel_id,
+            effect.message.at if effect.message is not None else away.accepted_at,
+            away.accepted_at,
             now,
+            away.others,
         )
         for effect in effects
-        for one in effect.undelivered
+        if (away := effect.away) is not None
     ]
+
+
+def newest_undelivered(effects: Iterable[Effect]) -> list[Undelivered]:
+    """What badges need to know: of a sender's messages to the same receivers, the newest."""
+    newest: dict[tuple[str, tuple[str, ...]], Effect] = {}
+    for effect in effects:
+        if (away := effect.away) is not None:
+            known = newest.get((away.sender_id, away.receivers))
+            if known is None or known.away is None or away.accepted_at > known.away.accepted_at:
+                newest[away.sender_id, away.receivers] = effect
+    return [one for effect in newest.values() for one in effect.undelivered]
 
 
 def fold_unsent(events: Iterable[UnsentEvent]) -> Iterable[Undelivered]:

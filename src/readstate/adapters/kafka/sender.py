@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from readstate.domain.errors import LogUnavailable
-from readstate.domain.events import DeadLetter, ReadEvent, UnsentEvent
+from readstate.domain.events import DeadLetter, ReadEvent, UnsentMessage
 from readstate.tasks import retrieve_exception
 from readstate.telemetry import PRODUCE_FAILED, PRODUCED, UNSENT
 
@@ -82,9 +82,9 @@ class Sender:
         """Never to the spool."""
         await asyncio.shield(self.begin_reads(events))
 
-    async def unsent(self, events: Sequence[UnsentEvent]) -> None:
-        await self.send(self.topics.unsent, unsent_records(events, self.partitions, packed=self._may_pack()))
-        UNSENT.inc(len(events))
+    async def unsent(self, messages: Sequence[UnsentMessage]) -> None:
+        await self.send(self.topics.unsent, unsent_records(messages, self.partitions, packed=self._may_pack()))
+        UNSENT.inc(sum(len(one.receivers) for one in messages))
 
     async def dead(self, topic: str, letters: Sequence[DeadLetter]) -> None:
         await self.send(self.topics.dead(topic), [dead_letter_record(letter, self.partitions) for letter in letters])

@@ -15,7 +15,15 @@ from zlib import crc32
 from msgspec import Raw, Struct, json
 from msgspec.structs import asdict
 
-from readstate.domain.events import VERSION, AnyChannelEvent, Consumed, DeadLetter, ReadEvent, UnsentEvent
+from readstate.domain.events import (
+    VERSION,
+    AnyChannelEvent,
+    Consumed,
+    DeadLetter,
+    ReadEvent,
+    UnsentEvent,
+    UnsentMessage,
+)
 from readstate.domain.facts import Key
 from readstate.domain.model import NO_CHANGE, ChangeNumber
 from readstate.domain.rooms import channel_and_thread, is_thread, partition_of, thread_room
@@ -28,6 +36,8 @@ PACKED = 2
 """The version of packed records."""
 MOST_PACKED_BYTES = 256_000
 """The largest packed record."""
+MOST_OF_A_MESSAGE = 10_000
+"""Bytes for what a packed record says of its message, besides the receivers: ids and times."""
 
 
 class NotAnEvent(ValueError):
@@ -75,8 +85,8 @@ class _PackedBytes(Struct, frozen=True, gc=False):
     receivers: list[Raw] | None = None
 
 
-class _Unsent(Struct, frozen=True, gc=False):
-    """A message, and those who were away; `receivers` is None in a record that is not packed."""
+class _Message(Struct, frozen=True, gc=False):
+    """A message that came while receivers were away."""
 
     sender_id: str
     message_id: str
@@ -85,6 +95,11 @@ class _Unsent(Struct, frozen=True, gc=False):
     accepted_at: int
     created_at: int
     v: int = VERSION
+
+
+class _Unsent(_Message, frozen=True, gc=False):
+    """With its receivers; None in a record that is not packed."""
+
     receivers: list[str] | None = None
 
 
@@ -129,15 +144,17 @@ def _packed_records(events: Sequence[ReadEvent], partition: int) -> Iterator[Rec
         yield Record(b"" if len(some) > 1 else _read_key(some[0]), value, partition)
 
 
-def _within_limit(items: Sequence[T], encode: Callable[[Sequence[T]], bytes]) -> Iterator[tuple[Sequence[T], bytes]]:
-    """The items in as few parts as `MOST_PACKED_BYTES` allows, each with its value."""
+def _within_limit(
+    items: Sequence[T], encode: Callable[[Sequence[T]], bytes], most: int = MOST_PACKED_BYTES
+) -> Iterator[tuple[Sequence[T], bytes]]:
+    """The items in as few parts as a limit in bytes allows, each with its value."""
     value = encode(items)
-    if len(items) == 1 or len(value) <= MOST_PACKED_BYTES:
+    if len(items) == 1 or len(value) <= most:
         yield items, value
         return
     middle = len(items) // 2
-    yield from _within_limit(items[:middle], encode)
-    yield from _within_limit(items[middle:], encode)
+    yield from _within_limit(items[:middle], encode, most)
+    yield from _within_limit(items[middle:], encode, most)
 
 
 def _read_values(events: Sequence[ReadEvent]) -> bytes:
@@ -170,28 +187,38 @@ def unsent_record(event: UnsentEvent, partitions: int) -> Record:
     return Record(key, _encode(event), crc32(key) % partitions)
 
 
-def unsent_records(events: Sequence[UnsentEvent], partitions: int, *, packed: bool) -> list[Record]:
-    """One record for each event, or, if they may be packed, for each message and partition."""
+def unsent_records(messages: Sequence[UnsentMessage], partitions: int, *, packed: bool) -> list[Record]:
+    """One record for each receiver or, if they may be packed, for each message and partition of receivers."""
     if not packed:
-        return [unsent_record(event, partitions) for event in events]
-    together: dict[tuple[int, _Unsent], list[UnsentEvent]] = defaultdict(list)
-    for e in events:
-        message = _Unsent(e.sender_id, e.message_id, e.channel_id, e.at, e.accepted_at, e.created_at, PACKED)
-        together[crc32(e.receiver_id.encode()) % partitions, message].append(e)
+        return [unsent_record(one.event(user), partitions) for one in messages for user in one.receivers]
+    groups: dict[tuple[str, ...], list[_Group]] = {}  # messages of a quiet channel have the same receivers
     records = []
-    for (partition, _), some in together.items():
-        for part, value in _within_limit(some, _unsent_values):
-            records.append(Record(b"" if len(part) > 1 else part[0].receiver_id.encode(), value, partition))
+    for one in messages:
+        if (found := groups.get(one.receivers)) is None:
+            found = groups[one.receivers] = _groups(one.receivers, partitions)
+        message = (one.sender_id, one.message_id, one.channel_id, one.at, one.accepted_at, one.created_at, PACKED)
+        head = _encode(_Message(*message))[:-1] + b',"receivers":'
+        for partition, receivers, text in found:
+            if len(receivers) == 1:
+                records.append(unsent_record(one.event(receivers[0]), partitions))
+            else:
+                records.append(Record(b"", b"%b%b}" % (head, text), partition))
     return records
 
 
-def _unsent_values(events: Sequence[UnsentEvent]) -> bytes:
-    """Of one message. A receiver who is alone in the record is not packed."""
-    if len(events) == 1:
-        return _encode(events[0])
-    fields = asdict(events[0]) | {"v": PACKED, "receivers": [event.receiver_id for event in events]}
-    del fields["receiver_id"]
-    return _encode(fields)
+_Group = tuple[int, Sequence[str], bytes]
+"""A partition, some of its receivers, and their list as JSON."""
+
+
+def _groups(receivers: Sequence[str], partitions: int) -> list[_Group]:
+    together: dict[int, list[str]] = defaultdict(list)
+    for user in receivers:
+        together[crc32(user.encode()) % partitions].append(user)
+    return [
+        (partition, part, text)
+        for partition, users in together.items()
+        for part, text in _within_limit(users, _encode, MOST_PACKED_BYTES - MOST_OF_A_MESSAGE)
+    ]
 
 
 def dead_letter_record(letter: DeadLetter, partitions: int) -> Record:

@@ -23,6 +23,8 @@ Key = tuple[str, str]
 class MemoryPresence:
     """A user is online while at least one connected device has not expired."""
 
+    is_local = True
+
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._users: dict[str, dict[Key, _Connection]] = {}

@@ -19,7 +19,7 @@ from readstate.domain.facts import Effect, Facts, FactsNeeded, Key, audience, fa
 from readstate.domain.folding.messages import fold
 from readstate.domain.folding.replays import facts_needed_by_replays, is_delete, repeat
 from readstate.domain.hot_updates import OwnRead
-from readstate.domain.model import LogPosition, Mode, Undelivered
+from readstate.domain.model import Away, LogPosition, Mode
 from readstate.ports import NOTHING_COMPLETE, Online, Present
 
 from . import rows
@@ -224,9 +224,7 @@ class _Applying:
             named.setdefault((channel, message), set()).add(user)
         return named
 
-    async def _away(
-        self, deliveries: Sequence[Delivery], reached: Mapping[Offset, Sequence[str]]
-    ) -> dict[Key, list[Undelivered]]:
+    async def _away(self, deliveries: Sequence[Delivery], reached: Mapping[Offset, Sequence[str]]) -> dict[Key, Away]:
         """By message: the receivers who were away, and those of `reached` whom it did not reach after all."""
         keys, late = [], []
         for one in deliveries:
@@ -235,16 +233,16 @@ class _Applying:
                 keys.append(key)
                 users = reached.get((one.part, one.position), ())
                 late += [(user, event.created_at, event.sender_id, *key) for user in users]
-        away: dict[Key, list[Undelivered]] = {}
+        away: dict[Key, Away] = {}
         for channel, message, sender, accepted_at, receivers in await ask(
             self._session, rows.anything, "away_of", keys
         ):
-            away[channel, message] = [
-                Undelivered(user, accepted_at, sender, channel, message) for user in receivers if user != sender
-            ]
-        for row in await ask(self._session, rows.anything, "undelivered_of", late):
-            noted = Undelivered(*row)
-            away.setdefault((noted.channel_id, noted.message_id), []).append(noted)
+            away[channel, message] = Away(channel, message, sender, accepted_at, tuple(receivers))
+        for user, accepted_at, sender, channel, message in await ask(
+            self._session, rows.anything, "undelivered_of", late
+        ):
+            known = away.get((channel, message)) or Away(channel, message, sender, accepted_at, ())
+            away[channel, message] = replace(known, receivers=(*known.receivers, user))
         return away
 
     async def _outgrown(self, deliveries: Sequence[Delivery], facts: Facts) -> dict[str, tuple[str, ...]]:

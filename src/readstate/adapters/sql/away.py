@@ -40,7 +40,10 @@ class Decided(NamedTuple):
 
 async def put_sets(session: Session, decisions: Iterable[Away]) -> dict[Key, Decided]:
     """Store the sets that are new to their channels, and give each message the id of its set."""
-    keys = {(one.channel_id, one.receivers): _key(one.receivers) for one in decisions}
+    keys: dict[tuple[str, tuple[str, ...]], str] = {}
+    for one in decisions:
+        if (one.channel_id, one.receivers) not in keys:
+            keys[one.channel_id, one.receivers] = _key(one.receivers)
     wanted: dict[Key, Away] = {}
     for one in decisions:
         wanted[one.channel_id, keys[one.channel_id, one.receivers]] = one

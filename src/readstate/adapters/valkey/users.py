@@ -14,6 +14,7 @@ from readstate.ports import Absent, LedgerLoad, LoadedUserRoom, Move, Moved, Rea
 
 from . import OVERTAKEN
 from .calls import Packet, UserCalls
+from .came import Came, together, weight_of
 from .commands import Word, encode
 from .functions import Function
 from .groups import all_or_reload, chunks, once_or_reload
@@ -98,18 +99,21 @@ class ValkeyUsers(ValkeyViews):
 
     async def apply(self, updates: Sequence[UserHotUpdate]) -> list[Moved]:
         packets = self._calls.packets()
-        packed = list(map(_packed, updates))
-        items = ((user, 1, (index, user, item)) for index, one in enumerate(updates) for user, item in _items(one))
+        parts = together(updates)
+        packed = list(map(_packed, parts))
+        items = (
+            (user, weight_of(one), (index, user, item)) for index, one in enumerate(parts) for user, item in _items(one)
+        )
         for packet, (index, user, item) in packets.place(items):
             update = packet.number_of_update(index, packed[index])
-            packet.add(index, [update, *packet.numbers(user, updates[index].channel_id), *item])
+            packet.add(index, [update, *packet.numbers(user, parts[index].channel_id), *item])
         with all_or_reload(self._generation):
             found, _ = await self._calls.many(APPLY, packets, self._calls.packing(APPLY))
         now = self._clock()
-        return [self._moved_by(packet, value, updates, now) for packet, values in found for value in values]
+        return [self._moved_by(packet, value, parts, now) for packet, values in found for value in values]
 
     @staticmethod
-    def _moved_by(packet: Packet, value: Sequence[Any], updates: Sequence[UserHotUpdate], now: int) -> Moved:
+    def _moved_by(packet: Packet, value: Sequence[Any], updates: Sequence[UserHotUpdate | Came], now: int) -> Moved:
         index, was, was_apart, raw, apart = value
         user = list(packet.users)[packet.items[index - 1][1] - 1]
         update = updates[packet.indexes[index - 1]]
@@ -276,10 +280,12 @@ def _moved(move: Move, value: Any, now: int, repeated: bool) -> Moved | Absent:
     )
 
 
-def _packed(update: UserHotUpdate) -> list[object]:
+def _packed(update: UserHotUpdate | Came) -> list[object]:
     room = update.channel_id
     thread = Flag.THREAD if is_thread(room) else 0
     match update:
+        case Came():
+            return [7, room, thread, *update.packed]
         case FanOut():
             put, gone = update.put, update.remove
             entry = (0, 0, "") if put is None else (put.seq, put.at, put.id)
@@ -297,9 +303,13 @@ def _packed(update: UserHotUpdate) -> list[object]:
             return [_KINDS[type(update)], room, thread, update.change]
 
 
-def _items(update: UserHotUpdate) -> Iterator[tuple[str, tuple[object, ...]]]:
+def _items(update: UserHotUpdate | Came) -> Iterator[tuple[str, tuple[object, ...]]]:
     """Each user that a hot update goes to, and what it says only to that user."""
     match update:
+        case Came():
+            special = update.special
+            for user in update.users:
+                yield user, special.get(user, ())
         case FanOut():
             for user in update.users:
                 yield user, (user == update.sender, update.named is None or user in update.named)

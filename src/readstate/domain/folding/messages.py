@@ -6,7 +6,7 @@ every store assigns the same seqs and makes the same decisions, and no store has
 A run is a list of messages, or one event of another kind, which needs facts that are up to date.
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -151,26 +151,37 @@ class _Folding(ThreadFolding, ChannelFolding):
         """Split the receivers into those who are online (`reached`) and those who are away (`undelivered`)."""
         if message.silent or not self.keeps_badge:
             return
-        name = channel.channel_id
-        receivers = {user for user in named_by_id(event.mentions) if self._is_active(name, user)}
-        if message.seq is not None and channel.type in {"direct", "group"} and channel.mode is Mode.LEDGER:
-            now = event.created_at
-            audience = self.facts.audience.get(name, ())
-            receivers.update(user for user in audience if self.facts.muted.get((name, user), 0) <= now)
+        name, sender = channel.channel_id, message.sender_id
+        named = {user for user in named_by_id(event.mentions) if self._is_active(name, user)}
         if message.thread_id is not None and message.thread_seq is not None:
             followers = self.facts.followers.get(thread_room(name, message.thread_id), {})
-            receivers.update(user for user, member in followers.items() if member)
-        away: list[str] = []
-        for user in sorted(receivers):
-            is_online = user in self.online
-            if not is_online:
-                away.append(user)
-            if user != message.sender_id:
-                noted = Undelivered(user, event.created_at, message.sender_id, name, message.id)
-                (effect.reached if is_online else effect.undelivered).append(noted)
-        if effect.undelivered:
-            decided = Away(name, message.id, message.sender_id, event.created_at, tuple(away))
-            self.changes.away[name, message.id] = decided
+            named.update(user for user, member in followers.items() if member)
+        to_all = message.seq is not None and channel.type in {"direct", "group"} and channel.mode is Mode.LEDGER
+        online, away = self._receivers(name, named, event.created_at if to_all else None)
+        effect.reached += [
+            Undelivered(user, event.created_at, sender, name, message.id) for user in online if user != sender
+        ]
+        decided = Away(name, message.id, sender, event.created_at, away)
+        if decided.others:
+            effect.away = self.changes.away[name, message.id] = decided
+
+    def _receivers(self, name: str, named: set[str], at: int | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Those online and those away, in the order of ids: `named` and, with a time, the members who do not mute."""
+        if at is None:
+            return self._split(named)
+        if named or name in self._muted:
+            audience = self.facts.audience.get(name, ())
+            muted = self.facts.muted
+            return self._split(named.union(user for user in audience if muted.get((name, user), 0) <= at))
+        known = self._split_audience.get(name)  # the audience stays the same throughout a run of messages
+        if known is None:
+            known = self._split_audience[name] = self._split(self.facts.audience.get(name, ()))
+        return known
+
+    def _split(self, receivers: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        users = sorted(receivers)
+        online = tuple([user for user in users if user in self.online])
+        return online, tuple([user for user in users if user not in self.online] if online else users)
 
     # ------------------------------------------------------------ edits and deletes
 

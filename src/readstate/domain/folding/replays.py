@@ -12,7 +12,7 @@ from readstate.domain.errors import ChannelNotFound, DirectChannelFull, NotAMemb
 from readstate.domain.events import ChannelEvent, DeleteEvent, Delivery, EditEvent, MembersEvent, MessageEvent
 from readstate.domain.facts import Effect, Facts, FactsNeeded, Key, named_by_id
 from readstate.domain.hot_updates import ChannelHotUpdate, Joined, Left, OwnRead, UserHotUpdate
-from readstate.domain.model import NO_CHANGE, Channel, Message, Pointer, Undelivered
+from readstate.domain.model import NO_CHANGE, Away, Channel, Message, Pointer, Undelivered
 from readstate.domain.rooms import thread_room
 
 from .state import gone
@@ -40,14 +40,14 @@ def facts_needed_by_replays(run: Sequence[Delivery], facts: Facts) -> FactsNeede
 def repeat(
     run: Sequence[Delivery],
     facts: Facts,
-    away: Mapping[Key, Sequence[Undelivered]],
+    away: Mapping[Key, Away],
     reached: Mapping[tuple[int, int], Sequence[str]],
 ) -> list[Effect]:
     """The effects of replays, for the hot store to take again.
 
-    `away`: the undelivered rows of each message. `reached`: by (partition, offset), the users who had a connection at
-    that time; the first writer may have died before it tracked their delivery. The audience of a channel that may have
-    outgrown the ledger limit by one of these events is all members it had then.
+    `away`: each message with its receivers who were away. `reached`: by (partition, offset), the users who had a
+    connection at that time; the first writer may have died before it tracked their delivery. The audience of a channel
+    that may have outgrown the ledger limit by one of these events is all members it had then.
     """
     return [_Repeating(one, facts).effect(away, reached.get((one.part, one.position), ())) for one in run]
 
@@ -57,7 +57,7 @@ class _Repeating:
         self.event = delivery.event
         self.facts = facts
 
-    def effect(self, away: Mapping[Key, Sequence[Undelivered]], reached: Sequence[str]) -> Effect:
+    def effect(self, away: Mapping[Key, Away], reached: Sequence[str]) -> Effect:
         event = self.event
         channel = self.facts.channels.get(event.channel_id)
         if channel is None:
@@ -76,7 +76,7 @@ class _Repeating:
             effect.channel_updates.append(ChannelHotUpdate(room, room.change))
             effect.user_updates += self._user_rooms(room, self.facts.followers.get(name, ()))
         if isinstance(event, MessageEvent):
-            effect.undelivered += away.get((event.channel_id, event.id), ())
+            effect.away = away.get((event.channel_id, event.id))
             effect.reached += self._reached(event, effect, reached)
         elif isinstance(event, MembersEvent):
             effect.added, effect.removed = len(event.add), len(event.remove)
@@ -101,7 +101,7 @@ class _Repeating:
         """Users not recorded as away since. A deleted message goes to no device, so its delivery is not tracked."""
         if effect.message is None or effect.message.deleted:
             return
-        noted = {one.receiver_id for one in effect.undelivered}
+        noted = () if effect.away is None else effect.away.receivers
         for user in users:
             if user not in noted:
                 yield Undelivered(user, event.created_at, event.sender_id, event.channel_id, event.id)

@@ -16,6 +16,9 @@ class Folding:
         self.limit = fanout_max_members
         self.online = online
         self.changes = Changes()
+        self._muted = {channel for channel, _ in facts.muted}
+        self._split_audience: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+        """By channel: members who are online, and members who are away."""
 
     def _own_pointer(
         self, room: str, message: Message, seq: int | None, event: MessageEvent, epoch: int = 0

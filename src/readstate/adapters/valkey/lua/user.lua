@@ -360,6 +360,16 @@ local function touch(row, ledger)
   call('PEXPIRE', ledger, 2 * ttl)
 end
 
+-- Keeps a ledger, which has grown, at its cap.
+local function cut(row, ledger)
+  if row.count <= cap then return end
+  local gone = call('ZPOPMIN', ledger, row.count - cap)
+  row.floor_at = tonumber(gone[#gone])
+  row.count = cap
+  while row.named ~= '' and unpacked('>I8', row.named, 5) <= row.floor_at do row.named = sub(row.named, NAMED + 1) end
+  find_first(row, ledger)
+end
+
 -- Adds an unread message.
 local function put_in(user_room, row, ledger, seq, at, id, mention)
   local key = packed(seq)
@@ -382,13 +392,7 @@ local function put_in(user_room, row, ledger, seq, at, id, mention)
   row.count = size
   if size == 1 or at < row.first_at then row.first_seq, row.first_at, row.first_id = seq, at, id end
   row.named = mention and with(row.named, key, item, NAMED) or without(row.named, key, NAMED)
-  if size > cap then
-    local gone = call('ZPOPMIN', ledger)
-    row.floor_at = tonumber(gone[2])
-    row.count = size - 1
-    while row.named ~= '' and unpacked('>I8', row.named, 5) <= row.floor_at do row.named = sub(row.named, NAMED + 1) end
-    find_first(row, ledger)
-  end
+  cut(row, ledger)
   if size == 1 or seconds - row.touched >= due then touch(row, ledger) end
 end
 

@@ -5,8 +5,10 @@
 --   {2, ..., seq}                                           the user's own message; without seq: a state to merge
 --   {3, ..., change, last seq, latest, seq, at, id up to which joining reads}      joined
 --   {4, ..., change} left   {5, ..., change} counted by timeline now   {6, ..., change} the channel is gone
+--   {7, ..., latest, archived, {change, seq, at, id, ...}}  new messages of a room, in their order
 -- An item is {update, user, ledger, own, mention} for 1; {update, user, ledger, epoch, seq, apart (sorted), at, id} for
--- 2 and 3; {update, user, ledger} for the others.
+-- 2 and 3; {update, user, ledger} for the others. For 7 it goes on with which messages are the user's own and which
+-- mention the user (both counted from 1), if any.
 -- Returns {index of the item in ARGV[7], user room before, apart before, user room after, apart after} for each pointer
 -- that moved to a state that the durable store doesn't have.
 
@@ -85,6 +87,102 @@ local function restructured(user, update)
   put_user_room(user, user_room)
 end
 
+-- ------------------------------------------------------------ new messages
+
+local FIELDS = 4 -- of a message
+
+-- A load in flight keeps messages one by one, as `user_install` reads them.
+local function keep_for_load(user, update, own, named)
+  local loading = key_of(user, LOADING)
+  if call('EXISTS', loading) == 0 then return end
+  local messages = update[6]
+  for index = 1, #messages / FIELDS do
+    local at = (index - 1) * FIELDS
+    local message = {
+      1, update[2], update[3], messages[at + 1], messages[at + 2], messages[at + 3], messages[at + 4], 0, '', false,
+      update[4], update[5],
+    }
+    call('RPUSHX', loading, cmsgpack.pack({message, own and own[index] or false, named and named[index] or false}))
+  end
+end
+
+-- Adds all messages of an update to a ledger: none is the user's own, read, or a mention.
+local function put_all(row, ledger, update)
+  local messages, was = update[6], row.count
+  if not update.scored then -- the arguments of ZADD, the same for all users
+    local scored = {}
+    for at = 1, #messages, FIELDS do
+      scored[#scored + 1] = text(messages[at + 2])
+      scored[#scored + 1] = messages[at + 3]
+    end
+    update.scored = scored
+  end
+  if was == 0 then call('DEL', ledger) end -- remains of an earlier ledger
+  row.count = was + call('ZADD', ledger, unpack(update.scored))
+  if was > 0 and call('ZCARD', ledger) ~= row.count then
+    row.missing = true -- the server has lost the ledger
+    return
+  end
+  if was == 0 or messages[3] < row.first_at then
+    row.first_seq, row.first_at, row.first_id = messages[2], messages[3], messages[4]
+  end
+  cut(row, ledger)
+  if was == 0 or seconds - row.touched >= due then touch(row, ledger) end
+end
+
+local function put_each(user, room, user_room, row, ledger, update, own, named, filled)
+  local messages, apart = update[6], apart_of(user, room, user_room)
+  local timeline = band(user_room.flags, TIMELINE) ~= 0
+  for index = 1, #messages / FIELDS do
+    local at = (index - 1) * FIELDS
+    local seq, mention = messages[at + 2], named and named[index] or false
+    local is_read = seq <= user_room.seq or has(apart, packed(seq), 4)
+    if messages[at + 1] > filled and not (own and own[index]) and not is_read and (mention or row or not timeline) then
+      row = row or new_row()
+      if row.missing then return row end
+      put_in(user_room, row, ledger, seq, messages[at + 3], messages[at + 4], mention)
+    end
+  end
+  return row
+end
+
+local function positions(list)
+  if not list or #list == 0 then return nil end
+  local found = {}
+  for _, index in ipairs(list) do found[index] = true end
+  return found
+end
+
+-- The same as `fan_out` for each message, but the user room and the row are read and written once.
+local function came(user, update, item)
+  local room, messages = update[2], update[6]
+  local own, named = positions(item[4]), positions(item[5])
+  if not loaded[user] then return keep_for_load(user, update, own, named) end
+  local change = messages[#messages - FIELDS + 1]
+  local user_room = user_room_of(user, room)
+  if not user_room or change <= user_room.change or band(user_room.flags, MEMBER) == 0 then return end
+  local row = row_of(user, room, user_room)
+  local filled = math.max(user_room.change, row and row.filled or 0) -- what the ledger includes
+  if not (row and row.missing) then
+    local special = own or named or band(user_room.flags, TIMELINE + APART) ~= 0
+    if special or messages[1] <= filled or messages[2] <= user_room.seq then
+      row = put_each(user, room, user_room, row, ledger_key(item[3]), update, own, named, filled)
+    else
+      row = row or new_row()
+      put_all(row, ledger_key(item[3]), update)
+    end
+  end
+  if band(user_room.flags, TIMELINE) == 0 then reorder(user, room, user_room.flags, update[4]) end
+  local flags = band(user_room.flags, bnot(ARCHIVED))
+  user_room.flags = update[5] and bor(flags, ARCHIVED) or flags
+  user_room.change = change
+  if row then
+    row.latest = update[4]
+    put_row(user, room, user_room, row)
+  end
+  put_user_room(user, user_room)
+end
+
 return function()
   begin(8)
   local updates = cmsgpack.unpack(ARGV[6])
@@ -94,7 +192,9 @@ return function()
     local user = item[2]
     open(user, update[2])
     local kind = update[1]
-    if kind == 1 then
+    if kind == 7 then
+      came(user, update, item)
+    elseif kind == 1 then
       fan_out(user, update, item[4], item[5], item[3])
     elseif not loaded[user] then
       call('DEL', key_of(user, LOADING)) -- a load in flight is too old

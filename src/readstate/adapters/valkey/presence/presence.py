@@ -24,6 +24,8 @@ log = structlog.get_logger()
 class ValkeyPresence:
     """Implements `HotPresence`."""
 
+    is_local = False
+
     def __init__(self, backend: Backend, instance_id: str) -> None:
         self._generation = backend.generation
         self._timings = backend.timings
