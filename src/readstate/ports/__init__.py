@@ -12,7 +12,7 @@ from readstate.domain.facts import Effect
 from readstate.domain.model import Clock
 from readstate.domain.rooms import partition_of
 
-from .channels import AppliedOffsets, Count, CountQuery, HotChannels, TimelineLoad
+from .channels import AppliedOffsets, HotChannels, TimelineLoad
 from .durable import (
     NOTHING_COMPLETE,
     Activity,
@@ -34,7 +34,9 @@ from .durable import (
 from .people import MAX_UNPROVEN, Bus, Deliveries, Departure, Devices, HotBadges, Presence, Present
 from .users import (
     Absent,
+    Count,
     CountDelta,
+    CountQuery,
     HotUsers,
     LedgerLoad,
     LedgerView,

@@ -6,30 +6,9 @@ from typing import Protocol
 from msgspec import Struct
 
 from readstate.domain.hot_updates import ChannelHotUpdate
-from readstate.domain.model import Channel, DropNumber, Entry, LogPosition, Position, ReadState
+from readstate.domain.model import Channel, DropNumber, Entry, LogPosition
 
-from .users import StoredKey
-
-
-class Count(Struct, frozen=True, gc=False):
-    """A user's unread messages in a timeline channel, counted."""
-
-    count: int
-    mentions: int
-    first: Position | None
-    capped: bool
-    sure: bool = True
-    """False: the user has read the newest trimmed message, so possibly all trimmed messages are read."""
-
-
-class CountQuery(Struct, frozen=True, gc=False):
-    """The part of a user's state that a count of a timeline needs."""
-
-    user_id: str
-    channel_id: str
-    state: ReadState
-    named: tuple[int, ...] = ()
-    """The seqs of unread messages that mention the user."""
+from .users import Count, CountQuery, StoredKey
 
 
 class TimelineLoad(Struct, frozen=True, gc=False):

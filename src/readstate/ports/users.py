@@ -97,14 +97,31 @@ class Moved(Struct, frozen=True, gc=False):
     """The size of the user's ledger after the move; None: not loaded."""
 
 
-class LedgerView(Struct, frozen=True, gc=False):
-    """The content of a ledger, summed up. In a timeline channel it holds only messages that mention the user."""
+class Count(Struct, frozen=True, gc=False):
+    """A user's unread messages in a room, counted."""
 
     count: int = 0
     mentions: int = 0
     first: Position | None = None
     """`seq` is 0 where the store does not keep it."""
     capped: bool = False
+    sure: bool = True
+    """False: the user has read the newest trimmed message, so possibly all trimmed messages are read."""
+
+
+class CountQuery(Struct, frozen=True, gc=False):
+    """The part of a user's state that a count of a timeline needs."""
+
+    user_id: str
+    channel_id: str
+    state: ReadState
+    named: tuple[int, ...] = ()
+    """The seqs of unread messages that mention the user."""
+
+
+class LedgerView(Count, frozen=True, gc=False):
+    """The content of a ledger, summed up. In a timeline channel it holds only messages that mention the user."""
+
     named: tuple[int, ...] = ()
     """In a timeline channel, the seqs of the unread mentions."""
 
@@ -158,6 +175,9 @@ class UnreadOverview(Struct, frozen=True, gc=False):
     """The user's timeline channels."""
     preferences: Mapping[str, Preferences]
     """Preferences that differ from the default, by channel."""
+    queries: Sequence[CountQuery] = ()
+    """What counts of the timeline channels need, if the store has it at hand: then they need not wait for the user
+    rooms."""
 
 
 class UnreadPage(Struct, frozen=True, gc=False):
@@ -250,8 +270,11 @@ class HotUsers(Protocol):
     async def apply(self, updates: Sequence[UserHotUpdate]) -> list[Moved]:
         """Apply hot updates in order and return the pointers that moved. Replays change nothing."""
 
-    async def view(self, user: str, which: Which) -> UserView | None:
-        """The user's rooms, read atomically, including those that the user left."""
+    async def view(self, user: str, which: Which, known: UnreadOverview | None = None) -> UserView | None:
+        """The user's rooms, read atomically, including those that the user left.
+
+        `known`: an overview from which ledgers may be taken if the user has not changed since.
+        """
 
     async def stored(self, user: str, room: str) -> list[StoredKey]:
         """What is kept of the user in a room, as it is: nothing is loaded, and it may be out of date."""

@@ -1,6 +1,6 @@
 """Turns hot state into the counts that callers see."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -17,7 +17,8 @@ from .loading import Loader
 from .positions import Positions
 
 T = TypeVar("T", Totals, ThreadTotals, ThreadView)
-_NOTHING = Count(0, 0, None, False)
+_NOTHING = Count()
+_NONE_KNOWN: Mapping[CountQuery, Count] = {}
 
 
 def last_read(pointer: Pointer) -> LastRead:
@@ -74,17 +75,27 @@ class Counting:
         user_rooms, channels = await self._loader.member_rooms(user, names)
         return list(zip(user_rooms, channels, await self.counts(user, user_rooms, channels), strict=True))
 
-    async def counts(self, user: str, user_rooms: Sequence[UserRoom], channels: Sequence[Channel]) -> list[Count]:
-        """Counts before preferences are applied. The ledgers must be loaded."""
-        big = [
-            (index, CountQuery(user, room.channel_id, room.pointer, room.ledger.named if room.ledger else ()))
-            for index, (room, channel) in enumerate(zip(user_rooms, channels, strict=True))
-            if room.mode is Mode.TIMELINE and room.pointer.seq < channel.last_seq
-        ]
-        counts = [_NOTHING if room.mode is Mode.TIMELINE else _ledger_count(room) for room in user_rooms]
-        if big:
-            timelines = await self._loader.counts([query for _, query in big])
-            for (index, _), count in zip(big, timelines, strict=True):
+    async def counts(
+        self,
+        user: str,
+        user_rooms: Sequence[UserRoom],
+        channels: Sequence[Channel],
+        known: Mapping[CountQuery, Count] = _NONE_KNOWN,
+    ) -> list[Count]:
+        """Counts before preferences are applied. The ledgers must be loaded. `known`: counts that are at hand."""
+        counts: list[Count] = []
+        missing: list[tuple[int, CountQuery]] = []
+        for room, channel in zip(user_rooms, channels, strict=True):
+            if room.mode is Mode.LEDGER or room.pointer.seq >= channel.last_seq:
+                counts.append(_NOTHING if room.mode is Mode.TIMELINE else _ledger_count(room))
+                continue
+            query = CountQuery(user, room.channel_id, room.pointer, room.ledger.named if room.ledger else ())
+            if query not in known:
+                missing.append((len(counts), query))
+            counts.append(known.get(query, _NOTHING))
+        if missing:
+            timelines = await self._loader.counts([query for _, query in missing])
+            for (index, _), count in zip(missing, timelines, strict=True):
                 counts[index] = count
         return counts
 
@@ -134,33 +145,37 @@ class Counting:
         self, user_room: UserRoom, channel: Channel, count: Count, first: Position | None, now: int, stale: bool
     ) -> Unread:
         unread, pointer = shown(user_room.preferences, count), user_room.pointer
-        return Unread(
-            channel_id=user_room.channel_id,
-            unread=unread,
-            label=label(unread, self._display_cap),
-            has_unread=any_unread(count),
-            exact=not (stale or count.capped),
-            mentions=count.mentions,
-            first_unread=None if first is None else Place(first.id, first.seq, first.at),
-            last_read=LastRead(pointer.id, pointer.seq, pointer.at, pointer.epoch),
-            latest=channel.latest,
-            muted=user_room.preferences.muted_until > now,
-            reason="stale" if stale else "capped" if count.capped else UNSET,
-            archived=True if channel.archived else UNSET,
+        return Unread(  # positional: there may be 100,000 of them in a page
+            user_room.channel_id,
+            unread,
+            label(unread, self._display_cap),
+            count.count > 0 or count.capped,
+            not (stale or count.capped),
+            count.mentions,
+            None if first is None else Place(first.id, first.seq, first.at),
+            LastRead(pointer.id, pointer.seq, pointer.at, pointer.epoch),
+            channel.latest,
+            user_room.preferences.muted_until > now,
+            "stale" if stale else "capped" if count.capped else UNSET,
+            True if channel.archived else UNSET,
         )
 
     async def _first_unread(self, user_rooms: Sequence[UserRoom], counts: Sequence[Count]) -> list[Position | None]:
         """The first unread messages. Where the hot store keeps no seqs, their positions are looked up."""
-        firsts = [(room.channel_id, count.first) for room, count in zip(user_rooms, counts, strict=True)]
+        firsts = [count.first for count in counts]
         keys = [
-            (name, first.id) for name, first in firsts if first is not None and not first.seq and first.id is not None
+            (room.channel_id, first.id)
+            for room, first in zip(user_rooms, firsts, strict=True)
+            if first is not None and not first.seq and first.id is not None
         ]
         if not keys:
-            return [first for _, first in firsts]
+            return firsts
         positions = await self._positions.by_id(keys)
-        return [first and positions.get((name, first.id or ""), first) for name, first in firsts]
+        return [
+            first and positions.get((room.channel_id, first.id or ""), first)
+            for room, first in zip(user_rooms, firsts, strict=True)
+        ]
 
 
 def _ledger_count(user_room: UserRoom) -> Count:
-    ledger = user_room.ledger
-    return _NOTHING if ledger is None else Count(ledger.count, ledger.mentions, ledger.first, ledger.capped)
+    return _NOTHING if user_room.ledger is None else user_room.ledger

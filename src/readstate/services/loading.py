@@ -96,18 +96,18 @@ class Loader:
             await self.load_users([user])
         raise overtaken(user)
 
-    async def view(self, user: str, which: Which) -> UserView:
+    async def view(self, user: str, which: Which, known: UnreadOverview | None = None) -> UserView:
         """User rooms, with or without their ledgers."""
-        return await self.of_user(user, lambda: self._users.view(user, which))
+        return await self.of_user(user, lambda: self._users.view(user, which, known))
 
     async def rooms(self, user: str) -> list[str]:
         """The channels that the user is in and the threads that the user follows."""
         return await self.of_user(user, lambda: self._users.rooms(user))
 
-    async def counted(self, user: str, which: Which) -> UserView:
+    async def counted(self, user: str, which: Which, known: UnreadOverview | None = None) -> UserView:
         """User rooms with their ledgers loaded."""
         for _ in range(MAX_TRIES):
-            view = await self.view(user, which)
+            view = await self.view(user, which, known)
             missing = [user_room for user_room in view.user_rooms if user_room.ledger is None and user_room.member]
             if not missing:
                 return view
@@ -173,12 +173,26 @@ class Loader:
         pairs = [(one, channel) for one, channel in zip(user_rooms, channels, strict=True) if channel is not None]
         return [user_room for user_room, _ in pairs], [channel for _, channel in pairs]
 
-    async def member_rooms_at_once(self, user: str, names: Sequence[str]) -> tuple[list[UserRoom], list[Channel]]:
-        """As `member_rooms`, in one round trip: the channels may be older than the user rooms."""
-        view, channels = await asyncio.gather(self.counted(user, names), self.channels(names))
-        found = {channel.channel_id: channel for channel in channels if channel is not None}
-        user_rooms = [one for one in view.user_rooms if one.member and one.channel_id in found]
-        return user_rooms, [found[user_room.channel_id] for user_room in user_rooms]
+    async def member_rooms_at_once(
+        self, user: str, names: Sequence[str], overview: UnreadOverview
+    ) -> tuple[list[UserRoom], list[Channel], Mapping[CountQuery, Count]]:
+        """As `member_rooms`, in one round trip: the channels and counts may be older than the user rooms."""
+        view, channels, counts = await asyncio.gather(
+            self.counted(user, names, overview), self.channels(names), self._known_counts(overview.queries)
+        )
+        by_name = dict(zip(names, channels, strict=True))
+        user_rooms, found = [], []
+        for user_room in view.user_rooms:
+            channel = by_name[user_room.channel_id]
+            if channel is not None and user_room.member:
+                user_rooms.append(user_room)
+                found.append(channel)
+        return user_rooms, found, counts
+
+    async def _known_counts(self, queries: Sequence[CountQuery]) -> Mapping[CountQuery, Count]:
+        """Counts of the timelines that are loaded and long enough to decide."""
+        counts = await self._channels.count(queries) if queries else []
+        return {query: count for query, count in zip(queries, counts, strict=True) if count and not count.capped}
 
     async def no_user_room(self, user: str, channel: str) -> ReadstateError:
         """Return NotAMember. Raises ChannelNotFound or InvalidId if that is the cause."""

@@ -167,13 +167,11 @@ class UnreadCounts:
     async def _of_overview(self, q: _Question, overview: UnreadOverview, before: Stale) -> Sync:
         listed = dict.fromkeys([name for _, name in overview.rooms] + list(overview.timelines))
         threaded = channels_of_threads(overview.summary)
-        user_rooms, channels = await self._loader.member_rooms_at_once(q.user, [*listed, *(threaded - listed.keys())])
-        counts = await self._counting.counts(q.user, user_rooms, channels)
-        unread = [
-            room
-            for room in zip(user_rooms, channels, counts, strict=True)
-            if any_unread(room[2]) and room[0].channel_id in listed
-        ]
+        names = [*listed, *(threaded - listed.keys())]
+        user_rooms, channels, known = await self._loader.member_rooms_at_once(q.user, names, overview)
+        counts = await self._counting.counts(q.user, user_rooms, channels, known)
+        rooms = zip(user_rooms, channels, counts, strict=True)
+        unread = [room for room in rooms if any_unread(room[2]) and room[0].channel_id in listed]
         timelines = [room for room in unread if room[0].mode is Mode.TIMELINE] if overview.timelines else []
         if timelines:  # the others are in order, and after the page before
             unread = sorted((room for room in unread if q.after is None or _place(room) > q.after[1:]), key=_place)
@@ -183,7 +181,7 @@ class UnreadCounts:
         totals = (
             _totals(rows) if everything else self._rooms.sums_with(overview.summary, overview.preferences, timelines)
         )
-        members = {user_room.channel_id for user_room in user_rooms}
+        members = {user_room.channel_id for user_room in user_rooms} if threaded else set()
         return await self._made(q, totals, sums_of_threads(overview.summary, members), rows, [], before)
 
     async def _answer(self, q: _Question) -> Sync:

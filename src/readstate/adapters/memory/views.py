@@ -47,26 +47,26 @@ class UserViews:
         self._ttl = ledger_ttl * 1000
         self._users: dict[str, User] = {}
 
-    async def view(self, user: str, which: Which) -> UserView | None:
-        known = self._users.get(user)
-        if known is None:
+    async def view(self, user: str, which: Which, known: UnreadOverview | None = None) -> UserView | None:
+        found = self._users.get(user)
+        if found is None:
             return None
-        known.used = self._clock()
+        found.used = self._clock()
         channels: Iterable[str]
         if which == "all":
-            channels = known.user_rooms
+            channels = found.user_rooms
         elif isinstance(which, int):
             number = U64.unpack_from
-            channels = [name for name, raw in known.user_rooms.items() if number(raw, NUMBER_AT)[0] > which]
+            channels = [name for name, raw in found.user_rooms.items() if number(raw, NUMBER_AT)[0] > which]
         else:
-            channels = [channel for channel in which if channel in known.user_rooms]
+            channels = [channel for channel in which if channel in found.user_rooms]
         return UserView(
-            change=known.change,
-            complete_since=known.since,
-            user_rooms=[self._user_room(known, channel, known.used) for channel in channels],
-            unloaded=[*known.live.missing, *known.threads.missing],
-            timelines=known.timelines.copy(),  # a later join must not change the view
-            preferences=known.preferences,
+            change=found.change,
+            complete_since=found.since,
+            user_rooms=[self._user_room(found, channel, found.used) for channel in channels],
+            unloaded=[*found.live.missing, *found.threads.missing],
+            timelines=found.timelines.copy(),  # a later join must not change the view
+            preferences=found.preferences,
         )
 
     async def stored(self, user: str, room: str) -> list[StoredKey]:
@@ -119,7 +119,7 @@ class UserViews:
             return None
         ledger.touched = now
         named = tuple(ledger.named) if only_mentions else ()
-        return LedgerView(len(ledger.seqs), len(ledger.named), ledger.position(0), ledger.floor > 0, named)
+        return LedgerView(len(ledger.seqs), len(ledger.named), ledger.position(0), ledger.floor > 0, True, named)
 
     async def unread_overview(self, user: str, after: tuple[int, str] | None, limit: int) -> UnreadOverview | None:
         summary = await self.unread_summary(user)

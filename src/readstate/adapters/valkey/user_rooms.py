@@ -1,10 +1,11 @@
 """The state of a user in Valkey: packed rows, the same as in `lua/user.lua`, and key names."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from struct import Struct as Packing
 from struct import pack
 from struct import unpack as unpack_all
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -22,9 +23,13 @@ class Flag:
     MEMBER, TIMELINE, THREAD, ARCHIVED, COUNTED, APART, MISSING, PREFERS = (1 << bit for bit in range(8))
 
 
+# For loops over many rows: a name of the module is found faster than one of a class.
+MEMBER, TIMELINE, COUNTED, APART, MISSING = Flag.MEMBER, Flag.TIMELINE, Flag.COUNTED, Flag.APART, Flag.MISSING
+
 USER = Packing(">QQQII")
 USER_ROOM = Packing(">BQIQIQ")
 COUNT = Packing(">BIIIIQQIQB")
+COUNT_HEAD = COUNT.size
 NAMED = Packing(">IQ")
 MOVED = Packing(">QIQ")
 
@@ -135,19 +140,37 @@ def read_at_of(pointer: Pointer, moved: bytes) -> Pointer:
     return replace(pointer, read_at=at) if (epoch, seq) == (pointer.epoch, pointer.seq) else pointer
 
 
-def user_room_of(
-    room: str, raw: bytes, apart: bytes, row: bytes | None, preferences: Preferences, oldest: int
-) -> UserRoom:
-    """A user room with its ledger. A ledger that was last used before `oldest` (in s) must be loaded."""
-    flags = raw[0]
-    return UserRoom(
-        channel_id=room,
-        member=bool(flags & Flag.MEMBER),
-        mode=Mode.TIMELINE if flags & Flag.TIMELINE else Mode.LEDGER,
-        pointer=pointer_of(raw, apart),
-        preferences=preferences,
-        ledger=ledger_of(row, oldest) if flags & Flag.COUNTED else _EMPTY,
-    )
+class Packed(NamedTuple):
+    """Rows of a user by room, as the server has them: user rooms, seqs read apart, and ledgers."""
+
+    user_rooms: Mapping[str, bytes]
+    apart: Mapping[str, bytes]
+    ledgers: Mapping[str, bytes]
+
+
+def user_rooms_of(
+    names: Iterable[str], packed: Packed, wanted: Mapping[str, Preferences], oldest: int
+) -> list[UserRoom]:
+    """Those of these rooms that there are. A ledger that was last used before `oldest` (in s) must be loaded."""
+    found = []
+    unpack_head, head = USER_ROOM.unpack_from, USER_ROOM.size
+    for room in names:
+        raw = packed.user_rooms.get(room)
+        if raw is None:
+            continue
+        flags, epoch, seq, at, _, number = unpack_head(raw)
+        apart = seqs_of(packed.apart.get(room, b"")) if flags & APART else _NOTHING
+        found.append(
+            UserRoom(
+                room,
+                flags & MEMBER > 0,
+                Mode.TIMELINE if flags & TIMELINE else Mode.LEDGER,
+                Pointer(epoch, seq, apart, raw[head:].decode() or None, at or None, 0, number),
+                wanted.get(room, NO_PREFERENCES),
+                ledger_of(packed.ledgers.get(room), oldest) if flags & COUNTED else _EMPTY,
+            )
+        )
+    return found
 
 
 def ledger_of(row: bytes | None, oldest: int) -> LedgerView | None:
@@ -155,14 +178,19 @@ def ledger_of(row: bytes | None, oldest: int) -> LedgerView | None:
     if not row:
         return None
     flags, count, touched, _, floor, floor_at, _, first_seq, first_at, length = COUNT.unpack_from(row)
-    if flags & Flag.MISSING or (count and touched < oldest):
+    if flags & MISSING or (count and touched < oldest):
         return None
     if not count:
         return _EMPTY
-    named = row[COUNT.size + length :]
-    mentions = len(named) // NAMED.size
+    end = COUNT_HEAD + length
     capped = floor > 0 or floor_at > 0
-    if flags & Flag.TIMELINE:
-        return LedgerView(count, mentions, None, capped, tuple(seq for seq, _ in NAMED.iter_unpack(named)))
-    first = Position(first_seq, row[COUNT.size : COUNT.size + length].decode(), first_at)
-    return LedgerView(count, mentions, first, capped)
+    if flags & TIMELINE:
+        seqs = named_of(row)
+        return LedgerView(count, len(seqs), None, capped, True, seqs)
+    first = Position(first_seq, row[COUNT_HEAD:end].decode(), first_at)
+    return LedgerView(count, (len(row) - end) // NAMED.size, first, capped)
+
+
+def named_of(row: bytes) -> tuple[int, ...]:
+    """The seqs of the mentions in the row of a ledger."""
+    return tuple(seq for seq, _ in NAMED.iter_unpack(row[COUNT_HEAD + COUNT.unpack_from(row)[9] :]))

@@ -1,27 +1,32 @@
 """Reads of the hot state of users in Valkey. Each read shows one consistent state of a user."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from struct import pack
 from typing import Any
 
-from readstate.domain.model import NO_PREFERENCES, ChangeNumber, Pointer, Position
-from readstate.ports import CountDelta, UnreadOverview, UnreadSummary, UserView, Which
+from readstate.domain.model import ChangeNumber, Pointer, Position, Preferences
+from readstate.ports import CountDelta, CountQuery, UnreadOverview, UnreadSummary, UserView, Which
 
 from .calls import UserCalls
 from .commands import encode
 from .groups import chunks
 from .user_rooms import (
     COUNT,
+    COUNTED,
+    MISSING,
     NAMED,
+    TIMELINE,
     USER,
     Flag,
+    Packed,
     UserFunction,
+    named_of,
     pairs,
     pointer_of,
     preferences_of,
     read_at_of,
-    user_room_of,
+    user_rooms_of,
 )
 
 UNREAD_SUMMARY, INBOX = UserFunction("unread_summary"), UserFunction("inbox")
@@ -35,6 +40,17 @@ PART = 1_000
 MANY = 20_000
 """From this many rooms on, it is cheaper to read all."""
 MAX_ATTEMPTS = 100
+MAX_COUNTED = 500
+"""Timeline channels of which an overview says what their counts need: as many as one call counts."""
+TOUCHED = slice(5, 9)
+"""The bytes of a ledger's row that say when it was used."""
+
+
+class _Overview(UnreadOverview, frozen=True, gc=False, kw_only=True):
+    """With the rows that it was made of."""
+
+    marker: bytes
+    ledgers: Mapping[str, bytes]
 
 
 class ValkeyViews:
@@ -45,15 +61,15 @@ class ValkeyViews:
         self._clock = calls.backend.clock
         self._ttl_ms = calls.backend.ttl_ms
 
-    async def view(self, user: str, which: Which) -> UserView | None:
+    async def view(self, user: str, which: Which, known: UnreadOverview | None = None) -> UserView | None:
         """More than `PART` rooms take several calls, which are repeated until the user does not change in between."""
         if which == "all" or isinstance(which, int):
             kind, since = ("all", 0) if which == "all" else ("since", which)
             found = await self._calls.one(VIEW, user, kind, pack(">Q", since))
-            return None if found is None else self._view(found, pairs(found[4]), pairs(found[5]), pairs(found[6]))
+            return None if found is None else self._view(found, Packed(*map(pairs, found[4:7])))
         names = [name for name in dict.fromkeys(which) if name]
         if len(names) > MANY:
-            return await self._view_of_many(user, names)
+            return await self._view_of_many(user, names, known)
         for _ in range(MAX_ATTEMPTS):
             rest = [*map(encode, chunks(names[PART:], PART))]
             first = self._calls.one(VIEW, user, "rooms", encode(names[:PART]))
@@ -65,76 +81,89 @@ class ValkeyViews:
             if all(part[0] == found[0] for part in parts):  # the user's marker is the same
                 break
         else:
-            return await self._view_of_many(user, names)
-        user_rooms, counts, aparts = (
-            _by_name(names, [found[at], *(part[index] for part in parts)]) for at, index in ((4, 1), (6, 2), (5, 3))
+            return await self._view_of_many(user, names, None)
+        packed = Packed(
+            *(_by_name(names, [found[at], *(part[index] for part in parts)]) for at, index in ((4, 1), (5, 3), (6, 2)))
         )
-        await self._note_use(user, counts)
-        return self._view(found, user_rooms, aparts, counts)
+        await self._note_use(user, packed.ledgers)
+        return self._view(found, packed)
 
-    async def _view_of_many(self, user: str, names: Sequence[str]) -> UserView | None:
+    async def _view_of_many(self, user: str, names: Sequence[str], known: UnreadOverview | None) -> UserView | None:
         """Read all rooms and keep those asked for: cheaper than naming this many."""
+        if isinstance(known, _Overview) and (found := await self._calls.one(POINTERS, user)) is not None:
+            user_rooms = pairs(found[0])
+            if user_rooms.pop("") == known.marker:  # nothing has changed, so the ledgers are the same
+                packed = Packed(user_rooms, pairs(found[1]), known.ledgers)
+                await self._note_use(user, known.ledgers)
+                return self._made(known.marker, packed, names, known.preferences, [], known.timelines)
         found = await self._calls.one(VIEW, user, "all", b"")
         if found is None:
             return None
-        user_rooms, counts = pairs(found[4]), pairs(found[6])
-        await self._note_use(user, counts)
-        wanted = {name: user_rooms[name] for name in names if name in user_rooms}
-        return self._view(found, wanted, pairs(found[5]), counts)
+        packed = Packed(*map(pairs, found[4:7]))
+        await self._note_use(user, packed.ledgers)
+        return self._view(found, packed, names)
 
-    async def _note_use(self, user: str, counts: dict[str, bytes]) -> None:
+    async def _note_use(self, user: str, counts: Mapping[str, bytes]) -> None:
         """Note the use of ledgers, if the last use that was noted is older than ttl / 16."""
-        due = (self._clock() - self._ttl_ms // 16) // 1000
-        loaded = ((name, row) for name, row in counts.items() if not row[0] & Flag.MISSING)
-        for some in chunks([name for name, row in loaded if COUNT.unpack_from(row)[2] <= due], PART):
+        due = pack(">I", max(0, (self._clock() - self._ttl_ms // 16) // 1000))
+        stale = [name for name, row in counts.items() if row[TOUCHED] <= due and not row[0] & MISSING]
+        for some in chunks(stale, PART):
             ledgers = [self._calls.keys.ledger(user, name) for name in some]
             await self._calls.one(NOTE_USE, user, encode(some), more=ledgers)
 
-    def _view(
-        self, found: Any, user_rooms: dict[str, bytes], aparts: dict[str, bytes], counts: dict[str, bytes]
+    def _view(self, found: Any, packed: Packed, names: Iterable[str] | None = None) -> UserView:
+        """`names`: only these rooms."""
+        wanted = {room: preferences_of(one) for room, one in pairs(found[3]).items()}
+        some = [room for room in packed.user_rooms if room] if names is None else names
+        unloaded, timelines = ([room.decode() for room in rooms] for rooms in found[1:3])
+        return self._made(found[0], packed, some, wanted, unloaded, timelines)
+
+    def _made(
+        self,
+        marker: bytes,
+        packed: Packed,
+        names: Iterable[str],
+        wanted: Mapping[str, Preferences],
+        unloaded: list[str],
+        timelines: Sequence[str],
     ) -> UserView:
-        _, number, since, _, _ = USER.unpack(found[0])
-        wanted = {room: preferences_of(packed) for room, packed in pairs(found[3]).items()}
-        oldest = (self._clock() - self._ttl_ms) // 1000
-        return UserView(
-            change=number,
-            complete_since=since,
-            user_rooms=[
-                user_room_of(
-                    room, raw, aparts.get(room, b""), counts.get(room), wanted.get(room, NO_PREFERENCES), oldest
-                )
-                for room, raw in user_rooms.items()
-                if room
-            ],
-            unloaded=[room.decode() for room in found[1]],
-            timelines=[room.decode() for room in found[2]],
-            preferences=wanted,
-        )
+        _, number, since, _, _ = USER.unpack(marker)
+        user_rooms = user_rooms_of(names, packed, wanted, (self._clock() - self._ttl_ms) // 1000)
+        return UserView(number, since, user_rooms, unloaded, timelines, wanted)
 
     async def unread_overview(self, user: str, after: tuple[int, str] | None, limit: int) -> UnreadOverview | None:
-        found = await self._calls.one(UNREAD_SUMMARY, user)
+        found = await self._calls.one(UNREAD_SUMMARY, user, MAX_COUNTED)
         if found is None:
             return None
-        _, number, _, missing, _ = USER.unpack(found[2])
-        return UnreadOverview(
-            change=number,
-            unloaded=missing > 0,
-            summary=_summary(found[0], {room.decode() for room in found[1][::2]}),
-            rooms=_unread_rooms(found[0], after, limit),
-            timelines=[room.decode() for room in found[3]],
-            preferences={room: preferences_of(packed) for room, packed in pairs(found[1]).items()},
+        flat, preferences, marker, timelines, user_rooms, apart = found
+        wanted = {room: preferences_of(packed) for room, packed in pairs(preferences).items()}
+        ledgers, big = pairs(flat), [room.decode() for room in timelines]
+        summary, keys = _summary(ledgers, wanted)
+        if after is not None:
+            keys = [key for key in keys if key > after]
+        keys.sort()
+        return _Overview(
+            change=USER.unpack(marker)[1],
+            unloaded=USER.unpack(marker)[3] > 0,
+            summary=summary,
+            rooms=keys[:limit],
+            timelines=big,
+            preferences=wanted,
+            queries=_queries(user, big, user_rooms, apart, ledgers) if user_rooms else (),
+            marker=marker,
+            ledgers=ledgers,
         )
 
     async def unread_summary(self, user: str) -> UnreadSummary | None:
-        found = await self._calls.one(UNREAD_SUMMARY, user)
-        return None if found is None else _summary(found[0], {room.decode() for room in found[1][::2]})
+        overview = await self.unread_overview(user, None, 0)
+        return None if overview is None else overview.summary
 
     async def inbox(
         self, user: str, after: tuple[int, str] | None, limit: int, only_unread: bool = False
     ) -> list[tuple[int, str]] | None:
         if only_unread:
-            found = await self._calls.one(UNREAD_SUMMARY, user)
-            return None if found is None else _unread_rooms(found[0], after, limit)
+            overview = await self.unread_overview(user, after, limit)
+            return None if overview is None else overview.rooms
         found = await self._calls.one(INBOX, user, "" if after is None else -after[0], limit)
         if found is None:
             return None
@@ -192,36 +221,52 @@ def _by_name(names: Sequence[str], parts: Sequence[Sequence[bytes | None]]) -> d
     return found
 
 
-def _summary(flat: Sequence[bytes], wanted: set[str]) -> UnreadSummary:
-    """Of the rows of a user's ledgers. `wanted`: the rooms with preferences."""
+def _queries(
+    user: str,
+    timelines: Sequence[str],
+    user_rooms: Sequence[bytes | None],
+    apart: Sequence[bytes | None],
+    ledgers: Mapping[str, bytes],
+) -> list[CountQuery]:
+    """What counts of these channels need. `apart` is empty if the user has none anywhere."""
+    return [
+        CountQuery(
+            user,
+            room,
+            pointer_of(raw, list_ or b""),
+            named_of(ledgers[room]) if raw[0] & COUNTED and room in ledgers else (),
+        )
+        for room, raw, list_ in zip(timelines, user_rooms, apart or [None] * len(timelines), strict=True)
+        if raw is not None
+    ]
+
+
+def _summary(rows: Mapping[str, bytes], wanted: Collection[str]) -> tuple[UnreadSummary, list[tuple[int, str]]]:
+    """Of the rows of a user's ledgers; with the unread ledger channels, as (negated time, channel).
+
+    `wanted`: the rooms with preferences.
+    """
     unread = mentions = channels = 0
     capped = False
-    special, threads = [], []
-    values = iter(flat)
-    for name, row in zip(values, values, strict=True):
-        flags, count, _, _, floor, floor_at, _, _, _, length = COUNT.unpack_from(row)
-        if not count or flags & (Flag.MISSING | Flag.TIMELINE):
+    special, threads, keys = [], [], []
+    unpack, head, width, others = COUNT.unpack_from, COUNT.size, NAMED.size, MISSING | TIMELINE
+    for room, row in rows.items():
+        flags, count, _, _, floor, floor_at, latest, _, _, length = unpack(row)
+        if not count or flags & others:
             continue
-        named = (len(row) - COUNT.size - length) // NAMED.size
         over = floor > 0 or floor_at > 0
         if flags & Flag.THREAD:
-            threads.append((name.decode(), count, over))
-        elif flags & Flag.ARCHIVED:
-            pass
-        elif wanted and (room := name.decode()) in wanted:
+            threads.append((room, count, over))
+            continue
+        keys.append((-latest, room))
+        if flags & Flag.ARCHIVED:
+            continue
+        named = (len(row) - head - length) // width
+        if room in wanted:
             special.append((room, count, named, over))
         else:
-            unread, mentions, channels, capped = unread + count, mentions + named, channels + 1, capped or over
-    return UnreadSummary((unread, mentions, channels, capped), special, threads)
-
-
-def _unread_rooms(flat: Sequence[bytes], after: tuple[int, str] | None, limit: int) -> list[tuple[int, str]]:
-    """The unread ledger channels among the rows of a user's ledgers, by latest activity."""
-    values, unpack = iter(flat), COUNT.unpack_from
-    others = Flag.MISSING | Flag.TIMELINE | Flag.THREAD
-    rows = ((name, unpack(row)) for name, row in zip(values, values, strict=True) if not row[0] & others)
-    keys = [(-row[6], name.decode()) for name, row in rows if row[1]]
-    if after is not None:
-        keys = [key for key in keys if key > after]
-    keys.sort()
-    return keys[:limit]
+            unread += count
+            mentions += named
+            channels += 1
+            capped = capped or over
+    return UnreadSummary((unread, mentions, channels, capped), special, threads), keys
