@@ -64,6 +64,8 @@ class LiveTimings:
 
     retry: float = 1.0
     """Before a lookup or a rendering that failed is tried again."""
+    receipts: float = 0.02
+    """Between two lookups of receipts, while reads follow each other: those of many readers leave together."""
     correction_check: float = 1.0
     """Between two checks whether late corrections can be sent."""
     announced_within_ms: int = 10_000

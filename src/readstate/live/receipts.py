@@ -1,7 +1,8 @@
 """Sends receipts live: a user has read, and other members of the channel may see it.
 
 One task looks up which receipts are visible and sends them, while the next ones are gathered; of several moves of one
-pointer only the last is sent.
+pointer only the last is sent. The first one after a pause is sent at once. The others are gathered for a moment, because
+every device would get each of them in a write of its own.
 """
 
 import asyncio
@@ -59,8 +60,8 @@ class LiveReceipts:
                 self._this_try, self._next_try = self._next_try, asyncio.Event()
                 sent = await self._send_gathered()
                 self._this_try.set()
-                if not sent:
-                    await asyncio.sleep(self._timings.retry)
+                if self._gathered:
+                    await asyncio.sleep(self._timings.receipts if sent else self._timings.retry)
         finally:  # also if no user is connected any longer, or after an unexpected error
             self._task = self._cursors.unsent_receipts_since = None
             self._gathered = {}

@@ -23,7 +23,7 @@ from readstate.api.frames import (
 )
 from readstate.domain.model import Message
 from readstate.domain.rooms import channel_and_thread, is_thread
-from readstate.domain.rules import EVERYONE
+from readstate.domain.rules import EVERYONE, check_user_room
 from readstate.ports import Hot
 from readstate.services.badge import OfflineBadge
 from readstate.services.changes import MAX_LOOKS, stable
@@ -32,7 +32,6 @@ from readstate.services.inbox import UserInbox
 from readstate.services.loading import Loader
 from readstate.services.preferences import ChannelPreferences
 from readstate.services.threads import ThreadPanel
-from readstate.services.unread import UnreadCounts
 
 LATER = ""
 """Placeholder for the cursor, which is known only when an event is sent."""
@@ -107,7 +106,6 @@ class EventRenderer:
     _hot: Hot
     _loader: Loader
     _counting: Counting
-    _unread: UnreadCounts
     _inbox: UserInbox
     _preferences: ChannelPreferences
     _threads: ThreadPanel
@@ -120,8 +118,9 @@ class EventRenderer:
 
     async def unread(self, user: str, channel: str) -> Unread:
         """The unread counts of one channel, exact when this returns."""
+        check_user_room(user, channel)
         for _ in range(MAX_LOOKS):
-            found, numbers = await self._unread.of_channel_at(user, channel)
+            found, numbers = await self._counting.room_at(user, channel)
             if await self._change_numbers(user, [channel]) == numbers:
                 break
         return found
@@ -129,7 +128,7 @@ class EventRenderer:
     async def _change_numbers(self, user: str, names: Sequence[str]) -> tuple[object, ...]:
         changes = await self._hot.users.changes([user])
         channels = await self._hot.channels.channels(names)
-        return changes[0], *(None if channel is None else channel.change for channel in channels)
+        return changes[0], *[None if channel is None else channel.change for channel in channels]
 
     async def _render(self, user: str, dirty: Dirty) -> list[Rendered]:
         rendered: list[Rendered] = []

@@ -106,6 +106,8 @@ class Stale(NamedTuple):
 
     def or_by(self, later: "Stale") -> "Stale":
         """What is stale in either of the two."""
+        if later == self:
+            return self
         return Stale(self.everything or later.everything, self.partitions | later.partitions, max(self.of, later.of))
 
     def any_of(self, rooms: Iterable[str]) -> bool:

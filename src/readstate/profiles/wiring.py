@@ -157,7 +157,7 @@ class Services:
     def _assemble_live(self, parts: Parts) -> None:
         hot, loader, s = parts.hot, self.loader, self.settings
         self.renderer = EventRenderer(
-            hot, loader, self.counting, self.unread, self.inbox, self.preferences, self.threads, self.badge
+            hot, loader, self.counting, self.inbox, self.preferences, self.threads, self.badge
         )
         self.catch_up = CatchUp(parts.durable, loader, self.changes, self.renderer, s.receipts_max_members)
         clock, consistency, timings = self.clock, parts.consistency, parts.timings.live

@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from readstate.api import LastRead, Place, Reason, ThreadTotals, ThreadView, Totals, Unread
-from readstate.domain.model import Channel, Mode, Pointer, Position, Preferences
+from readstate.domain.model import ChangeNumber, Channel, Mode, Pointer, Position, Preferences
 from readstate.domain.rules import label
 from readstate.ports import Clock, Count, CountQuery, Freshness, Moved, Stale, UserRoom
 from readstate.ports.consistency import Lookups
@@ -111,6 +111,24 @@ class Counting:
         channel = await self._loader.channel(moved.channel_id)
         count = (await self.counts(moved.user_id, [user_room], [channel]))[0]
         return shown(user_room.preferences, count)
+
+    async def room_at(self, user: str, channel: str) -> tuple[Unread, tuple[ChangeNumber, int]]:
+        """What callers see of one room, with the change numbers of the user and the room that it was taken at.
+
+        Every read over a live connection is answered with it, so it does without the lists of `unread`.
+        """
+        before = self.stale(user)
+        user_room, change = await self._loader.user_room_at(user, channel)
+        room = await self._loader.channel(channel)
+        if user_room.mode is Mode.LEDGER:
+            count = _ledger_count(user_room)
+        else:
+            count = (await self.counts(user, [user_room], [room]))[0]
+        first = count.first
+        if first is not None and not first.seq:
+            first = (await self._first_unread([user_room], [count]))[0]
+        stale = before.or_by(self.stale(user)).has(channel)
+        return self._unread(user_room, room, count, first, self._clock(), stale), (change, room.change)
 
     async def rows(self, user: str, names: Sequence[str]) -> list[tuple[UserRoom, Channel, Unread]]:
         """Those of these rooms that the user is in, each with what callers see of its count."""

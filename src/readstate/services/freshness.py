@@ -33,12 +33,13 @@ FIRST_GENERATION = Generation(1)
 
 class _Unchanging:
     is_behind: bool
+    always: Stale
 
     def behind(self, users: Iterable[str]) -> bool:
         return self.is_behind
 
     def stale(self, user: str) -> Stale:
-        return Stale(self.is_behind, frozenset(), 1)
+        return self.always
 
     async def caught_up(self, users: Collection[str]) -> None:
         if self.is_behind:
@@ -55,12 +56,14 @@ class AlwaysFresh(_Unchanging):
     """For a process that has its stores to itself: its log is applied at once."""
 
     is_behind = False
+    always = Stale(False, frozenset(), 1)
 
 
 class NeverFresh(_Unchanging):
     """For answers from the durable store alone, while the hot store is down."""
 
     is_behind = True
+    always = Stale(True, frozenset(), 1)
 
 
 class Notes(Protocol):

@@ -156,7 +156,9 @@ class Loader:
 
     async def user_room_at(self, user: str, channel: str) -> tuple[UserRoom, ChangeNumber]:
         """As `user_room`, with the user's change number then."""
-        view = await self.counted(user, [channel])
+        view = await self._users.view(user, [channel])
+        if view is None or any(user_room.ledger is None for user_room in view.user_rooms):
+            view = await self.counted(user, [channel])
         if view.user_rooms and view.user_rooms[0].member:
             return view.user_rooms[0], view.change
         raise await self.no_user_room(user, channel)

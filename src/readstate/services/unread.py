@@ -8,7 +8,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from readstate.api import Sync, ThreadTotals, Totals, Unread, UserTotals
-from readstate.domain.model import ChangeNumber, Channel, Mode
+from readstate.domain.model import Channel, Mode
 from readstate.domain.rules import check_id, check_size, check_user_id, check_user_room
 from readstate.ports import Count, Durable, Stale, UnreadOverview, UserRoom
 from readstate.settings import Settings
@@ -54,15 +54,8 @@ class UnreadCounts:
     _settings: Settings
 
     async def of_channel(self, user: str, channel: str) -> Unread:
-        return (await self.of_channel_at(user, channel))[0]
-
-    async def of_channel_at(self, user: str, channel: str) -> tuple[Unread, tuple[ChangeNumber, int]]:
-        """With the change numbers of the user and the channel that the counts were taken at."""
         check_user_room(user, channel)
-        before = self._counting.stale(user)
-        user_room, change = await self._loader.user_room_at(user, channel)
-        info = await self._loader.channel(channel)
-        return (await self._counting.unread(user, [user_room], [info], before))[0], (change, info.change)
+        return (await self._counting.room_at(user, channel))[0]
 
     async def totals(self, users: Sequence[str]) -> dict[str, UserTotals]:
         """Totals of many users, for push notifications."""

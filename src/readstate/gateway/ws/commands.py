@@ -77,7 +77,7 @@ class Commands:
         channel = check_id(frame.channel_id, "channel_id")
         if frame.thread_id is None:
             moved = await self._rs.reads.read(self._user, channel, frame.target, self._connection.connection_id)
-            await self._ack_read(frame, channel, moved.changed)
+            self._connection.ack_read(frame, await self._figures(channel), moved.changed)
             return
         if (frame.up_to_seq, frame.up_to_time, frame.messages, frame.epoch) != (None, None, None, None):
             raise Invalid("a thread is read whole, or up_to a reply", field="thread_id")
@@ -92,13 +92,10 @@ class Commands:
         moved = await self._rs.reads.unread(self._user, channel, request, self._connection.connection_id)
         if moved.changed and self._focus == channel:
             self._focus = None
-        await self._ack_read(frame, channel, moved.changed)
-
-    async def _ack_read(self, frame: frames.ClientFrame, channel: str, changed: bool) -> None:
-        """Acknowledge with the counts as of this position among the frames."""
-        self._connection.ack_read(frame, await self._figures(channel), changed)
+        self._connection.ack_read(frame, await self._figures(channel), moved.changed)
 
     async def _figures(self, channel: str) -> Unread:
+        """The counts as of this position among the frames."""
         now = await self._rs.renderer.unread(self._user, channel)
         self._rs.live.showed(self._user, now)
         return now

@@ -268,21 +268,21 @@ class Connection:
             raise _Gone
         WS_RECEIVED.inc()
         self._outlet.alive()
-        text = event.get("text")
+        text: str | None = event.get("text")
         if text is None:
             self._refuse(None, self._over_the_rate() or Invalid("send text frames, not binary ones"))
             return None
-        body = text.encode()
-        if len(body) > self.rs.settings.max_frame:
-            raise codes.Closed(codes.TOO_LARGE, f"a frame is over {self.rs.settings.max_frame} bytes")
+        most = self.rs.settings.max_frame
+        if len(text) > most or (not text.isascii() and len(text.encode()) > most):
+            raise codes.Closed(codes.TOO_LARGE, f"a frame is over {most} bytes")
         if (limited := self._over_the_rate()) is not None:
-            self._refuse(_ref_of(body), limited)
+            self._refuse(_ref_of(text), limited)
             return None
         try:
-            frame: frames.AnyClientFrame = _decode(body)
+            frame: frames.AnyClientFrame = _decode(text)
             return frame
         except (DecodeError, RecursionError) as error:
-            self._refuse(_ref_of(body), _unknown_type(body) or explain(error, body))
+            self._refuse(_ref_of(text), _unknown_type(text) or explain(error, text.encode()))
             return None
 
     def _over_the_rate(self) -> TooOften | None:
@@ -336,7 +336,7 @@ class Connection:
         self.send(frames.Error(code=error.code, detail=error.detail, retry=error.retry, ref=ref, field=error.field))
 
 
-def _look(body: bytes) -> dict[str, Any]:
+def _look(body: str) -> dict[str, Any]:
     """The fields of a frame that cannot be decoded, if they can be found."""
     try:
         frame = _anything(body)
@@ -345,12 +345,12 @@ def _look(body: bytes) -> dict[str, Any]:
     return frame if isinstance(frame, dict) else {}
 
 
-def _ref_of(body: bytes) -> frames.Ref | None:
+def _ref_of(body: str) -> frames.Ref | None:
     ref = _look(body).get("ref")
     return ref if isinstance(ref, str | int) and not isinstance(ref, bool) else None
 
 
-def _unknown_type(body: bytes) -> UnknownFrame | None:
+def _unknown_type(body: str) -> UnknownFrame | None:
     named = _look(body).get("type")
     if isinstance(named, str) and named not in _TYPES:
         return UnknownFrame(f"there is no frame of type {named[:40]!r}", field="type")
