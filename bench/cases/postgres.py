@@ -84,7 +84,7 @@ async def _measure(setting: Setting, server: Postgres) -> Result:
     statement = await connection.prepare(SQL["merge_pointers"][0])
 
     async def bare(arrays: Any) -> None:
-        await statement.fetch(*arrays)
+        await statement.fetch(*arrays, None)
 
     async def merge(events: Any) -> None:
         await store.merge(events)

@@ -19,7 +19,7 @@ from readstate.adapters.valkey import users as valkey_users
 from readstate.adapters.valkey import views as valkey_views
 from readstate.adapters.valkey.client import Answers
 from readstate.api import NewMessage, UserRead
-from readstate.cli.serve import GC_THRESHOLDS
+from readstate.cli.process import GC_THRESHOLDS
 
 from .. import seed
 from ..baselines import pairs

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import asyncpg  # type: ignore[import-untyped]
 import httpx
 import pytest
 from structlog.testing import capture_logs
@@ -15,8 +16,11 @@ from structlog.testing import capture_logs
 from readstate import Readstate
 from readstate.adapters.sql.postgres.engine import PostgresEngine
 from readstate.adapters.sql.postgres.lease import Lease
+from readstate.adapters.sql.postgres.store import PostgresStore
 from readstate.adapters.sql.session import Session
 from readstate.domain.errors import ConfigurationError, StorageUnavailable
+from readstate.domain.events import read_event
+from readstate.domain.model import Pointer
 from readstate.stack import Postgres
 from readstate.timings import SqlTimings
 
@@ -66,6 +70,9 @@ class Process:
     async def write(self, work: Any = None) -> Any:
         """Raise the counter of generations by one."""
         return await self.engine.write(work or (lambda session: session.value("next_generation", above=0)))
+
+    async def merge(self, user: str, seq: int) -> None:
+        await PostgresStore(self.engine, 100, SqlTimings()).merge([read_event(user, "c", Pointer(seq=seq), 1)])
 
 
 @contextlib.asynccontextmanager
@@ -198,6 +205,40 @@ async def test_a_write_that_was_let_in_is_finished_before_another_process_takes_
         await taking
         with pytest.raises(StorageUnavailable):
             await paused.write()
+
+
+async def test_reads_of_a_process_that_stood_still_too_long_are_not_written(url: str) -> None:
+    async with process(url) as paused, process(url) as heir:
+        await (await paused.begin("the paused one", SHORT)).freeze()
+        await paused.merge("bob", 1)
+        await heir.begin("the heir")
+
+        with pytest.raises(StorageUnavailable, match=r"another process has taken it over.*nothing was changed"):
+            await paused.merge("bob", 2)
+
+        assert await command("SELECT last_read_seq FROM read_receipts", url) == [(1,)]
+        await heir.merge("bob", 3)
+        assert await command("SELECT last_read_seq FROM read_receipts", url) == [(3,)]
+
+
+async def test_reads_that_were_let_in_are_written_before_another_process_takes_over(url: str) -> None:
+    async with process(url) as paused, process(url) as heir:
+        await (await paused.begin("the paused one", SHORT)).freeze()
+        await paused.merge("bob", 1)
+        other = await asyncpg.connect(url)
+        async with other.transaction():
+            await other.execute("SELECT FROM read_receipts FOR UPDATE")
+            reading = asyncio.create_task(paused.merge("bob", 2))
+            waits = "SELECT count(*) > 0 FROM pg_locks WHERE locktype = '{}' AND NOT granted"
+            await eventually(lambda: says(url, waits.format("transactionid")), "the read waits for the row")
+            taking = asyncio.create_task(heir.begin("the heir"))
+            await eventually(lambda: says(url, waits.format("advisory")), "the heir waits for the read")
+            assert not taking.done()
+        await other.close()
+
+        await reading
+        await taking
+        assert await command("SELECT last_read_seq FROM read_receipts", url) == [(2,)]
 
 
 async def test_a_clock_of_the_database_that_was_set_back_keeps_nobody_out_for_longer(url: str) -> None:

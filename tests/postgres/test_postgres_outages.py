@@ -10,9 +10,9 @@ import pytest
 
 from readstate.adapters.sql.postgres.store import PostgresStore
 from readstate.domain.errors import ConfigurationError, StorageUnavailable
-from readstate.domain.events import ChannelEvent, Delivery, MembersEvent, MessageEvent
+from readstate.domain.events import ChannelEvent, Delivery, MembersEvent, MessageEvent, ReadEvent, read_event
 from readstate.domain.facts import Effect
-from readstate.domain.model import NO_POSITION
+from readstate.domain.model import NO_POSITION, Pointer
 from readstate.stack import Postgres
 from readstate.timings import SqlTimings
 from tests.online import nobody
@@ -58,6 +58,10 @@ async def say(store: PostgresStore, name: str, id_: str) -> Effect:
     message = MessageEvent(channel_id=name, created_at=NOW, id=id_, sender_id="alice", at=NOW, text=id_)
     [effect] = await store.apply([Delivery(message, next(positions))], online=nobody)
     return effect
+
+
+def read(user: str, seq: int) -> ReadEvent:
+    return read_event(user, "c", Pointer(seq=seq), NOW)
 
 
 async def answers(store: PostgresStore) -> bool:
@@ -160,6 +164,10 @@ class Wire:
         self.cut_all()
         await asyncio.gather(*self._pairs, return_exceptions=True)
 
+    def stop(self) -> None:
+        """Let nobody connect any more."""
+        self._listener.close()
+
     def cut_all(self) -> None:
         for pair in self._pairs:
             pair.cancel()
@@ -253,6 +261,33 @@ async def test_nor_is_one_lost_before_the_commit(over_wire: PostgresStore, wire:
     assert not (await say(over_wire, "c", "m1")).duplicate
     wire.cut_all()
     assert (await over_wire.load_channels(["c"]))["c"].last_seq == 1
+
+
+@pytest.mark.parametrize("cut", [Cut.BEFORE, Cut.BETWEEN])
+async def test_a_read_whose_connection_is_lost_is_written_over_another_one(
+    over_wire: PostgresStore, wire: Wire, cut: Cut
+) -> None:
+    wire.cut = lambda data: cut if b"usr_bob" in data else None
+    await over_wire.merge([read("usr_bob", 5)])
+    [room] = await over_wire.load_user("usr_bob")
+    assert room.pointer.seq == 5
+
+
+async def test_a_read_that_may_be_written_and_cannot_be_repeated_says_so(over_wire: PostgresStore, wire: Wire) -> None:
+    written = asyncio.Event()
+
+    def cut(data: bytes) -> Cut | None:
+        if b"usr_bob" not in data:
+            return None
+        wire.stop()
+        written.set()
+        return Cut.BETWEEN
+
+    wire.cut = cut
+    with pytest.raises(StorageUnavailable, match="safe to repeat") as lost:
+        await over_wire.merge([read("usr_bob", 5)])
+    assert lost.value.uncertain
+    assert written.is_set()
 
 
 # ---------------------------------------------------------------- at the start

@@ -1,6 +1,7 @@
-"""Several processes of one command: started, watched, stopped together."""
+"""How processes of a command run; several of one command: started, watched, stopped together."""
 
 import contextlib
+import gc
 import os
 import signal
 import subprocess
@@ -17,6 +18,8 @@ from readstate.settings import Settings
 
 log = structlog.get_logger("readstate")
 
+GC_THRESHOLDS = (50_000, 20, 50)
+"""State and batches are many objects without cycles, so rare collections save much time and cost little memory."""
 STOP_SECONDS = 20
 """What a process may need after its requests are done, to write what it accepted."""
 POLL_SECONDS = 0.1
@@ -32,6 +35,12 @@ LISTENER = "READSTATE_LISTENER"
 """The file descriptor of the listening socket that copies share."""
 REASON = "READSTATE_REASON"
 """The file descriptor to which a copy writes why its settings are refused."""
+
+
+def collect_rarely() -> None:
+    """Collect garbage rarely, and leave out what is there already."""
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
 
 
 def number() -> int | None:

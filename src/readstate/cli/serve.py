@@ -1,7 +1,6 @@
 """`readstate serve`: the service as a process."""
 
 import asyncio
-import gc
 import sys
 
 import typer
@@ -11,14 +10,12 @@ from readstate.telemetry import setup_logging
 from readstate.timings import Timings
 
 from .commands import RUN, Commands
-from .process import as_copy
+from .process import as_copy, collect_rarely
 
 app = Commands(RUN)
 
 SWITCH_INTERVAL = 0.0005
 """Seconds until a thread that waits for the interpreter gets it, so that a commit waits briefly for the event loop."""
-GC_THRESHOLDS = (50_000, 20, 50)
-"""The hot state is many objects without cycles, so rare collections save much time and cost little memory."""
 
 
 @app.with_examples(
@@ -53,8 +50,7 @@ def run(settings: Settings, timings: Timings) -> None:
 
     require_jwks_file(settings)
     sys.setswitchinterval(SWITCH_INTERVAL)
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
+    collect_rarely()
     tls = server_context(settings)
     serving.raise_file_limit(settings.max_connections)
     listener = serving.inherited_listener()

@@ -17,7 +17,7 @@ from readstate.telemetry import setup_logging
 from readstate.workers import ROLES
 
 from .commands import RUN, Commands
-from .process import STOP_SECONDS, as_copy, copies, number
+from .process import STOP_SECONDS, as_copy, collect_rarely, copies, number
 
 if TYPE_CHECKING:
     from readstate.profiles.service import Readstate
@@ -77,6 +77,7 @@ async def _work(settings: Settings, roles: list[str]) -> None:
 
     from .serving import listen, serving_beside, url_of
 
+    collect_rarely()  # what is imported by now stays
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     service = Readstate.open(settings=settings)

@@ -46,7 +46,7 @@ _undo_items = Decoder(list[UndoItem])
 
 class SqlReads(SqlTopic):
     async def merge(self, events: Sequence[ReadEvent]) -> Sequence[ReadEvent]:
-        return await self._database.write(lambda session: _merge(session, events))
+        return await self._database.write(lambda session: _merge(session, events), alone=True)
 
     async def merge_unless_erased(self, events: Sequence[ReadEvent]) -> Sequence[ReadEvent]:
         async def work(session: Session) -> Sequence[ReadEvent]:

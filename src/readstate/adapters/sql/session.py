@@ -65,8 +65,11 @@ class Database(Protocol):
     async def read(self, work: Work[T]) -> T:
         """Run work on one snapshot, which holds every write requested before."""
 
-    async def write(self, work: Work[T], order: str | None = None) -> T:
-        """Return when the work is committed. Writes with the same `order` are applied in the order of their calls."""
+    async def write(self, work: Work[T], order: str | None = None, *, alone: bool = False) -> T:
+        """Return when the work is committed. Writes with the same `order` are applied in the order of their calls.
+
+        `alone`: the work is one `put`, which needs no transaction around it.
+        """
 
     def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
         """A snapshot that stays open between statements."""

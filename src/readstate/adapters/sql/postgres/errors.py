@@ -98,6 +98,19 @@ def unavailable(what: str, error: BaseException, reason: str = "") -> StorageUna
     return StorageUnavailable(detail, reason=str(error) or type(error).__name__)
 
 
+def uncertain(error: BaseException) -> StorageUnavailable:
+    """The connection was lost at a time when the server may have committed."""
+    STORAGE_ERRORS.inc()
+    log.warning("storage unavailable", action="commit", error=str(error))
+    lost = StorageUnavailable(
+        f"the database was lost during a commit ({reason_of(error)}): "
+        "the change may have been made, and is safe to repeat",
+        reason=str(error),
+    )
+    lost.uncertain = True
+    return lost
+
+
 def reason_of(error: BaseException) -> str:
     """Why the database fails, without SQL, paths or addresses."""
     if _TAKEN_OVER in str(error):

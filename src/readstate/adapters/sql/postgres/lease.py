@@ -81,7 +81,7 @@ class Lease:
         """Wait until the lease of a dead holder expires. Raises ConfigurationError if the holder is alive."""
         lease = cls(engine, owner, timings)
         await lease._take()
-        engine.fence(f"SELECT require_lease({lease._token:d})")
+        engine.fence(lease._token)
         lease._renewing = asyncio.create_task(lease._keep_renewing())
         return lease
 

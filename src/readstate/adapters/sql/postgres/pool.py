@@ -10,6 +10,9 @@ from readstate.timings import SqlTimings
 from .errors import explained
 from .session import SQL
 
+_USUAL = {"default_transaction_isolation": "read committed", "default_transaction_read_only": "off"}
+"""Of statements that commit by themselves, as `begin` sets it for others."""
+
 
 async def connect(url: str, max_connections: int, timings: SqlTimings) -> tuple[asyncpg.Pool, bool]:
     """A pool that connects on demand, and whether a pooler is at the other end.
@@ -27,7 +30,7 @@ async def connect(url: str, max_connections: int, timings: SqlTimings) -> tuple[
             timeout=timings.connect,
             command_timeout=timings.statement + timings.late_answer,
             statement_cache_size=0 if pooled else 2 * len(SQL),
-            server_settings=None if pooled else settings(timings.statement, timings.idle_transaction),
+            server_settings=None if pooled else {**_USUAL, **settings(timings.statement, timings.idle_transaction)},
             reset=_nothing,
         )
     return pool, pooled

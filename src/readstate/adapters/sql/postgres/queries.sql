@@ -217,11 +217,12 @@ CROSS JOIN LATERAL (
 -- name: merge_receipts
 -- The same as `merge` in domain/rules.py: the higher epoch wins whole; in the same epoch the larger seq, and both `apart`.
 -- Rows come sorted by their keys, so that two of these never wait for each other in a circle.
+-- The last parameter is the number of the lease that the process must have, if the statement is a transaction by itself.
 INSERT INTO read_receipts AS r
-SELECT user_id, channel_id, epoch, seq, translate(apart, '[]', '{}')::bigint[], id, at, read_at, change
-FROM unnest($1::text::text[], $2::text::text[], $3::text::bigint[], $4::text::bigint[], $5::text::text[],
-    $6::text::text[], $7::text::bigint[], $8::text::bigint[], $9::text::bigint[])
-    AS n (user_id, channel_id, epoch, seq, apart, id, at, read_at, change)
+SELECT unnest($1::text::text[]), unnest($2::text::text[]), unnest($3::text::bigint[]), unnest($4::text::bigint[]),
+    translate(unnest($5::text::text[]), '[]', '{}')::bigint[], unnest($6::text::text[]), unnest($7::text::bigint[]),
+    unnest($8::text::bigint[]), unnest($9::text::bigint[])
+FROM (SELECT CASE WHEN $10::bigint IS NOT NULL THEN require_lease($10) END) AS lease
 ON CONFLICT (user_id, channel_id) DO UPDATE SET
     apart = CASE
         WHEN excluded.epoch > r.epoch THEN excluded.apart
@@ -245,12 +246,11 @@ WHERE excluded.epoch > r.epoch
 -- name: merge_pointers
 -- The same for rows without `apart`, in a quarter less time.
 INSERT INTO read_receipts AS r
-SELECT user_id, channel_id, epoch, seq, '{}', id, at, read_at, change
-FROM unnest($1::text::text[], $2::text::text[], $3::text::bigint[], $4::text::bigint[], $5::text::text[],
-    $6::text::bigint[], $7::text::bigint[], $8::text::bigint[])
-    AS n (user_id, channel_id, epoch, seq, id, at, read_at, change)
+SELECT unnest($1::text::text[]), unnest($2::text::text[]), unnest($3::text::bigint[]), unnest($4::text::bigint[]),
+    '{}', unnest($5::text::text[]), unnest($6::text::bigint[]), unnest($7::text::bigint[]), unnest($8::text::bigint[])
+FROM (SELECT CASE WHEN $9::bigint IS NOT NULL THEN require_lease($9) END) AS lease
 ON CONFLICT (user_id, channel_id) DO UPDATE SET
-    apart = CASE WHEN r.apart = '{}' OR excluded.epoch > r.epoch THEN excluded.apart
+    apart = CASE WHEN cardinality(r.apart) = 0 OR excluded.epoch > r.epoch THEN excluded.apart
         ELSE ARRAY(SELECT s FROM unnest(r.apart) AS s WHERE s > excluded.last_read_seq ORDER BY s) END,
     last_read_id = excluded.last_read_id,
     last_read_at = excluded.last_read_at,

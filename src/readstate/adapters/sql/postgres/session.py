@@ -18,6 +18,8 @@ SQL = {
     for file in ("queries.sql", "transfer.sql", "upkeep.sql", "lease.sql")
     for name, text in queries("postgres", file).items()
 }
+_REQUIRE_LEASE = {name for name, (text, _) in SQL.items() if "require_lease($" in text}
+"""Statements that can be a transaction by themselves."""
 NEW_CHANNELS = 0x6368616E
 """The advisory lock space for channels that don't exist yet."""
 TAPS = 0x74617073
@@ -32,9 +34,11 @@ _NUL_IN_JSON = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 class PostgresSession:
     """A transaction on one connection. A read-only one treats an id that PostgreSQL cannot store as not found."""
 
-    def __init__(self, connection: Connection, reads: bool) -> None:
+    def __init__(self, connection: Connection, reads: bool, lease: int | None = None) -> None:
         self._connection = connection
         self._reads = reads
+        self._lease = lease
+        """What `put` requires; None: nothing, or the transaction has required it already."""
 
     async def value(self, name: str, **values: object) -> Any:
         return await self._connection.fetchval(*self._call(name, values))
@@ -48,9 +52,10 @@ class PostgresSession:
         return int(status.rpartition(" ")[2])
 
     async def put(self, name: str, columns: Sequence[Sequence[Any]]) -> None:
-        """Passes each column as the text of an array."""
+        """Passes each column as the text of an array, and the lease to a statement that can require it."""
         if columns and columns[0]:
-            await self._connection.execute(SQL[name][0], *map(as_array, columns))
+            lease = [self._lease] if name in _REQUIRE_LEASE else []
+            await self._connection.execute(SQL[name][0], *map(as_array, columns), *lease)
 
     async def lock(self, channels: Iterable[str], user_rooms: Iterable[Key] = ()) -> None:
         """Locks channels, then members, then pointers, each in sorted order, so that two calls cannot deadlock."""

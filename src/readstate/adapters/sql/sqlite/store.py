@@ -61,7 +61,7 @@ class SqliteDatabase:
     async def read(self, work: Work[T]) -> T:
         return await self._engine.read(lambda db: _at_once(work(SqliteSession(db))))
 
-    async def write(self, work: Work[T], order: str | None = None) -> T:
+    async def write(self, work: Work[T], order: str | None = None, *, alone: bool = False) -> T:
         return await self._engine.write(lambda db: _at_once(work(SqliteSession(db))))
 
     @asynccontextmanager
