@@ -217,7 +217,7 @@ async def test_a_message_that_is_older_than_the_first_one_is_counted_by_a_tap_be
 
 @pytest.mark.parametrize("more", [{}, {"thread_id": "root"}], ids=["message", "reply"])
 async def test_a_tap_waits_for_a_decision_that_relies_on_what_it_ends(
-    durable: SqlStore, monkeypatch: pytest.MonkeyPatch, more: dict[str, object]
+    durable: SqlStore, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
 ) -> None:
     """The writer has found the row of the first message, and stores nothing for the second. Then comes the tap."""
     root, first, second = say("root", "bob"), say("first", **more), say("second", **more)

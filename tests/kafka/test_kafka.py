@@ -230,6 +230,40 @@ async def test_a_consumer_whose_batch_takes_long_or_that_nothing_waits_for_is_no
         await consumer.close()
 
 
+async def test_a_consumer_is_not_replaced_while_what_it_has_given_out_is_not_done(options: Options, topic: str) -> None:
+    """Its runner asks for more while a batch is under way, and a dependency of that batch may be down for long."""
+    consumer = KafkaConsumer(options, kafka.topic(), [topic], replace(kafka.TIMINGS, stuck=0))
+    try:
+        async with producing(options) as producer:
+            await until(lambda: len(consumer.assigned()) == 3, lambda: consumer.batch(1, 0.1))
+            before = consumer._consumer
+            await producer.send(topic, [Record(b"key", b"%d" % number, 0) for number in range(2)])
+            found = await read(consumer, 2)
+            for _ in range(2):
+                assert await consumer.batch(1, 0.1) == []
+                await consumer.check(await consumer.ends())
+            assert consumer._consumer is before
+            await consumer.commit(found)
+    finally:
+        await consumer.close()
+
+
+async def test_what_is_asked_of_a_consumer_that_leaves_its_group_is_to_be_tried_again(
+    options: Options, topic: str
+) -> None:
+    """A batch may be done just as the consumer joins its group again."""
+    consumer = KafkaConsumer(options, kafka.topic(), [topic], kafka.TIMINGS)
+    try:
+        leaving = asyncio.create_task(consumer._rejoin())
+        await asyncio.sleep(0)
+        with pytest.raises(LogUnavailable):
+            await consumer.commit([])
+        await leaving
+        await consumer.commit([])
+    finally:
+        await consumer.close()
+
+
 async def until(condition: Callable[[], bool], turn: Callable[[], Awaitable[object]]) -> None:
     async with asyncio.timeout(DEADLINE):
         while not condition():

@@ -65,6 +65,8 @@ class KafkaConsumer:
         """For newly assigned partitions: (offset, leader epoch) of the last record that is done."""
         self._cut: set[TopicPart] = set()
         """Partitions that have lost their tail: they are read again from their oldest record."""
+        self._given: dict[TopicPart, int] = {}
+        """The offset after the last record that `batch` has returned. The caller may have it in work for long."""
         self._idle_since: float | None = None
         self._waiting: dict[TopicPart, tuple[int, float]] = {}
         """Where records wait: the committed offset, and since when it has stood there."""
@@ -148,7 +150,7 @@ class KafkaConsumer:
         now = time.monotonic()
         waiting = {}
         for part, (committed, end) in (ends or await self._of_group()).items():
-            if committed < end:
+            if max(committed, self._given.get(part, 0)) < end:
                 known = self._waiting.get(part)
                 waiting[part] = known if known and known[0] == committed else (committed, now)
         self._waiting = waiting
@@ -195,6 +197,8 @@ class KafkaConsumer:
 
     async def _ask(self, work: Callable[[], T], detail: str) -> T:
         """librdkafka goes on with a call that has timed out."""
+        if self._thread.stopped:
+            raise LogUnavailable(detail, reason="the consumer leaves its group")
         try:
             async with self._stop.timeout(self._timings.answer):
                 return await self._thread.run(work)
@@ -290,6 +294,7 @@ class KafkaConsumer:
         gone = {(part.topic, part.partition) for part in parts}
         self._assigned, self._new, self._cut = self._assigned - gone, self._new - gone, self._cut - gone
         self._last = {part: last for part, last in self._last.items() if part not in gone}
+        self._given = {part: end for part, end in self._given.items() if part not in gone}
         self._kept = [message for message in self._kept if (message.topic(), message.partition()) not in gone]
         self._done = {part: end for part, end in self._done.items() if part not in gone}
 
@@ -312,6 +317,7 @@ class KafkaConsumer:
         )
         self._rewound[part] = committed
         self._last.pop(part, None)
+        self._given.pop(part, None)
         self._cut.add(part)
 
     def _records(self, found: list[Message]) -> list[Consumed]:
@@ -329,6 +335,7 @@ class KafkaConsumer:
                 record = Consumed(topic, partition, offset, *value, -1 if epoch is None else epoch)
                 if self._is_to_do(record):
                     records.append(record)
+                    self._given[topic, partition] = offset + 1
         if failure is not None and not records:  # records that arrived with it must not be skipped
             raise LogUnavailable("Kafka cannot be read", reason=self._faults.explain(failure))
         return records

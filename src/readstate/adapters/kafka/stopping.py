@@ -64,12 +64,12 @@ class DaemonThread:
 
     def __init__(self, name: str) -> None:
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._stopped = False
+        self.stopped = False
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def run(self, work: Callable[[], T]) -> "asyncio.Future[T]":
         """A call whose future is cancelled before its turn is left out."""
-        if self._stopped:
+        if self.stopped:
             raise RuntimeError("the thread is stopped")
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
@@ -93,7 +93,7 @@ class DaemonThread:
         return answer
 
     def stop(self) -> None:
-        self._stopped = True
+        self.stopped = True
         self._calls.put(None)
 
     def _run(self) -> None:
