@@ -115,7 +115,7 @@ async def test_updates_that_come_together_do_the_same_as_one_by_one(
         if room.seq and dice.random() < 0.5:
             user, at = dice.choice(USERS), room.place(dice.randint(1, room.seq))
             apart = dice.random() < 0.5
-            read = Read(user, room.name, Position(0, None, None), frozenset({at.seq}), ids=(at.id or "",))
+            read = Read(user, room.name, Position(0, None, None), (at.seq,), ids=(at.id or "",))
             for both in (users, model):
                 await both.move([read if apart else Read(user, room.name, at)])
         assert await shown(users) == await shown(model)
