@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,7 +13,7 @@ from readstate.adapters.valkey import ValkeyClient, slot_of
 from readstate.adapters.valkey.bus.bus import ValkeyBus
 from readstate.adapters.valkey.bus.connections import BusConnection
 from readstate.adapters.valkey.bus.wire import encode
-from readstate.domain.announcements import Announcement, BadgeChanged, MessageCame
+from readstate.domain.announcements import Announcement, BadgeChanged, MessageCame, PointerMoved
 from readstate.domain.model import Message
 from readstate.timings import ValkeyTimings
 

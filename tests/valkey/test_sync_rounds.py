@@ -48,7 +48,7 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> Rounds:
 @pytest.fixture
 async def rs(tmp_path: Path) -> AsyncIterator[Readstate]:
     """Bob has 30 unread channels, one of them muted, one half read, and a thread that he follows."""
-    where = {"hot_url": valkey.single().url, "key_prefix": f"{secrets.token_hex(6)}:"}
+    where = {"hot_url": valkey.single().url, "key_prefix": f"{secrets.token_hex(6)}:", "fanout_max_members": 3}
     async with Readstate.open(data_dir=str(tmp_path), **where) as rs:  # type: ignore[arg-type]
         for number in range(30):
             await rs.channels.put(f"c{number}", PutChannel(type="group", members=("alice", "bob")))
@@ -86,3 +86,21 @@ async def test_page_by_page(rs: Readstate, rounds: Rounds) -> None:
     names = [row.channel_id for page in (first, second) for row in page.channels]
     assert names == [row.channel_id for row in (await rs.unread.sync("bob")).channels][:20]
     assert second.totals == first.totals
+
+
+async def test_with_unread_timeline_channels(rs: Readstate, rounds: Rounds) -> None:
+    """Their counts come with the rows of the other channels. One is half read, one message is read apart."""
+    for name in ("big", "large"):
+        await rs.channels.put(name, PutChannel(type="channel", members=("alice", "bob", "carol", "dave", "eve")))
+        for number in range(4):
+            await say(rs, name, f"{name}-{number}")
+    await rs.reads.mark_read("bob", "big", ReadTarget(up_to="big-1"))
+    await rs.reads.mark_read("bob", "big", ReadTarget(messages=("big-3",)))
+    await rs.unread.sync("bob")
+    rounds.rounds = 0
+
+    page = await rs.unread.sync("bob")
+
+    assert rounds.rounds <= MOST
+    assert {row.channel_id: row.unread for row in page.channels[:2]} == {"large": 4, "big": 1}
+    assert (page.totals.unread, page.totals.channels) == (34, 31)

@@ -84,13 +84,12 @@ class UserInbox:
         after = None if start is None else (start.pinned, start.read, start.at, start.channel_id)
         keys = await self._keys(user, after, limit + 1, order, filter)
         rows = await self.rows(user, [key[3] for key in keys[:limit]])
-        stale = before.or_by(self._counting.stale(user)).everything
-        if stale:  # also if the loss came after the cursor was made
+        why = reason(before.or_by(self._counting.stale(user)).everything, False)
+        if why is not UNSET:  # the rows may lack reads that only the log has, also if the cursor is from before a loss
             sync = self._cursors.in_doubt(sync, user)
         more = None
         if len(keys) > limit:
             more = self._cursors.encode(InboxAfter(order, filter, sync, *keys[limit - 1]), user)
-        why = reason(stale, False)
         return Inbox(rows, more, sync, UNSET if why is UNSET else False, why)
 
     async def _keys(self, user: str, after: Key | None, limit: int, order: Order, filter_: Filter) -> list[Key]:
