@@ -212,7 +212,7 @@ class SeenPosition(Struct, frozen=True, gc=False):
     read_at: int
 
 
-class Undelivered(Struct, frozen=True, gc=False):
+class Undelivered(Struct, frozen=True, gc=False, cache_hash=True):
     """A message that came while its receiver had no device connected."""
 
     receiver_id: str

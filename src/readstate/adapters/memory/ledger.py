@@ -74,6 +74,11 @@ class Ledger:
         index = bisect_left(self.seqs, seq)
         return index < len(self.seqs) and self.seqs[index] == seq
 
+    def ends_with(self, seq: int) -> bool:
+        """Whether this is the newest message, and none was evicted."""
+        seqs = self.seqs
+        return not self.floor and len(seqs) > 0 and seqs[-1] == seq
+
     def facts(self) -> dict[str, str]:
         """In words."""
         first, last = (self.position(place) if self.seqs else None for place in (0, -1))

@@ -18,6 +18,7 @@ class _Connection(Struct):
 
 
 Key = tuple[str, str]
+_NOBODY: dict[Key, _Connection] = {}
 
 
 class MemoryPresence:
@@ -136,13 +137,19 @@ class MemoryPresence:
     # ------------------------------------------------------------ deliveries
 
     async def reached(self, noted: Sequence[Undelivered]) -> list[Undelivered]:
-        lost = []
+        lost, now = [], self._clock()
         for one in noted:
             user = one.receiver_id
-            if user not in self:
+            online = connected = False
+            for (_, connection), known in self._users.get(user, _NOBODY).items():
+                online = online or known.until > now
+                connected = connected or bool(connection)
+            if not online:
                 lost.append(one)
-            elif _is_connected(self._users[user]):
-                kept = self._unproven.setdefault(user, {})
+            elif connected:
+                kept = self._unproven.get(user)
+                if kept is None:
+                    kept = self._unproven[user] = {}
                 kept[one] = None
                 if len(kept) > MAX_UNPROVEN:
                     del kept[next(iter(kept))]
@@ -153,8 +160,12 @@ class MemoryPresence:
 
     def sent(self, noted: Sequence[Undelivered]) -> None:
         for one in noted:
-            if one in self._unproven.get(one.receiver_id, ()):
-                self._sent.setdefault(one.receiver_id, []).append(one)
+            user = one.receiver_id
+            if one in self._unproven.get(user, ()):
+                if (sent := self._sent.get(user)) is None:
+                    self._sent[user] = [one]
+                else:
+                    sent.append(one)
 
     def proven(self, user: str) -> None:
         _remove_from(self._unproven, self._sent.pop(user, ()))

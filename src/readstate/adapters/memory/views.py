@@ -177,16 +177,25 @@ class UserViews:
     async def count_delta(
         self, channel: str, position: Position, named: frozenset[str] | None, users: Sequence[str]
     ) -> list[tuple[CountDelta, int]]:
-        found = []
+        found: list[tuple[CountDelta, int]] = []
+        known, seq, one_more = self._users, position.seq, CountDelta.ONE_MORE
         for name in users:
-            user = self._users.get(name)
-            if user is None:
+            if (user := known.get(name)) is None:
                 found.append((CountDelta.LOOK, 0))
             elif (raw := user.user_rooms.get(channel)) is None:
                 found.append((CountDelta.NOTHING, 0))
             else:
-                mention = named is None or name in named
-                found.append((self._count_delta(user, channel, raw, position.seq, mention), U64.unpack_from(raw)[0]))
+                ledger = user.live.get(channel)
+                if (
+                    ledger is not None
+                    and raw[HEAD - 1] == MEMBER
+                    and ledger.ends_with(seq)
+                    and channel not in user.preferences
+                ):
+                    found.append((one_more, U64.unpack_from(raw)[0]))
+                else:
+                    mention = named is None or name in named
+                    found.append((self._count_delta(user, channel, raw, seq, mention), U64.unpack_from(raw)[0]))
         return found
 
     async def changes(self, users: Sequence[str]) -> list[ChangeNumber | None]:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 
 from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.frames import Frame, apply_mask
+from websockets.frames import Frame, apply_mask  # type: ignore[attr-defined]  # in C where it is compiled
 from websockets.protocol import State
 
 from readstate.timings import HttpTimings
@@ -292,7 +292,7 @@ def live_protocol(timings: HttpTimings) -> type[LiveProtocol]:
 
 
 def payload_of(data: bytes) -> bytes | None:
-    """The unmasked payload if the bytes are one small text frame, as a client sends it: final, masked, not compressed."""
+    """The unmasked payload if the bytes are one small text frame of a client: final, masked and not compressed."""
     if not 6 <= len(data) <= SLICE or data[0] != 0x81:
         return None
     size = len(data) - 6
