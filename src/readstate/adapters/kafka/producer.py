@@ -71,7 +71,7 @@ class KafkaProducer:
         self._options: Options = {
             "acks": "all",
             "enable.idempotence": True,
-            "linger.ms": 0.5,  # callers gather their records: more would only delay the answer
+            "linger.ms": "0.5",  # callers gather their records: more would only delay the answer
             "compression.type": "lz4",
             "message.max.bytes": MOST_BYTES_OF_ALL,
             "delivery.timeout.ms": int(timings.delivery * 1000),

@@ -37,7 +37,7 @@ from readstate.tasks import cancel, retrieve_exception
 from readstate.timings import ValkeyTimings
 
 from .address import Address, server_name
-from .commands import Word, ask, closed_is_lost
+from .commands import Word, ask, exchange
 from .functions import Function, is_lacking, load
 from .pool import NO_CONNECTION, FairPool
 
@@ -51,6 +51,7 @@ MAX_CONNECTIONS = 32
 
 _MOVES = (MovedError, ReadOnlyError, ClusterDownError, LostConnection, NoAnswer)
 """Faults after which the slot map is fetched again."""
+_ASKING = ("ASKING",)
 _PASSING = (*_MOVES, TryAgainError, BusyLoadingError)
 
 
@@ -303,15 +304,10 @@ class ValkeyClient:
         """One round trip to one server."""
         node = self.node(address)
         try:
-            if len(part) == 1 and not asking:
-                return [await ask(node, *self._command(batch, part[0]))]
-            pipeline = node.pipeline(transaction=False)
-            for index in part:
-                if asking:
-                    pipeline.execute_command("ASKING")
-                pipeline.execute_command(*self._command(batch, index))
-            with closed_is_lost():
-                values: list[Any] = await pipeline.execute(raise_on_error=False)
+            commands = [self._command(batch, index) for index in part]
+            if asking:
+                commands = [words for command in commands for words in (_ASKING, command)]
+            values = await exchange(node, commands)
             values = values[1::2] if asking else values
         except (RedisError, OSError) as error:
             values = [error] * len(part)

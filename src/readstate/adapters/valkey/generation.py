@@ -33,7 +33,7 @@ from readstate.telemetry import HOT_GENERATIONS
 from readstate.timings import ValkeyTimings
 
 from .client import ServerChanged, ValkeyClient, raise_if_lasting
-from .commands import ask
+from .commands import ask, exchange
 from .functions import Function, call
 from .keys import tag_in
 
@@ -182,10 +182,10 @@ class Generation(ABC):
         masters = {address: self._masters[address] for address in addresses}
         nodes = [(self._client.node(address), self._marker(one.slot)) for address, one in masters.items()]
         try:
-            found = await asyncio.gather(*(ask(node, "GET", marker) for node, marker in nodes))
+            found = await asyncio.gather(*(exchange(node, [("GET", marker)]) for node, marker in nodes))
         except (RedisError, OSError):
             return False  # the server is down, or the slot has moved
-        return found == [one.marker for one in masters.values()]
+        return found == [[one.marker] for one in masters.values()]
 
     def _owning(self, slots: Collection[int] | None) -> Set[str]:
         if slots is None or not self.owners:

@@ -11,17 +11,34 @@ import hiredis
 from redis.asyncio import ConnectionPool
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ConnectionError as LostConnection
-
-from .commands import Word
+from redis.exceptions import TimeoutError as NoAnswer
+from redis.typing import EncodableT
 
 NO_CONNECTION = "No connection available"
 
 
-class _Packing:
-    """Packs commands with hiredis: a function call has thousands of words."""
+class _Packing(AbstractConnection):
+    """Packs commands with hiredis: a function call has thousands of words. Sends them without a task for each."""
 
-    def pack_command(self, *words: Word) -> list[bytes]:
+    def pack_command(self, *words: EncodableT) -> list[bytes]:
         return [hiredis.pack_command(words)]  # type: ignore[arg-type]  # its stub knows one word only
+
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        """As the library does it, which has a task for the timeout."""
+        if not self.is_connected:
+            await self.connect_check_health(check_health=False)
+        try:
+            async with asyncio.timeout(self.socket_timeout):
+                await self._send_packed_command(command)
+        except TimeoutError:
+            await self.disconnect(nowait=True)
+            raise NoAnswer("Timeout writing to socket") from None
+        except OSError as error:
+            await self.disconnect(nowait=True)
+            raise LostConnection(f"Error while writing to socket: {error}") from error
+        except BaseException:
+            await self.disconnect(nowait=True)
+            raise
 
 
 class FairPool(ConnectionPool):

@@ -46,7 +46,8 @@ class _Pack(Struct):
 class _Reads(NamedTuple):
     """Reads that are made into announcements only if a process listens to them."""
 
-    count: int
+    most: int
+    """How many there are at most."""
     make: Callable[[], Sequence[PointerMoved]]
 
 
@@ -180,5 +181,5 @@ class Sender(Reconnecting):
 
 
 def _count(entry: Announcement | _Reads) -> int:
-    """How many announcements it stands for."""
-    return entry.count if isinstance(entry, _Reads) else 1
+    """How many announcements it stands for, at most."""
+    return entry.most if isinstance(entry, _Reads) else 1
