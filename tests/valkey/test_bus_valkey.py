@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from readstate.adapters.valkey import ValkeyClient, slot_of
+from readstate.adapters.valkey.bus import sender as valkey_sender
 from readstate.adapters.valkey.bus.bus import ValkeyBus
 from readstate.adapters.valkey.bus.connections import BusConnection
 from readstate.adapters.valkey.bus.wire import encode
