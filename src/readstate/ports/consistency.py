@@ -11,8 +11,8 @@ from readstate.domain.events import AnyChannelEvent
 from readstate.domain.model import ChangeNumber, Channel, DropNumber, Preferences
 
 from . import Hot
-from .channels import Count, CountQuery, HotChannels
-from .users import HotUsers
+from .channels import HotChannels
+from .users import Count, CountQuery, HotUsers
 
 E = TypeVar("E", bound=AnyChannelEvent)
 C = TypeVar("C")
