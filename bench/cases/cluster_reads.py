@@ -48,7 +48,8 @@ STATISTICS_SECONDS = 11
 """So late PostgreSQL counts what a connection did that has nothing to do since."""
 ABOUT = (
     "The cluster profile on one machine, everything on the same cores: the load generator, {processes}; {versions}, "
-    "configured as docs/servers.md advises, with one broker and replicas nowhere. A read is answered when Kafka has "
+    "configured as docs/servers.md advises, with one broker and replicas nowhere; `packed_records` is on, as `auto` is "
+    "after the first minute. A read is answered when Kafka has "
     "acknowledged it (`produce_timeout` is 5 s, so "
     f"that none goes to the spool because the machine is busy). `POST /v1/reads` with {SIZE} reads in a request over "
     f"{CONNECTIONS} connections, every read another pointer by one message, with more left unread ({{users:,}} users, "

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from readstate import Readstate
-from readstate.adapters.valkey import ValkeyClient
+from readstate.adapters.valkey import ValkeyClient, views
 from readstate.api import NewMessage, PutChannel, PutPreferences, ReadTarget
+from readstate.ports import UnreadOverview
 from tests.contract import valkey
 
 MOST = 3
@@ -104,3 +105,39 @@ async def test_with_unread_timeline_channels(rs: Readstate, rounds: Rounds) -> N
     assert rounds.rounds <= MOST
     assert {row.channel_id: row.unread for row in page.channels[:2]} == {"large": 4, "big": 1}
     assert (page.totals.unread, page.totals.channels) == (34, 31)
+
+
+async def test_very_many_channels(rs: Readstate, rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
+    by_name = await rs.unread.sync("bob")
+    monkeypatch.setattr(views, "MANY", 5)
+    rounds.rounds = 0
+
+    page = await rs.unread.sync("bob")
+
+    assert rounds.rounds <= MOST
+    assert (page.totals, page.channels, page.threads) == (by_name.totals, by_name.channels, by_name.threads)
+
+
+async def test_a_message_between_the_overview_and_the_rows_of_very_many_channels(
+    rs: Readstate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "MANY", 5)
+    plain = views.ValkeyViews.view
+    counts: list[int] = []
+
+    async def view(self: views.ValkeyViews, user: str, which: Any, known: UnreadOverview | None = None) -> Any:
+        if known is None or counts:
+            return await plain(self, user, which, known)
+        await say(rs, "c3", "late")
+        found = await plain(self, user, which, known)
+        assert found is not None
+        counts.extend(one.ledger.count for one in found.user_rooms if one.channel_id == "c3" and one.ledger)
+        return found
+
+    monkeypatch.setattr(views.ValkeyViews, "view", view)
+
+    page = await rs.unread.sync("bob")
+
+    assert counts == [2]
+    assert {one.channel_id: one.unread for one in page.channels}["c3"] == 2
+    assert page.totals.unread == sum(one.unread for one in page.channels if not one.muted)

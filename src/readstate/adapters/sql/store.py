@@ -55,7 +55,7 @@ class SqlStore(SqlLog, SqlQueries, SqlReads, SqlUsers, SqlDeadLetters, SqlUpkeep
         return Generation(await self._database.write(lambda session: session.value("next_generation", above=0)))
 
     async def slots(self) -> list[SlotRange]:
-        """As a write: a read waits for earlier writes, and `apply`, which asks who is online, may wait for this."""
+        """As a write: a read waits for earlier writes, and in SQLite `apply` asks who is online, which may wait."""
         return _ranges.decode(await self._database.write(lambda session: session.value("slots")))
 
     async def renew_slots(
