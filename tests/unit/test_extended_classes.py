@@ -59,5 +59,5 @@ def test_an_extended_class_is_as_it_was_read(extended: type) -> None:
 
     assert found == READ[extended], (
         f"{extended.__module__}.{extended.__name__} of uvicorn {version('uvicorn')} has changed: read what changed, "
-        "compare it with gateway/http_protocol.py, gateway/live_protocol.py and cli/serving.py, then renew the digest"
+        "compare it with gateway/http/protocol.py, gateway/ws/protocol.py and cli/serving.py, then renew the digest"
     )
