@@ -5,7 +5,7 @@ import itertools
 from readstate.domain.events import ChannelEvent, DeleteEvent, Delivery, MembersEvent, MessageEvent, ReadEvent
 from readstate.domain.hot_updates import FanOut, Left
 from readstate.domain.model import ChangeNumber, LogPosition, Mode, Pointer, Preferences, SeenPosition, Undelivered
-from readstate.ports import CountDelta, Durable, HotUsers, LoadedUserRoom, Read, Rewind
+from readstate.ports import CountDelta, Durable, HotUsers, LedgerLoad, LoadedUserRoom, Read, Rewind
 from tests.online import nobody, only
 
 from .conftest import CAP, ManualClock
@@ -38,6 +38,40 @@ async def test_a_message_that_is_read_or_ones_own_adds_nothing(users: HotUsers) 
     await moved(users, Read("bob", "c", place(1)))
     await moved(users, Read("bob", "c", place(1), apart=(2,), ids=("m2",)))
     assert [await count_delta(users, seq) for seq in (1, 2, 3)] == [CountDelta.NOTHING] * 3
+
+
+async def test_a_message_that_is_deleted_again_adds_nothing(users: HotUsers) -> None:
+    await load(users)
+    await users.apply([fan_out(1), fan_out(2), FanOut("c", 3, ("bob",), remove=place(2))])
+    assert [await count_delta(users, seq) for seq in (1, 2)] == [CountDelta.ONE_MORE, CountDelta.NOTHING]
+
+
+async def test_a_silent_message_adds_nothing_in_a_ledger(users: HotUsers) -> None:
+    await load(users)
+    await users.apply([fan_out(1), FanOut("c", 2, ("bob",), None, frozenset(), "alice")])
+    assert [await count_delta(users, seq) for seq in (1, 2)] == [CountDelta.ONE_MORE, CountDelta.NOTHING]
+
+
+async def test_a_message_still_adds_one_when_another_came_after_it(users: HotUsers) -> None:
+    await load(users)
+    await users.apply([fan_out(1), fan_out(2)])
+    assert [await count_delta(users, seq) for seq in (1, 2)] == [CountDelta.ONE_MORE] * 2
+
+
+async def test_a_message_that_is_marked_unread_adds_one_once_the_ledger_is_loaded(users: HotUsers) -> None:
+    await load(users)
+    await users.apply([fan_out(1), fan_out(2)])
+    await moved(users, Read("bob", "c", place(2)))
+    rewound = await moved(users, Rewind("bob", "c", 2, place(1), ()))
+    assert await count_delta(users, 2) is CountDelta.LOOK
+    assert await users.install_ledgers([LedgerLoad("bob", "c", rewound.pointer.state, 2, [entry(2)])]) == [True]
+    assert [await count_delta(users, seq) for seq in (1, 2)] == [CountDelta.NOTHING, CountDelta.ONE_MORE]
+
+
+async def test_a_message_of_an_archived_channel_adds_one(users: HotUsers) -> None:
+    await load(users)
+    await users.apply([fan_out(1), FanOut("c", 2, ("bob",), archived=True)])
+    assert await count_delta(users, 1) is CountDelta.ONE_MORE
 
 
 async def test_somebody_who_left_or_never_was_there_has_nothing_more(users: HotUsers) -> None:

@@ -102,6 +102,23 @@ async def test_a_ping_waits_for_receipts_from_before_it_and_for_none_after_it(
     gate.open()
 
 
+async def test_receipts_that_come_during_a_lookup_leave_together_in_order(
+    service: LiveService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await service.chat.send("bob", "m1", "m2", "m3")
+    bob = await service.fresh("bob")
+    gate = Gate(service.rs.receipts, "visible", monkeypatch)
+    await service.chat.read("alice", up_to="m1")
+    await gate.came()
+    for user, message in (("carol", "m1"), ("alice", "m2"), ("alice", "m3")):
+        await service.chat.read(user, up_to=message)
+
+    gate.open()
+
+    told = [(event["user_id"], event["last_read_seq"]) for event in await bob.heard("receipt.updated")]
+    assert told == [("alice", 1), ("carol", 1), ("alice", 3)]
+
+
 # ---------------------------------------------------------------- figures
 
 

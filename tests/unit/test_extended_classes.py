@@ -65,6 +65,6 @@ def test_what_is_extended_is_as_it_was_read(extended: Any) -> None:
 
     assert found == READ[extended], (
         f"{extended.__module__}.{extended.__qualname__} has changed: read what changed, compare it with the code that "
-        "extends it (gateway/http/protocol.py, gateway/ws/protocol.py, cli/serving.py, adapters/valkey/pool.py), then "
+        "extends it (gateway/http, gateway/ws, cli/serving.py, adapters/valkey/pool.py), then "
         "renew the digest"
     )

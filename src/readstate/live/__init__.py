@@ -8,9 +8,12 @@ Announcements (`updates.py`)
     The bus delivers an announcement once its change is durable (`Live.on_announcements`). Live finds the connected
     users it concerns (`ConnectedUsers`), and either queues an event or sets a dirty mark. `message.new`,
     `channel.removed` and `sync.required` are queued and pushed at once. All that `message.new` says about counts is
-    whether the message adds one, and the hot store answers that when the announcement arrives (`count_delta`). Where
-    "one more" does not say everything (a cap, a preference, a ledger that is not loaded), it has `counts: false` and
-    the counts follow. In a muted channel it counts, and the counts follow too.
+    whether the message adds one, and the hot store answers that when the announcement arrives (`count_delta`), in one
+    question for all connected members. The answer does not come with the step that put the message into the hot store:
+    the user may have read in between, and the device has that read's counts already. Adding one to them would be wrong,
+    since the answer must be right at its position among the user's frames. Where "one more" does not say everything (a
+    cap, a preference, a ledger that is not loaded: `LOOK`), `message.new` has `counts: false` and the counts follow. In
+    a muted channel it counts, and the counts follow too.
 
 Dirty marks (`sending.py`, `rendering.py`)
     Everything else that carries counts is only marked (`Dirty`). One task per user takes the marks and renders them
@@ -36,11 +39,14 @@ Catching up (`devices.py`, `catch_up.py`)
     catch-up, the user catches up again. A handler that fails counts as a gap.
 
 Receipts, late corrections, mutes
-    `LiveReceipts` gathers pointer moves, looks up which of them others may see, and sends those. `LateCorrections`
-    follows what the stores did not have yet when it was sent. Counts that were sent as `stale` are sent again once the
-    hot store is fresh, and their users catch up from shortly before the first of them. A device that catches up finds
-    the receipts that the durable store has; the others are sent once the persister has stored what was acknowledged by
-    then. Mutes that expire have no announcement, so `Unmuting` has a timer for them.
+    `LiveReceipts` gathers pointer moves, looks up which of them others may see, and sends those; of several moves of
+    one pointer only the last. The first is looked up at once. If more moves came during its lookup, the next lookup is
+    20 ms later (`LiveTimings.receipts`), so that the receipts of many readers leave together, and a `ping` that comes
+    meanwhile is answered after them. `LateCorrections` follows what the stores did not have yet when it was sent.
+    Counts that were sent as `stale` are sent again once the hot store is fresh, and their users catch up from shortly
+    before the first of them. A device that catches up finds the receipts that the durable store has; the others are
+    sent once the persister has stored what was acknowledged by then. Mutes that expire have no announcement, so
+    `Unmuting` has a timer for them.
 
 Not settled yet
 

@@ -1,8 +1,8 @@
 """Sends receipts live: a user has read, and other members of the channel may see it.
 
 One task looks up which receipts are visible and sends them, while the next ones are gathered; of several moves of one
-pointer only the last is sent. The first one after a pause is sent at once. The others are gathered for a moment,
-because every device would get each of them in a write of its own.
+pointer only the last is sent. The first is looked up at once. If more came meanwhile, they are gathered for a moment
+longer, because every device would get each of them in a write of its own.
 """
 
 import asyncio

@@ -3,9 +3,8 @@
 A frame through ASGI costs a task's wake-up and a write to the socket. Here frames are collected, and everything that
 one turn of the event loop produces for a device leaves in one write (docs/adr/0007-live-updates.md has the numbers).
 
-Input is parsed in small slices. Parsing stops while a frame waits for the application or while the device does not read
-what was written, and reading stops once unparsed bytes wait, so that neither frames nor answers to pings pile up. A
-message that arrives alone and whole, as nearly all do, does not need the parser.
+Input is parsed in small slices. Parsing and reading stop while a frame waits for the application or while the device
+does not read what was written, so that neither frames nor answers to pings pile up.
 """
 
 import asyncio
@@ -15,8 +14,7 @@ from typing import Any, ClassVar, Final
 
 from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.frames import Frame, apply_mask  # type: ignore[attr-defined]  # in C where it is compiled
-from websockets.protocol import State
+from websockets.frames import Frame
 
 from readstate.timings import HttpTimings
 
@@ -192,36 +190,17 @@ class LiveProtocol(WebSocketsSansIOProtocol):
         """Any input, also a pong, is a sign of life."""
         if self._deaf:
             return
-        text = None if self._unparsed or not self._may_read() else self._text_of(data)
-        if text is None:
-            self._unparsed = self._unparsed + data if self._unparsed else data
-            self._read_on()
-        else:
-            self.queue.put_nowait({"type": "websocket.receive", "text": text})
-            self.read_paused = True
+        self._unparsed = self._unparsed + data if self._unparsed else data
+        self._read_on()
         self.alive()
 
     async def receive(self) -> ASGIReceiveEvent:
-        """The next event for the application. Parsing resumes once the queue is empty."""
+        """The next event for the application. Reading resumes once the queue is empty."""
         event = await self.queue.get()
         if self.read_paused and self.queue.empty():
             self.read_paused = False
-            if self._unparsed or not self.transport.is_reading():
-                self._read_on()
+            self._read_on()
         return event
-
-    def _text_of(self, data: bytes) -> str | None:
-        """The text of a message that is alone and whole in these bytes; None: the parser must look at them."""
-        conn = self.conn
-        if conn.state is not State.OPEN or conn.reader.buffer or conn.current_size is not None:
-            return None
-        payload = payload_of(data)
-        if payload is None:
-            return None
-        try:
-            return payload.decode()
-        except UnicodeDecodeError:
-            return None
 
     def _read_on(self) -> None:
         """Parse the received bytes and then read more, unless the application or the device must catch up first."""
@@ -232,7 +211,7 @@ class LiveProtocol(WebSocketsSansIOProtocol):
             self._unparsed = b""
         elif self._may_read():
             self.transport.resume_reading()
-        elif self._unparsed or self._paused:
+        else:
             self.transport.pause_reading()
 
     def _may_read(self) -> bool:
@@ -289,18 +268,6 @@ class LiveProtocol(WebSocketsSansIOProtocol):
 
 def live_protocol(timings: HttpTimings) -> type[LiveProtocol]:
     return type("Timed", (LiveProtocol,), {"timings": timings})
-
-
-def payload_of(data: bytes) -> bytes | None:
-    """The unmasked payload if the bytes are one small text frame of a client: final, masked and not compressed."""
-    if not 6 <= len(data) <= SLICE or data[0] != 0x81:
-        return None
-    size = len(data) - 6
-    if size < 126:
-        return apply_mask(data[6:], data[2:6]) if data[1] == 0x80 + size else None
-    if data[1] == 0xFE and int.from_bytes(data[2:4]) == size - 2 >= 126:
-        return apply_mask(data[8:], data[4:8])
-    return None
 
 
 def text_frame(payload: bytes) -> bytes:
