@@ -27,13 +27,11 @@ class Cycle(RequestResponseCycle):
             await super().send(message)
 
     def _is_plain(self, message: Any) -> bool:
-        """Whether this starts an answer that has the headers of JSON and a length, and a body that follows at once."""
-        return (
-            not self.response_started
-            and self.keep_alive
-            and message["headers"][:-1] == JSON_HEADERS
-            and self.scope["method"] != "HEAD"
-        )
+        """Whether this starts an answer with the headers of JSON, a length and no others: its body follows whole."""
+        if self.response_started or not self.keep_alive or self.scope["method"] == "HEAD":
+            return False
+        *headers, (last, _) = message["headers"]
+        return last == b"content-length" and headers == JSON_HEADERS
 
     async def _finish(self, body: bytes) -> None:
         head, self._head = self._head, b""
