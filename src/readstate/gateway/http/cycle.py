@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from readstate.gateway.asgi import JSON_HEADERS
+from readstate.gateway.asgi import JSON_HEADERS, Header
 
 _LINES: Final = b"".join(b"%b: %b\r\n" % header for header in JSON_HEADERS) + b"content-length: "
 
@@ -30,8 +30,8 @@ class Cycle(RequestResponseCycle):
         """Whether this starts an answer with the headers of JSON, a length and no others: its body follows whole."""
         if self.response_started or not self.keep_alive or self.scope["method"] == "HEAD":
             return False
-        *headers, (last, _) = message["headers"]
-        return last == b"content-length" and headers == JSON_HEADERS
+        headers: list[Header] = message["headers"]
+        return headers[:-1] == JSON_HEADERS and headers[-1][0] == b"content-length"
 
     async def _finish(self, body: bytes) -> None:
         head, self._head = self._head, b""
