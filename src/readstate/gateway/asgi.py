@@ -13,6 +13,7 @@ Header = tuple[bytes, bytes]
 
 API_HEADERS: tuple[Header, ...] = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 """Answers are about one user at one time, so they are not cached; browsers must not guess their type."""
+JSON_HEADERS: list[Header] = [(b"content-type", b"application/json"), *API_HEADERS]
 
 
 class Answer(NamedTuple):

@@ -84,7 +84,12 @@ class Moves:
         Moves of users who are behind, or whose part of the hot store does not answer, wait outside of a batch, and hold
         up no others.
         """
-        results = list(await self._batcher.submit(moves))
+        results = await self._batcher.submit(moves)
+        done = [result for result in results if result is not None]
+        return done if len(done) == len(moves) else await self._submit_again(moves, list(results))
+
+    async def _submit_again(self, moves: Sequence[Move], results: list[Moved | Absent | None]) -> Results:
+        """Those without a result, until all have one."""
         while held := [index for index, result in enumerate(results) if result is None]:
             again = [moves[index] for index in held]
             users = {move.user_id for move in again}

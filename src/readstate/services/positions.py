@@ -39,8 +39,7 @@ class Positions:
     async def by_seq(self, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Position]:
         """Positions by (channel, seq), for seqs that were assigned."""
         found = {key: known for key in keys if (known := self._known.get(key)) is not None}
-        missing = [key for key in keys if key not in found]
-        if missing:
+        if len(found) < len(keys) and (missing := [key for key in keys if key not in found]):
             stored = await self._durable.by_seq(missing)
             for key in missing:
                 found[key] = self._remember(key, stored.get(key) or Position(key[1], None, None))

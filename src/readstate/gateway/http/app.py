@@ -24,6 +24,7 @@ from readstate.domain.errors import (
 )
 from readstate.gateway.asgi import (
     API_HEADERS,
+    JSON_HEADERS,
     Answer,
     ASGIApp,
     Disconnected,
@@ -32,7 +33,6 @@ from readstate.gateway.asgi import (
     Scope,
     Send,
     Stream,
-    content_type,
 )
 from readstate.gateway.auth import access
 from readstate.gateway.auth.authenticator import Authenticator, load_secrets, require_jwks_file
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-JSON = content_type("application/json")
 METRICS = "/metrics"
 METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS"})
 
@@ -150,24 +149,26 @@ class Gateway:
         try:
             if route.without_hot_store and perf_counter() < self._away_until:
                 call.rs = await self._rs.without_hot_store() or call.rs
-            await self._attempt(route, call, lambda: _allow(route, call, path))
+            _allow(route, call, path)
+            if call.own is not None and "channel" in path:
+                await self._attempt(route, call, _require_membership)
             if route.body is not None:
                 body = await read_body(receive, headers.get(b"content-length"), self._max_body)
                 call.body = route.body.read(body, headers.get(b"content-type"))
             call.query = parse_query(route.query, scope.get("query_string", b""))
-            return _as_answer(route, await self._attempt(route, call, lambda: route.handler(call)))
+            return _as_answer(route, await self._attempt(route, call, route.handler))
         except (ChannelNotFound, NotAMember):
             if principal.user is None:
                 raise
             raise Forbidden(access.NOT_A_MEMBER) from None
 
-    async def _attempt(self, route: Route, call: Call, step: Callable[[], Awaitable[Any]]) -> Any:
+    async def _attempt(self, route: Route, call: Call, step: Callable[[Call], Awaitable[Any]]) -> Any:
         """Take a step of a call: if the hot store fails, once more without it."""
         try:
-            return await step()
+            return await step(call)
         except HotStoreUnavailable as error:
             await self._go_without(route, call, error)
-            return await step()
+            return await step(call)
 
     async def _go_without(self, route: Route, call: Call, error: HotStoreUnavailable) -> None:
         """Continue with the durable store alone, if the route allows it. It cannot answer `since`."""
@@ -187,7 +188,8 @@ class Gateway:
 
     def _fields(self, own: list[Header], origin: bytes | None) -> list[Header]:
         """The headers of an answer. Pages bring their own cache-control; everything else is not cached."""
-        fields = own.copy() if any(name == b"cache-control" for name, _ in own) else [*own, *API_HEADERS]
+        whole = own is JSON_HEADERS or any(name == b"cache-control" for name, _ in own)
+        fields = own.copy() if whole else [*own, *API_HEADERS]
         if self._cors is not None:
             fields += self._cors.headers(origin)
         return fields
@@ -228,8 +230,8 @@ async def _leaving(receive: Receive) -> None:
         pass
 
 
-async def _allow(route: Route, call: Call, path: dict[str, str]) -> None:
-    """Forbidden unless the caller may use this route for this user and channel. Ids are validated before any lookup."""
+def _allow(route: Route, call: Call, path: dict[str, str]) -> None:
+    """Forbidden unless the caller may use this route for this user. Ids are validated before any lookup."""
     if call.own is not None and route.open_to is For.SERVICE:
         raise Forbidden(access.SERVICE_ONLY)
     for name, value in path.items():
@@ -237,12 +239,14 @@ async def _allow(route: Route, call: Call, path: dict[str, str]) -> None:
             id_in_url(value, name)
     if "user" in path:
         call.user = access.resolve_user(call.user, call.own)
-    if call.own is not None and "channel" in path:
-        await access.require_membership(call.rs, call.own, (call.channel,))
+
+
+async def _require_membership(call: Call) -> None:
+    await access.require_membership(call.rs, call.own, (call.channel,))
 
 
 def _as_answer(route: Route, result: Any) -> Answer | Stream:
-    return result if isinstance(result, _WHOLE) else Answer(route.status, [JSON], _encode(result))
+    return result if isinstance(result, _WHOLE) else Answer(route.status, JSON_HEADERS, _encode(result))
 
 
 def _count(route: Route | None, scope: Scope, status: int, seconds: float) -> None:

@@ -11,6 +11,7 @@ import fcntl
 import sys
 import termios
 from typing import Any, ClassVar, Final
+from urllib.parse import unquote
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -23,6 +24,7 @@ from readstate.telemetry import HTTP_REFUSED
 from readstate.timings import HttpTimings
 
 from .connections import Deadlines, Seldom
+from .cycle import Cycle
 from .problems import problem
 
 MAX_FIELDS: Final = 128
@@ -176,10 +178,44 @@ class HttpProtocol(HttpToolsProtocol):
             if self.parser.get_method() == b"CONNECT":
                 self._fail(BadRequest("This is no proxy."))
             return
-        super().on_headers_complete()
-        self._stage, self._size, self._deadline = BODY, 0, 0.0
-        if not upgrades:
+        if upgrades:
+            super().on_headers_complete()
+        else:
+            self._start()
             self.headers = []  # trailers follow, and must not count as headers of the request
+        self._stage, self._size, self._deadline = BODY, 0, 0.0
+
+    def _start(self) -> None:
+        """As uvicorn does, with a `Cycle` of ours."""
+        scope, parser = self.scope, self.parser
+        scope["method"] = parser.get_method().decode("ascii")
+        version = parser.get_http_version()
+        if version != "1.1":
+            scope["http_version"] = version
+        target = httptools.parse_url(self.url)
+        path = target.path.decode("ascii")
+        scope["path"] = self.root_path + (unquote(path) if "%" in path else path)
+        scope["raw_path"] = self.root_path.encode("ascii") + target.path
+        scope["query_string"] = target.query or b""
+        before = self.cycle
+        self.cycle = Cycle(
+            scope,
+            self.transport,
+            self.flow,
+            self.logger,
+            self.access_logger,
+            self.access_log,
+            self.server_state.default_headers,
+            asyncio.Event(),
+            self.expect_100_continue,
+            version != "1.0" and parser.should_keep_alive(),
+            self.on_response_complete,
+        )
+        if before is None or before.response_complete:
+            self._start_asgi_task(self.cycle, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
 
     def on_body(self, body: bytes) -> None:
         """Content covers the framing bytes around it."""
