@@ -1,5 +1,7 @@
 """What every durable store promises of who was away, and of whom a message may not have reached."""
 
+from collections.abc import Collection
+
 import pytest
 from msgspec import structs
 
@@ -9,11 +11,14 @@ from readstate.domain.events import (
     DeleteEvent,
     Delivery,
 )
+from readstate.domain.facts import Effect
+from readstate.domain.hot_updates import FanOut
 from readstate.domain.model import LogPosition
-from readstate.ports import Durable
+from readstate.ports import Durable, Online, Present
+from readstate.workers.online_before import OnlineBefore
 from tests.online import nobody, only
 
-from .people import NOW, a_channel_with_three, apply, say, times
+from .people import NOW, a_channel_with_three, apply, members, say, times
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +38,47 @@ async def test_case_9_who_was_away_is_decided_once_and_told_again_when_the_messa
     assert again.undelivered == first.undelivered
     assert again.reached == first.reached
     assert [await durable.badge_count(user) for user in ("bob", "carol")] == [1, 0]
+
+
+class Joining:
+    """Presence on another server. Carol joins and connects after the first question."""
+
+    is_local = False
+
+    def __init__(self, durable: Durable) -> None:
+        self._durable = durable
+        self.asked: list[set[str]] = []
+
+    async def online(self, users: Collection[str]) -> Present:
+        self.asked.append(set(users))
+        if len(self.asked) == 1:
+            await self._durable.apply([Delivery(members("carol"), 0, part=1)], nobody, "log")
+        return await only("carol" if len(self.asked) > 1 else "")(users)
+
+
+async def test_case_9_a_member_who_joins_after_the_question_is_asked_about_and_decided_once(durable: Durable) -> None:
+    await apply(durable, members(remove=("carol",)))
+    presence = Joining(durable)
+    before = OnlineBefore(presence)  # type: ignore[arg-type]
+    before.learn([Effect(user_updates=[FanOut("c", 1, ("alice", "bob"))])])
+    batch = [Delivery(say("m1"), 0, part=0), Delivery(say("m2"), 1, part=0)]
+    tried = 0
+
+    async def transaction(online: Online) -> list[Effect]:
+        nonlocal tried
+        tried += 1
+        return await durable.apply(batch, online, "log")
+
+    effects = await before.during(batch, transaction)
+    assert tried == 2
+    assert presence.asked == [{"alice", "bob"}, {"alice", "bob", "carol"}]
+    assert [effect.repeated for effect in effects] == [False, False]
+    assert [effect.message.seq for effect in effects if effect.message is not None] == [1, 2]
+    assert [[one.receiver_id for one in effect.undelivered] for effect in effects] == [["bob"], ["bob"]]
+    assert [[one.receiver_id for one in effect.reached] for effect in effects] == [["carol"], ["carol"]]
+    assert [await durable.badge_count(user) for user in ("bob", "carol")] == [1, 0]
+    again = await durable.apply(batch, nobody, "log")
+    assert [effect.undelivered for effect in again] == [effect.undelivered for effect in effects]
 
 
 async def test_whom_it_may_not_have_reached_is_told_until_it_is_called_complete(durable: Durable) -> None:

@@ -4,6 +4,8 @@ The writer may lack mark-unreads that only the log has so far, so events carry t
 store is behind, these may be too low: such events are `in_doubt`.
 """
 
+import asyncio
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,11 +14,14 @@ from msgspec.structs import replace
 from readstate.domain.errors import NotAMember
 from readstate.domain.events import MembersEvent, MessageEvent
 from readstate.domain.folding.threads import root_error
-from readstate.ports import DurableQueries, Freshness
+from readstate.ports import DurableQueries, Freshness, UserRoom
 from readstate.ports.consistency import Consistency
 
 from .loading import Loader
 from .positions import Positions
+
+Member = tuple[str, str]
+"""(user, channel)."""
 
 
 @dataclass(eq=False, repr=False)
@@ -27,17 +32,30 @@ class EventChecks:
     _freshness: Freshness
     _consistency: Consistency
 
-    async def sender(self, event: MessageEvent) -> MessageEvent:
+    async def members(self, pairs: Iterable[Member]) -> Mapping[Member, UserRoom]:
+        """The user rooms of those (user, channel) who are members. All users are looked up at the same time."""
+        rooms: dict[str, list[str]] = {}
+        for user, channel in dict.fromkeys(pairs):
+            rooms.setdefault(user, []).append(channel)
+        views = await asyncio.gather(*(self._loader.view(user, names) for user, names in rooms.items()))
+        return {
+            (user, one.channel_id): one
+            for user, view in zip(rooms, views, strict=True)
+            for one in view.user_rooms
+            if one.member
+        }
+
+    def sender(self, event: MessageEvent, members: Mapping[Member, UserRoom]) -> MessageEvent:
         """Raises NotAMember, or adds the sender's epoch."""
         user, channel = event.sender_id, event.channel_id
-        user_rooms = (await self._loader.view(user, [channel])).user_rooms
-        if not user_rooms or not user_rooms[0].member:
+        user_room = members.get((user, channel))
+        if user_room is None:
             raise NotAMember(
                 f"channel {channel!r} has no member {user!r}: add {user!r} first, "
                 'or send with "outside": true (service keys only)',
                 field="sender_id",
             )
-        return replace(event, epoch=user_rooms[0].pointer.epoch, in_doubt=self._freshness.behind([user]))
+        return replace(event, epoch=user_room.pointer.epoch, in_doubt=self._freshness.behind([user]))
 
     async def root(self, event: MessageEvent, beside: set[tuple[str, str]]) -> MessageEvent:
         """Raises if the event is a reply without a valid root. `beside`: messages of the same request."""

@@ -12,12 +12,12 @@ from readstate.domain.facts import Effect
 from readstate.domain.ids import ulid
 from readstate.domain.model import Channel, Message
 from readstate.domain.rules import MessageRules, check_id, check_size, check_user_id, parse_time
-from readstate.ports import DurableQueries, Log
+from readstate.ports import DurableQueries, Log, UserRoom
 from readstate.telemetry import MESSAGES
 
 from .acceptance import AcceptanceClock
 from .effects import done, or_refusal
-from .event_checks import EventChecks
+from .event_checks import EventChecks, Member
 from .loading import Loader
 from .positions import Positions
 
@@ -50,8 +50,13 @@ class Messages:
         made = [self._event_or_refusal(message, now) for message in messages]
         names = list(dict.fromkeys(one.channel_id for one in made if isinstance(one, MessageEvent)))
         channels = dict(zip(names, await self._loader.channels(names), strict=True)) if names else {}
+        senders = await self._checks.members(
+            (one.sender_id, one.channel_id)
+            for message, one in zip(messages, made, strict=True)
+            if isinstance(one, MessageEvent) and not message.outside and channels[one.channel_id] is not None
+        )
         checked = [
-            await or_refusal(self._check(one, message.outside, channels, roots))
+            await or_refusal(self._check(one, None if message.outside else senders, channels, roots))
             if isinstance(one, MessageEvent)
             else one
             for message, one in zip(messages, made, strict=True)
@@ -111,14 +116,19 @@ class Messages:
     # ------------------------------------------------------------ checks
 
     async def _check(
-        self, event: MessageEvent, outside: bool, channels: Mapping[str, Channel | None], beside: set[tuple[str, str]]
+        self,
+        event: MessageEvent,
+        senders: Mapping[Member, UserRoom] | None,
+        channels: Mapping[str, Channel | None],
+        beside: set[tuple[str, str]],
     ) -> MessageEvent:
+        """`senders`: those who are members; None: the sender need not be one."""
         channel = channels[event.channel_id]
         if channel is None:
             raise ChannelNotFound(f"there is no channel {event.channel_id!r}", field="channel_id")
         if channel.archived:
             raise ChannelArchived(f"channel {event.channel_id!r} is archived and takes no messages", field="channel_id")
-        return await self._checks.root(event if outside else await self._checks.sender(event), beside)
+        return await self._checks.root(event if senders is None else self._checks.sender(event, senders), beside)
 
     def _event_or_refusal(self, message: NewMessage, now: int) -> MessageEvent | ReadstateError:
         try:

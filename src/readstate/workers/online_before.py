@@ -10,7 +10,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from typing import TypeVar
 
 from readstate.domain.events import Delivery, EditEvent, MessageEvent
@@ -22,15 +21,19 @@ from readstate.ports import Online, Presence, Present
 T = TypeVar("T")
 
 MOST_SECONDS = 1.0
-"""The age of an answer when a decision relies on it. Doubles with every repetition, lest a slow database stop all."""
+"""The age of an answer when a decision relies on it. Doubles each time that is exceeded: a slow database may go on."""
 MOST_ROOMS = 2_000
 """Rooms of which the receivers are remembered."""
 
 
 class NotAskedAbout(Exception):
     def __init__(self, users: Collection[str]) -> None:
-        super().__init__(f"{len(users)} users were not asked about, or too long ago")
+        super().__init__(f"{len(users)} users were not asked about")
         self.users = users
+
+
+class AskedTooLongAgo(NotAskedAbout):
+    pass
 
 
 @dataclass(eq=False, repr=False)
@@ -44,13 +47,15 @@ class OnlineBefore:
         if self._presence.is_local:
             return await transaction(self._presence.online)
         users = self._expected(deliveries)
-        for repeated in count():
+        most_seconds = MOST_SECONDS
+        while True:
             at, present = self._clock(), await self._presence.online(users)
             try:
-                return await transaction(self._only(users, present, at + MOST_SECONDS * 2**repeated))
+                return await transaction(self._only(users, present, at + most_seconds))
             except NotAskedAbout as error:
                 users |= set(error.users)
-        raise AssertionError("the loop only ends with a result or an error")
+                if isinstance(error, AskedTooLongAgo):
+                    most_seconds *= 2
 
     def learn(self, effects: Sequence[Effect]) -> None:
         """Remember whom these messages went to."""
@@ -80,7 +85,7 @@ class OnlineBefore:
 
         async def online(users: Collection[str]) -> Present:
             if self._clock() > until:
-                raise NotAskedAbout(users)
+                raise AskedTooLongAgo(users)
             if missing := set(users).difference(known):
                 raise NotAskedAbout(missing)
             return present
