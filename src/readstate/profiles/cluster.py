@@ -119,6 +119,7 @@ class Cluster(Profile):
         self.stack.push_async_callback(services.finish)
 
         async def on_announcements(announcements: Sequence[Announcement]) -> None:
+            services.positions.on_announcements(announcements)
             # Devices before waiting requests, as in the embedded profile.
             try:
                 await services.live.on_announcements(announcements)

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
+from readstate.domain.announcements import Announcement, MessageCame
 from readstate.domain.model import Message, Position
 from readstate.ports import DurableQueries, Log
 
@@ -18,6 +19,11 @@ class Positions:
         self._log = log
         self._known: dict[tuple[str, str | int], Position] = {}
         """By (channel, id) and by (channel, seq)."""
+
+    def known(self, channel: str, name: str | int) -> Position | None:
+        """The position of a message by its id or seq, if it is cached and has a seq."""
+        found = self._known.get((channel, name))
+        return None if found is WITHOUT_SEQ else found
 
     async def by_id(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Position]:
         """Positions of existing messages, by (channel, id)."""
@@ -50,6 +56,12 @@ class Positions:
         if message.seq is not None:
             self._remember((message.channel_id, message.seq), position)
         return self._remember((message.channel_id, message.id), position)
+
+    def on_announcements(self, announcements: Sequence[Announcement]) -> None:
+        """Learn the positions of new messages: devices are about to read up to them."""
+        for one in announcements:
+            if isinstance(one, MessageCame):
+                self.learn(one.message)
 
     def _remember(self, key: tuple[str, str | int], position: Position) -> Position:
         if len(self._known) >= MAX_REMEMBERED:  # evict the older half

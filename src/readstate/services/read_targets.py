@@ -1,4 +1,9 @@
-"""Finds the positions that requested reads and mark-unreads lead to."""
+"""Finds the positions that requested reads and mark-unreads lead to.
+
+A read up to a message whose position this process knows needs no look at its channel: positions never change, and seqs
+are not reused when a channel is deleted and created again. Whether the channel exists and the user is a member is found
+by the move itself. "Everything", times and unknown messages ask for the channel.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -56,23 +61,42 @@ class ReadTargets:
         return checked
 
     async def find(self, user: str, channel: str, target: ReadTarget, origin: str | None = None) -> Read:
+        if (to := self._known(channel, target)) is not None:
+            return Read(user, channel, to, (), target.epoch, origin)
         info = await self._lookups.channel(channel)
         found = await self._named_positions([(info, target)])
         return self._at_once(user, info, target, *found, origin) or await self._at_time(user, info, target, origin)
 
     async def find_each(self, reads: Sequence[Named | ReadstateError]) -> list[Read | ReadstateError]:
         """The position that each read leads to, or its error."""
-        named = [read for read in reads if not isinstance(read, ReadstateError)]
-        names = list({channel for _, channel, _ in named})
+        resolved: list[Read | ReadstateError | None] = []
+        unknown: list[Named] = []
+        for read in reads:
+            found = read if isinstance(read, ReadstateError) else self._known_read(*read)
+            resolved.append(found)
+            if found is None and not isinstance(read, ReadstateError):
+                unknown.append(read)
+        looked_up = iter(await self._look_up_each(unknown))
+        return [next(looked_up) if found is None else found for found in resolved]
+
+    def _known_read(self, user: str, channel: str, target: ReadTarget) -> Read | None:
+        to = self._known(channel, target)
+        return None if to is None else Read(user, channel, to, (), target.epoch)
+
+    def _known(self, channel: str, target: ReadTarget) -> Position | None:
+        if target.up_to_seq is not None:
+            return self._positions.known(channel, target.up_to_seq)
+        return None if target.up_to is None else self._positions.known(channel, str(target.up_to))
+
+    async def _look_up_each(self, reads: Sequence[Named]) -> list[Read | ReadstateError]:
+        if not reads:
+            return []
+        names = list({channel for _, channel, _ in reads})
         channels = dict(zip(names, await self._lookups.channels(names), strict=True))
-        known = [(info, target) for _, name, target in named if (info := channels[name]) is not None]
+        known = [(info, target) for _, name, target in reads if (info := channels[name]) is not None]
         found = await self._named_positions(known)
         resolved: list[Read | ReadstateError] = []
-        for read in reads:
-            if isinstance(read, ReadstateError):
-                resolved.append(read)
-                continue
-            user, name, target = read
+        for user, name, target in reads:
             channel = channels[name]
             try:
                 direct = None if channel is None else self._at_once(user, channel, target, *found)
