@@ -89,17 +89,18 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     options = parse(sys.argv[1:])
     console = Console()
+    out = options.out or (None if options.quick else RESULTS)
+    command = " ".join(["python -m bench", *options.names, *(["--quick"] if options.quick else [])])
     results: dict[str, report.Result] = {}
     try:
         for name in chosen(options.names):
             results[name] = run(name, options.quick, console)
+            if out is not None:  # after each one: a later one may fail
+                report.write(out, results, NAMES, command)
     except BenchmarkError as error:
         console.print(f"[red]error:[/] {error}", highlight=False)
         return 1
-    out = options.out or (None if options.quick else RESULTS)
     if out is not None:
-        command = " ".join(["python -m bench", *options.names, *(["--quick"] if options.quick else [])])
-        report.write(out, results, NAMES, command)
         console.print(f"written to {out}")
     return 0
 

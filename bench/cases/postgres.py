@@ -10,7 +10,7 @@ import asyncpg  # type: ignore[import-untyped]
 import uvloop
 
 from readstate.adapters.sql.postgres.pool import settings
-from readstate.adapters.sql.postgres.session import SQL
+from readstate.adapters.sql.postgres.session import SQL, as_array
 from readstate.adapters.sql.postgres.store import PostgresStore
 from readstate.domain.events import ReadEvent
 from readstate.domain.model import ChangeNumber
@@ -62,10 +62,7 @@ def columns(events: Sequence[ReadEvent]) -> list[tuple[Any, ...] | str]:
         (e.user_id, e.channel_id, e.epoch, e.last_read_seq, e.last_read_id, e.last_read_at, e.read_at, e.change)
         for e in events
     )
-    return [
-        column if isinstance(column[0], str) else f"{{{','.join(map(str, column))}}}"
-        for column in zip(*rows, strict=True)
-    ]
+    return [as_array(column) for column in zip(*rows, strict=True)]
 
 
 def run(setting: Setting) -> Result:

@@ -128,7 +128,7 @@ def test_what_is_kept_is_told_and_can_be_removed_later(shell: Shell, server: Ser
 
 
 def test_whoever_is_told_to_come_back_later_does(shell: Shell) -> None:
-    with serving(shell.data, service_rate_limit=10) as server:
+    with serving(shell.data, service_rate_limit=4) as server:
         done = shell.run("bench", *SHORT, "--json")
 
         assert done.code == 0, done
