@@ -23,6 +23,10 @@ from tests.effort import long
 
 from .on_servers import ASKS_AGAIN, BIG, SMALL, Held, clients, count, hot, impatient, message, on_servers, two_channels
 
+EMPTIED_AGAIN = {"unavailable", "hot_store_unavailable"}
+"""Why something is refused while the hot store is emptied again and again: the user was lost between a read and its log
+too often; or all patience went by, since lost slots get a new number at most once a second."""
+
 
 class AtAnyMoment:
     """Before or after any command to the servers something happens, by a dice."""
@@ -74,7 +78,7 @@ async def test_it_is_emptied_at_any_moment(tmp_path: Path, seed: int) -> None:
         await outside.close()
         assert emptied.times > 5
         await people.check_after_reloading()
-        assert people.refusals.keys() <= {"unavailable"}
+        assert people.refusals.keys() <= EMPTIED_AGAIN
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["all", "one master"])
@@ -91,7 +95,7 @@ async def test_a_cluster_is_emptied_at_any_moment(tmp_path: Path, whole: bool) -
         await outside.close()
         assert emptied.times > 3
         await people.check_after_reloading()
-        assert people.refusals.keys() <= {"unavailable"}
+        assert people.refusals.keys() <= EMPTIED_AGAIN
 
 
 async def test_it_is_emptied_between_a_read_and_its_log(tmp_path: Path) -> None:
