@@ -80,3 +80,11 @@ async def test_a_server_that_began_to_stop_closes_after_the_answer() -> None:
     cycle.keep_alive = False
     await cycle.send({"type": "http.response.body", "body": b"{}", "more_body": False})
     cycle.transport.close.assert_called_once()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("headers", ANSWERS.values(), ids=ANSWERS)
+async def test_an_answer_to_a_client_that_has_left_is_dropped(headers: list[tuple[bytes, bytes]]) -> None:
+    cycle = cycle_of(Cycle)
+    cycle.disconnected = True
+    await answer(cycle, headers, 503)
+    assert not pieces(cycle)

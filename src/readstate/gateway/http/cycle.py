@@ -28,6 +28,8 @@ class Cycle(RequestResponseCycle):
 
     def _is_plain(self, message: Any) -> bool:
         """Whether this starts an answer with the headers of JSON, a length and no others: its body follows whole."""
+        if message["type"] != "http.response.start" or self.disconnected:  # to a client that has left, nothing starts
+            return False
         if self.response_started or not self.keep_alive or self.scope["method"] == "HEAD":
             return False
         headers: list[Header] = message["headers"]
