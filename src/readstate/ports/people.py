@@ -76,7 +76,7 @@ class Presence(Protocol):
 
     @property
     def is_local(self) -> bool:
-        """Whether the answers come from this process, so that nobody waits for another server."""
+        """Whether this process has the answers itself and asks no other server for them."""
 
     async def online(self, users: Collection[str]) -> Present:
         """Those of these users who are online now. A loss of the hot store never makes a user count as away."""
@@ -148,4 +148,4 @@ class Bus(Protocol):
         """Announce what is durable. Never raises."""
 
     async def publish_reads(self, count: int, reads: Callable[[], Sequence[PointerMoved]]) -> None:
-        """As `publish`, for `count` reads or fewer, which are made only if somebody may listen to them."""
+        """As `publish`, for at most `count` reads. Calls `reads` only if a device or a subscriber may listen."""

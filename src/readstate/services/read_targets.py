@@ -61,8 +61,8 @@ class ReadTargets:
         return checked
 
     async def find(self, user: str, channel: str, target: ReadTarget, origin: str | None = None) -> Read:
-        if (to := self._known(channel, target)) is not None:
-            return Read(user, channel, to, (), target.epoch, origin)
+        if (known := self._known(user, channel, target, origin)) is not None:
+            return known
         info = await self._lookups.channel(channel)
         found = await self._named_positions([(info, target)])
         return self._at_once(user, info, target, *found, origin) or await self._at_time(user, info, target, origin)
@@ -72,21 +72,18 @@ class ReadTargets:
         resolved: list[Read | ReadstateError | None] = []
         unknown: list[Named] = []
         for read in reads:
-            found = read if isinstance(read, ReadstateError) else self._known_read(*read)
+            found = read if isinstance(read, ReadstateError) else self._known(*read)
             resolved.append(found)
             if found is None and not isinstance(read, ReadstateError):
                 unknown.append(read)
         looked_up = iter(await self._look_up_each(unknown))
         return [next(looked_up) if found is None else found for found in resolved]
 
-    def _known_read(self, user: str, channel: str, target: ReadTarget) -> Read | None:
-        to = self._known(channel, target)
-        return None if to is None else Read(user, channel, to, (), target.epoch)
-
-    def _known(self, channel: str, target: ReadTarget) -> Position | None:
-        if target.up_to_seq is not None:
-            return self._positions.known(channel, target.up_to_seq)
-        return None if target.up_to is None else self._positions.known(channel, str(target.up_to))
+    def _known(self, user: str, channel: str, target: ReadTarget, origin: str | None = None) -> Read | None:
+        """The read, if this process knows the position that it names."""
+        name = target.up_to_seq if target.up_to is None else str(target.up_to)
+        to = None if name is None else self._positions.known(channel, name)
+        return None if to is None else Read(user, channel, to, (), target.epoch, origin)
 
     async def _look_up_each(self, reads: Sequence[Named]) -> list[Read | ReadstateError]:
         if not reads:
